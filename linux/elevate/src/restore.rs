@@ -170,7 +170,10 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     let tid = record.tid;
     match retrying(|| Policy::of(sys, tid)) {
         Ok(now) if now.attr() == &record.former => return Ok(Restored::Exactly),
-        Ok(now) if !now.resets_on_fork() => return Ok(Restored::Kept),
+        Ok(now) if !now.resets_on_fork() => {
+            restore_nice(sys, record, now.attr());
+            return Ok(Restored::Kept);
+        }
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         // A thread whose policy cannot be read is lowered.
         Ok(_) | Err(_) => {}
@@ -202,6 +205,18 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
         }
     }
     Err(first)
+}
+
+/// Restores the nice value of a thread whose policy, `now`, another program has set: that choice
+/// leaves the nice value alone, so the thread still has the last one that this crate has set.
+fn restore_nice(sys: &dyn Sys, record: &Record, now: &SchedAttr) {
+    let nice = record.former.nice;
+    let ours = nice != now.nice && record.nices.contains(&Some(now.nice));
+    if ours && has_nice(now) && has_nice(&record.former) {
+        let attr = SchedAttr { nice, ..*now };
+        // Without the right to lower the nice value the thread stays below its former policy.
+        let _ = retrying(|| sys.sched_setattr(record.tid, &attr));
+    }
 }
 
 /// Returns the former nice value, or the present one if another program has set it.

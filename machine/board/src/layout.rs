@@ -1,9 +1,11 @@
-//! The pages.
+//! The pages and their words.
 //!
-//! Every word is atomic, because the other side may change it at any moment, and every pattern of bits is valid, because the
-//! other side may be hostile: a level is stored as `level + 1`, 0 is none, anything above 64 is none. A zeroed page is idle.
+//! Every word is atomic, because the other side may change it at any moment. Every pattern of bits
+//! is valid, because the other side may be hostile: a level is stored as `level + 1`; 0 and all
+//! values above 64 mean none. A zeroed page is idle.
 //!
-//! One cache line (64 bytes) per writer, so vCPUs do not disturb each other. Sizes are checked by the compiler.
+//! Each writer has a cache line (64 bytes) of its own, so vCPUs do not disturb each other. The
+//! compiler checks the sizes.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -13,22 +15,23 @@ use crate::urgency::{Claim, LEVELS, NOTHING, Standing};
 /// Version of layout and protocol; both sides must have the same.
 pub const VERSION: u16 = 3;
 
-/// vCPUs one process can register: their doorbells, and the global page, travel in one packet, which carries 253 descriptors.
+/// Most vCPUs of a process: their doorbells and the global page travel in one packet, which carries
+/// at most 253 descriptors.
 pub const VCPUS: usize = 252;
 
-/// CPUs a machine can have for the board.
+/// CPUs with a line in the global page.
 pub const CPUS: usize = 1024;
 
 /// vCPUs of all processes together.
 pub const SLOTS: usize = 65_536;
 
-/// Bytes of the local page, as it is called, though it is four of the kernel's.
+/// Bytes of the local page: four pages of the kernel.
 pub const LOCAL_BYTES: usize = size_of::<LocalPage>();
 
 /// Bytes of the global page, a multiple of 4096.
 pub const GLOBAL_BYTES: usize = size_of::<GlobalPage>().next_multiple_of(4096);
 
-/// The local page: its process writes, the daemon reads and distrusts.
+/// The local page: written by its process, read and distrusted by the daemon.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct LocalPage {
@@ -43,11 +46,11 @@ pub struct LocalPage {
 pub struct ProcessLine {
     /// [`VERSION`], for a reader of the page in a debugger.
     pub version: AtomicU32,
-    /// How many lines follow that are in use.
+    /// Number of vCPU lines in use.
     pub vcpus: AtomicU32,
 }
 
-/// What one vCPU says of itself. Written by its process alone.
+/// The words of one vCPU. Only its process writes them.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct VcpuLine {
@@ -58,7 +61,7 @@ pub struct VcpuLine {
     sequence: AtomicU32,
 }
 
-/// The global page: the daemon writes, processes can only read.
+/// The global page: written by the daemon, read-only for processes.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct GlobalPage {
@@ -71,42 +74,43 @@ pub struct GlobalPage {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct GlobalHeader {
-    /// Names one life of one daemon.
+    /// Identifies the running daemon; changes with each start.
     pub generation: AtomicU64,
-    /// CLOCK_MONOTONIC in ns at the daemon's last sign of life.
+    /// CLOCK_MONOTONIC in ns at the daemon's last heartbeat.
     pub heartbeat: AtomicU64,
-    /// 1: the daemon enforces by elevation. 0: processes give way by themselves.
+    /// 1: the daemon elevates threads. 0: processes give way by themselves.
     pub enforcing: AtomicU32,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// CPUs are numbered below this.
+    /// CPUs have numbers below this.
     pub cpus: AtomicU32,
 }
 
-/// The standing of one vCPU. A line of its own, because those of one process are written by the schedulers of all its CPUs. A page of the
-/// file takes memory when a line of it is first touched.
+/// The standing of one vCPU. It has a line of its own, because the vCPUs of one process are written
+/// by the schedulers of all its CPUs. A page of the file takes memory when a line in it is first
+/// touched.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct SlotLine {
     standing: AtomicU32,
 }
 
-/// What ran on one CPU when its scheduler decided last. A vCPU that changes its claim within the thresholds of its standing does not
-/// wake the scheduler, so bitmap and level may be older than the claims.
+/// The decision of the scheduler of one CPU. A vCPU that changes its claim within the thresholds of
+/// its standing does not wake the scheduler, so bitmap and level may be older than the claims.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct CpuLine {
-    /// Bit L set: something of level L is runnable on this CPU (after ceilings).
+    /// Bit L set: a vCPU has runnable work of level L (after ceilings) on this CPU.
     pub bitmap: AtomicU64,
-    /// Changes of the winner.
+    /// Number of changes of the winner.
     pub switches: AtomicU64,
-    /// Slot of the winner plus 1; 0: none is runnable.
+    /// Slot of the winner plus 1; 0: no vCPU is runnable.
     pub winner: AtomicU32,
     /// Level of the winner plus 1; 0: none.
     pub level: AtomicU32,
-    /// How many vCPUs have something runnable or awaited.
+    /// Number of vCPUs with runnable or awaited work.
     pub contenders: AtomicU32,
-    /// Counts publications of this line.
+    /// Number of publications of this line.
     pub sequence: AtomicU32,
 }
 
@@ -132,7 +136,7 @@ fn decode(word: u32) -> u8 {
 }
 
 impl LocalPage {
-    /// An idle page, for processes without shared memory and for tests.
+    /// Creates an idle page, for processes without shared memory and for tests.
     pub const fn new() -> LocalPage {
         LocalPage {
             process: ProcessLine {
@@ -144,12 +148,12 @@ impl LocalPage {
         }
     }
 
-    /// Line 0.
+    /// Returns line 0.
     pub fn process(&self) -> &ProcessLine {
         &self.process
     }
 
-    /// The line of vCPU `index`; `None` from [`VCPUS`] on.
+    /// Returns the line of vCPU `index`; `None` from [`VCPUS`] on.
     pub fn vcpu(&self, index: usize) -> Option<&VcpuLine> {
         self.vcpus.get(index)
     }
@@ -162,7 +166,7 @@ impl Default for LocalPage {
 }
 
 impl VcpuLine {
-    /// An idle line.
+    /// Creates an idle line.
     pub const fn new() -> VcpuLine {
         VcpuLine {
             bitmap: AtomicU64::new(0),
@@ -173,13 +177,14 @@ impl VcpuLine {
         }
     }
 
-    /// The levels that have a runnable coroutine. The vCPU may use this very word as its own bitmap.
+    /// Returns the levels that have a runnable coroutine. The vCPU may use this very word as its
+    /// own bitmap.
     pub fn bitmap(&self) -> &AtomicU64 {
         &self.bitmap
     }
 
-    /// The levels of which something has arrived that the vCPU has not taken in yet: set by the thread that notices (a dispatcher
-    /// thread), cleared by the vCPU. They count as runnable.
+    /// Returns the levels of arrivals that the vCPU has not reaped yet. A dispatcher sets the bits,
+    /// the vCPU clears them. They count as runnable.
     pub fn arrived(&self) -> &AtomicU64 {
         &self.arrived
     }
@@ -189,23 +194,23 @@ impl VcpuLine {
         self.running.store(encode(level), Release);
     }
 
-    /// Publishes the most urgent level that waits for something; [`NOTHING`] if none does.
+    /// Publishes the most urgent level that waits for an event; [`NOTHING`] if none does.
     pub fn set_awaited(&self, level: u8) {
         self.awaited.store(encode(level), Release);
     }
 
-    /// Counts one turn of the vCPU, so that others can see that it lives.
+    /// Counts a turn of the vCPU, as a sign of life.
     pub fn count_turn(&self) {
         self.sequence
             .store(self.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Turns counted so far, modulo 2³².
+    /// Returns the turns counted so far, modulo 2³².
     pub fn turns(&self) -> u32 {
         self.sequence.load(Relaxed)
     }
 
-    /// Reads the words, each once.
+    /// Reads each word once.
     pub fn claim(&self) -> Claim {
         Claim {
             bitmap: self.bitmap.load(Acquire) | self.arrived.load(Acquire),
@@ -222,30 +227,31 @@ impl Default for VcpuLine {
 }
 
 impl GlobalPage {
-    /// Line 0.
+    /// Returns line 0.
     pub fn header(&self) -> &GlobalHeader {
         &self.header
     }
 
-    /// The line of `cpu`; `None` from [`CPUS`] on.
+    /// Returns the line of `cpu`; `None` from [`CPUS`] on.
     pub fn cpu(&self, cpu: usize) -> Option<&CpuLine> {
         self.cpus.get(cpu)
     }
 
-    /// The word of the vCPU in `slot`; `None` from [`SLOTS`] on.
+    /// Returns the word of the vCPU in `slot`; `None` from [`SLOTS`] on.
     pub fn slot(&self, slot: usize) -> Option<&AtomicU32> {
         self.slots.get(slot).map(|line| &line.standing)
     }
 
-    /// The standing of the vCPU in `slot`; alone if there is no such slot. One load.
+    /// Returns the standing of the vCPU in `slot`; [`Standing::ALONE`] if there is no such slot.
+    /// One load.
     pub fn standing(&self, slot: usize) -> Standing {
         self.slot(slot).map_or(Standing::ALONE, |word| {
             Standing::from_word(word.load(Acquire))
         })
     }
 
-    /// Bit L set: some registered process has something runnable at level L. A hint: CPUs publish independently, and nothing that all of
-    /// them write is kept. One load for each CPU.
+    /// Returns the runnable levels of all registered processes, bit L for level L. A hint: CPUs
+    /// publish independently, and no word is shared by them. One load for each CPU.
     pub fn bitmap(&self) -> u64 {
         let count = self.header.cpus.load(Relaxed) as usize;
         let lines = self.cpus.iter().take(count);
@@ -254,12 +260,12 @@ impl GlobalPage {
 }
 
 impl CpuLine {
-    /// Level of the winner, or [`NOTHING`].
+    /// Returns the level of the winner, or [`NOTHING`].
     pub fn winning_level(&self) -> u8 {
         decode(self.level.load(Acquire))
     }
 
-    /// Slot of the winner.
+    /// Returns the slot of the winner.
     pub fn winner(&self) -> Option<usize> {
         self.winner
             .load(Acquire)
@@ -267,7 +273,7 @@ impl CpuLine {
             .map(|slot| slot as usize)
     }
 
-    /// Publishes; for the scheduler. Counts a switch if the winner changed.
+    /// Publishes a decision of the scheduler. Counts a switch if the winner changed.
     pub fn publish(&self, bitmap: u64, winner: Option<usize>, level: u8, contenders: u32) {
         let word = winner.map_or(0, |slot| slot as u32 + 1);
         let before = self.winner.load(Relaxed);
@@ -298,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_claimed() {
+    fn published_words_are_the_claim() {
         let line = VcpuLine::new();
         line.bitmap().store(1 << 9, Relaxed);
         line.arrived().fetch_or(1 << 5, Relaxed);
@@ -312,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_a_claim_like_any_other() {
+    fn garbage_decodes_to_a_valid_claim() {
         let line = VcpuLine::new();
         for word in [u32::MAX, 65, 1 << 31, 64] {
             line.running.store(word, Relaxed);
@@ -322,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_counts_changes_of_its_winner_only() {
+    fn a_cpu_counts_only_changes_of_its_winner() {
         // SAFETY: words of zeroes are a valid line.
         let line: CpuLine = unsafe { core::mem::zeroed() };
         line.publish(1 << 3, Some(7), 3, 2);

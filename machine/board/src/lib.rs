@@ -1,27 +1,30 @@
-//! The board: shared memory by which processes say how urgent their work is, and learn how urgent that of the others is.
+//! The board: shared memory in which processes publish the urgency of their work and read the
+//! urgency of the others'.
 //!
-//! A process keeps its *local page*: per vCPU the levels that are runnable. A scheduler (on Linux `upshift daemon`) reads it,
-//! distrusts it, and writes the *global page*, which processes can map read-only and never otherwise. Source: the global
-//! priority bitmap of the SharedScheduler papers (section 3.3), which one process could write there; here none can.
+//! A process writes its *local page*: for each vCPU the levels that are runnable. A scheduler (on
+//! Linux `upshift daemon`) reads and distrusts it, and writes the *global page*, which processes
+//! can map read-only and never otherwise. Source: the global priority bitmap of the SharedScheduler
+//! papers (section 3.3), which any process could write there; here none can.
 //!
 //! ```text
 //!  process                                     daemon
 //!  local page   RW ── levels, running, … ──▶   RO
 //!  global page  RO ◀── bitmaps, thresholds ──  RW, then sealed
-//!  doorbell     ──── "look now" ───────────▶   one eventfd per vCPU
+//!  doorbell     ──── ring ───────────▶   one eventfd per vCPU
 //! ```
 //!
-//! Publishing is a store or two. A process makes a system call (a ring of the doorbell) only if the order of the processes
-//! on its CPU may have changed: [`Standing`] says when, in two comparisons.
+//! Publishing is a store or two. A process makes a system call (a ring of the doorbell) only if the
+//! order of the processes on its CPU may have changed: [`Standing`] decides that in two
+//! comparisons.
 //!
 //! | module | concern |
 //! |---|---|
 //! | [`layout`] | the pages |
-//! | [`urgency`] | what a vCPU's words mean, and when to ring |
+//! | [`urgency`] | meaning of a vCPU's words, and the rule for rings |
 //! | [`wire`] | messages between process and daemon: bytes only |
 //! | `client` (feature `client`) | joining, leaving and rejoining on Linux |
 //!
-//! The crate is `no_std` without the feature. Nothing in it allocates or blocks but the client's own calls.
+//! The crate is `no_std` without the feature. Only the calls of the client allocate or block.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]

@@ -1,7 +1,7 @@
-//! Memory files, mappings and packets with descriptors: what client and daemon both need of Linux.
+//! Memory files, mappings and packets with descriptors: the system calls of client and daemon.
 //!
-//! Each function is one or a few system calls. Mappings are of whole pages of sealed files, so neither side can make the
-//! other fault by cutting a file short.
+//! Each function is one or a few system calls. Only sealed files are mapped, in whole pages, so
+//! neither side can make the other fault by truncating a file.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,41 +18,42 @@ use rustix::net::{
 
 use crate::layout::{GLOBAL_BYTES, GlobalPage, LOCAL_BYTES, LocalPage};
 
-/// Descriptors one packet carries at most: a page and a doorbell for each vCPU.
+/// Descriptors that a packet carries at most: a page and a doorbell for each vCPU.
 pub const DESCRIPTORS: usize = 1 + crate::layout::VCPUS;
 
-/// Descriptors that the kernel lets one packet carry (SCM_MAX_FD).
-const MOST_DESCRIPTORS: usize = 253;
+/// Descriptors that the kernel allows in one packet (SCM_MAX_FD).
+const KERNEL_DESCRIPTORS: usize = 253;
 
-/// Seals of a local page: its length is fixed, only mappings made before can write, so no process can punch a hole into it (reading
-/// it would have to wait for the puncher), and so are the seals.
+/// Seals of a local page. Length and seals are fixed, and only mappings made earlier can write. So
+/// no process can punch a hole into the page, which would make a reader wait.
 pub const LOCAL_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::FUTURE_WRITE)
     .union(SealFlags::SEAL);
 
-/// Seals of the global page: as of a local one. So the daemon's mapping, which was made before, is the only one that can be written.
+/// Seals of the global page, as those of a local page: the daemon's mapping is older and the only
+/// one that can write.
 pub const GLOBAL_SEALS: SealFlags = LOCAL_SEALS;
 
-/// Makes a memory file for a local page, the process's own view of it, and then the seals.
+/// Creates a memory file for a local page, maps it for its process, and seals it.
 ///
 /// # Errors
-/// The kernel's: no descriptors, no memory.
+/// Errors of the kernel, for descriptors or memory.
 pub fn local_page() -> io::Result<(OwnedFd, Mapping<LocalPage>)> {
     let file = memory_file("upshift-local", LOCAL_BYTES)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let page: Mapping<LocalPage> = Mapping::map(file.as_fd(), LOCAL_BYTES, access)?;
-    // A child of `fork` does not write to it.
+    // A child of `fork` does not inherit the mapping.
     // SAFETY: the range is this mapping.
     unsafe { rustix::mm::madvise(page.address(), LOCAL_BYTES, Advice::LinuxDontFork)? };
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS)?;
     Ok((file, page))
 }
 
-/// Makes a memory file for the global page, the daemon's own view of it, and then the seals.
+/// Creates a memory file for the global page, maps it for the daemon, and seals it.
 ///
 /// # Errors
-/// The kernel's: no descriptors, no memory.
+/// Errors of the kernel, for descriptors or memory.
 pub fn global_page() -> io::Result<(OwnedFd, Mapping<GlobalPage>)> {
     let file = memory_file("upshift-global", GLOBAL_BYTES)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -61,15 +62,15 @@ pub fn global_page() -> io::Result<(OwnedFd, Mapping<GlobalPage>)> {
     Ok((file, page))
 }
 
-/// Makes a memory file of `bytes` zeroes that can be sealed.
+/// Creates a memory file of `bytes` zeroes that can be sealed.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let sealed_off = flags | MemfdFlags::NOEXEC_SEAL;
     let file = match rustix::fs::memfd_create(name, sealed_off) {
-        // Before Linux 6.3.
+        // Linux below 6.3 does not know `NOEXEC_SEAL`.
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         other => other?,
     };
@@ -90,11 +91,11 @@ unsafe impl<T: Sync> Send for Mapping<T> {}
 unsafe impl<T: Sync> Sync for Mapping<T> {}
 
 impl Mapping<LocalPage> {
-    /// The daemon's view: readable only.
+    /// Maps the page of a process for the daemon, read-only.
     ///
     /// # Errors
-    /// The kernel's. `InvalidInput` for what is no local page: without its length and its [seals](LOCAL_SEALS) to read it might fault, or
-    /// wait. Files that cannot be sealed have no seals to ask for.
+    /// Errors of the kernel; `InvalidInput` for a file that is not a local page: without its length
+    /// and its [seals](LOCAL_SEALS) a read could fault or wait.
     pub fn local_for_reading(file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
         let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| io::ErrorKind::InvalidInput)?;
         let length = rustix::fs::fstat(file)?.st_size;
@@ -106,10 +107,10 @@ impl Mapping<LocalPage> {
 }
 
 impl Mapping<GlobalPage> {
-    /// Room for a process's view, filled with zeroes: no other process competes. See [`Mapping::show`].
+    /// Maps zeroes in place of a global page: no other process competes. See [`Mapping::show`].
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn global_room() -> io::Result<Mapping<GlobalPage>> {
         // SAFETY: a fresh mapping whose address the kernel chooses.
         let address = unsafe {
@@ -123,11 +124,12 @@ impl Mapping<GlobalPage> {
         Mapping::of(address, GLOBAL_BYTES)
     }
 
-    /// Puts the page of `file` in place of what is shown, at the same address; `None`: zeroes. A reader meanwhile sees the
-    /// one or the other.
+    /// Replaces the mapped page by that of `file`, or by zeroes for `None`, at the same address. A
+    /// concurrent reader sees one or the other.
     ///
     /// # Errors
-    /// The kernel's; what was shown stays. `InvalidData` if the file is shorter than the page, or could become so.
+    /// Errors of the kernel; the old page then stays. `InvalidData` if the file is shorter than the
+    /// page, or could become so.
     pub fn show(&self, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let address = self.address.as_ptr().cast();
         let fixed = MapFlags::FIXED;
@@ -138,10 +140,11 @@ impl Mapping<GlobalPage> {
                 if is_short || !seals.contains(SealFlags::SHRINK) {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
-                        "the daemon's page is too short, or can be cut: use a daemon and a library of the same release",
+                        "the daemon's page is too short, or can be truncated: use a daemon and a library of the same release",
                     ));
                 }
-                // SAFETY: replaces this mapping, which is as long, and which nothing but atomics is read from.
+                // SAFETY: replaces this mapping, which has the same length, and from which only
+                // atomics are read.
                 unsafe {
                     rustix::mm::mmap(
                         address,
@@ -190,17 +193,17 @@ impl<T> Mapping<T> {
         }
     }
 
-    /// Keeps the page in memory, so that reading it never waits for a disk.
+    /// Locks the page in memory, so that reading it never waits for a disk.
     ///
     /// # Errors
-    /// The kernel's, if RLIMIT_MEMLOCK does not allow it.
+    /// Errors of the kernel, if RLIMIT_MEMLOCK does not allow it.
     pub fn lock_in_memory(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping.
         unsafe { rustix::mm::mlock(self.address.as_ptr().cast(), self.bytes)? };
         Ok(())
     }
 
-    /// Where it is mapped, for tests that try to break it.
+    /// Returns the address of the mapping, for tests.
     pub fn address(&self) -> *mut core::ffi::c_void {
         self.address.as_ptr().cast()
     }
@@ -210,23 +213,24 @@ impl<T> std::ops::Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped, page-aligned, at least as long as `T`, and alive as long as `self`. `T` is one of the page types:
-        // atomics, for which every pattern of bits is valid and which others may change.
+        // SAFETY: mapped, page-aligned, at least as long as `T`, and alive as long as `self`. `T`
+        // is a page type of atomics, for which every pattern of bits is valid and which other
+        // processes may change.
         unsafe { self.address.as_ref() }
     }
 }
 
 impl<T> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value and not borrowed any more.
+        // SAFETY: mapped by this value and no longer borrowed.
         let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Sends one packet with descriptors. Does not raise SIGPIPE.
+/// Sends a packet with descriptors. Does not raise SIGPIPE.
 ///
 /// # Errors
-/// The kernel's; `WouldBlock` if the socket does not block and is full.
+/// Errors of the kernel; `WouldBlock` if the socket does not block and is full.
 pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut room);
@@ -243,22 +247,23 @@ pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> i
     }
 }
 
-/// A packet as it arrived.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// How many bytes of the buffer it has filled. 0: the other side has closed.
+    /// Bytes of the buffer that are filled. 0: the other side has closed.
     pub bytes: usize,
     /// Its descriptors.
     pub fds: Vec<OwnedFd>,
-    /// Whether that is all of it, and no more than [`DESCRIPTORS`].
+    /// Whether the packet is complete, with at most [`DESCRIPTORS`] descriptors.
     pub whole: bool,
 }
 
-/// Receives one packet: how many bytes it has, and its descriptors. 0 bytes: the other side has closed.
+/// Receives a packet; returns its length and its descriptors. Length 0: the other side has closed.
 ///
 /// # Errors
-/// The kernel's; `WouldBlock` after the socket's time limit or if there is none; `InvalidData` if the packet was longer than
-/// the buffer or carried more than [`DESCRIPTORS`] descriptors (all are closed).
+/// Errors of the kernel; `WouldBlock` after the socket's time limit or without a packet;
+/// `InvalidData` if the packet was longer than the buffer or carried more than [`DESCRIPTORS`]
+/// descriptors (all are closed).
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -274,17 +279,17 @@ pub fn receive(
     }
 }
 
-/// As [`receive`], for receivers that may not close what they are sent: descriptors of packets that are too long are handed over, too.
-/// Only if no descriptors are left are some closed here.
+/// Receives a packet and returns its descriptors even if the packet is too long, for callers that
+/// must not close them. A descriptor is closed here only if this process has no number left for it.
 ///
 /// # Errors
-/// The kernel's; `WouldBlock` as with [`receive`].
+/// Errors of the kernel; `WouldBlock` as with [`receive`].
 pub fn receive_any(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<Packet> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
@@ -308,20 +313,20 @@ pub fn receive_any(
     })
 }
 
-/// A doorbell: an eventfd that does not block.
+/// Creates a doorbell: an eventfd that does not block.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn doorbell() -> io::Result<OwnedFd> {
     use rustix::event::EventfdFlags;
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     Ok(rustix::event::eventfd(0, flags)?)
 }
 
-/// Rings a doorbell. One system call. A doorbell that has not been answered yet rings again.
+/// Rings a doorbell. One system call. A ring that has not been answered yet absorbs this one.
 ///
 /// # Errors
-/// The kernel's, other than "already ringing".
+/// Errors of the kernel, except "already ringing".
 pub fn ring(doorbell: impl AsFd) -> io::Result<()> {
     match rustix::io::write(doorbell, &1u64.to_ne_bytes()) {
         Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),

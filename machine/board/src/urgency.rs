@@ -1,18 +1,18 @@
-//! What the words of a vCPU mean, and when its process has to ring.
+//! Meaning of a vCPU's words, and the rule for rings.
 //!
-//! Pure functions over plain values; no memory is shared here. Levels are 0 (most urgent) … 63; 64, [`NOTHING`], stands for
-//! "no level". All are O(1).
+//! Pure functions of plain values; no memory is shared. Levels are 0 (most urgent) to 63; 64,
+//! [`NOTHING`], means "no level". All are O(1).
 
 /// Number of levels.
 pub const LEVELS: u8 = 64;
 
-/// In place of a level: nothing runs, waits or competes. Less urgent than every level.
+/// The absence of a level: nothing runs, waits or competes. Less urgent than every level.
 pub const NOTHING: u8 = LEVELS;
 
-/// What one vCPU says of itself, as read at one moment. Untrusted.
+/// The words of one vCPU, as read at one moment. Untrusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Levels with a runnable coroutine, that which has merely arrived included.
+    /// Levels with a runnable coroutine, arrivals included.
     pub bitmap: u64,
     /// Level of the poll under way, or [`NOTHING`].
     pub running: u8,
@@ -21,7 +21,7 @@ pub struct Claim {
 }
 
 impl Default for Claim {
-    /// Idle, and waiting for nothing.
+    /// An idle vCPU that waits for nothing.
     fn default() -> Claim {
         Claim {
             bitmap: 0,
@@ -32,7 +32,8 @@ impl Default for Claim {
 }
 
 impl Claim {
-    /// The same with everything more urgent than `ceiling` counting as `ceiling`, and nonsense as nothing.
+    /// Returns the claim limited to `ceiling`: more urgent levels count as `ceiling`, invalid ones
+    /// as [`NOTHING`].
     #[must_use]
     pub fn within(self, ceiling: u8) -> Claim {
         Claim {
@@ -42,7 +43,7 @@ impl Claim {
         }
     }
 
-    /// The levels that run or could run now, bit L for level L.
+    /// Returns the levels that run or could run now, bit L for level L.
     pub fn levels(&self) -> u64 {
         match self.running {
             running @ 0..LEVELS => self.bitmap | 1 << running,
@@ -50,14 +51,15 @@ impl Claim {
         }
     }
 
-    /// The most urgent level that runs or could run now; [`NOTHING`] if the vCPU is idle.
+    /// Returns the most urgent level that runs or could run now; [`NOTHING`] if the vCPU is idle.
     pub fn runnable(&self) -> u8 {
         let ready = self.bitmap.trailing_zeros() as u8;
         ready.min(self.running).min(NOTHING)
     }
 
-    /// The level by which the vCPU is ranked: what it could run now, or, while it sleeps, what it may wake up for. A sleeper
-    /// holds its rank so that its wake needs no decision.
+    /// Returns the level by which the vCPU is ranked: that of its runnable work, or, while it
+    /// sleeps, the most urgent it may wake up for. A sleeper keeps its rank so that its wake needs
+    /// no decision.
     pub fn potential(&self) -> u8 {
         match self.runnable() {
             NOTHING => self.awaited.min(NOTHING),
@@ -66,7 +68,7 @@ impl Claim {
     }
 }
 
-/// Limits what `claim` says to levels at or below `ceiling` in urgency: anything more urgent counts as `ceiling`.
+/// Limits a level to `ceiling`: more urgent levels count as `ceiling`, invalid ones as [`NOTHING`].
 pub fn clamp(level: u8, ceiling: u8) -> u8 {
     if level >= NOTHING {
         NOTHING
@@ -75,7 +77,7 @@ pub fn clamp(level: u8, ceiling: u8) -> u8 {
     }
 }
 
-/// Clamps a bitmap: bits more urgent than `ceiling` become the bit of `ceiling`.
+/// Limits a bitmap to `ceiling`: more urgent bits become the bit of `ceiling`.
 pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
     let ceiling = ceiling.min(LEVELS - 1);
     let above = (1u64 << ceiling) - 1;
@@ -86,23 +88,35 @@ pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
     }
 }
 
-/// Where the scheduler has put a vCPU among those of its CPU: one word of the global page.
+/// The rank of a vCPU among those of its CPU: one word of the global page. The word 0 means alone:
+/// the vCPU never rings.
 ///
-/// The word 0 means alone: never ring.
+/// ```
+/// use upshift_board::Standing;
+///
+/// // Levels 3 to 39 keep the rank; a change beyond them rings the doorbell.
+/// let standing = Standing { rise: 3, fall: 39, band: 2, outranked: false };
+/// assert!(!standing.wants_ring(3) && !standing.wants_ring(39));
+/// assert!(standing.wants_ring(2) && standing.wants_ring(40));
+/// assert_eq!(Standing::from_word(0), Standing::ALONE);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// Ring if the potential becomes more urgent than this level: `rise` itself is still within the rank. 0: none is above.
+    /// The vCPU rings if its potential becomes more urgent than this level. 0: no vCPU is above.
     pub rise: u8,
-    /// Ring if the potential becomes less urgent than this level. [`NOTHING`]: none is below.
+    /// The vCPU rings if its potential becomes less urgent than this level. [`NOTHING`]: no vCPU is
+    /// below.
     pub fall: u8,
-    /// 0: the vCPU's threads have their own policies. Above: they are elevated, the higher the more urgent.
+    /// 0: the vCPU's threads have their own policies. Above 0: they are elevated, higher for more
+    /// urgent vCPUs.
     pub band: u8,
-    /// Whether another process with more urgent work is runnable on this CPU, so that a vCPU that is not forced should give way by itself.
+    /// Whether another process with more urgent work is runnable on this CPU. Without elevation the
+    /// vCPU then gives way by itself.
     pub outranked: bool,
 }
 
 impl Standing {
-    /// No other process competes.
+    /// The standing of a vCPU without competition.
     pub const ALONE: Standing = Standing {
         rise: 0,
         fall: NOTHING,
@@ -110,7 +124,7 @@ impl Standing {
         outranked: false,
     };
 
-    /// From the word of the global page.
+    /// Decodes the word of the global page.
     pub fn from_word(word: u32) -> Standing {
         let [rise, depth, band, flags] = word.to_le_bytes();
         Standing {
@@ -121,7 +135,7 @@ impl Standing {
         }
     }
 
-    /// To the word of the global page.
+    /// Encodes the word of the global page.
     pub fn word(self) -> u32 {
         u32::from_le_bytes([
             self.rise,
@@ -131,7 +145,7 @@ impl Standing {
         ])
     }
 
-    /// Whether a vCPU of this standing has to ring now that its potential is `level`.
+    /// Whether a vCPU of this standing must ring when its potential becomes `level`.
     pub fn wants_ring(self, level: u8) -> bool {
         level < self.rise || level > self.fall
     }
@@ -155,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_ranks_by_what_it_awaits() {
+    fn a_sleeper_ranks_by_the_level_it_awaits() {
         let mut claim = Claim {
             awaited: 2,
             ..Claim::default()
@@ -167,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_counts_as_nothing() {
+    fn invalid_levels_count_as_nothing() {
         let claim = Claim {
             bitmap: 0,
             running: 200,
@@ -190,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zeroed_word_is_alone_and_words_go_there_and_back() {
+    fn a_zeroed_word_is_alone_and_words_survive_a_round_trip() {
         assert_eq!(Standing::from_word(0), Standing::ALONE);
         assert_eq!(Standing::ALONE.word(), 0);
         for level in 0..=NOTHING {

@@ -1,20 +1,34 @@
-//! Messages between a process and the daemon: fixed, little-endian, one per packet of a SOCK_SEQPACKET socket.
+//! Messages between a process and the daemon: fixed, little-endian, one per packet of a
+//! SOCK_SEQPACKET socket.
 //!
 //! ```text
 //! every message     magic u32 "UPBD" │ version u16 │ kind u16 │ body
 //! process → daemon
-//!   1 Register      vcpus u16 │ threads u16 │ cpu u32 … │ (tid i32, vcpu u16, role u16) …      + 1 descriptor: local page
+//!   1 Register      vcpus u16 │ threads u16 │ cpu u32 … │ (tid i32, vcpu u16, role u16) …
+//!                   + 1 descriptor: local page
 //!   2 Update        added u16 │ removed u16 │ (tid i32, vcpu u16, role u16) … │ tid i32 …
 //!   3 Leave
 //!   4 Census
 //! daemon → process
-//!   129 Welcome     generation u64 │ session u32 │ slot u32 │ vcpus u16 │ enforcing u16        + 1 + vcpus descriptors
+//!   129 Welcome     generation u64 │ session u32 │ slot u32 │ vcpus u16 │ enforcing u16
+//!                   + 1 + vcpus descriptors: global page, doorbells
 //!   130 Done        kind of the request u16
-//!   132 Census      bytes u32                                                                 + 1 descriptor: JSON
+//!   132 Census      bytes u32
+//!                   + 1 descriptor: JSON
 //!   255 Refused     reason u16 │ text, UTF-8, to the end
 //! ```
 //!
-//! Decoding allocates nothing, panics on no input, and accepts no byte too many or too few. Descriptors are not its concern.
+//! Decoding allocates nothing, never panics, and accepts only messages of the exact length. The
+//! caller handles descriptors.
+//!
+//! ```
+//! use upshift_board::wire::{Request, buffer, encode_leave};
+//!
+//! let mut message = buffer();
+//! let length = encode_leave(&mut message);
+//! assert_eq!(Request::decode(&message[..length]), Ok(Request::Leave));
+//! assert!(Request::decode(&message[..length - 1]).is_err());
+//! ```
 
 mod bytes;
 mod error;
@@ -32,7 +46,7 @@ pub use lists::{Cpus, Role, Thread, Threads, Tids};
 /// The first four bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"UPBD");
 
-/// Threads one message can name.
+/// Most threads in one message.
 pub const THREADS: usize = 512;
 
 /// Bytes of the longest message.
@@ -44,21 +58,21 @@ const TEXT: usize = 1024;
 /// A message to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Joins. One descriptor comes along: the sealed local page.
+    /// Registers. The sealed local page comes along as a descriptor.
     Register {
         /// CPU of each vCPU.
         cpus: Cpus<'a>,
         /// Threads of the vCPUs.
         threads: Threads<'a>,
     },
-    /// Threads were born or have gone.
+    /// Changes the threads of a registration.
     Update {
-        /// New ones.
+        /// Threads that were born.
         added: Threads<'a>,
-        /// Those to forget.
+        /// Threads that have ended.
         removed: Tids<'a>,
     },
-    /// Leaves; everything is given back before the answer.
+    /// Leaves; the daemon restores all threads, then replies.
     Leave,
     /// Asks for the state of the whole machine.
     Census,
@@ -67,31 +81,32 @@ pub enum Request<'a> {
 /// A message from the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// Registered. Descriptors come along: the global page, and one doorbell per vCPU.
+    /// The registration succeeded. The global page and a doorbell for each vCPU come along as
+    /// descriptors.
     Welcome {
-        /// Names this life of the daemon.
+        /// Identifies the running daemon.
         generation: u64,
-        /// Names the registration.
+        /// Identifies the registration.
         session: u32,
         /// Slot of vCPU 0 in the global page; the others follow it.
         slot: u32,
-        /// How many vCPUs were registered.
+        /// Number of registered vCPUs.
         vcpus: u16,
-        /// Whether the daemon elevates; else processes give way by themselves.
+        /// Whether the daemon elevates; otherwise processes give way by themselves.
         enforcing: bool,
     },
-    /// The request of this kind has been done.
+    /// The request of this kind succeeded.
     Done(u16),
-    /// A descriptor comes along: a memory file with `bytes` of JSON.
+    /// A memory file with `bytes` of JSON comes along as a descriptor.
     Census {
-        /// Its length.
+        /// Length of the JSON.
         bytes: u32,
     },
-    /// It has not.
+    /// The request failed.
     Refused {
-        /// Why.
+        /// Category of the reason.
         reason: Reason,
-        /// Why, and what to do, for people.
+        /// The reason as text, with a remedy.
         text: &'a str,
     },
 }
@@ -99,7 +114,7 @@ pub enum Reply<'a> {
 /// A buffer that holds any message.
 pub type Buffer = [u8; LONGEST];
 
-/// An empty [`Buffer`].
+/// Creates an empty [`Buffer`].
 pub const fn buffer() -> Buffer {
     [0; LONGEST]
 }
@@ -113,7 +128,8 @@ const DONE: u16 = 130;
 const CENSUS_IS: u16 = 132;
 const REFUSED: u16 = 255;
 
-/// Writes a Register message; returns its length, `None` if it names more than [`VCPUS`] vCPUs or [`THREADS`] threads.
+/// Encodes a Register message; returns its length, `None` with more than [`VCPUS`] vCPUs or
+/// [`THREADS`] threads.
 pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) -> Option<usize> {
     if cpus.len() > VCPUS || threads.len() > THREADS {
         return None;
@@ -130,7 +146,7 @@ pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) ->
     Some(writer.at)
 }
 
-/// Writes an Update message; returns its length, `None` if it names more than [`THREADS`] threads in all.
+/// Encodes an Update message; returns its length, `None` with more than [`THREADS`] threads in all.
 pub fn encode_update(buffer: &mut Buffer, added: &[Thread], removed: &[i32]) -> Option<usize> {
     if added.len() + removed.len() > THREADS {
         return None;
@@ -147,21 +163,21 @@ pub fn encode_update(buffer: &mut Buffer, added: &[Thread], removed: &[i32]) -> 
     Some(writer.at)
 }
 
-/// Writes a Leave message; returns its length.
+/// Encodes a Leave message; returns its length.
 pub fn encode_leave(buffer: &mut Buffer) -> usize {
     Writer::new(buffer, LEAVE).at
 }
 
-/// Writes a Census request; returns its length.
+/// Encodes a Census request; returns its length.
 pub fn encode_census(buffer: &mut Buffer) -> usize {
     Writer::new(buffer, CENSUS).at
 }
 
 impl<'a> Request<'a> {
-    /// Reads a message to the daemon.
+    /// Decodes a message to the daemon.
     ///
     /// # Errors
-    /// [`WireError`], for anything but a complete and valid message.
+    /// [`WireError`], unless the bytes are one complete and valid message.
     pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, WireError> {
         let mut reader = Reader(bytes);
         let request = match reader.header()? {
@@ -195,7 +211,7 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// The number that a Done reply names.
+    /// Returns the number of the kind, which [`Reply::Done`] repeats.
     pub fn kind(&self) -> u16 {
         match self {
             Request::Register { .. } => REGISTER,
@@ -207,7 +223,7 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Writes the message; returns its length. A text longer than 1024 bytes is cut.
+    /// Encodes the message; returns its length. A text longer than 1024 bytes is truncated.
     pub fn encode(&self, buffer: &mut Buffer) -> usize {
         match *self {
             Reply::Welcome {
@@ -248,10 +264,10 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Reads a message from the daemon.
+    /// Decodes a message from the daemon.
     ///
     /// # Errors
-    /// [`WireError`], for anything but a complete and valid message.
+    /// [`WireError`], unless the bytes are one complete and valid message.
     pub fn decode(bytes: &'a [u8]) -> Result<Reply<'a>, WireError> {
         let mut reader = Reader(bytes);
         let reply = match reader.header()? {

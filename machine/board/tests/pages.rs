@@ -1,4 +1,4 @@
-//! A page is mapped only if nothing can make a read of it fault.
+//! Mapping of pages: only files are accepted that cannot make a read fault.
 
 #![cfg(feature = "client")]
 
@@ -15,7 +15,7 @@ fn sealed(bytes: usize) -> OwnedFd {
 }
 
 #[test]
-fn a_local_page_that_could_be_cut_is_not_mapped() {
+fn a_local_page_that_could_be_truncated_is_not_mapped() {
     let unsealed = memory_file("page", LOCAL_BYTES).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     for bad in [unsealed, sealed(100), sealed(2 * LOCAL_BYTES), file.into()] {
@@ -27,7 +27,7 @@ fn a_local_page_that_could_be_cut_is_not_mapped() {
 }
 
 #[test]
-fn a_global_page_that_could_be_cut_is_not_shown() {
+fn a_global_page_that_could_be_truncated_is_not_shown() {
     let shown = Mapping::global_room().unwrap();
     let unsealed = memory_file("page", GLOBAL_BYTES).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();

@@ -1,7 +1,7 @@
-//! [`AbortOnPanic`]: a thread of the daemon that panics ends the process.
+//! [`AbortOnPanic`]: a panic of a thread of the daemon ends the process.
 
-/// Held by a thread while it runs, forgotten when it returns. A thread that panicked would leave its CPU as it is: better the process ends,
-/// and the guardian gives everything back.
+/// Held by a thread while it runs, and forgotten when it returns. After a panic the CPU of the
+/// thread would stay as it is, so the process ends and the guardian restores all threads.
 pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

@@ -35,11 +35,11 @@ pub struct Daemon {
 /// Whether the daemon elevates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// It does.
+    /// The daemon elevates threads.
     Enforcing,
-    /// It only says what is most urgent; processes give way by themselves.
+    /// The daemon only publishes the most urgent levels; processes give way by themselves.
     Cooperative {
-        /// What is missing; `None`: the configuration asks for it.
+        /// The missing rights; `None`: the configuration asks for this mode.
         missing: Option<MissingRights>,
     },
 }
@@ -61,17 +61,17 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Why a daemon did not start.
+/// The reason for which a daemon did not start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The socket.
+    /// The socket cannot be used.
     Listen(ListenError),
-    /// Something else of the system.
+    /// Another system call failed.
     System {
-        /// What was tried.
+        /// The attempted action, as text.
         what: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
 }
@@ -85,10 +85,10 @@ impl fmt::Display for StartError {
     }
 }
 
-// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+// The texts contain the kernel's error; `source` would print it twice.
 impl Error for StartError {}
 
-/// How to start a [`Daemon`] with system calls of one's own.
+/// Settings of a [`Daemon`] with other system calls.
 #[derive(Debug)]
 pub struct Builder {
     config: Config,
@@ -97,30 +97,30 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The scheduling calls, for tests that inject faults.
+    /// Replaces the scheduling calls, for tests that inject faults.
     pub fn sys(mut self, sys: Arc<dyn Sys>) -> Builder {
         self.sys = sys;
         self
     }
 
-    /// The other calls, for tests that inject faults.
+    /// Replaces the other calls, for tests that inject faults.
     pub fn machine(mut self, machine: Arc<dyn Machine>) -> Builder {
         self.machine = machine;
         self
     }
 
-    /// Starts it.
+    /// Starts the daemon.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start(self) -> Result<Daemon, StartError> {
         let failed = |what| move |error: io::Error| StartError::System { what, error };
         let listener = Listener::open(&self.config).map_err(StartError::Listen)?;
-        let missing = match self.config.cooperative {
-            true => None,
-            false => Rights::probe_with(self.sys.as_ref())
-                .require(Priority::MAX)
-                .err(),
+        let missing = if self.config.cooperative {
+            None
+        } else {
+            let rights = Rights::probe_with(self.sys.as_ref());
+            rights.require(Priority::MAX).err()
         };
         let mode = if self.config.cooperative || missing.is_some() {
             Mode::Cooperative { missing }
@@ -136,7 +136,7 @@ impl Builder {
                 Some(built.map_err(failed("start the guardian"))?)
             }
         };
-        let few = raise_file_limit();
+        let too_few = raise_file_limit();
         let cpus = highest_cpu(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
         let global = Global::new(generation(), cpus).map_err(failed("make the global page"))?;
         global.set_enforcing(mode == Mode::Enforcing);
@@ -144,15 +144,15 @@ impl Builder {
         let (config, sys, machine) = (self.config, self.sys, self.machine);
         let shared = Shared::new(config, elevator, sys, machine, global, cpus, reader);
         let shared = Arc::new(shared);
-        if let Some(few) = few {
-            shared.complain("descriptors", || {
-                format!("{few} descriptors are fewer than the limits of the configuration let users take together: raise the limit on open files (LimitNOFILE={DESCRIPTORS})")
+        if let Some(too_few) = too_few {
+            shared.warn("descriptors", || {
+                format!("{too_few} descriptors are fewer than the limits of the configuration let users take together: raise the limit on open files (LimitNOFILE={DESCRIPTORS})")
             });
         }
         let orders = Arc::new(Orders::new().map_err(failed("make an eventfd"))?);
-        let told = Arc::clone(&orders);
-        let control =
-            Control::new(Arc::clone(&shared), listener, told).map_err(failed("make an epoll"))?;
+        let control_orders = Arc::clone(&orders);
+        let control = Control::new(Arc::clone(&shared), listener, control_orders)
+            .map_err(failed("make an epoll"))?;
         let thread = std::thread::Builder::new()
             .name("upshift-daemon".into())
             .spawn(move || {
@@ -171,15 +171,15 @@ impl Builder {
 }
 
 impl Daemon {
-    /// Starts a daemon that listens at `config.socket`.
+    /// Starts a daemon that listens on `config.socket`.
     ///
     /// # Errors
-    /// [`StartError`]: the socket is another daemon's, or not permitted; or the system lacks something.
+    /// [`StartError`]: the socket is another daemon's, or not permitted; or a system call failed.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
         Daemon::builder(config).start()
     }
 
-    /// With system calls of one's own.
+    /// Returns a builder, for a daemon with other system calls.
     pub fn builder(config: Config) -> Builder {
         Builder {
             config,
@@ -188,23 +188,24 @@ impl Daemon {
         }
     }
 
-    /// Whether it elevates, and why not.
+    /// Returns whether the daemon elevates, and the reason if not.
     pub fn mode(&self) -> &Mode {
         &self.mode
     }
 
-    /// The guardian's process id, if there is one.
+    /// Returns the guardian's process id, if there is one.
     pub fn guardian_pid(&self) -> Option<i32> {
         self.shared.elevator.as_ref()?.guardian_pid()
     }
 
-    /// Applies another configuration, soon: no client loses its connection, unless a rule denies it now. What cannot be changed while it runs
-    /// (socket, cooperative, metrics) stays, and a line on standard error says so.
+    /// Applies a new configuration, soon after the call. No client loses its connection, unless a
+    /// rule denies it now. Settings that cannot change in a running daemon (socket, cooperative,
+    /// metrics) stay, and a line on standard error reports that.
     pub fn reload(&self, config: Config) {
         self.orders.put(Order::Reload(Box::new(config)));
     }
 
-    /// Stops: every thread is given back, the socket goes.
+    /// Stops the daemon: every thread is restored, and the socket is removed.
     pub fn stop(self) {
         drop(self);
     }
@@ -219,11 +220,13 @@ impl Drop for Daemon {
     }
 }
 
-/// What all that the limits let in takes: two for a connection, one for a vCPU, one for a thread.
+/// Descriptors of everything that the limits admit: two for a connection, one for a vCPU, one for a
+/// thread.
 const DESCRIPTORS: u64 = 65_536;
 
-/// Makes room for as many, if that is permitted (CAP_SYS_RESOURCE); else for as many as may be: how many, if that is few. With
-/// fewer, fewer places are given away.
+/// Raises the limit on open files to [`DESCRIPTORS`] if that is permitted (CAP_SYS_RESOURCE),
+/// otherwise as far as it may be. Returns the limit if it is low. With fewer descriptors, fewer
+/// clients are admitted.
 fn raise_file_limit() -> Option<u64> {
     let before = rustix::process::getrlimit(Resource::Nofile);
     let mut limit = before;
@@ -239,14 +242,14 @@ fn raise_file_limit() -> Option<u64> {
     now.current.filter(|&now| now < DESCRIPTORS / 4)
 }
 
-/// A number no other life of a daemon has had: the time of its start.
+/// Returns a number that no other run of a daemon has had: the time of its start.
 fn generation() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// CPUs are numbered below this.
+/// Returns a number above those of all CPUs.
 fn highest_cpu(sys: &dyn Sys) -> io::Result<usize> {
     let from_file = sys
         .read_file("/sys/devices/system/cpu/possible")

@@ -1,9 +1,11 @@
-//! The machine-wide scheduler of Upshift: it runs whichever *process* holds the most urgent coroutine, on a stock kernel.
+//! The machine-wide scheduler of Upshift: it runs the *process* that holds the most urgent
+//! coroutine, on a stock kernel.
 //!
-//! Processes register over a Unix socket and publish which levels they hold runnable on a page of shared memory
-//! ([`upshift_board`]). Per CPU the daemon ranks them and puts their threads into bands of SCHED_FIFO by the priority elevation
-//! trick ([`upshift_elevate`]). Sources: the global priority bitmap of the SharedScheduler papers, and Yasukata and Ishiguro,
-//! APSys 2024. `docs/daemon.md` is for users, `docs/threat-model.md` says what hostile processes can do.
+//! Processes register over a Unix socket and publish their runnable levels on a page of shared
+//! memory ([`upshift_board`]). For each CPU the daemon ranks them and puts their threads into bands
+//! of SCHED_FIFO by priority elevation ([`upshift_elevate`]). Sources: the global priority bitmap
+//! of the SharedScheduler papers, and Yasukata and Ishiguro, APSys 2024. `docs/daemon.md` is for
+//! users, `docs/threat-model.md` covers hostile processes.
 //!
 //! ```no_run
 //! use upshift_daemon::{Config, Daemon};
@@ -18,16 +20,18 @@
 //!  control thread ── connections, registrations, deaths, heartbeat
 //!        │ mailboxes
 //!  scheduler thread per CPU ── reads claims, ranks, elevates      (epoll on the doorbells of its vCPUs)
-//!        │ upshift-elevate                         canary per CPU, and a watch that listens to all
-//!  guardian process ── gives everything back if this process dies, demotes all if it is stopped
+//!        │ upshift-elevate                         canary per CPU, and a monitor of all
+//!  guardian process ── restores threads if this process dies, demotes all if it is stopped
 //! ```
 //!
 //! Invariants:
-//! * No thread stays elevated: whatever is moved is recorded with the guardian first.
-//! * Nothing a process writes is believed beyond its ceiling, and nothing it writes can stop a thread of the daemon.
+//! * No thread stays elevated: every change is recorded with the guardian first.
+//! * A claim of a process counts only up to its ceiling, and no data of a process can stop a thread
+//!   of the daemon.
 //! * While no vCPU changes its rank, the daemon makes no system call but its waits, and each 36 ms
-//!   a look at the elevated threads.
-//! * Without rights it elevates nothing and says so (*cooperative*); the global page is kept all the same.
+//!   a check of the elevated threads.
+//! * Without rights it elevates no thread and reports that (*cooperative*); the global page is
+//!   published all the same.
 //!
 //! | module | concern |
 //! |---|---|

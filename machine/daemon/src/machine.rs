@@ -1,5 +1,5 @@
-//! The system calls of the daemon that are not about scheduling (those are [`upshift_elevate::sys::Sys`]), behind one trait,
-//! so that tests make chosen ones fail.
+//! The system calls of the daemon that are not about scheduling (those are
+//! [`upshift_elevate::sys::Sys`]), behind a trait, so that tests make chosen ones fail.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -10,37 +10,38 @@ use rustix::process::{Pid, PidfdFlags};
 use upshift_board::LocalPage;
 use upshift_board::os::{self, Mapping};
 
-/// What the daemon asks of the kernel.
+/// System calls of the daemon.
 pub trait Machine: Send + Sync + fmt::Debug {
-    /// Opens the record of CPU time of thread `tid` of process `pid`: at once the proof that the one belongs to the other.
+    /// Opens the record of CPU time of thread `tid` of process `pid`, which proves that the thread
+    /// belongs to the process.
     fn thread_clock(&self, pid: i32, tid: i32) -> io::Result<OwnedFd>;
-    /// Reads such a record: ns of CPU so far. `ESRCH` when the thread has ended.
+    /// Reads such a record: ns of CPU time so far. `ESRCH` when the thread has ended.
     fn cpu_time(&self, clock: BorrowedFd<'_>) -> io::Result<u64>;
-    /// ns of CPU that process `pid` has used, with its threads that have ended.
+    /// Returns the CPU time of process `pid`, ns, including threads that have ended.
     fn process_time(&self, pid: i32) -> io::Result<u64>;
-    /// The directory of a process in `/proc`.
+    /// Opens the directory of a process in `/proc`.
     fn process(&self, pid: i32) -> io::Result<OwnedFd>;
-    /// Real, effective, saved and file system user of the process with this directory.
+    /// Returns the real, effective, saved and file system user of the process with this directory.
     fn users(&self, process: BorrowedFd<'_>) -> io::Result<[u32; 4]>;
-    /// Its effective user: as `users`, for a twentieth of the time.
+    /// Returns its effective user: faster than `users`.
     fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32>;
-    /// A descriptor that becomes readable when the process ends.
+    /// Opens a descriptor that becomes readable when the process ends.
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd>;
-    /// A new doorbell.
+    /// Creates a doorbell.
     fn doorbell(&self) -> io::Result<OwnedFd>;
     /// Checks that `file` is a sealed page, and maps it for reading. `InvalidInput` if it is not.
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>>;
-    /// Sets a doorbell to wake an epoll, each time it rings.
+    /// Adds a doorbell to an epoll, edge-triggered.
     fn watch(&self, epoll: BorrowedFd<'_>, eventfd: BorrowedFd<'_>, key: u64) -> io::Result<()>;
 }
 
-/// A file that may be another process's is opened without waiting for its owner (see
+/// Flags that open another process's file without waiting for its owner (see
 /// [`upshift_elevate::sys::read_at_once`]).
 const AT_ONCE: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);
 
-/// The real calls.
+/// The calls of the kernel.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Real;
 
@@ -76,7 +77,7 @@ impl Machine for Real {
         let status = rustix::fs::openat(process, "status", AT_ONCE, Mode::empty())?;
         let mut text = Vec::new();
         std::fs::File::from(status).read_to_end(&mut text)?;
-        // Its name, which stands there too, may be no text.
+        // The name in this file may not be UTF-8.
         let text = String::from_utf8_lossy(&text);
         let line = text.lines().find_map(|line| line.strip_prefix("Uid:"));
         let users = line.into_iter().flat_map(str::split_ascii_whitespace);
@@ -85,7 +86,8 @@ impl Machine for Real {
     }
 
     fn user(&self, process: BorrowedFd<'_>) -> io::Result<u32> {
-        // The kernel takes it from the process at each call, whatever the modes of its files.
+        // The kernel takes the user from the process at each call, regardless of the modes of its
+        // files.
         Ok(rustix::fs::fstat(process)?.st_uid)
     }
 
@@ -100,7 +102,7 @@ impl Machine for Real {
 
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>> {
         let page = Mapping::local_for_reading(file)?;
-        // Best effort: without the right to lock memory, reading may wait for a disk.
+        // Without the right to lock memory, a read may wait for a disk.
         let _ = page.lock_in_memory();
         Ok(page)
     }

@@ -1,4 +1,4 @@
-//! What the threads of the daemon share: all of it constant, atomic, or behind a short lock.
+//! State that the threads of the daemon share: constant, atomic, or behind a short lock.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,27 +20,28 @@ use crate::ranking::global::Global;
 use crate::ranking::roster::Roster;
 use crate::status::log::Log;
 
-/// Dispatchers of processes, above all workers.
+/// Priority of dispatchers, above all workers.
 pub(crate) const DISPATCHER: Priority = Priority::of::<44>();
 
-/// The daemon's own threads, above everything they decide about, below the guardian.
+/// Priority of the daemon's own threads, above all threads that they decide about, below the
+/// guardian.
 pub(crate) const DAEMON: Priority = Priority::of::<46>();
 
-/// Canaries, above every ordinary thread and below everything that is elevated.
+/// Priority of canaries, above every ordinary thread and below all other elevated threads.
 pub(crate) const CANARY: Priority = Priority::MIN;
 
-/// The canary's watch, above the daemon's other threads too.
-pub(crate) const WATCH: Priority = Priority::of::<47>();
+/// Priority of the canaries' monitor, above the daemon's other threads.
+pub(crate) const MONITOR: Priority = Priority::of::<47>();
 
-/// How long the daemon may be without a sign of life before the guardian demotes all threads: as long as the canary of a CPU.
+/// Time without a heartbeat after which the guardian demotes all threads: as long as for a canary.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// What each of the daemon's threads limits itself to: so much work in so much time.
+/// Work of each of the daemon's threads in each [`WINDOW`], at most.
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
+/// See [`BUDGET`].
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
-/// The limit that a thread of the daemon keeps to, ns of work: a fifth of the time, [`BUDGET`] at
-/// once.
+/// The limit on a thread of the daemon, ns of work: a fifth of the time, [`BUDGET`] at once.
 #[derive(Debug)]
 pub(crate) struct WorkBudget(TokenBucket);
 
@@ -55,9 +56,9 @@ impl WorkBudget {
         std::thread::sleep(self.rest(time, Instant::now()));
     }
 
-    /// Counts work that ends at `now`, and returns how long to rest: until the whole budget is
-    /// there again, so that few wakes are needed. That is an eighth of a second at most, since
-    /// the machine may have stood still meanwhile.
+    /// Counts work that ends at `now`, and returns the time to sleep: until the budget is full
+    /// again, so that few wakes are needed. That is at most an eighth of a second, since the
+    /// machine may have stood still meanwhile.
     pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
         if self.0.charge(whole(time.min(WINDOW)), ns(now)) {
             return Duration::ZERO;
@@ -66,27 +67,28 @@ impl WorkBudget {
     }
 }
 
-/// See the module.
+/// The shared state; see the module.
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: Mutex<Arc<Config>>,
     pub(crate) log: Log,
-    /// `None`: cooperative.
+    /// `None` in cooperative mode.
     pub(crate) elevator: Option<Elevator>,
     pub(crate) sys: Arc<dyn Sys>,
     pub(crate) machine: Arc<dyn Machine>,
     pub(crate) global: Global,
-    /// CPUs are numbered below this.
+    /// CPUs have numbers below this.
     pub(crate) cpus: usize,
-    /// So many files may be open at once.
+    /// Limit on open files.
     pub(crate) descriptors: usize,
     pub(crate) counts: Counts,
-    /// Threads of clients that are recorded.
+    /// Recorded threads of clients.
     pub(crate) roster: Roster,
     pub(crate) quotas: Quotas,
     /// Ordinary threads that open files of other processes, and close descriptors of clients.
     pub(crate) reader: ProcReader,
-    /// ns that the daemon's threads which are not of one CPU have worked since [`Shared::worked`] was called.
+    /// ns that threads of the daemon without a fixed CPU have worked since the last
+    /// [`Shared::take_work`].
     work: AtomicU64,
 }
 
@@ -95,11 +97,11 @@ pub(crate) struct Shared {
 pub(crate) struct Counts {
     /// Registrations so far.
     pub(crate) joined: AtomicU64,
-    /// Requests refused.
+    /// Refused requests.
     pub(crate) refused: AtomicU64,
-    /// Threads put out for what they did.
+    /// Threads and users that were ejected for their behaviour.
     pub(crate) ejected: AtomicU64,
-    /// How often the canary of some CPU did not sing.
+    /// Silences of canaries.
     pub(crate) alarms: AtomicU64,
 }
 
@@ -123,7 +125,7 @@ impl Shared {
             cpus,
             descriptors: rustix::process::getrlimit(Resource::Nofile)
                 .current
-                .map_or(usize::MAX, |it| it as usize),
+                .map_or(usize::MAX, |limit| limit as usize),
             counts: Counts::default(),
             roster: Roster::default(),
             quotas: Quotas::start(),
@@ -136,40 +138,41 @@ impl Shared {
         self.elevator.is_some()
     }
 
-    /// Changes when others than the schedulers, the canary's watch or the guardian, have moved threads.
+    /// Returns a number that changes when others than the schedulers, the monitor or the guardian,
+    /// have moved threads.
     pub(crate) fn epoch(&self) -> u64 {
         let guardian = self.elevator.as_ref().map_or(0, Elevator::demotions);
         self.roster.epoch().wrapping_add(guardian)
     }
 
-    /// A thread of the daemon that is not of one CPU has worked for so long, at its priority, on some CPU.
-    pub(crate) fn has_worked(&self, time: Duration) {
+    /// Counts work of a thread of the daemon without a fixed CPU, at its priority.
+    pub(crate) fn add_work(&self, time: Duration) {
         self.work.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 
-    /// What such threads have worked since the last call.
-    pub(crate) fn worked(&self) -> Duration {
+    /// Takes the work that was counted since the last call.
+    pub(crate) fn take_work(&self) -> Duration {
         Duration::from_nanos(self.work.swap(0, Relaxed))
     }
 
-    /// The CPUs that are there now; only the first if the kernel does not tell.
+    /// Returns the online CPUs; only the first if they are unknown.
     pub(crate) fn online(&self) -> Vec<usize> {
         let text = self.sys.read_file("/sys/devices/system/cpu/online");
         cpus(text.as_deref().unwrap_or("0"))
     }
 
     /// Prints a line on standard error, at most one of a kind each ten seconds.
-    pub(crate) fn complain(&self, kind: &'static str, text: impl FnOnce() -> String) {
-        self.log.complain(kind, text);
+    pub(crate) fn warn(&self, kind: &'static str, text: impl FnOnce() -> String) {
+        self.log.warn(kind, text);
     }
 
-    /// Counts, and says in a line of its own, that something is not elevated any more for what it did.
+    /// Counts an ejection and prints a line about it.
     pub(crate) fn eject(&self, text: String) {
         self.counts.ejected.fetch_add(1, Relaxed);
         self.log.say(text);
     }
 
-    /// The configuration as it is now.
+    /// Returns the present configuration.
     pub(crate) fn config(&self) -> Arc<Config> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&config)
@@ -180,7 +183,7 @@ impl Shared {
     }
 }
 
-/// The CPUs of a list of the kernel; none if it is not one.
+/// Parses a list of CPUs of the kernel; empty if it is invalid.
 pub(crate) fn cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);

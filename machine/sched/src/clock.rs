@@ -1,25 +1,27 @@
-//! [`Clock`]: time for the engine. The real one, and in tests a simulated CPU.
+//! [`Clock`]: the engine's source of time, which tests replace by a simulated CPU.
 
 use upshift_elevate::futex::{futex_wait, futex_wait_until};
 
 use crate::control::Control;
 use crate::policy::Nanos;
 
-/// Where an engine gets its time from.
+/// A source of time for an engine.
 pub trait Clock {
-    /// Now, ns.
+    /// Returns the present time, ns.
     fn now(&self) -> Nanos;
 
-    /// Waits until `until`, or until `control` rings; without a time only for the latter. May return early.
+    /// Waits until `until`, or until `control` rings; for `None` only for the latter. May return
+    /// early.
     fn wait(&mut self, until: Option<Nanos>, control: &Control);
 
-    /// CPU time of the calling thread, ns: the cost of scheduling.
+    /// Returns the CPU time of the calling thread, ns: the cost of scheduling.
     fn own_cpu_time(&self) -> Nanos {
         0
     }
 }
 
-/// CLOCK_MONOTONIC. A wait is one system call with an absolute time; real-time threads have no timer slack.
+/// CLOCK_MONOTONIC. A wait is one system call with an absolute time; real-time threads have no
+/// timer slack.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Monotonic;
 
@@ -33,10 +35,10 @@ fn read(clock: libc::clockid_t) -> Option<Nanos> {
     (done == 0).then_some(time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos)
 }
 
-/// CPU time of a thread, ns; `None` if it has ended. One system call.
+/// Returns the CPU time of a thread, ns; `None` if it has ended. One system call.
 pub(crate) fn thread_cpu_time(tid: libc::pid_t) -> Option<Nanos> {
-    // The number of a thread's clock (linux/posix-timers_types.h): the complement of the tid above
-    // three bits, of which 4 says "of a thread" and 2 "as the scheduler counts".
+    // Number of a thread's CPU clock (linux/posix-timers_types.h): the complement of the tid, then
+    // three bits: 4 selects a thread's clock, 2 the scheduler's count.
     read((!tid << 3) | 4 | 2)
 }
 
@@ -47,7 +49,7 @@ impl Clock for Monotonic {
     }
 
     fn wait(&mut self, until: Option<Nanos>, control: &Control) {
-        // It returns at the time, when the word is not 0, and on signals; all are allowed.
+        // The call returns at the time, when the word is not 0, and on signals; all are allowed.
         match until {
             Some(at) => futex_wait_until(control.word(), 0, at),
             None => futex_wait(control.word(), 0),

@@ -1,7 +1,8 @@
-//! [`Control`]: what other threads tell a running engine, and what they learn from it.
+//! [`Control`]: messages from other threads to a running engine, and its reports.
 //!
-//! The engine runs above everything, so no other thread may hold a lock it needs: words are atomic, and the report is handed over by a
-//! lock that the engine only *tries*. To wake it costs a system call.
+//! The engine runs above everything, so it never waits for a lock of another thread: words are
+//! atomic, and it only *tries* the locks of the report and of the changes. Waking it costs a system
+//! call.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
@@ -13,7 +14,7 @@ use crate::clock::thread_cpu_time;
 use crate::policy::Nanos;
 use crate::report::Report;
 
-/// A handle to a running engine. Clones are handles to the same one.
+/// A handle to a running engine. Clones are handles to the same engine.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -25,29 +26,29 @@ struct Shared {
     stop: AtomicBool,
     ended: AtomicBool,
     changes: Mutex<Vec<Change>>,
-    /// The thread of the watch; 0: there is none.
-    listener: AtomicI32,
+    /// Thread id of the [`Watch`](crate::Watch); 0: none.
+    watch_thread: AtomicI32,
     report: Mutex<Option<Report>>,
 }
 
-/// What the kernel has told of a scheduled process.
+/// A change in a scheduled process, as the kernel reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It has one more thread, or child.
+    /// The process has a new thread, or a new child.
     Born {
         parent: i32,
         process: i32,
         thread: i32,
     },
-    /// A thread of it has ended.
+    /// A thread of the process has ended.
     Ended { process: i32, thread: i32 },
 }
 
-/// Changes that may wait: more than a machine makes until the engine wakes up.
-const CHANGES: usize = 4096;
+/// Changes that are queued at most: more than a machine makes until the engine wakes up.
+const MAX_CHANGES: usize = 4096;
 
 impl Control {
-    /// Ends [`Engine::run`](crate::Engine::run), which gives everything back.
+    /// Ends [`Engine::run`](crate::Engine::run), which restores all tasks.
     pub fn stop(&self) {
         self.shared.stop.store(true, Release);
         self.ring();
@@ -58,14 +59,14 @@ impl Control {
         self.shared.stop.load(Acquire)
     }
 
-    /// Names the thread that listens to the kernel for the engine: its time is the scheduler's.
-    pub(crate) fn listens(&self, tid: i32) {
-        self.shared.listener.store(tid, Release);
+    /// Names the thread of the watch, whose CPU time counts as the scheduler's.
+    pub(crate) fn set_watch_thread(&self, tid: i32) {
+        self.shared.watch_thread.store(tid, Release);
     }
 
-    /// CPU time of that thread, ns. One system call.
-    pub(crate) fn listener_cpu_time(&self) -> Nanos {
-        match self.shared.listener.load(Acquire) {
+    /// Returns the CPU time of the thread of the watch, ns. One system call.
+    pub(crate) fn watch_cpu_time(&self) -> Nanos {
+        match self.shared.watch_thread.load(Acquire) {
             0 => 0,
             tid => thread_cpu_time(tid).unwrap_or(0),
         }
@@ -77,20 +78,20 @@ impl Control {
         self.ring();
     }
 
-    /// Whether a process has ended since the last question.
+    /// Whether a process has ended since the last call.
     pub(crate) fn take_ended(&self) -> bool {
         self.shared.ended.swap(false, AcqRel)
     }
 
-    /// Tells the engine what has become of a process. An ended process has time until the engine wakes up by itself. What there is no room
-    /// for makes it look at everything.
+    /// Queues a change for the engine. The end of a thread does not wake it. If the queue is full,
+    /// the engine scans all processes.
     pub(crate) fn changed(&self, change: Change) {
         let mut changes = self
             .shared
             .changes
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if changes.len() >= CHANGES {
+        if changes.len() >= MAX_CHANGES {
             self.shared.ended.store(true, Release);
         } else {
             changes.push(change);
@@ -101,19 +102,20 @@ impl Control {
         }
     }
 
-    /// What has changed since the last question, in its order. Not while it is being added to: then the futex is woken.
+    /// Takes the queued changes, oldest first. Returns none while one is being added: the engine is
+    /// woken afterwards.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
         let changes = self.shared.changes.try_lock();
         changes.map_or_else(|_| Vec::new(), |mut changes| std::mem::take(&mut *changes))
     }
 
-    /// What the engine said last, at most a second ago while it runs.
+    /// Returns the last report, at most a second old while the engine runs.
     pub fn report(&self) -> Option<Report> {
         let report = self.shared.report.lock();
         report.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Leaves a report, unless a thread is reading.
+    /// Stores a report, unless a thread is reading the last one.
     pub(crate) fn publish(&self, report: impl FnOnce() -> Report) {
         if let Ok(mut slot) = self.shared.report.try_lock() {
             *slot = Some(report());
@@ -125,12 +127,12 @@ impl Control {
         futex_wake(&self.shared.futex);
     }
 
-    /// Whether it rang since the last question.
+    /// Whether the bell rang since the last call.
     pub fn take_bell(&self) -> bool {
         self.shared.futex.swap(0, AcqRel) != 0
     }
 
-    /// The word to wait on: 0 until it rings.
+    /// Returns the futex of the bell: 0 until it rings.
     pub(crate) fn word(&self) -> &AtomicU32 {
         &self.shared.futex
     }

@@ -3,23 +3,26 @@
 //! ```text
 //!        ┌──────────────────────────────────────────────────────────────────────────────┐
 //!        ▼                                                                              │
-//!   wait (one call) ─▶ ended? ─▶ turn over? charge, pick, place, raise ─▶ piece? ─▶ births? ─┘
+//!   wait (one call) ─▶ ended? ─▶ turn over? charge, pick, place, raise ─▶ piece? ─▶ scan? ─┘
 //! ```
 //!
 //! Invariants:
-//! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks (`ratchet.rs`), or, in an open
-//!   piece, the first of them is `Fair` and all other tasks `Idle`.
-//! * A turn that changes nothing makes no system call but the wait, and those that read CPU time if the policy asked for it.
-//! * What need not happen at an exact time (pieces, looks for births) waits for the end of a turn where one is near (`due.rs`):
-//!   a wake-up costs the task in front more than what is done in it.
-//! * A CPU that is taken away (unplugged, or out of a cpuset) leaves its tasks to the others; the last one ends the loop.
-//! * Whatever ends the loop, an error included, the members are dropped by the owner of the engine, and so given back.
+//! * On each CPU, between two waits, the favoured tasks have falling notches above all other tasks
+//!   (`ratchet.rs`), or, in an open piece, the first of them is `Fair` and all other tasks `Idle`.
+//! * A turn that changes nothing makes no system call but the wait, and those that read CPU time if
+//!   the policy asked for it.
+//! * Work without an exact time (pieces, scans) waits for the end of a turn where one is near
+//!   (`due.rs`): a wake-up costs the task in front more than the work itself.
+//! * A CPU that is taken away (unplugged, or out of a cpuset) leaves its tasks to the others;
+//!   losing the last one ends the loop.
+//! * However the loop ends, the owner of the engine drops the members, which restores them.
 //!
-//! One thread runs it, above all tasks. Without a lock; allocations are a few short vectors for each turn.
+//! One thread runs it, above all tasks. It takes no lock and allocates a few short vectors for each
+//! turn.
 
-mod account;
 mod due;
 mod front;
+mod usage;
 
 use std::time::Duration;
 
@@ -35,12 +38,12 @@ use crate::ratchet::{Notch, Ratchet};
 use crate::report::{Report, Samples, Trace, What};
 use due::Due;
 
-/// A wake-up that comes so much too late was not late but slept through.
-const SLEPT: Nanos = 1_000_000_000;
-/// How often a report is left.
+/// A wake-up that is later than this, ns, was not late: the scheduler was stopped or suspended.
+const MAX_LATENESS: Nanos = 1_000_000_000;
+/// Time between reports, ns.
 const PUBLISH: Nanos = 1_000_000_000;
 
-/// Tasks, a policy, and the loop that joins them.
+/// A policy, its tasks, and the loop that joins them.
 pub struct Engine<M> {
     config: Config,
     policy: Box<dyn Policy>,
@@ -50,15 +53,16 @@ pub struct Engine<M> {
     ratchet: Ratchet,
     cpus: Vec<Cpu>,
     open: bool,
-    /// When the time began of which ordinary threads are to have a part, and whether a task has changed its CPU since then.
+    /// Beginning of the interval of which ordinary threads are due their part.
     closed_at: Nanos,
+    /// Set when a task has changed its CPU since then.
     moved: bool,
     turn: Turn,
     turn_began: Nanos,
-    /// Whether the turn was touched by an open piece, so that what was used says little about which tasks slept.
+    /// Set when an open piece touched the turn: usage then says little about which tasks slept.
     turn_was_open: bool,
     began: Nanos,
-    /// The scheduler's own CPU time before that, and at [`Engine::closed_at`].
+    /// The scheduler's own CPU time when the engine began, and at [`Engine::closed_at`].
     own_before: Nanos,
     own_at_close: Nanos,
     late: Samples,
@@ -69,21 +73,21 @@ pub struct Engine<M> {
 
 #[derive(Debug)]
 struct Slot<M> {
-    /// `None`: it has ended.
+    /// `None` after the task has ended.
     member: Option<M>,
     label: String,
     /// Set for a process that could not be scheduled.
     left_out: bool,
-    /// Index into the CPUs.
+    /// Index into [`Engine::cpus`].
     cpu: usize,
     notch: Notch,
     sleeps: bool,
-    /// Turns since it was asked whether it does.
-    unasked: u32,
-    /// CPU time when it was added, when it was looked at last, and since the policy was told.
+    /// Turns since the member was asked whether it sleeps.
+    turns_unasked: u32,
+    /// CPU time when the task was added, when it was last read, and not yet reported to the policy.
     first: Nanos,
     seen: Nanos,
-    untold: Nanos,
+    unreported: Nanos,
     /// CPU time at [`Engine::closed_at`].
     at_close: Nanos,
     turns: u64,
@@ -102,10 +106,10 @@ impl<M> Slot<M> {
                 at: base,
             },
             sleeps: false,
-            unasked: 0,
+            turns_unasked: 0,
             first: 0,
             seen: 0,
-            untold: 0,
+            unreported: 0,
             at_close: 0,
             turns: 0,
         }
@@ -116,9 +120,10 @@ impl<M> Slot<M> {
 struct Cpu {
     number: usize,
     favoured: Vec<TaskId>,
-    /// The task that competes with ordinary threads, while the CPUs are open.
+    /// The task that competes with ordinary threads in an open piece.
     fair: Option<TaskId>,
-    /// The favoured task is one the policy did not name: the one that ran last, kept in front during an open piece.
+    /// Set when the policy favours no task and the one that ran last is in front during an open
+    /// piece.
     leads: bool,
 }
 
@@ -129,7 +134,7 @@ impl Cpu {
 }
 
 impl<M: Member> Engine<M> {
-    /// An engine without tasks.
+    /// Creates an engine without tasks.
     pub fn new(config: Config, policy: Box<dyn Policy>) -> Engine<M> {
         let cpu = |&number: &usize| Cpu {
             number,
@@ -165,10 +170,11 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Adds a task, which waits at [`Config::base`]. It gets a CPU at once, the policy hears of it when the engine runs.
+    /// Adds a task, which waits at [`Config::base`]. It gets a CPU at once; the policy learns of it
+    /// when the engine runs.
     ///
     /// # Errors
-    /// The CPU cannot be used.
+    /// The CPU cannot be used, or a right is missing.
     pub fn add(&mut self, mut member: M) -> Result<TaskId, SchedError> {
         let task = TaskId(self.slots.len());
         let load = |cpu: usize| self.live().filter(|(_, slot)| slot.cpu == cpu).count();
@@ -191,13 +197,14 @@ impl<M: Member> Engine<M> {
         Ok(task)
     }
 
-    /// Adds a task that has ended before it could be attached: it keeps its place among the tasks, and the policy hears of both.
+    /// Adds a task that ended before it could be attached. It keeps its number, and the policy sees
+    /// it come and end.
     pub fn add_ended(&mut self, label: impl Into<String>) -> TaskId {
         self.add_without_member(label.into(), false)
     }
 
-    /// Adds a task that lives and cannot be scheduled: it keeps its place among the tasks, and the
-    /// policy takes it for one that has ended.
+    /// Adds a task that cannot be scheduled. It keeps its number, and the policy takes it for one
+    /// that has ended.
     pub fn add_left_out(&mut self, label: impl Into<String>) -> TaskId {
         self.add_without_member(label.into(), true)
     }
@@ -209,17 +216,17 @@ impl<M: Member> Engine<M> {
         task
     }
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// What happened, if [`Config::trace`] asked for it.
+    /// Returns the trace, empty unless [`Config::trace`] asked for it.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// The members that have not ended.
+    /// Iterates over the members that have not ended.
     pub fn members(&self) -> impl Iterator<Item = (TaskId, &M)> {
         let member = |(id, slot): (usize, &'_ Slot<M>)| (TaskId(id), slot.member.is_some());
         let ids = self.slots.iter().enumerate().map(member);
@@ -227,11 +234,11 @@ impl<M: Member> Engine<M> {
             .filter_map(|(id, _)| Some((id, self.slots[id.0].member.as_ref()?)))
     }
 
-    /// Runs until every task has ended or [`Control::stop`] is called. Call it on a thread that is elevated above
-    /// [`Config::top`].
+    /// Runs until every task has ended or [`Control::stop`] is called. The calling thread must be
+    /// elevated above [`Config::top`].
     ///
     /// # Errors
-    /// A right was lost. Dropping the engine gives the tasks back.
+    /// A right was lost, or the last CPU. Dropping the engine restores the tasks.
     pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Report, SchedError> {
         self.own_before = self.own_cpu_time(clock);
         self.own_at_close = self.own_before;
@@ -239,8 +246,8 @@ impl<M: Member> Engine<M> {
         self.turn_began = self.began;
         self.closed_at = self.began;
         for (task, slot) in self.slots.iter_mut().enumerate() {
-            slot.look();
-            (slot.first, slot.untold) = (slot.seen, 0);
+            slot.read_cpu_time();
+            (slot.first, slot.unreported) = (slot.seen, 0);
             slot.at_close = slot.seen;
             self.policy.added(TaskId(task), self.began);
             if slot.member.is_none() {
@@ -253,8 +260,8 @@ impl<M: Member> Engine<M> {
         while !self.control.is_stopped() && self.live().next().is_some() {
             let now = clock.now();
             match self.work(now, clock, &mut due) {
-                // The rest is done again with the CPUs that are left.
-                Err(SchedError::Cpu { cpu, .. }) if self.lose(cpu)? => due.pick = Some(now),
+                // The next turn repeats the work with the remaining CPUs.
+                Err(SchedError::Cpu { cpu, .. }) if self.drop_cpu(cpu)? => due.pick = Some(now),
                 done => done?,
             }
             if self.control.take_bell() {
@@ -270,10 +277,10 @@ impl<M: Member> Engine<M> {
         Ok(report)
     }
 
-    /// Everything that is due at `now`.
+    /// Does everything that is due at `now`.
     fn work(&mut self, now: Nanos, clock: &mut dyn Clock, due: &mut Due) -> Result<(), SchedError> {
-        // A scheduler that slept through that (stopped, suspended) may know threads whose numbers are another's by now.
-        let slept = now.saturating_sub(due.next()) > SLEPT;
+        // While the scheduler was stopped or suspended, thread ids may have been reused.
+        let slept = now.saturating_sub(due.next()) > MAX_LATENESS;
         self.note_changes()?;
         if self.control.take_ended() || slept {
             self.follow(true, now, due)?;
@@ -289,25 +296,25 @@ impl<M: Member> Engine<M> {
         if due.piece_is_due(now) {
             let pieces = self.config.open.pieces(self.threads());
             let own = self.own_cpu_time(clock);
-            if !self.open && self.others_have_had_theirs(now, own) {
-                self.begin_anew(now, own);
+            if !self.open && self.ordinary_threads_had_their_part(now, own) {
+                self.begin_interval(now, own);
                 due.pass_piece(now, pieces);
             } else {
                 if self.open {
                     self.close(now)?;
                     let own = self.own_cpu_time(clock);
-                    self.begin_anew(now, own);
+                    self.begin_interval(now, own);
                 } else {
                     self.open(now)?;
                 }
                 due.next_piece(now, self.open, pieces);
             }
         }
-        if due.wants_a_look(now) {
+        if due.wants_scan(now) {
             let before = self.threads();
             self.follow(due.is_thorough(now), now, due)?;
             let threads = self.threads();
-            due.looked(now, threads > before, threads);
+            due.scanned(now, threads > before, threads);
         }
         if now >= due.publish {
             due.publish = now + PUBLISH;
@@ -318,10 +325,15 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Takes in what was born, and forgets what has ended, before anything is raised by its number.
+    /// Adds threads that were born, and forgets threads that have ended, before any is raised by
+    /// its number.
     fn note_changes(&mut self) -> Result<(), SchedError> {
         for change in self.control.take_changes() {
-            for member in self.slots.iter_mut().filter_map(|it| it.member.as_mut()) {
+            for member in self
+                .slots
+                .iter_mut()
+                .filter_map(|slot| slot.member.as_mut())
+            {
                 match change {
                     Change::Born {
                         parent,
@@ -335,8 +347,9 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// CPU `number` cannot be used any more: its tasks go to the others; `false`: there is no other one.
-    fn lose(&mut self, number: usize) -> Result<bool, SchedError> {
+    /// Moves the tasks of CPU `number`, which cannot be used any more, to the others; `false` if it
+    /// was the last CPU.
+    fn drop_cpu(&mut self, number: usize) -> Result<bool, SchedError> {
         let Some(lost) = self.cpus.iter().position(|cpu| cpu.number == number) else {
             return Ok(false);
         };
@@ -364,7 +377,7 @@ impl<M: Member> Engine<M> {
             if let Some(member) = &mut slot.member {
                 self.report.calls += u64::from(member.set(waiting)?);
                 match member.pin(number) {
-                    // That is found out, and done again, in its turn.
+                    // A CPU that fails, too, is dropped in its turn.
                     Err(SchedError::Cpu { .. }) | Ok(()) => {}
                     Err(error) => return Err(error),
                 }
@@ -382,15 +395,15 @@ impl<M: Member> Engine<M> {
 
     /// Returns the CPU time of this thread and of the thread of its [`Watch`](crate::Watch), ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
-        clock.own_cpu_time() + self.control.listener_cpu_time()
+        clock.own_cpu_time() + self.control.watch_cpu_time()
     }
 
     fn threads(&self) -> usize {
-        let of = |slot: &Slot<M>| slot.member.as_ref().map_or(0, Member::threads);
-        self.slots.iter().map(of).sum()
+        let threads = |slot: &Slot<M>| slot.member.as_ref().map_or(0, Member::threads);
+        self.slots.iter().map(threads).sum()
     }
 
-    /// Looks for threads that were born and tasks that have ended.
+    /// Scans for threads that were born and tasks that have ended.
     fn follow(&mut self, thorough: bool, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
         for id in 0..self.slots.len() {
             let slot = &mut self.slots[id];
@@ -400,7 +413,7 @@ impl<M: Member> Engine<M> {
             if member.follow(thorough)? {
                 continue;
             }
-            slot.look();
+            slot.read_cpu_time();
             slot.member = None;
             let task = TaskId(id);
             for cpu in &mut self.cpus {

@@ -1,4 +1,4 @@
-//! Why processes cannot be scheduled, and what to do about it.
+//! [`SchedError`]: reasons for which a process cannot be scheduled, with remedies.
 
 use std::error::Error;
 use std::fmt;
@@ -6,57 +6,58 @@ use std::io;
 
 use upshift_elevate::ElevateError;
 
-/// Why something could not be scheduled. What was changed before has been given back.
+/// Error of scheduling a process. Threads that were changed earlier have been restored.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SchedError {
     /// There is no such process.
     NoSuchProcess(i32),
-    /// It is a thread of another process.
+    /// The number is that of a thread of another process.
     NotAProcess {
-        /// What was given.
+        /// The number that was given.
         tid: i32,
-        /// The process it belongs to.
+        /// The process that the thread belongs to.
         pid: i32,
     },
-    /// It is a thread of the kernel.
+    /// The process is a thread of the kernel.
     KernelThread(i32),
-    /// It is this process, or a guardian.
+    /// The process is this one, or its guardian.
     Own(i32),
-    /// It is the first process, or has led to this one: a shell, a session, a service manager.
+    /// The process is the first one, or an ancestor of this one: a shell, a session, a service
+    /// manager.
     Ancestor(i32),
-    /// It is in two tasks, of this process or of two.
+    /// The process is in two tasks, of this scheduler or of two.
     Twice(i32),
-    /// It holds a lease on its files in `/proc`, so that it cannot be looked at.
+    /// The process holds a lease on its files in `/proc`, which cannot be read therefore.
     Leased(i32),
-    /// It limits its real-time CPU time and would be killed by it.
+    /// The process limits its real-time CPU time, and the kernel would kill it.
     TimeLimit {
         /// The process.
         pid: i32,
         /// Its RLIMIT_RTTIME, µs.
         limit_us: u64,
     },
-    /// SCHED_FIFO is refused: no right to it at all, or not for this process.
+    /// SCHED_FIFO is refused: the right is missing, in general or for this process.
     Refused {
         /// The process.
         pid: i32,
-        /// Its user, and ours.
+        /// User of the process, and of this one.
         users: (u32, u32),
     },
     /// A CPU cannot be used.
     Cpu {
         /// The CPU.
         cpu: usize,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
     /// A thread could not be elevated.
     Elevate(ElevateError),
-    /// The kernel said no.
+    /// A system call failed.
     Os {
-        /// What was tried.
+        /// The attempted action, as text.
         what: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
 }
@@ -66,7 +67,7 @@ impl SchedError {
         move |error| SchedError::Os { what, error }
     }
 
-    /// Puts the remedy beside a refusal.
+    /// Turns a refusal into an error with a remedy.
     pub(crate) fn refused(pid: i32, error: ElevateError) -> SchedError {
         match error {
             ElevateError::NoSuchThread(_) => SchedError::NoSuchProcess(pid),
@@ -75,7 +76,7 @@ impl SchedError {
         }
     }
 
-    /// Only facts that are cheap: the caller runs above everything.
+    /// Reads only facts that are cheap: the caller runs above everything.
     pub(crate) fn missing_rights(pid: i32) -> SchedError {
         SchedError::Refused {
             pid,
@@ -159,5 +160,5 @@ impl fmt::Display for SchedError {
     }
 }
 
-// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+// The texts contain the kernel's error; `source` would print it twice.
 impl Error for SchedError {}

@@ -1,18 +1,20 @@
-//! Scheduling policies in user space, for processes that know nothing of it, on a stock kernel.
+//! Scheduling policies in user space, for unmodified processes on a stock kernel.
 //!
-//! A thread above all others decides which process runs next, raises the priority of that process's threads, and sleeps; the kernel does
-//! the switch. This is time slicing and table-driven scheduling by priority elevation, after Yasukata and Ishiguro, "Developing
-//! Process Scheduling Policies in User Space with Common OS Features" (APSys 2024), §3, made safe to use: everything is
-//! given back whatever dies (`upshift-elevate`), ordinary threads keep a part of the CPU ([`Open`]), threads that are born
-//! are followed, and a switch costs one call for each thread raised instead of two (`ratchet.rs`).
+//! A thread above all others decides which process runs next, raises the priority of its threads,
+//! and sleeps; the kernel does the switch. This is time slicing and table-driven scheduling by
+//! priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling Policies in User
+//! Space with Common OS Features" (APSys 2024), §3, made safe to use: every thread is restored
+//! however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the CPU
+//! ([`Open`]), new threads join their task, and a switch costs one call for each raised thread
+//! instead of two (`ratchet.rs`).
 //!
 //! | part | concern |
 //! |---|---|
-//! | [`Policy`], [`Turn`], [`Usage`] | what runs next: a trait of six small methods |
+//! | [`Policy`], [`Turn`], [`Usage`] | the decision: a trait of six small methods |
 //! | [`policies`], [`timetable`] | round-robin, table, shares, deadlines, levels, solo |
 //! | [`Member`], [`Processes`] | a task: threads that are raised, lowered and moved as one |
 //! | [`Engine`], [`Config`], [`Scheduler`] | the loop, and a thread that runs it |
-//! | [`Control`], [`Report`], [`Trace`] | telling a running engine something, and hearing from it |
+//! | [`Control`], [`Report`], [`Trace`] | messages to a running engine, and its reports |
 //! | [`Clock`] | time, real or simulated |
 //!
 //! # A policy in 30 lines
@@ -66,15 +68,18 @@
 //!
 //! # What it does not do
 //!
-//! * Locks between tasks: a task that *spins* for what a waiting one holds burns its turn. Locks that sleep are fine.
-//! * A process may raise itself above the scheduler if it has the right to, and nothing here can stop it.
-//! * Threads that are born start as ordinary ones and join within [`Config::follow`], or in the next open piece.
+//! * Locks between tasks are not seen: a task that *spins* on a lock of a waiting task burns its
+//!   turn. Locks that sleep are fine.
+//! * A process that has the right to raise itself above the scheduler cannot be stopped from doing
+//!   so.
+//! * New threads start as ordinary ones and join within [`Config::follow`], or in the next open
+//!   piece.
 //!
 //! # Costs
 //!
-//! A turn: one wait and, if another task comes to the front, one call for each of its threads (`Report::calls` says how many);
-//! policies that ask for usage, one call to read it. Timers decide what is sensible: see `Calibration::quantum_floor` of
-//! `upshift-elevate`.
+//! A turn: one wait and, if another task comes to the front, one call for each of its threads
+//! (counted in `Report::calls`); for policies that ask for usage, one call to read it. The shortest
+//! sensible turn depends on the timers: see `Calibration::quantum_floor` of `upshift-elevate`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]
@@ -85,7 +90,7 @@ mod control;
 mod engine;
 mod error;
 mod member;
-mod place;
+mod placement;
 pub mod policies;
 mod policy;
 mod processes;

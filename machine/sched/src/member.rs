@@ -1,18 +1,19 @@
-//! [`Member`]: a task as the engine sees it, and [`Standing`]: how it stands on its CPU.
+//! [`Member`]: a task of the engine, and [`Standing`]: its rank on its CPU.
 //!
-//! [`Processes`](crate::Processes) is the one for processes of Linux; the engine's own tests use one of a simulated CPU.
+//! [`Processes`](crate::Processes) implements it for processes of Linux; the engine's own tests
+//! simulate it.
 
 use upshift_elevate::Priority;
 
 use crate::error::SchedError;
 use crate::policy::Nanos;
 
-/// How a task stands.
+/// The rank of a task on its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// SCHED_FIFO at this priority: before every ordinary thread.
     At(Priority),
-    /// Like one ordinary thread of nice 0, however many threads it has.
+    /// Like one ordinary thread of nice 0, however many threads the task has.
     Fair,
     /// Behind every ordinary thread.
     Idle,
@@ -20,13 +21,13 @@ pub enum Standing {
 
 /// A set of threads that is raised, lowered and moved as one.
 pub trait Member {
-    /// What people call it.
+    /// Returns the name shown to users.
     fn label(&self) -> &str;
 
-    /// Puts all threads at `standing`. Returns how many system calls that took.
+    /// Puts all threads at `standing`. Returns the number of system calls.
     ///
     /// # Errors
-    /// A right is missing. Threads that have ended are none.
+    /// A right is missing. Threads that have ended are no error.
     fn set(&mut self, standing: Standing) -> Result<u32, SchedError>;
 
     /// Moves all threads to `cpu`.
@@ -35,17 +36,19 @@ pub trait Member {
     /// The CPU is offline, or a right is missing.
     fn pin(&mut self, cpu: usize) -> Result<(), SchedError>;
 
-    /// CPU time of all threads since ever, those that have ended included, ns. Never falls.
+    /// Returns the CPU time of all threads, including those that have ended, ns. Never falls.
     fn cpu_time(&mut self) -> Nanos;
 
-    /// Looks for threads that were born and, if `thorough`, for what has ended or has changed its own scheduling. New threads
-    /// get the CPU and the standing of the others. Returns whether the task still exists.
+    /// Scans for threads that were born and, if `thorough`, for threads that have ended or have
+    /// changed their own scheduling. New threads get the CPU and the standing of the others.
+    /// Returns whether the task still exists.
     ///
     /// # Errors
     /// A right is missing.
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError>;
 
-    /// A thread of process `pid` was born, or a child of it. It joins at once, if it is of this task.
+    /// Notes that a thread of process `pid`, or a child of it, was born. It joins at once if it
+    /// belongs to this task.
     ///
     /// # Errors
     /// A right is missing.
@@ -53,17 +56,17 @@ pub trait Member {
         Ok(())
     }
 
-    /// A thread of process `pid` has ended, and its number may come to mean another one.
+    /// Notes that a thread of process `pid` has ended, since its number may be reused.
     fn lost(&mut self, _pid: i32, _tid: i32) {}
 
-    /// Threads that wanted to belong to it and could not be had, by the last look.
+    /// Returns the number of threads and children that could not be elevated at the last scan.
     fn refused(&self) -> u64 {
         0
     }
 
-    /// Whether a thread of it runs now, or would if it were given a CPU.
+    /// Whether a thread of the task runs, or would run if it had a CPU.
     fn wants_cpu(&self) -> bool;
 
-    /// How many threads it has.
+    /// Returns the number of threads.
     fn threads(&self) -> usize;
 }

@@ -1,18 +1,20 @@
-//! [`Policy`]: what runs next, and until when.
+//! [`Policy`]: the decision which task runs next, and until when.
 //!
-//! A policy is told which tasks there are and, if it asks, how much CPU time they used; it answers with tasks in order of
-//! preference and the time at which it wants to be asked again. It never sees a process, a thread or a clock, so it is
-//! tested in virtual time.
+//! A policy learns which tasks there are and, if it asks, how much CPU time they used; it answers
+//! with tasks in order of preference and the time of the next question. It never sees a process, a
+//! thread or a clock, so it is tested in virtual time.
 //!
-//! The engine calls a policy from one thread, that of the scheduler, which runs above all tasks: what a policy does delays
-//! everything, so it neither blocks nor does input and output. All methods take O(tasks) at most in the policies of this crate.
+//! The engine calls a policy from one thread, that of the scheduler, which runs above all tasks: a
+//! slow policy delays everything, so it neither blocks nor does I/O. All methods take at most
+//! O(tasks) in the policies of this crate.
 
 use std::fmt;
 
 /// A moment or a length of time in ns. Moments are of CLOCK_MONOTONIC.
 pub type Nanos = u64;
 
-/// A task of one engine: the number that [`Engine::add`](crate::Engine::add) gave it, counted from 0. Never used again.
+/// A task of one engine: its number from [`Engine::add`](crate::Engine::add), counted from 0 and
+/// never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub usize);
 
@@ -22,43 +24,54 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// What a task did since the policy was told last.
+/// Usage of a task since the last report to the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The task.
     pub task: TaskId,
     /// CPU time of all its threads, ns.
     pub cpu_time: Nanos,
-    /// Whether it left more than half of what it could have had unused, because it blocked or was stopped. What was true
-    /// before, if it could have had next to nothing.
+    /// Whether the task left more than half of its time unused, because it blocked or was stopped.
+    /// Unchanged if it had next to no time.
     pub slept: bool,
 }
 
-/// Decides what runs. See the [crate's page](crate) for one in 30 lines.
+/// A scheduling policy. The [crate's page](crate) shows one in 30 lines.
 pub trait Policy: Send {
-    /// Its name, as the user knows it.
+    /// Returns the name shown to users.
     fn name(&self) -> &'static str;
 
-    /// A task has come. It may be picked from now on.
+    /// Adds a task, which may be picked from now on.
     fn added(&mut self, task: TaskId, now: Nanos);
 
-    /// A task has ended. It must not be picked any more; the engine ignores it if it is.
+    /// Removes a task that has ended. The engine ignores it if it is picked again.
     fn removed(&mut self, task: TaskId, now: Nanos);
 
-    /// Whether [`used`](Policy::used) is to be called. It costs a system call for each task that ran in a turn. Asked once.
+    /// Whether [`used`](Policy::used) is to be called. It costs a system call for each task that
+    /// ran in a turn. Asked once.
     fn wants_usage(&self) -> bool {
         false
     }
 
-    /// What one task used since the last turn. Called before [`pick`](Policy::pick) for each task that ran, as far as the engine
-    /// looked: it looks at those that were favoured and, if they left time over, at all.
+    /// Reports the usage of one task since the last turn. Called before [`pick`](Policy::pick) for
+    /// the favoured tasks and, if those left time over, for all others that ran.
     fn used(&mut self, _usage: Usage, _now: Nanos) {}
 
-    /// Fills in the next turn. Called when the last turn is over, and earlier when a task has come or gone.
+    /// Fills in the next turn. Called when the last turn is over, and earlier when a task is added
+    /// or removed.
     fn pick(&mut self, now: Nanos, turn: &mut Turn);
 }
 
-/// The answer of a policy.
+/// The answer of a policy: favoured tasks, and the end of the turn.
+///
+/// ```
+/// use upshift_sched::{TaskId, Turn};
+///
+/// let mut turn = Turn::new(1);
+/// turn.favour(TaskId(3));
+/// turn.until(5_000_000);
+/// assert_eq!((turn.favoured(), turn.end()), (&[TaskId(3)][..], Some(5_000_000)));
+/// ```
 #[derive(Debug)]
 pub struct Turn {
     cpus: usize,
@@ -67,7 +80,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// An empty turn for so many CPUs.
+    /// Creates an empty turn for `cpus` CPUs.
     pub fn new(cpus: usize) -> Turn {
         Turn {
             cpus,
@@ -76,44 +89,46 @@ impl Turn {
         }
     }
 
-    /// CPUs there are, and so how many tasks can run.
+    /// Returns the number of CPUs, which is the number of tasks that can run.
     pub fn cpus(&self) -> usize {
         self.cpus
     }
 
-    /// Favours a task. The first ones get a CPU each; those after them run at once when one before them blocks; all others
-    /// after those, in no order. A policy that knows which tasks sleep goes on until it has favoured one that does not for each CPU.
-    /// Without any call all tasks are equal, and one that has a CPU keeps it until it blocks.
+    /// Favours a task. The first favoured tasks get a CPU each; later ones run at once when an
+    /// earlier one blocks; all other tasks come after them, in no order. A policy that knows which
+    /// tasks sleep favours tasks until it has one awake for each CPU. Without any call all tasks
+    /// are equal, and a running one keeps its CPU until it blocks.
     pub fn favour(&mut self, task: TaskId) {
         if !self.favoured.contains(&task) {
             self.favoured.push(task);
         }
     }
 
-    /// When the policy wants to be asked again; the earliest of several calls counts. Without any: when a task comes or goes.
+    /// Ends the turn at `at`; the earliest of several calls counts. Without a call the turn ends
+    /// when a task is added or removed.
     pub fn until(&mut self, at: Nanos) {
         self.until = Some(self.until.map_or(at, |until| until.min(at)));
     }
 
-    /// The tasks favoured so far, in order.
+    /// Returns the favoured tasks, in order.
     pub fn favoured(&self) -> &[TaskId] {
         &self.favoured
     }
 
-    /// The end of the turn so far.
+    /// Returns the end of the turn.
     pub fn end(&self) -> Option<Nanos> {
         self.until
     }
 
-    /// Empties it.
+    /// Empties the turn.
     pub fn clear(&mut self) {
         self.favoured.clear();
         self.until = None;
     }
 }
 
-/// The end of the slice after one that ended at `last`: on the grid of slices, so that lateness does not add up, unless that
-/// is over already.
+/// Returns the end of the slice after one that ended at `last`: on the grid of slices, so that
+/// lateness does not add up, unless that is over already.
 pub fn next_end(last: Nanos, slice: Nanos, now: Nanos) -> Nanos {
     let next = last.saturating_add(slice);
     if next > now {
@@ -128,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_stay_on_their_grid_unless_one_was_missed_altogether() {
+    fn slices_stay_on_their_grid_unless_a_whole_one_was_missed() {
         assert_eq!(next_end(100, 50, 103), 150);
         assert_eq!(next_end(100, 50, 151), 201);
     }

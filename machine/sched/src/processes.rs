@@ -1,17 +1,19 @@
-//! [`Processes`]: a task that consists of processes: one, or one and what it forks.
+//! [`Processes`]: a task that consists of one process, or of one and its descendants.
 //!
-//! Every thread is elevated through an [`Elevator`], so it is given back however this ends. A thread that is born while its
-//! process is elevated starts as an ordinary one on the same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. The kernel tells of it
-//! where it may ([`Watch`]), and it joins at once. Elsewhere it is found when the number of threads
-//! has changed, by one `fstat` of `/proc/PID/task` for each process, whose link count is the number
-//! of threads and two; only then the directory is read. A
-//! thorough look reads it anyway, then asks every thread for its policy and CPUs, and puts back what it has changed itself.
+//! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler ends.
+//! A thread that is born while its process is elevated starts as an ordinary one on the same CPU
+//! (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports births ([`Watch`]), it joins
+//! at once. Elsewhere a scan compares the link count of `/proc/PID/task`, which is the number of
+//! threads plus two, and reads the directory only if it has changed: one `fstat` for each process.
+//! A thorough scan always reads the directory, asks every thread for its policy and CPUs, and
+//! reverts changes that a thread made itself.
 //!
-//! Children: `/proc/PID/task/TID/children` of every thread, at every look.
+//! Children are listed in `/proc/PID/task/TID/children` of every thread, at every scan.
 //!
-//! A thread that has ended leaves a number that may come to mean another one. It is forgotten when the kernel tells of its end, or
-//! when the directory is read; until then, a thread of another process with its number could be raised in its place. Numbers are
-//! given in turn: where the kernel does not tell, all of them would have to be used up within 100 ms.
+//! The number of a thread that has ended may be reused. The thread is forgotten when the kernel
+//! reports its end, or when the directory is read; until then, a thread of another process with its
+//! number could be raised in its place. Numbers are assigned in turn: without reports, all of them
+//! would have to be used up within 100 ms.
 
 mod process;
 
@@ -25,14 +27,14 @@ use crate::procfs;
 use crate::watch::Watch;
 use process::Process;
 
-/// Of so many threads it is found out whether they want to run; some 10 µs for each.
-const ASKED: usize = 32;
+/// Threads of a task that are asked whether they want a CPU; some 10 µs each.
+const ASKED_THREADS: usize = 32;
 
-/// One or several processes that are scheduled as one task.
+/// A task that consists of one or several processes.
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Before the watch: the end of the last watch is awaited, and its thread does not run below what is still elevated.
+    /// Dropped before the watch, whose thread is joined: no elevated thread keeps it from running.
     processes: Vec<Process>,
     watch: Watch,
     elevator: Elevator,
@@ -41,18 +43,19 @@ pub struct Processes {
     cpu: Option<usize>,
     /// CPU time of processes that have ended, ns.
     ended: Nanos,
-    /// Times a child could not be had.
+    /// Number of failures to attach a child.
     refused: u64,
-    /// Threads whose own change of policy or CPUs was undone.
+    /// Number of threads whose own change of policy or CPUs was reverted.
     corrected: u64,
 }
 
 impl Processes {
-    /// Takes process `pid` with all its threads, and with its present and future children if `with_children`. They are put at
-    /// `base`: the lowest notch of the engine it is meant for. `elevator` needs a guardian.
+    /// Attaches process `pid` with all its threads and, if `with_children`, its present and future
+    /// children. They are put at `base`: the lowest notch of their future engine. `elevator` needs
+    /// a guardian.
     ///
     /// # Errors
-    /// [`SchedError`]; everything is as it was then.
+    /// [`SchedError`]; everything is then as it was.
     pub fn attach(
         elevator: &Elevator,
         watch: &Watch,
@@ -90,17 +93,17 @@ impl Processes {
         self
     }
 
-    /// The processes it has now.
+    /// Iterates over the present processes of the task.
     pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
         self.processes.iter().map(|process| process.pid)
     }
 
-    /// Times a thread's own change of policy or CPUs was undone.
+    /// Returns the number of times that a thread's own change of policy or CPUs was reverted.
     pub fn corrected(&self) -> u64 {
         self.corrected
     }
 
-    /// Looks for children, and theirs, until there are no new ones.
+    /// Attaches new children, and theirs, until there are no more.
     fn follow_children(&mut self) {
         let mut at = 0;
         while let Some(process) = self.processes.get(at) {
@@ -110,7 +113,8 @@ impl Processes {
                 if known || procfs::check(pid).is_err() {
                     continue;
                 }
-                // Born before its parent was pinned, it has inherited nothing from us.
+                // A child born before its parent was pinned has inherited no policy or CPU of this
+                // crate.
                 let parent = self.cpu.and(self.processes.get(at - 1));
                 let parent = parent.and_then(Process::first);
                 let attached =
@@ -165,15 +169,16 @@ impl Member for Processes {
 
     fn wants_cpu(&self) -> bool {
         let threads = self.processes.iter().flat_map(Process::tids);
-        threads.take(ASKED).any(|tid| !sleeps(tid))
+        threads.take(ASKED_THREADS).any(|tid| !sleeps(tid))
     }
 
     fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {
-        // If the guardian has demoted the threads because there was none for long, the next thorough look puts them back.
+        // After a late heartbeat the guardian has demoted the threads; the next thorough scan
+        // elevates them again.
         self.elevator.beat();
         let (standing, cpu, threads) = (self.standing, self.cpu, self.threads());
         if thorough {
-            // Or nothing would give the threads back if this process died, too.
+            // Without a guardian, the end of this process would leave the threads elevated.
             let guarded = self.elevator.ensure_guardian();
             guarded.map_err(SchedError::Elevate)?;
             let ended = &mut self.ended;
@@ -183,10 +188,10 @@ impl Member for Processes {
                 !ends
             });
         }
-        // Where the kernel tells of each thread, the others need not be read when one is born.
-        let told = self.watch.hears();
+        // Where the kernel reports each birth, the other threads need not be read.
+        let reported = self.watch.has_thread_events();
         for process in &mut self.processes {
-            if thorough || (!told && process.has_changed()) {
+            if thorough || (!reported && process.has_changed()) {
                 process.adopt(&self.elevator, standing, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {
@@ -203,7 +208,7 @@ impl Member for Processes {
         let (standing, cpu, threads) = (self.standing, self.cpu, self.threads() + 1);
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
-            process.take_in(tid, &self.elevator, standing, cpu, threads)?;
+            process.adopt_thread(tid, &self.elevator, standing, cpu, threads)?;
         } else if self.with_children && self.pids().any(|pid| pid == parent) {
             self.follow_children();
         }

@@ -1,4 +1,4 @@
-//! What `/proc` says about processes. Each function opens one small file, some 5–15 µs.
+//! Facts about processes from `/proc`. Each function opens a small file, some 5–15 µs.
 
 use std::fs;
 use std::io;
@@ -57,12 +57,13 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// What follows the name, which may hold blanks and brackets.
+/// Returns the fields after the name, which may contain blanks and brackets.
 fn after_name(stat: &str) -> Option<&str> {
     stat.rfind(')').and_then(|end| stat.get(end + 1..))
 }
 
-/// The processes that have led to this one: its parent, that one's parent, and so on. They, and the first process, are refused.
+/// Returns the ancestors of this process: its parent, the parent of that, and so on. They, and the
+/// first process, cannot be scheduled.
 pub fn ancestors() -> Vec<i32> {
     let mut found = Vec::new();
     let mut pid = std::process::id() as i32;
@@ -77,26 +78,27 @@ pub fn ancestors() -> Vec<i32> {
     }
 }
 
-/// Whether a process of this user or of root holds a lock on `file`; so it is taken to be if that cannot be found out.
+/// Whether a process of this user or of root holds a lock on `file`; `true` if that is unknown.
 ///
-/// A process that has ended may have left its lock to a child. No scheduler does that, so on the machine itself, where all that live
-/// can be seen, one that cannot does not matter.
+/// A process that has ended may have left its lock to a child. No scheduler does that, so in the
+/// first pid namespace, where all living processes are visible, a lock without a living holder is
+/// ignored.
 pub(crate) fn is_locked_by_a_peer(file: &fs::File) -> bool {
     let (Ok(found), Ok(locks)) = (file.metadata(), read_at_once("/proc/locks")) else {
         return true;
     };
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
-    let place = format!("{major:02x}:{minor:02x}:{}", found.ino());
+    let id = format!("{major:02x}:{minor:02x}:{}", found.ino());
     let holders: Vec<i32> = locks
         .lines()
         .filter(|line| !line.contains("->"))
         .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
-        .filter(|fields| fields.get(5) == Some(&place.as_str()))
+        .filter(|fields| fields.get(5) == Some(&id.as_str()))
         .filter_map(|fields| fields.get(4)?.parse().ok())
         .collect();
     let lives = |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok();
     let mut living = holders.into_iter().filter(lives).peekable();
-    // In a pid namespace, the holder may live where its number is not seen here.
+    // In another pid namespace the holder may live without a visible number.
     (living.peek().is_none() && !sees_all_processes())
         || living.any(|pid| matches!(users(pid), (0, _)) || same_user(pid))
 }
@@ -113,14 +115,14 @@ fn same_user(pid: i32) -> bool {
     theirs == ours
 }
 
-/// User of the process, and of this one. 0 if there is no such process.
+/// Returns the user of the process, 0 if there is no such process, and the user of this one.
 pub(crate) fn users(pid: i32) -> (u32, u32) {
     let theirs = fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
     let ours = fs::metadata("/proc/self").map_or(0, |found| found.uid());
     (theirs, ours)
 }
 
-/// The threads of a process.
+/// Returns the threads of a process.
 pub(crate) fn threads(pid: i32) -> io::Result<Vec<i32>> {
     let mut tids = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -130,10 +132,10 @@ pub(crate) fn threads(pid: i32) -> io::Result<Vec<i32>> {
     Ok(tids)
 }
 
-/// Processes forked by the threads of `pid` that live.
+/// Returns the living processes that the threads of `pid` have forked.
 pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
-    let of = |tid: i32| read_at_once(format!("/proc/{pid}/task/{tid}/children"));
-    tids.filter_map(|tid| of(tid).ok())
+    let read = |tid: i32| read_at_once(format!("/proc/{pid}/task/{tid}/children"));
+    tids.filter_map(|tid| read(tid).ok())
         .flat_map(|text| {
             let pids = text.split_whitespace().map(str::parse);
             pids.collect::<Vec<Result<i32, _>>>()
@@ -142,7 +144,7 @@ pub(crate) fn children(pid: i32, tids: impl Iterator<Item = i32>) -> Vec<i32> {
         .collect()
 }
 
-/// The name of a process.
+/// Returns the name of a process.
 pub(crate) fn name(pid: i32) -> String {
     let name = read_at_once(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()

@@ -1,17 +1,17 @@
-//! [`Ratchet`]: which SCHED_FIFO priority makes a task run next, with as few system calls as possible.
+//! [`Ratchet`]: the SCHED_FIFO priorities that make a task run next, with as few system calls as
+//! possible.
 //!
 //! The plain way to switch is two calls for each thread: raise the next task, lower the last one. A
-//! ratchet has three ways, and takes the cheapest; a task weighs as much as it has threads:
+//! ratchet has three ways and takes the cheapest; a task weighs as much as it has threads:
 //!
 //! 1. *Raise* the next task one notch above the last one and lower none. The usual way: one call
 //!    for each thread of the next task, until the range is used up.
-//! 2. Leave the *heaviest* task where it is and move the others around it. A task of thousands of
-//!    threads that sleep is so moved once, and a switch costs the threads of the others.
-//! 3. *Start again*: the favoured ones get the lowest notches, all others go to the base.
+//! 2. Keep the *heaviest* task and move the others around it. A task of thousands of sleeping
+//!    threads is thus moved once, and a switch costs the threads of the others.
+//! 3. *Restart*: the favoured tasks get the lowest notches, all others go to the base.
 //!
-//! Invariant after [`Ratchet::order`]: the favoured tasks have strictly
-//! falling notches, all above those of every other task of the CPU. Pure logic, O(tasks²) for few
-//! tasks, no system calls.
+//! Invariant after [`Ratchet::order`]: the favoured tasks have strictly falling notches, all above
+//! those of every other task of the CPU. Pure logic, O(tasks²) for few tasks, no system calls.
 
 use upshift_elevate::Priority;
 
@@ -30,7 +30,8 @@ pub(crate) struct Notch {
 }
 
 impl Ratchet {
-    /// Notches from `base`, where those wait that are not favoured, up to `top`, which is above it.
+    /// Creates a range of notches from `base`, the notch of tasks that are not favoured, to `top`,
+    /// which is above it.
     pub(crate) fn new(base: Priority, top: Priority) -> Ratchet {
         Ratchet {
             base: base.get(),
@@ -38,14 +39,14 @@ impl Ratchet {
         }
     }
 
-    /// How many tasks can be favoured at once.
+    /// Returns the number of tasks that can be favoured at once.
     pub(crate) fn room(&self) -> usize {
         usize::from(self.top - self.base)
     }
 
-    /// Returns the changes that put `favoured` above all others and in this order, first to last.
-    /// `now`: all tasks of this CPU; `weight`: the calls that a change of a task takes. Favoured
-    /// tasks beyond [`Ratchet::room`] are left out.
+    /// Returns the changes that put `favoured` above all other tasks and in this order, first to
+    /// last. `now`: all tasks of this CPU; `weight`: the system calls that a change of a task
+    /// takes. Favoured tasks beyond [`Ratchet::room`] are left out.
     pub(crate) fn order(
         &self,
         favoured: &[usize],
@@ -54,24 +55,25 @@ impl Ratchet {
     ) -> Vec<Notch> {
         let favoured = &favoured[..favoured.len().min(self.room())];
         let heaviest = now.iter().max_by_key(|notch| weight(notch.task));
-        let around = heaviest.and_then(|&kept| self.around(kept, favoured, now));
-        let again = self.started_again(favoured, now);
-        // The second way leaves less room above than the third, so that it counts twice.
+        let around = heaviest.and_then(|&fixed| self.around(fixed, favoured, now));
+        let restarted = self.restarted(favoured, now);
+        // The second way leaves less room above than the third, so it counts twice.
         let ways = [
             (self.raised(favoured, now), 1),
             (around, 2),
-            (Some(again), 1),
+            (Some(restarted), 1),
         ];
         let ways = ways
             .into_iter()
             .filter_map(|(way, times)| Some((way?, times)));
-        let calls = |changes: &Changes| changes.iter().map(|it| weight(it.0)).sum::<usize>();
+        let calls =
+            |changes: &Changes| changes.iter().map(|&(task, _)| weight(task)).sum::<usize>();
         let cheapest = ways.min_by_key(|(changes, times)| calls(changes) * times);
         let (changes, _) = cheapest.unwrap_or_default();
         changes.into_iter().filter_map(change).collect()
     }
 
-    /// The first way; `None`: the range is used up.
+    /// The first way; `None` if the range is used up.
     fn raised(&self, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
         let mut below = others(favoured, now).map(|(_, at)| at).max().unwrap_or(0);
         let notches = now.iter().map(|notch| notch.at.get());
@@ -90,22 +92,22 @@ impl Ratchet {
         (highest <= self.top).then_some(changes)
     }
 
-    /// The second way; `None`: there is no room above or below `kept`.
-    fn around(&self, kept: Notch, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
-        let at = kept.at.get();
-        let place = favoured.iter().position(|&task| task == kept.task);
-        let (above, below) = match place {
-            Some(place) => (&favoured[..place], &favoured[place + 1..]),
+    /// The second way; `None` if there is no room above or below `fixed`.
+    fn around(&self, fixed: Notch, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
+        let at = fixed.at.get();
+        let position = favoured.iter().position(|&task| task == fixed.task);
+        let (above, below) = match position {
+            Some(position) => (&favoured[..position], &favoured[position + 1..]),
             None => (favoured, &[][..]),
         };
         let fits = above.len() <= usize::from(self.top - at)
-            && (place.is_none() || below.len() < usize::from(at - self.base));
+            && (position.is_none() || below.len() < usize::from(at - self.base));
         if !fits {
             return None;
         }
         let mut changes = Vec::new();
-        // The favoured ones begin here; the others are lower.
-        let lowest = match (place, below) {
+        // The favoured tasks begin at this notch; the others are below it.
+        let lowest = match (position, below) {
             (None, _) => at + 1,
             (Some(_), []) => at,
             (Some(_), _) => self.base + 1,
@@ -124,7 +126,7 @@ impl Ratchet {
     }
 
     /// The third way.
-    fn started_again(&self, favoured: &[usize], now: &[Notch]) -> Changes {
+    fn restarted(&self, favoured: &[usize], now: &[Notch]) -> Changes {
         let raised = others(favoured, now).filter(|&(_, at)| at > self.base);
         let lowered = raised.map(|(task, _)| (task, self.base));
         let first = favoured.iter().rev().zip(self.base + 1..);
@@ -141,14 +143,14 @@ impl Ratchet {
 /// Tasks and their new notches.
 type Changes = Vec<(usize, u8)>;
 
-/// The tasks that are not favoured, and their notches.
+/// Returns the tasks that are not favoured, and their notches.
 fn others<'a>(favoured: &'a [usize], now: &'a [Notch]) -> impl Iterator<Item = (usize, u8)> + 'a {
     let others = now.iter().filter(|notch| !favoured.contains(&notch.task));
     others.map(|notch| (notch.task, notch.at.get()))
 }
 
 fn change((task, at): (usize, u8)) -> Option<Notch> {
-    // Within `base ..= top`, so always a priority.
+    // The notch is within `base ..= top`, so always a priority.
     let at = Priority::new(at).ok()?;
     Some(Notch { task, at })
 }
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_one_costs_one_change() {
+    fn a_switch_costs_one_change() {
         let ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
         let mut now = start(3);
         let mut calls = 0;
@@ -184,11 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn a_heavy_task_is_moved_a_few_times_and_the_others_around_it() {
+    fn a_heavy_task_is_rarely_moved_and_the_others_move_around_it() {
         let ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
         let mut now = start(4);
         let mut moved = [0; 4];
-        // Each in turn; between them the second one before the heavy one, and after it.
+        // Each task in turn; between them the second task before the heavy one, and after it.
         let turns = [&[0][..], &[1], &[2], &[1, 0], &[3], &[0, 1], &[2, 3]];
         for turn in 0..700 {
             let weight = |task: usize| if task == 0 { 2000 } else { 1 };

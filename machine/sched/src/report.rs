@@ -1,79 +1,82 @@
-//! [`Report`] and [`Trace`]: what an engine did.
+//! [`Report`] and [`Trace`]: the work of an engine, as figures and as events.
 //!
-//! Figures are kept in rings of fixed size, so that a long run uses no more memory than a short one.
+//! Samples are stored in rings of fixed size, so a long run uses no more memory than a short one.
 
 use crate::policy::{Nanos, TaskId};
 
-/// Samples that are kept of each figure.
-const KEPT: usize = 4096;
+/// Stored samples of each figure.
+const SAMPLES: usize = 4096;
 
-/// What happened so far.
+/// Figures of a run so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// When the engine began, ns of CLOCK_MONOTONIC.
+    /// Start of the engine, ns of CLOCK_MONOTONIC.
     pub began: Nanos,
-    /// Since then, ns.
+    /// Time since the start, ns.
     pub elapsed: Nanos,
-    /// Times the policy was asked.
+    /// Number of questions to the policy.
     pub turns: u64,
-    /// Times another task came to the front of a CPU.
+    /// Number of times that another task came to the front of a CPU.
     pub switches: u64,
-    /// Times the scheduler went to sleep: each is a timer and two switches of the kernel.
+    /// Number of times that the scheduler slept: each takes a timer and two switches of the kernel.
     pub waits: u64,
-    /// System calls that changed the standing of a thread.
+    /// Number of system calls that changed the standing of a thread.
     pub calls: u64,
-    /// Of a turn with a switch: from the moment the scheduler runs until the priorities are changed.
+    /// Time from the wake-up of the scheduler until the priorities are changed, in turns with a
+    /// switch.
     pub cost: Quantiles,
-    /// How late turns ended.
+    /// Lateness of the ends of turns.
     pub late: Quantiles,
-    /// CPU time of the scheduler and its [`Watch`](crate::Watch) since the engine began, ns.
+    /// CPU time of the scheduler and its [`Watch`](crate::Watch) since the start, ns.
     pub own_cpu_time: Nanos,
-    /// How long the CPUs were open to ordinary threads, ns of each.
+    /// Time for which the CPUs were open to ordinary threads, ns of each.
     pub opened: Nanos,
-    /// Switches that the trace had no room for.
+    /// Number of events that the trace had no room for.
     pub untraced: u64,
-    /// CPUs that could not be used any more: their tasks were moved to the others.
+    /// CPUs that became unusable: their tasks were moved to the others.
     pub lost: Vec<usize>,
-    /// The tasks, also those that have ended.
+    /// The tasks, including those that have ended.
     pub tasks: Vec<TaskReport>,
 }
 
-/// One task's part.
+/// Figures of one task.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskReport {
-    /// What people call it.
+    /// Name shown to users.
     pub label: String,
-    /// CPU time since it was added, ns.
+    /// CPU time since the task was added, ns.
     pub cpu_time: Nanos,
-    /// Its part of the CPU time of all tasks, 0 to 1.
+    /// Part of the CPU time of all tasks, 0 to 1.
     pub share: f64,
-    /// Times it came to the front.
+    /// Number of times that the task came to the front.
     pub turns: u64,
-    /// Its threads now; 0: it has ended, or was left out.
+    /// Number of threads; 0: the task has ended, or was left out.
     pub threads: usize,
-    /// Whether it was never scheduled ([`Engine::add_left_out`](crate::Engine::add_left_out)).
+    /// Whether the task was never scheduled
+    /// ([`Engine::add_left_out`](crate::Engine::add_left_out)).
     pub left_out: bool,
-    /// Threads and children of it that could not be had: other users', or more than [`upshift_elevate::MAX_CAPACITY`].
+    /// Threads and children that could not be elevated: other users', or more than
+    /// [`upshift_elevate::MAX_CAPACITY`].
     pub refused: u64,
 }
 
-/// Median, 99 of 100, and the longest, ns.
+/// Median, 99th percentile and maximum, ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quantiles {
-    /// Half took no longer.
+    /// Median of the recent samples.
     pub p50: Nanos,
-    /// 99 of 100 took no longer.
+    /// 99th percentile of the recent samples.
     pub p99: Nanos,
-    /// The longest ever.
+    /// Maximum of all samples.
     pub max: Nanos,
 }
 
-/// The last samples of one figure.
+/// The recent samples of one figure.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples {
-    kept: Vec<u32>,
+    recent: Vec<u32>,
     next: usize,
     max: Nanos,
 }
@@ -82,16 +85,16 @@ impl Samples {
     pub(crate) fn add(&mut self, sample: Nanos) {
         let short = u32::try_from(sample).unwrap_or(u32::MAX);
         self.max = self.max.max(sample);
-        if self.kept.len() < KEPT {
-            self.kept.push(short);
+        if self.recent.len() < SAMPLES {
+            self.recent.push(short);
         } else {
-            self.kept[self.next] = short;
-            self.next = (self.next + 1) % KEPT;
+            self.recent[self.next] = short;
+            self.next = (self.next + 1) % SAMPLES;
         }
     }
 
     pub(crate) fn quantiles(&self) -> Quantiles {
-        let mut sorted = self.kept.clone();
+        let mut sorted = self.recent.clone();
         sorted.sort_unstable();
         let at = |percent: usize| {
             let index = sorted.len() * percent / 100;
@@ -105,34 +108,34 @@ impl Samples {
     }
 }
 
-/// What happened at one moment.
+/// An event of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// When, ns since the engine began.
+    /// Time since the start, ns.
     pub at: Nanos,
-    /// What.
+    /// Kind of the event.
     pub what: What,
 }
 
 /// Kinds of [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// A task came to the front of a CPU; `None`: all are equal there now.
+    /// A task came to the front of a CPU; `None`: all tasks are equal there now.
     Front {
         /// The CPU.
         cpu: usize,
         /// The task.
         task: Option<TaskId>,
     },
-    /// The CPUs are open to ordinary threads.
+    /// The CPUs became open to ordinary threads.
     Opened,
-    /// The CPUs are the tasks' again.
+    /// The open piece has ended.
     Closed,
     /// A task has ended.
     Ended(TaskId),
 }
 
-/// Events in order, up to a number that was chosen before.
+/// Events in order, up to a fixed number.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
     events: Vec<Event>,
@@ -141,7 +144,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Room for so many events.
+    /// Creates a trace with room for `room` events.
     pub(crate) fn new(room: usize) -> Trace {
         Trace {
             events: Vec::with_capacity(room),
@@ -158,12 +161,12 @@ impl Trace {
         }
     }
 
-    /// The events.
+    /// Returns the events.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// How many more there were.
+    /// Returns the number of events that were lost for lack of room.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -174,20 +177,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_keep_the_last_and_the_longest() {
+    fn samples_keep_the_recent_ones_and_the_maximum() {
         let mut samples = Samples::default();
         assert_eq!(samples.quantiles(), Quantiles::default());
         samples.add(1_000_000);
-        for _ in 0..2 * KEPT {
+        for _ in 0..2 * SAMPLES {
             samples.add(7);
         }
         let found = samples.quantiles();
         assert_eq!((found.p50, found.p99, found.max), (7, 7, 1_000_000));
-        assert_eq!(samples.kept.len(), KEPT);
+        assert_eq!(samples.recent.len(), SAMPLES);
     }
 
     #[test]
-    fn a_full_trace_counts_what_it_loses() {
+    fn a_full_trace_counts_lost_events() {
         let mut trace = Trace::new(1);
         trace.add(1, What::Opened);
         trace.add(2, What::Closed);

@@ -12,23 +12,25 @@ use crate::error::SchedError;
 use crate::member::Member;
 use crate::report::{Report, Trace};
 
-/// A running engine. Dropping it stops it and gives its tasks back.
+/// A running engine. Dropping it stops the engine and restores its tasks.
 #[derive(Debug)]
 pub struct Scheduler {
     control: Control,
     thread: Option<JoinHandle<Ended>>,
 }
 
-/// How an engine ended: all tasks were given back before.
+/// The result of an engine. All tasks have been restored by then.
 pub type Ended = Result<(Report, Trace), SchedError>;
 
 impl Scheduler {
-    /// Makes a thread, pins it to `cpu`, elevates it to `priority`, and runs there what `build` makes. `priority` must be above
-    /// the engine's [`Config::top`](crate::Config::top). `build` attaches the tasks: on this thread, so that what it has
-    /// elevated already cannot keep it from the CPU.
+    /// Starts a thread, pins it to `cpu`, elevates it to `priority`, and runs the engine that
+    /// `build` creates. `priority` must be above the engine's [`Config::top`](crate::Config::top).
+    /// `build` attaches the tasks on the new thread, so that tasks that are already elevated cannot
+    /// keep it from the CPU.
     ///
     /// # Errors
-    /// The thread could not be made, elevated or pinned, or `build` failed. What was attached has been given back then.
+    /// The thread could not be started, elevated or pinned, or `build` failed. Attached tasks have
+    /// then been restored.
     pub fn start<M: Member, E: From<SchedError> + Send + 'static>(
         elevator: &Elevator,
         cpu: usize,
@@ -38,14 +40,15 @@ impl Scheduler {
         let elevator = elevator.clone();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let run = move || -> Ended {
-            let built = rise(&elevator, cpu, priority)
+            let built = elevate_current(&elevator, cpu, priority)
                 .map_err(E::from)
                 .and_then(|guard| Ok((guard, build()?)));
-            // In this order: if the policy panics, the tasks are given back before the thread sinks below them.
+            // Dropped in reverse order: if the policy panics, the tasks are restored before the
+            // thread sinks below them.
             let (guard, mut engine) = match built {
                 Ok(built) => built,
                 Err(error) => {
-                    // The thread that started this waits for it.
+                    // The calling thread waits for this message.
                     let _ = ready.send(Err(error));
                     return Ok(Default::default());
                 }
@@ -53,7 +56,7 @@ impl Scheduler {
             let _ = ready.send(Ok(engine.control()));
             let result = engine.run(&mut Monotonic);
             let trace = engine.trace().clone();
-            // The tasks before their scheduler: until they are back, nothing may get between.
+            // The tasks are restored before their scheduler, so that no other thread delays it.
             drop(engine);
             drop(guard);
             result.map(|report| (report, trace))
@@ -66,7 +69,7 @@ impl Scheduler {
                 thread: Some(thread),
             }),
             Ok(Err(error)) => {
-                // It ends now, with nothing more to say.
+                // The thread is ending, and its result is empty.
                 let _ = thread.join();
                 Err(error)
             }
@@ -74,28 +77,28 @@ impl Scheduler {
         }
     }
 
-    /// What other threads tell it.
+    /// Returns the handle for messages to the engine.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Whether it has ended: by itself, if all tasks have.
+    /// Whether the engine has ended, as it does when all tasks have.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the engine has ended.
     ///
     /// # Errors
-    /// What ended it early.
+    /// The error that ended the engine early.
     pub fn wait(mut self) -> Ended {
         self.join()
     }
 
-    /// Ends it and gives the tasks back.
+    /// Stops the engine and restores the tasks.
     ///
     /// # Errors
-    /// As [`Scheduler::wait`].
+    /// Errors of [`Scheduler::wait`].
     pub fn stop(mut self) -> Ended {
         self.control.stop();
         self.join()
@@ -104,7 +107,8 @@ impl Scheduler {
     fn join(&mut self) -> Ended {
         match self.thread.take() {
             Some(thread) => thread.join().map_err(|payload| {
-                // Its destructor may be the policy's, and panic: the payload is leaked.
+                // The destructor of the payload may be the policy's and panic, so the payload is
+                // leaked.
                 std::mem::forget(payload);
                 panicked()
             })?,
@@ -121,7 +125,11 @@ fn panicked() -> SchedError {
 }
 
 /// Elevates and pins the calling thread.
-fn rise(elevator: &Elevator, cpu: usize, priority: Priority) -> Result<Elevated, SchedError> {
+fn elevate_current(
+    elevator: &Elevator,
+    cpu: usize,
+    priority: Priority,
+) -> Result<Elevated, SchedError> {
     let own = std::process::id() as i32;
     let guard = elevator.elevate_current(priority);
     let guard = guard.map_err(|error| SchedError::refused(own, error))?;
@@ -135,7 +143,7 @@ impl Drop for Scheduler {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.control.stop();
-            // What ended it has nowhere to go.
+            // A destructor cannot report the error.
             let _ = self.join();
         }
     }

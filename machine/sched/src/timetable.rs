@@ -1,4 +1,4 @@
-//! Timetables as text: one entry a line, which task and for how long.
+//! Timetables as text: one entry per line, with its tasks and its length.
 //!
 //! ```text
 //! # a repeating timetable of 20 ms
@@ -7,6 +7,16 @@
 //! a,b       2500us     # on two CPUs: a on one, b on the other
 //! -         2.5ms      # no task is favoured
 //! ```
+//!
+//! ```
+//! use upshift_sched::TaskId;
+//! use upshift_sched::timetable::parse;
+//!
+//! let find = |name: &str| (name == "server").then_some(TaskId(0));
+//! let entries = parse("server 5ms\n- 2.5ms", 50_000, find)?;
+//! assert_eq!((entries[0].tasks[0], entries[1].length), (TaskId(0), 2_500_000));
+//! # Ok::<(), upshift_sched::timetable::TimetableError>(())
+//! ```
 
 use std::error::Error;
 use std::fmt;
@@ -14,12 +24,12 @@ use std::fmt;
 use crate::policies::Entry;
 use crate::policy::{Nanos, TaskId};
 
-/// Where a timetable is wrong, and how.
+/// Error in a timetable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimetableError {
-    /// The line, counted from 1; 0: the whole.
+    /// Number of the line, from 1; 0: the whole timetable.
     pub line: usize,
-    /// What is wrong and what would be right.
+    /// The error as text, with a remedy.
     pub what: String,
 }
 
@@ -34,10 +44,10 @@ impl fmt::Display for TimetableError {
 
 impl Error for TimetableError {}
 
-/// The longest timetable, ns.
-const LONGEST: Nanos = 1_000_000_000_000_000;
+/// Longest timetable, ns.
+const MAX_LENGTH: Nanos = 1_000_000_000_000_000;
 
-/// Reads a timetable. `find` knows which task a word means; entries must be at least `floor` ns long.
+/// Parses a timetable. `find` returns the task of a word; entries must be at least `floor` ns long.
 ///
 /// # Errors
 /// [`TimetableError`] with the number of the line.
@@ -72,7 +82,7 @@ pub fn parse(
             )));
         }
         total = total.saturating_add(length);
-        if total > LONGEST {
+        if total > MAX_LENGTH {
             let what = "up to here the timetable is longer than 1000000 s: make it shorter";
             return Err(wrong(what.to_owned()));
         }

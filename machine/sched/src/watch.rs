@@ -1,9 +1,10 @@
-//! [`Watch`]: says when processes end, by pidfd, and when threads of them are born or end, if the kernel tells (proc connector).
+//! [`Watch`]: reports the ends of processes, by pidfd, and births and ends of their threads where
+//! the kernel reports those (proc connector).
 //!
-//! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the scheduler, so that it hears of an end also
-//! where the tasks burn every CPU. It costs nothing until a process ends; where the kernel tells of threads (CAP_NET_ADMIN, and the
-//! machine's network namespace), some 3 µs for each that is born or ends anywhere on the machine. Without, the engine looks
-//! around.
+//! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
+//! scheduler, so that it also runs where the tasks burn every CPU. It costs nothing until a process
+//! ends; where the kernel reports threads (CAP_NET_ADMIN, and the machine's network namespace),
+//! some 3 µs for each that is born or ends anywhere on the machine. Elsewhere the engine scans.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,12 +18,12 @@ use upshift_elevate::{Elevator, Priority};
 use crate::control::{Change, Control};
 use crate::error::SchedError;
 
-/// What the event of the stop descriptor carries.
+/// Epoll data of the stop descriptor.
 const STOP: u64 = 1;
-/// What that of the kernel's tales carries.
-const TALE: u64 = 2;
+/// Epoll data of the kernel's events.
+const EVENTS: u64 = 2;
 
-/// Watches the processes of one engine. Dropping the last handle ends the thread.
+/// A monitor of the processes of one engine. Dropping the last handle ends its thread.
 #[derive(Debug, Clone)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -33,30 +34,30 @@ struct Shared {
     epoll: OwnedFd,
     stop: OwnedFd,
     pids: Pids,
-    /// Whether the kernel tells of threads.
-    hears: bool,
+    /// Whether the kernel reports threads.
+    thread_events: bool,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 /// The processes that are scheduled.
 type Pids = Arc<Mutex<HashSet<i32>>>;
 
-/// A process is listened for as long as this lives.
+/// A registration of a process, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedProcess {
     pids: Pids,
     pid: i32,
 }
 
-impl Drop for Watched {
+impl Drop for WatchedProcess {
     fn drop(&mut self) {
         let mut pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
         pids.remove(&self.pid);
     }
 }
 
-/// Takes what the kernel tells of `pids` to the engine.
-fn hear(events: &Events, pids: &Pids, control: &Control) {
+/// Forwards the kernel's events of `pids` to the engine.
+fn forward(events: &Events, pids: &Pids, control: &Control) {
     while let Some(event) = events.next() {
         let pids = pids.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
@@ -83,7 +84,8 @@ fn hear(events: &Events, pids: &Pids, control: &Control) {
 }
 
 impl Watch {
-    /// Starts the thread, at `priority` if `elevator` may. Start it before the tasks are elevated.
+    /// Starts the thread, at `priority` if `elevator` may elevate it. To be called before the tasks
+    /// are elevated.
     ///
     /// # Errors
     /// No descriptors or threads are left.
@@ -104,62 +106,62 @@ impl Watch {
         });
         let stop = stop.map_err(failed())?;
         add(epoll.as_raw_fd(), stop.as_raw_fd(), STOP, ONCE).map_err(failed())?;
-        // Without, the engine looks around more often.
+        // Without events the engine scans.
         let events = Events::subscribe(Interest::Threads).ok();
         if let Some(events) = &events {
             let fd = events.as_fd().as_raw_fd();
-            add(epoll.as_raw_fd(), fd, TALE, libc::EPOLLIN).map_err(failed())?;
+            add(epoll.as_raw_fd(), fd, EVENTS, libc::EPOLLIN).map_err(failed())?;
         }
         let pids = Pids::default();
-        let hears = events.is_some();
+        let thread_events = events.is_some();
         let (fd, control, elevator) = (epoll.as_raw_fd(), control.clone(), elevator.clone());
         let scheduled = Arc::clone(&pids);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = thread::Builder::new()
             .name("upshift-watch".into())
             .spawn(move || {
-                control.listens(upshift_elevate::current_tid());
-                // Without the right it is as late as ordinary threads are.
+                control.set_watch_thread(upshift_elevate::current_tid());
+                // Without the right to be elevated, the thread is as late as ordinary threads are.
                 let _elevated = elevator.elevate_current(priority);
-                // The thread that started it waits for this.
+                // The calling thread waits for this message.
                 let _ = ready.send(());
                 loop {
                     match (next(fd), &events) {
                         (Some(STOP), _) => break,
-                        (Some(TALE), Some(events)) => hear(events, &scheduled, &control),
+                        (Some(EVENTS), Some(events)) => forward(events, &scheduled, &control),
                         _ => control.process_ended(),
                     }
                 }
             });
         let thread = Some(thread.map_err(failed())?);
-        // An error means that it has ended already, and nothing is watched.
+        // An error means that the thread has ended already, and nothing is watched.
         let _ = is_ready.recv();
         Ok(Watch {
             shared: Arc::new(Shared {
                 epoll,
                 stop,
                 pids,
-                hears,
+                thread_events,
                 thread,
             }),
         })
     }
 
-    /// Whether the kernel tells of threads that are born or end. Lost events are noticed.
-    pub(crate) fn hears(&self) -> bool {
-        self.shared.hears
+    /// Whether the kernel reports births and ends of threads. Lost events are noticed.
+    pub(crate) fn has_thread_events(&self) -> bool {
+        self.shared.thread_events
     }
 
-    /// Tells of the threads of `pid` from now on, for as long as what is returned lives.
-    pub(crate) fn listen(&self, pid: i32) -> Watched {
+    /// Forwards the events of `pid` until the returned value is dropped.
+    pub(crate) fn listen(&self, pid: i32) -> WatchedProcess {
         let pids = Arc::clone(&self.shared.pids);
         let mut known = pids.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(pid);
         drop(known);
-        Watched { pids, pid }
+        WatchedProcess { pids, pid }
     }
 
-    /// Rings when the process of `pidfd` ends; once. Closing the descriptor ends that.
+    /// Rings once when the process of `pidfd` ends. Closing the descriptor removes it.
     pub(crate) fn add(&self, pidfd: BorrowedFd<'_>) -> io::Result<()> {
         add(self.shared.epoll.as_raw_fd(), pidfd.as_raw_fd(), 0, ONCE)
     }
@@ -182,16 +184,16 @@ fn descriptor(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was just made and has no other owner.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Readable, told once.
+/// A descriptor that is reported once, when it becomes readable.
 const ONCE: libc::c_int = libc::EPOLLIN | libc::EPOLLONESHOT;
 
-fn add(epoll: libc::c_int, fd: libc::c_int, data: u64, what: libc::c_int) -> io::Result<()> {
+fn add(epoll: libc::c_int, fd: libc::c_int, data: u64, interest: libc::c_int) -> io::Result<()> {
     let mut event = libc::epoll_event {
-        events: what as u32,
+        events: interest as u32,
         u64: data,
     };
     // SAFETY: a live event; both descriptors are open.
@@ -206,17 +208,18 @@ fn add(epoll: libc::c_int, fd: libc::c_int, data: u64, what: libc::c_int) -> io:
 /// Waits for the next event; `None` if the wait was interrupted.
 fn next(epoll: libc::c_int) -> Option<u64> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event, which the kernel fills in. The descriptor is open as long as this thread runs.
+    // SAFETY: room for one event, which the kernel fills in. The descriptor is open as long as this
+    // thread runs.
     let found = unsafe { libc::epoll_wait(epoll, &raw mut event, 1, -1) };
     match found {
         1 => Some(event.u64),
-        // A failure that is no interruption cannot end by itself.
+        // Another error than an interruption would repeat for ever.
         _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => None,
         _ => Some(STOP),
     }
 }
 
-/// A descriptor that becomes readable when `pid` ends.
+/// Opens a descriptor that becomes readable when `pid` ends.
 pub(crate) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: integers only.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };

@@ -40,7 +40,7 @@ fn round_robin_with_late_timers_stays_on_its_grid() {
 }
 
 #[test]
-fn a_timetable_repeats_and_skips_what_was_missed() {
+fn a_timetable_repeats_and_skips_missed_entries() {
     let entry = |tasks: &[usize], length: u64| Entry {
         tasks: tasks.iter().map(|&task| TaskId(task)).collect(),
         length: length * MS,
@@ -105,7 +105,7 @@ fn reservations_that_cannot_be_kept_are_refused() {
 }
 
 #[test]
-fn what_reservations_leave_over_is_shared_by_those_without() {
+fn tasks_without_a_reservation_share_the_remaining_time() {
     let reserved = Reservation {
         period: 20 * MS,
         budget: 5 * MS,
@@ -125,14 +125,17 @@ fn what_reservations_leave_over_is_shared_by_those_without() {
             now = until;
         }
         let each = 300 / free as u64;
-        let rest = used[2..].iter().map(|it| it / MS);
+        let rest = used[2..].iter().map(|used| used / MS);
         assert_eq!(used[..2], [150 * MS; 2]);
-        assert!(rest.clone().all(|it| it.abs_diff(each) <= 5), "{used:?}");
+        assert!(
+            rest.clone().all(|rest| rest.abs_diff(each) <= 5),
+            "{used:?}"
+        );
     }
 }
 
 #[test]
-fn the_slice_of_one_that_sleeps_goes_to_each_of_the_others_in_turn() {
+fn the_slice_of_a_sleeper_goes_to_each_other_task_in_turn() {
     for tasks in 3..7 {
         let mut policy = RoundRobin::new(5 * MS);
         for task in 0..tasks {
@@ -158,7 +161,8 @@ fn the_slice_of_one_that_sleeps_goes_to_each_of_the_others_in_turn() {
     }
 }
 
-/// Stride scheduling as a sentence: the one with the least CPU time per share, the first of equals.
+/// The oracle of stride scheduling: the task with the least CPU time per share, the first of
+/// equals.
 fn least_per_share(used: &[Nanos], shares: &[u32]) -> usize {
     let mut best = 0;
     for task in 1..used.len() {
@@ -170,7 +174,8 @@ fn least_per_share(used: &[Nanos], shares: &[u32]) -> usize {
     best
 }
 
-/// Deadlines as a sentence: of those with budget left in their current period, the one whose period ends first.
+/// The oracle of deadlines: of the tasks with budget left in their current period, the one whose
+/// period ends first.
 fn earliest(now: Nanos, used: &[Vec<(Nanos, Nanos)>], all: &[Reservation]) -> Option<usize> {
     let deadline = |task: usize| (now / all[task].period + 1) * all[task].period;
     let left = |task: usize| {
@@ -225,7 +230,8 @@ proptest! {
             used[task] += 1;
             use_all(&mut policy, task, MS, slice * MS);
         }
-        // Any two tasks: the difference of use per share is at most one slice per share of either.
+        // For any two tasks the difference of usage per share is at most one slice per share of
+        // either.
         for a in 0..shares.len() {
             for b in 0..shares.len() {
                 let per = |task: usize| used[task] as f64 / f64::from(shares[task]);
@@ -255,13 +261,14 @@ proptest! {
         let mut now = 0;
         for _ in 0..steps {
             let (favoured, until) = pick(&mut policy, now, 1);
-            // What no task has a claim to goes to any.
+            // Time that no reservation claims goes to any task.
             let claims = earliest(now, &used, &all);
             prop_assert!(claims.is_none() || favoured.first().copied() == claims);
             let until = until.unwrap();
             prop_assert!(until > now);
             if let Some(&task) = favoured.first() {
-                // In pieces, so that use before and after a period's end is told apart.
+                // Recorded separately, so that usage before and after a period's end is
+                // distinguished.
                 used[task].push((now, until - now));
                 use_all(&mut policy, task, until - now, until);
             }

@@ -275,6 +275,25 @@ fn a_policy_that_was_set_meanwhile_stays() {
 }
 
 #[test]
+fn a_policy_that_was_set_meanwhile_gets_the_former_nice_value() {
+    if !permitted() {
+        return;
+    }
+    let elevator = Elevator::new().unwrap();
+    let sleeper = Sleeper::start();
+    let former = sleeper.policy();
+    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    guard.set_nice(7).unwrap();
+    // This call keeps the nice value.
+    Kernel
+        .sched_setscheduler(sleeper.tid, libc::SCHED_OTHER, 0)
+        .unwrap();
+    assert_eq!(sleeper.policy().class(), Class::Other { nice: 7 });
+    assert_eq!(guard.release().unwrap(), Restored::Kept);
+    assert_eq!(sleeper.policy(), former);
+}
+
+#[test]
 fn a_born_thread_is_restored_with_the_nice_value_of_its_parent() {
     if !permitted() {
         return;

@@ -1,4 +1,4 @@
-//! One connection to the daemon: a question, an answer, at most two seconds.
+//! A connection to the daemon: each request waits at most two seconds for its reply.
 
 use std::borrow::ToOwned;
 use std::fs::File;
@@ -18,11 +18,11 @@ use crate::client::{Census, Joined};
 use crate::os;
 use crate::wire::{self, Reply, Thread};
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit of a reply.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The longest census that is believed, bytes.
-const LONGEST_CENSUS: u64 = 64 << 20;
+/// Bytes that are read of a census at most.
+const MAX_CENSUS: u64 = 64 << 20;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Connection {
     socket: OwnedFd,
 }
 
-/// What came with a welcome.
+/// The reply to a registration, with its descriptors.
 pub(super) struct Welcome {
     pub(super) joined: Joined,
     pub(super) slot: u32,
@@ -54,7 +54,7 @@ impl Connection {
         )
         .map_err(local)?;
         for timeout in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, timeout, Some(PATIENCE)).map_err(local)?;
+            set_socket_timeout(&socket, timeout, Some(TIMEOUT)).map_err(local)?;
         }
         rustix::net::connect(&socket, &address).map_err(no_daemon)?;
         Ok(Connection { socket })
@@ -64,7 +64,7 @@ impl Connection {
         &self.socket
     }
 
-    /// Sends a request and receives its answer.
+    /// Sends a request and receives its reply.
     fn ask<'a>(
         &self,
         request: &[u8],
@@ -111,7 +111,7 @@ impl Connection {
             return Err(JoinError::Unexpected("with too few descriptors"));
         }
         let global = fds.remove(0);
-        // Or the process that gave it could cut it short, and reading it would end this process.
+        // An unsealed page could be cut short by its owner, and reading it would end this process.
         let seals = rustix::fs::fcntl_get_seals(&global).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) {
             return Err(JoinError::Unexpected("with a page that is not sealed"));
@@ -159,13 +159,13 @@ impl Connection {
         let mut file = File::from(file);
         let mut json = String::new();
         file.rewind().map_err(JoinError::Local)?;
-        file.take(u64::from(bytes).min(LONGEST_CENSUS))
+        file.take(u64::from(bytes).min(MAX_CENSUS))
             .read_to_string(&mut json)
             .map_err(JoinError::Local)?;
         Ok(Census { json })
     }
 
-    /// Whether the daemon still holds its end. One system call.
+    /// Whether the daemon has not closed its end. One system call.
     pub(super) fn is_open(&self) -> bool {
         let mut byte = [0u8];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

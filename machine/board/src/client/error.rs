@@ -1,4 +1,4 @@
-//! Why a process is not, or no longer, joined.
+//! [`JoinError`]: reasons for which a process is not, or no longer, joined.
 
 use std::error::Error;
 use std::fmt;
@@ -8,37 +8,38 @@ use std::string::String;
 
 use crate::wire::{Reason, WireError};
 
-/// Why joining, or asking, failed. The process is as it was, or alone.
+/// Error of joining the daemon, or of a request. The process is as it was, or alone.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// No daemon listens there, or not for this user.
+    /// The socket has no listener, or is closed to this user.
     NoDaemon {
         /// The socket.
         socket: PathBuf,
-        /// What the kernel said.
+        /// Error of the connection attempt.
         error: io::Error,
     },
-    /// The daemon said no.
+    /// The daemon refused the request.
     Refused {
-        /// Why.
+        /// Category of the reason.
         reason: Reason,
-        /// Why, for people.
+        /// The reason as text, with a remedy.
         text: String,
     },
-    /// The answer was not understood.
+    /// The reply is not a message of this protocol.
     Protocol(WireError),
-    /// The answer does not fit the question, or its descriptors are not what they should be.
+    /// The reply does not fit the request, or its descriptors are wrong.
     Unexpected(&'static str),
-    /// No answer within two seconds, or the daemon went away.
+    /// The daemon did not reply within two seconds, or has ended.
     Lost(io::Error),
     /// There is no connection.
     NotJoined,
-    /// There has been none that could be renewed.
+    /// [`Board::rejoin`](super::Board::rejoin) was called without a [`join`](super::Board::join).
     NeverJoined,
-    /// More vCPUs or threads than a registration can have.
+    /// The registration has no vCPUs, or more vCPUs or threads than [`VCPUS`](crate::layout::VCPUS)
+    /// and [`THREADS`](crate::wire::THREADS).
     TooMany,
-    /// This process could not do its part.
+    /// A system call of this process failed.
     Local(io::Error),
 }
 
@@ -79,7 +80,7 @@ impl fmt::Display for JoinError {
     }
 }
 
-// The texts hold the kernel's word already: no `source`, or it would be printed twice.
+// The texts contain the kernel's error; `source` would print it twice.
 impl Error for JoinError {}
 
 impl From<JoinError> for io::Error {

@@ -1,7 +1,8 @@
-//! What all handles of one page share.
+//! [`Inner`]: state shared by all handles of one page.
 //!
-//! The page and the room for the global page are mapped for life; joining puts the daemon's page into the room and its
-//! doorbells over placeholders of the same number, so that handles read and ring without lock and never dangle.
+//! The page and the mapping for the global page keep their addresses for life. Joining maps the
+//! daemon's page over the latter and moves the daemon's doorbells to the numbers of earlier
+//! descriptors, so handles read and ring without a lock and never dangle.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -18,7 +19,7 @@ use crate::layout::{GlobalPage, LocalPage, VCPUS};
 use crate::os::{self, Mapping};
 use crate::wire::Thread;
 
-/// See the module.
+/// The shared state; see the module.
 #[derive(Debug)]
 pub(super) struct Inner {
     file: OwnedFd,
@@ -28,7 +29,8 @@ pub(super) struct Inner {
     slot: AtomicU32,
     cpus: [AtomicU32; VCPUS],
     doorbells: [OnceLock<OwnedFd>; VCPUS],
-    /// Standing and level at the last ring of each vCPU, so that one change is told once; 0: forgotten.
+    /// Standing and level at the last ring of each vCPU, so that the same change rings once; 0:
+    /// none.
     rung: [AtomicU64; VCPUS],
     state: Mutex<State>,
 }
@@ -36,7 +38,7 @@ pub(super) struct Inner {
 #[derive(Debug, Default)]
 struct State {
     connection: Option<Connection>,
-    /// How to join again.
+    /// Socket and vCPUs of the last [`Inner::join`].
     last: Option<(PathBuf, Vec<VcpuSpec>)>,
 }
 
@@ -110,7 +112,11 @@ impl Inner {
         let threads: Vec<Thread> = vcpus
             .iter()
             .enumerate()
-            .flat_map(|(vcpu, spec)| spec.threads.iter().map(move |&it| named(vcpu, it)))
+            .flat_map(|(vcpu, spec)| {
+                spec.threads
+                    .iter()
+                    .map(move |&thread| wire_thread(vcpu, thread))
+            })
             .collect();
         if cpus.is_empty() {
             return Err(JoinError::TooMany);
@@ -123,16 +129,16 @@ impl Inner {
     }
 
     fn install(&self, welcome: &Welcome, cpus: &[u32]) -> io::Result<()> {
-        for (place, theirs) in self.doorbells.iter().zip(&welcome.doorbells) {
-            match place.get() {
+        for (slot, theirs) in self.doorbells.iter().zip(&welcome.doorbells) {
+            match slot.get() {
                 None => {
-                    let _ = place.set(theirs.try_clone()?);
+                    let _ = slot.set(theirs.try_clone()?);
                 }
                 Some(ours) => replace(ours, theirs)?,
             }
         }
-        for (place, &cpu) in self.cpus.iter().zip(cpus) {
-            place.store(cpu, Relaxed);
+        for (slot, &cpu) in self.cpus.iter().zip(cpus) {
+            slot.store(cpu, Relaxed);
         }
         self.slot.store(welcome.slot, Relaxed);
         self.global.show(Some(welcome.global.as_fd()))?;
@@ -140,10 +146,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Alone from now on.
+    /// Leaves the daemon, if joined.
     fn depart(&self, state: &mut State) {
         if let Some(connection) = state.connection.take() {
-            // If it does not answer, closing the connection says the same.
+            // Without a reply, the closed connection tells the daemon the same.
             let _ = connection.leave();
             self.forget();
         }
@@ -151,7 +157,7 @@ impl Inner {
 
     fn forget(&self) {
         self.joined.store(false, Release);
-        // If there is no memory for that, the old page stays: a daemon that has gone leaves it as it was.
+        // Without memory for a mapping the old page stays, as the daemon left it.
         let _ = self.global.show(None);
     }
 
@@ -184,7 +190,10 @@ impl Inner {
     ) -> Result<(), JoinError> {
         let mut state = self.lock();
         if let Some(connection) = &state.connection {
-            let added: Vec<Thread> = added.iter().map(|&(vcpu, it)| named(vcpu, it)).collect();
+            let added: Vec<Thread> = added
+                .iter()
+                .map(|&(vcpu, thread)| wire_thread(vcpu, thread))
+                .collect();
             match connection.update(&added, removed) {
                 Err(JoinError::Lost(_)) => {
                     state.connection = None;
@@ -219,7 +228,7 @@ impl Drop for Inner {
     }
 }
 
-fn named(vcpu: usize, thread: ThreadSpec) -> Thread {
+fn wire_thread(vcpu: usize, thread: ThreadSpec) -> Thread {
     Thread {
         tid: thread.tid,
         vcpu: vcpu as u16,
@@ -227,10 +236,10 @@ fn named(vcpu: usize, thread: ThreadSpec) -> Thread {
     }
 }
 
-/// Puts another file behind the descriptor `ours`, which keeps its number.
+/// Replaces the file of the descriptor `ours`, which keeps its number.
 fn replace(ours: &OwnedFd, theirs: &OwnedFd) -> io::Result<()> {
-    // SAFETY: `dup3` closes and reopens the number in one step, and the value is forgotten below, so the number keeps its one
-    // owner. A ring meanwhile reaches the one doorbell or the other.
+    // SAFETY: `dup3` closes and reopens the number in one step, and `ManuallyDrop` does not close
+    // it, so the number keeps one owner. A concurrent ring reaches either doorbell.
     let mut alias = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ours.as_raw_fd()) });
     rustix::io::dup3(theirs, &mut alias, rustix::io::DupFlags::CLOEXEC)?;
     Ok(())

@@ -1,9 +1,9 @@
-//! The client: a process's page, and its connection to the daemon while there is one.
+//! The client: the page of a process, and its connection to the daemon.
 //!
 //! ```no_run
 //! use upshift_board::{Board, Role, ThreadSpec, VcpuSpec, os};
 //!
-//! let board = Board::new()?;                       // works without a daemon, too: the words are just memory
+//! let board = Board::new()?; // works without a daemon, too: the words are just memory
 //! let vcpu = board.vcpu(0).expect("a page has 252");
 //! # let (cpu, tid) = (0, 1);
 //! let worker = ThreadSpec { tid, role: Role::Worker };
@@ -14,20 +14,22 @@
 //!     }
 //! }
 //! vcpu.line().set_running(2);                      // publish: one store …
-//! vcpu.settle()?;                                  // … and a ring, only if the order on the CPU may have changed
+//! vcpu.settle()?;   // … and a ring, only if the order on the CPU may have changed
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
 //! Invariants:
-//! * The words of a page stay where they are for the life of the [`Board`], whether it is joined, leaves, loses the daemon or
-//!   joins another one: a vCPU may use the bitmap word of its line as its own bitmap.
-//! * A [`Vcpu`] never waits: reading and publishing are loads and stores, ringing is one system call that does not block.
-//! * There are no hidden threads. Joining, leaving, updating and asking for the census wait for the daemon, at most two
-//!   seconds, and exclude each other.
-//! * Without a daemon every [`Vcpu`] is alone: it never wants to ring and is never outranked.
+//! * The words of a page keep their addresses for the life of the [`Board`], with and without a
+//!   connection: a vCPU may use the bitmap word of its line as its own bitmap.
+//! * A [`Vcpu`] never waits: reading and publishing are loads and stores, ringing is one system
+//!   call that does not block.
+//! * There are no hidden threads. Joining, leaving, updating and the census wait for the daemon, at
+//!   most two seconds, and exclude each other.
+//! * Without a daemon every [`Vcpu`] is alone: it never has to ring and is never outranked.
 //!
-//! To learn at once that the daemon has gone, wait for [`Board::closed`] to become readable, then calls
-//! [`Board::is_joined`]; the others call that from time to time. [`Board::rejoin`] joins again with the same threads.
+//! To notice the end of the daemon at once, a process waits until [`Board::closed`] is readable and
+//! then calls [`Board::is_joined`]; other processes call that from time to time. [`Board::rejoin`]
+//! joins again with the same threads.
 
 mod connection;
 mod error;
@@ -48,126 +50,130 @@ pub use vcpu::Vcpu;
 use crate::layout::VCPUS;
 use inner::Inner;
 
-/// Where the system's daemon listens.
+/// Socket of the system's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/upshift/daemon.sock";
 
-/// The environment variable that names another socket.
+/// Environment variable that names another socket.
 pub const SOCKET_VARIABLE: &str = "UPSHIFT_DAEMON_SOCKET";
 
-/// One thread of a vCPU.
+/// A thread of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadSpec {
-    /// Its id (`gettid`). It must be pinned to the CPU of its vCPU and to no other.
+    /// Thread id (`gettid`). The thread must be pinned to the CPU of its vCPU and to no other.
     pub tid: i32,
-    /// What it does.
+    /// Function of the thread.
     pub role: Role,
 }
 
-/// One vCPU of a registration: its place in the list is its line of the page.
+/// A vCPU of a registration. Its index in the list is the index of its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuSpec {
-    /// The CPU its threads are pinned to.
+    /// CPU that its threads are pinned to.
     pub cpu: usize,
     /// Its threads.
     pub threads: Vec<ThreadSpec>,
 }
 
-/// What the daemon said when this process joined.
+/// The daemon's reply to a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Joined {
-    /// Whether the daemon elevates. If not, processes give way by themselves: [`Vcpu::is_outranked`].
+    /// Whether the daemon elevates. If not, processes give way by themselves:
+    /// [`Vcpu::is_outranked`].
     pub enforcing: bool,
-    /// Names this life of the daemon.
+    /// Identifies the running daemon; changes with each start.
     pub generation: u64,
-    /// Names the registration.
+    /// Identifies the registration.
     pub session: u32,
 }
 
-/// The state of the whole machine: JSON, as `upshift daemon` documents it.
+/// State of the whole machine, as the JSON that `upshift daemon` documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Census {
-    /// The text.
+    /// The JSON text.
     pub json: String,
 }
 
-/// A process's page. Cloning gives another handle to it.
+/// The page of a process. A clone is another handle of the same page.
 #[derive(Debug, Clone)]
 pub struct Board {
     inner: Arc<Inner>,
 }
 
 impl Board {
-    /// A page of one's own, joined to nothing.
+    /// Creates a page that is joined to no daemon.
     ///
     /// # Errors
-    /// The kernel's: no memory, no descriptors.
+    /// Errors of the kernel, for memory or descriptors.
     pub fn new() -> io::Result<Board> {
         Ok(Board {
             inner: Arc::new(Inner::new()?),
         })
     }
 
-    /// The handle of vCPU `index`; `None` from [`VCPUS`] on.
+    /// Returns the handle of vCPU `index`; `None` from [`VCPUS`] on.
     pub fn vcpu(&self, index: usize) -> Option<Vcpu> {
         (index < VCPUS).then(|| Vcpu::new(Arc::clone(&self.inner), index))
     }
 
-    /// Joins the daemon that listens at `socket`. A connection that exists is left first.
+    /// Joins the daemon that listens on `socket`. An existing connection is left first.
     ///
     /// # Errors
-    /// [`JoinError`]; the process is then alone, and goes on.
+    /// [`JoinError`]; the process is then alone and continues.
     pub fn join(&self, socket: &Path, vcpus: &[VcpuSpec]) -> Result<Joined, JoinError> {
         self.inner.join(socket, vcpus)
     }
 
-    /// Joins again as the last [`Board::join`] did, with the threads that updates have left.
+    /// Repeats the last [`Board::join`], with the threads as updated since.
     ///
     /// # Errors
-    /// [`JoinError`]; `NeverJoined` if there was none.
+    /// [`JoinError`]; [`JoinError::NeverJoined`] without a previous `join`.
     pub fn rejoin(&self) -> Result<Joined, JoinError> {
         self.inner.rejoin()
     }
 
-    /// Tells the daemon of threads that were born (with the index of their vCPU) or have gone. Without a daemon it is
-    /// remembered for [`Board::rejoin`].
+    /// Tells the daemon which threads were born (with the index of their vCPU) or have ended.
+    /// Without a daemon the change is stored for [`Board::rejoin`].
     ///
     /// # Errors
-    /// [`JoinError`]. If the daemon refused, the registration is as it was.
+    /// [`JoinError`]. After a refusal the registration is unchanged.
     pub fn update(&self, added: &[(usize, ThreadSpec)], removed: &[i32]) -> Result<(), JoinError> {
         self.inner.update(added, removed)
     }
 
-    /// Leaves: returns when the daemon has given every thread back, or is gone.
+    /// Leaves the daemon. Returns when the daemon has restored every thread, or has ended.
     pub fn leave(&self) {
         self.inner.leave();
     }
 
-    /// Whether the daemon is there. One system call. If it has gone, the process is alone from now on.
+    /// Whether the daemon still holds the connection. One system call. If not, the process is alone
+    /// from now on.
     pub fn is_joined(&self) -> bool {
         self.inner.is_joined()
     }
 
-    /// A descriptor that becomes readable when the daemon goes; `None` without a connection. Only for waiting.
+    /// Returns a descriptor that becomes readable when the daemon ends; `None` without a
+    /// connection. It is for waiting only.
     pub fn closed(&self) -> Option<OwnedFd> {
         self.inner.closed()
     }
 
-    /// The state of the machine.
+    /// Asks the daemon for the state of the machine.
     ///
     /// # Errors
-    /// [`JoinError`]; `NotJoined` without a connection.
+    /// [`JoinError`]; [`JoinError::NotJoined`] without a connection.
     pub fn census(&self) -> Result<Census, JoinError> {
         self.inner.census()
     }
 
-    /// When the daemon last showed that it lives, CLOCK_MONOTONIC in ns; 0 without one. It does so every half second. One load.
+    /// Returns the time at which the daemon last published a heartbeat, CLOCK_MONOTONIC in ns; 0
+    /// without a daemon. The daemon does so every half second. One load.
     pub fn heartbeat(&self) -> u64 {
         use std::sync::atomic::Ordering::Relaxed;
         self.inner.global().header().heartbeat.load(Relaxed)
     }
 }
 
-/// Asks the daemon at `socket` for the state of the machine, without joining.
+/// Asks the daemon on `socket` for the state of the machine, without joining.
 ///
 /// # Errors
 /// [`JoinError`].
@@ -175,8 +181,8 @@ pub fn census(socket: &Path) -> Result<Census, JoinError> {
     connection::Connection::open(socket)?.census()
 }
 
-/// The socket of a daemon that seems to be there: `UPSHIFT_DAEMON_SOCKET`, [`SYSTEM_SOCKET`], or
-/// `$XDG_RUNTIME_DIR/upshift/daemon.sock`, whichever exists first.
+/// Returns the socket of a daemon: `UPSHIFT_DAEMON_SOCKET` if it is set, otherwise the first that
+/// exists of [`SYSTEM_SOCKET`] and `$XDG_RUNTIME_DIR/upshift/daemon.sock`.
 pub fn find() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(SOCKET_VARIABLE) {
         return Some(path.into());

@@ -1,4 +1,5 @@
-//! One vCPU's handle: publish, look, ring. No locks; a ring is the only system call.
+//! [`Vcpu`]: publishing, standing and doorbell of one vCPU. No locks; a ring is the only system
+//! call.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::layout::VcpuLine;
 use crate::os;
 use crate::urgency::Standing;
 
-/// The handle of one vCPU. Clones share everything.
+/// A handle of one vCPU. Clones share the vCPU.
 #[derive(Debug, Clone)]
 pub struct Vcpu {
     inner: Arc<Inner>,
@@ -22,7 +23,7 @@ impl Vcpu {
         Vcpu { inner, index }
     }
 
-    /// Its words on the local page, to publish in. They stay valid whether a daemon is there or not.
+    /// Returns the words of the vCPU on the local page. They stay valid with and without a daemon.
     #[inline]
     pub fn line(&self) -> &VcpuLine {
         match self.inner.page().vcpu(self.index) {
@@ -31,18 +32,19 @@ impl Vcpu {
         }
     }
 
-    /// Where the scheduler has put this vCPU. One load; [`Standing::ALONE`] without a daemon.
+    /// Returns the standing of the vCPU. One load; [`Standing::ALONE`] without a daemon.
     #[inline]
     pub fn standing(&self) -> Standing {
         let global = self.inner.global();
         global.standing(self.inner.slot(self.index))
     }
 
-    /// After publishing: rings if the order of the vCPUs of this CPU may have changed by it, and says whether it rang. A
-    /// full barrier and some loads if not. The same change is told once.
+    /// Rings if the published words may have changed the order of the vCPUs of this CPU, and
+    /// returns whether it rang. Called after publishing. The same change rings once. Without a ring
+    /// it costs a full barrier and some loads.
     ///
     /// # Errors
-    /// The kernel's, if the doorbell cannot be written to.
+    /// Errors of the kernel, if the doorbell cannot be written.
     #[inline]
     pub fn settle(&self) -> io::Result<bool> {
         let (standing, level) = self.look();
@@ -53,15 +55,15 @@ impl Vcpu {
             }
             return Ok(false);
         }
-        if rung.swap(told(standing, level), Relaxed) == told(standing, level) {
+        if rung.swap(change(standing, level), Relaxed) == change(standing, level) {
             return Ok(false);
         }
         self.ring()?;
         Ok(true)
     }
 
-    /// Standing and potential, in this order after what the caller has published: the daemon publishes a standing and then reads
-    /// the claim again, so one of the two sees the other's last word.
+    /// Returns standing and potential, read after the caller's stores: the daemon publishes a
+    /// standing and then reads the claim again, so one side sees the other's last store.
     #[inline]
     fn look(&self) -> (Standing, u8) {
         fence(SeqCst);
@@ -71,7 +73,7 @@ impl Vcpu {
     /// Rings unconditionally. One system call; none without a daemon.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn ring(&self) -> io::Result<()> {
         match self.inner.doorbell(self.index) {
             Some(doorbell) => os::ring(doorbell),
@@ -79,11 +81,12 @@ impl Vcpu {
         }
     }
 
-    /// For a dispatcher: something of `level` has arrived for this vCPU. Publishes it, rings if the order may have changed by it
-    /// (each time: a dispatcher does not come back to see whether it was heard), and says whether it rang.
+    /// Publishes an arrival of `level` for this vCPU, rings if the order of the vCPUs may have
+    /// changed, and returns whether it rang. For dispatchers, which do not check later whether a
+    /// ring took effect: each call rings.
     ///
     /// # Errors
-    /// As [`Vcpu::settle`].
+    /// Errors of [`Vcpu::settle`].
     pub fn arrive(&self, level: u8) -> io::Result<bool> {
         if level < crate::LEVELS {
             self.line().arrived().fetch_or(1 << level, SeqCst);
@@ -94,16 +97,18 @@ impl Vcpu {
         }
         self.inner
             .rung(self.index)
-            .store(told(standing, level), Relaxed);
+            .store(change(standing, level), Relaxed);
         self.ring()?;
         Ok(true)
     }
 
-    /// Whether another vCPU of this CPU has something more urgent than `level` to run. If nothing enforces that (the daemon has
-    /// no rights), a vCPU that sees it gives way: `sched_yield`, or sleep. Three loads.
+    /// Whether another vCPU of this CPU has runnable work more urgent than `level`. If the daemon
+    /// has no rights to elevate, an outranked vCPU gives way by `sched_yield` or sleep. Three
+    /// loads.
     ///
-    /// It is as old as the daemon's last turn: a quantum at most while several compete, 36 ms if all of them slept. A process that gives way to one that has fallen asleep
-    /// meanwhile loses that, and as much as long as the daemon stands still: give way for a bounded time.
+    /// The answer is as old as the daemon's last turn: a quantum at most while several vCPUs
+    /// compete, longer while they sleep, and unbounded while the daemon stands still. A process
+    /// therefore gives way for a bounded time.
     #[inline]
     pub fn is_outranked(&self, level: u8) -> bool {
         let global = self.inner.global();
@@ -114,7 +119,7 @@ impl Vcpu {
     }
 }
 
-/// What was told by a ring: never 0.
-fn told(standing: Standing, level: u8) -> u64 {
+/// Encodes the change that a ring reports; never 0.
+fn change(standing: Standing, level: u8) -> u64 {
     u64::from(standing.word()) << 8 | u64::from(level) | 1 << 63
 }

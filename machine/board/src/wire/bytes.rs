@@ -1,10 +1,10 @@
-//! Reading and writing messages byte by byte: little-endian, within bounds, no allocation.
+//! Reading and writing of message bytes: little-endian, within bounds, no allocation.
 
 use super::lists::{Role, THREAD, Thread, Threads};
 use super::{MAGIC, THREADS, WireError};
 use crate::layout::VERSION;
 
-/// Takes bytes off the front of a message.
+/// A message that is read from its front.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Checks magic and version, returns the kind.
+    /// Checks magic and version, and returns the kind.
     pub(super) fn header(&mut self) -> Result<u16, WireError> {
         let magic = self.u32().map_err(|_| WireError::Magic)?;
         if magic != MAGIC {
@@ -66,7 +66,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends to a buffer; too long a message is cut off, which [`encode`](Request::encode)'s limits exclude.
+/// A buffer that is written from its front. Bytes beyond its end are dropped; the limits of the
+/// encoders exclude that.
 pub(super) struct Writer<'a> {
     buffer: &'a mut [u8],
     pub(super) at: usize,

@@ -1,22 +1,22 @@
-//! Why a message is refused: by the daemon, or because its bytes are no message.
+//! Reasons for refusals, and for bytes that are not a message.
 
 use core::fmt;
 
 use crate::layout::VERSION;
 
-/// Why the daemon refused.
+/// The reason for which the daemon refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The message was not understood.
+    /// The message could not be decoded.
     Malformed,
-    /// Versions differ.
+    /// The protocol versions differ.
     Version,
     /// Too many registrations, threads or requests.
     Limit,
     /// The configuration excludes this user.
     Forbidden,
-    /// A thread is not of the caller's process, or not pinned to the CPU of its vCPU.
+    /// A thread does not belong to the caller's process, or is not pinned to the CPU of its vCPU.
     Thread,
     /// The page is not a sealed memory file of the right size.
     Page,
@@ -24,9 +24,9 @@ pub enum Reason {
     Cpu,
     /// The request does not fit the state: registered twice, or not at all.
     State,
-    /// The daemon could not do it.
+    /// A system call of the daemon failed.
     Failed,
-    /// Something newer than this crate.
+    /// A reason that is newer than this crate.
     Other(u16),
 }
 
@@ -62,16 +62,16 @@ impl Reason {
     }
 }
 
-/// Why bytes are no message.
+/// The reason for which bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireError {
-    /// Not of this protocol.
+    /// The magic number is wrong.
     Magic,
-    /// Another version of it.
+    /// The message has another protocol version.
     Version(u16),
-    /// A kind that does not exist, or not in this direction.
+    /// The kind does not exist, or not in this direction.
     Kind(u16),
-    /// Too short, too long, or a number out of range.
+    /// The body is too short, too long, or has a number out of range.
     Body,
 }
 

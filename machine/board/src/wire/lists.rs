@@ -1,52 +1,54 @@
-//! What a message lists: CPUs, threads, thread ids. Views of its bytes, checked when it was read; nothing is copied.
+//! The lists of a message: CPUs, threads, thread ids. Views of its bytes, checked by the decoder;
+//! nothing is copied.
 
-/// Bytes of one [`Thread`].
+/// Bytes of an encoded [`Thread`].
 pub(super) const THREAD: usize = 8;
 
-/// What a thread does for its vCPU.
+/// Function of a thread of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Runs coroutines.
+    /// Polls coroutines.
     Worker,
-    /// Sleeps until something arrives, says so on the local page and rings: runs above all workers, within a budget.
+    /// Sleeps until an event arrives, publishes it on the local page and rings. Runs above all
+    /// workers, within a budget.
     Dispatcher,
 }
 
-/// One thread of a registration.
+/// A thread of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread {
-    /// Its id, as `gettid` says.
+    /// Thread id (`gettid`).
     pub tid: i32,
-    /// The vCPU it serves: index into the registration.
+    /// Index of its vCPU in the registration.
     pub vcpu: u16,
-    /// What it does.
+    /// Function of the thread.
     pub role: Role,
 }
 
-/// CPUs of a message: 4 bytes each.
+/// The CPUs of a message: 4 bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpus<'a>(pub(super) &'a [u8]);
 
-/// Threads of a message: 8 bytes each, checked.
+/// The threads of a message: 8 bytes each, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threads<'a>(pub(super) &'a [u8]);
 
-/// Thread ids of a message: 4 bytes each.
+/// The thread ids of a message: 4 bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tids<'a>(pub(super) &'a [u8]);
 
 impl Cpus<'_> {
-    /// How many.
+    /// Returns the number of CPUs.
     pub fn len(&self) -> usize {
         self.0.len() / 4
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each.
+    /// Iterates over the CPUs.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0
             .as_chunks()
@@ -57,34 +59,34 @@ impl Cpus<'_> {
 }
 
 impl Threads<'_> {
-    /// How many.
+    /// Returns the number of threads.
     pub fn len(&self) -> usize {
         self.0.len() / THREAD
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each.
+    /// Iterates over the threads.
     pub fn iter(&self) -> impl Iterator<Item = Thread> + '_ {
         self.0.as_chunks().0.iter().filter_map(thread)
     }
 }
 
 impl Tids<'_> {
-    /// How many.
+    /// Returns the number of thread ids.
     pub fn len(&self) -> usize {
         self.0.len() / 4
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each.
+    /// Iterates over the thread ids.
     pub fn iter(&self) -> impl Iterator<Item = i32> + '_ {
         self.0
             .as_chunks()

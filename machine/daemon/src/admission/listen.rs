@@ -1,6 +1,6 @@
-//! The socket: made with its permissions before a client can connect, taken over from a daemon
-//! that died, never from one that lives. A daemon that ends leaves neither the socket nor the
-//! lock beside it.
+//! The socket: its file has its permissions before a client can connect, is taken over from a
+//! daemon that died and never from a living one, and is removed, with the lock beside it, when the
+//! daemon ends.
 
 use std::error::Error;
 use std::fmt;
@@ -17,37 +17,37 @@ use crate::admission::peer;
 use crate::config::Config;
 use upshift_units::socket_file::{self, Lock, SocketFile, check_directories};
 
-/// Connections the kernel holds until they are accepted.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening socket. Its file goes when this is dropped.
+/// A listening socket. Its file is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
-    /// Before the lock: the file goes first, so that it cannot be a successor's.
+    /// Dropped before the lock, so that the removed file cannot be a successor's.
     file: SocketFile,
-    /// Keeps a second daemon from taking the path over while this one lives.
+    /// Keeps a second daemon from taking the path over.
     _lock: Lock,
 }
 
-/// Why the daemon cannot listen.
+/// The reason for which the daemon cannot listen.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another daemon does.
+    /// Another process listens on the socket.
     InUse {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The other one, if it is known.
+        /// Pid of the other process, if it is known.
         owner: Option<i32>,
     },
-    /// The kernel said no.
+    /// A system call failed.
     Failed {
-        /// The attempt.
+        /// The attempted action, as text.
         what: &'static str,
-        /// The file.
+        /// The file that it concerned.
         path: PathBuf,
-        /// The error of the kernel.
+        /// Error of the kernel.
         error: io::Error,
     },
 }
@@ -84,7 +84,7 @@ impl fmt::Display for ListenError {
 
 impl Error for ListenError {}
 
-/// The name of a process's program.
+/// Returns the name of a process's program.
 pub(crate) fn command_of(pid: i32) -> String {
     read_at_once(format!("/proc/{pid}/comm"))
         .map_or_else(|_| "?".to_string(), |name| name.trim_end().to_string())
@@ -98,7 +98,10 @@ impl Listener {
             move |error: io::Error| ListenError::Failed { what, path, error }
         };
         check_directories(path).map_err(failed("listen at"))?;
-        if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
+        if let Some(directory) = path
+            .parent()
+            .filter(|directory| !directory.as_os_str().is_empty())
+        {
             let mut builder = DirBuilder::new();
             let builder = builder.recursive(true).mode(0o755);
             builder

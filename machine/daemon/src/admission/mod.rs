@@ -1,7 +1,8 @@
-//! Which users may come in, and how often: counts and rates per user. Pure, with time passed in.
+//! Admission: counts and rates of each user, compared with the limits. Pure, with time passed in.
 //!
-//! **Kept places.** A quarter of everything that is limited for all users together is kept for the users that the configuration names,
-//! and half of that for root, so that strangers, however many users they are, do not keep those out.
+//! **Reserved room.** A quarter of each limit for all users together is reserved for the users that
+//! the configuration names, and half of that for root, so that other users, however many, do not
+//! exhaust it.
 
 pub(crate) mod listen;
 pub(crate) mod peer;
@@ -14,57 +15,59 @@ use upshift_core::TokenBucket;
 use crate::bounds::{ns, per_second};
 use crate::config::Limits;
 
-/// Users of which something is remembered at most; one with nothing open is forgotten first.
-const USERS: usize = 2048;
+/// Users with a record at most; those without open connections are forgotten first.
+const MAX_USERS: usize = 2048;
 
-/// The users for which places are kept.
+/// The room that a user may take from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
-    /// The rest.
+pub(crate) enum Trust {
+    /// Users that no rule names.
     Anybody,
-    /// Users that a rule lets in.
+    /// Users that a rule admits.
     Named,
     /// The administrator.
     Root,
 }
 
-impl Standing {
-    /// How many of `all` places may be taken when one of these comes.
-    pub(crate) fn of(self, all: usize) -> usize {
+impl Trust {
+    /// Returns the part of `all` that may be in use after a request of this user.
+    pub(crate) fn capacity(self, all: usize) -> usize {
         match self {
-            Standing::Anybody => all - all / 4,
-            Standing::Named => all - all / 8,
-            Standing::Root => all,
+            Trust::Anybody => all - all / 4,
+            Trust::Named => all - all / 8,
+            Trust::Root => all,
         }
     }
 }
 
-/// What a registration takes.
+/// The room of a registration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) threads: usize,
-    /// Of each vCPU.
+    /// CPU of each vCPU.
     pub(crate) cpus: &'a [usize],
 }
 
-/// See the module.
+/// The counts of all users; see the module.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: Limits,
     users: HashMap<u32, User>,
     connections: usize,
     registrations: usize,
-    /// Of all registrations.
+    /// Threads and vCPUs of all registrations.
     threads: usize,
     vcpus: usize,
-    /// What there is for all of these.
+    /// Descriptors for clients.
     descriptors: usize,
 }
 
-/// Descriptors of a connection (socket, process), and of a registration beside those of its vCPUs and threads.
-const OF_ONE: usize = 2;
+/// Descriptors of a connection (socket, process), and of a registration besides those of its vCPUs
+/// and threads.
+const FIXED_DESCRIPTORS: usize = 2;
 
-/// Threads of all registrations: half of what can be recorded; the other half is for assigned programs.
+/// Threads of all registrations: half of the elevator's capacity; the other half is for assigned
+/// programs.
 pub(crate) const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 #[derive(Debug)]
@@ -75,15 +78,15 @@ struct User {
     /// vCPUs on each CPU.
     vcpus: HashMap<usize, usize>,
     rate: TokenBucket,
-    /// Of questions after the state of everything, which take long to answer.
-    questions: TokenBucket,
+    /// Rate of censuses, which take long to answer.
+    censuses: TokenBucket,
 }
 
-/// What the daemon opens itself, beside what it opens for clients and assigned programs.
-const OWN: usize = 64;
+/// Descriptors of the daemon itself, besides those for clients and assigned programs.
+const OWN_DESCRIPTORS: usize = 64;
 
 /// Censuses of a user per second, after a burst of as many.
-const QUESTIONS: u64 = 20;
+const CENSUSES_PER_SECOND: u64 = 20;
 
 impl Admission {
     pub(crate) fn new(limits: Limits) -> Admission {
@@ -98,17 +101,18 @@ impl Admission {
         }
     }
 
-    /// With so many descriptors, of which a quarter is for assigned programs and some are the daemon's own.
+    /// Limits the descriptors in use to `descriptors`, less a quarter for assigned programs and
+    /// those of the daemon itself.
     pub(crate) fn with_descriptors(mut self, descriptors: usize) -> Admission {
-        self.descriptors = (descriptors - descriptors / 4).saturating_sub(OWN);
+        self.descriptors = (descriptors - descriptors / 4).saturating_sub(OWN_DESCRIPTORS);
         self
     }
 
     /// Whether there are descriptors for `more`.
-    fn check_descriptors(&self, more: usize, user: u32, standing: Standing) -> Result<(), String> {
-        let places = OF_ONE * (self.connections + self.registrations);
-        let used = places + self.threads + self.vcpus;
-        if used + more <= standing.of(self.descriptors) {
+    fn check_descriptors(&self, more: usize, user: u32, trust: Trust) -> Result<(), String> {
+        let fixed = FIXED_DESCRIPTORS * (self.connections + self.registrations);
+        let used = fixed + self.threads + self.vcpus;
+        if used + more <= trust.capacity(self.descriptors) {
             return Ok(());
         }
         Err(format!(
@@ -116,34 +120,29 @@ impl Admission {
         ))
     }
 
-    /// Others from now on; clients that are in stay in.
+    /// Replaces the limits. Clients that exceed the new ones stay.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// A user connects.
+    /// Counts a connection of a user.
     ///
     /// # Errors
-    /// Why not, for people.
-    pub(crate) fn connect(
-        &mut self,
-        user: u32,
-        standing: Standing,
-        now: Instant,
-    ) -> Result<(), String> {
-        if self.connections >= standing.of(self.limits.connections) {
+    /// The reason for a refusal, as text.
+    pub(crate) fn connect(&mut self, user: u32, trust: Trust, now: Instant) -> Result<(), String> {
+        if self.connections >= trust.capacity(self.limits.connections) {
             return Err(format!(
                 "there are {} connections, as many as limits.connections allows for user {user}",
                 self.connections
             ));
         }
-        self.check_descriptors(OF_ONE, user, standing)?;
-        if self.users.len() >= USERS {
+        self.check_descriptors(FIXED_DESCRIPTORS, user, trust)?;
+        if self.users.len() >= MAX_USERS {
             self.users
-                .retain(|_, it| it.connections > 0 || !it.rate.is_full(ns(now)));
+                .retain(|_, user| user.connections > 0 || !user.rate.is_full(ns(now)));
         }
-        if self.users.len() >= USERS && standing == Standing::Anybody {
-            return Err(format!("{USERS} users have just been here: try again"));
+        if self.users.len() >= MAX_USERS && trust == Trust::Anybody {
+            return Err(format!("{MAX_USERS} users have just been here: try again"));
         }
         let rate = u64::from(self.limits.registrations_per_second);
         let found = self.users.entry(user).or_insert_with(|| User {
@@ -152,7 +151,7 @@ impl Admission {
             threads: 0,
             vcpus: HashMap::new(),
             rate: per_second(rate, rate, now),
-            questions: per_second(QUESTIONS, QUESTIONS, now),
+            censuses: per_second(CENSUSES_PER_SECOND, CENSUSES_PER_SECOND, now),
         });
         if found.connections >= self.limits.connections_per_user {
             return Err(format!(
@@ -165,7 +164,7 @@ impl Admission {
         Ok(())
     }
 
-    /// A connection of a user is over; whether it has others.
+    /// Removes a connection of a user. Returns whether the user has others.
     pub(crate) fn disconnect(&mut self, user: u32) -> bool {
         self.connections = self.connections.saturating_sub(1);
         self.users.get_mut(&user).is_some_and(|user| {
@@ -174,40 +173,41 @@ impl Admission {
         })
     }
 
-    /// A connected user asks for a census.
+    /// Counts a census of a connected user.
     ///
     /// # Errors
-    /// Why not, for people.
-    pub(crate) fn ask(
+    /// The reason for a refusal, as text.
+    pub(crate) fn take_census(
         &mut self,
         user: u32,
-        standing: Standing,
+        trust: Trust,
         now: Instant,
     ) -> Result<(), String> {
-        let found = self.users.get_mut(&user);
-        match found
-            .is_none_or(|it| standing > Standing::Anybody || it.questions.try_take(1, ns(now)))
-        {
-            true => Ok(()),
-            false => Err(format!(
-                "user {user} asks for more than {QUESTIONS} censuses a second: wait"
-            )),
+        let exceeds = self
+            .users
+            .get_mut(&user)
+            .is_some_and(|found| trust == Trust::Anybody && !found.censuses.try_take(1, ns(now)));
+        if exceeds {
+            return Err(format!(
+                "user {user} asks for more than {CENSUSES_PER_SECOND} censuses a second: wait"
+            ));
         }
+        Ok(())
     }
 
-    /// A connected user registers.
+    /// Counts a registration of a connected user.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason for a refusal, as text.
     pub(crate) fn register(
         &mut self,
         user: u32,
-        standing: Standing,
+        trust: Trust,
         load: Load<'_>,
         now: Instant,
     ) -> Result<(), String> {
-        let descriptors = OF_ONE + load.cpus.len() + load.threads;
-        let descriptors = self.check_descriptors(descriptors, user, standing);
+        let descriptors = FIXED_DESCRIPTORS + load.cpus.len() + load.threads;
+        let descriptors = self.check_descriptors(descriptors, user, trust);
         let limits = &self.limits;
         let Some(found) = self.users.get_mut(&user) else {
             return Err("this user is not connected".to_string());
@@ -227,14 +227,14 @@ impl Admission {
             ));
         }
         found.check_threads(user, threads, limits)?;
-        check_all_threads(self.threads, threads, user, standing)?;
+        check_all_threads(self.threads, threads, user, trust)?;
         if found.registrations >= limits.per_user {
             return Err(format!(
                 "user {user} has {} registrations, as many as limits.per_user allows",
                 limits.per_user
             ));
         }
-        if self.registrations >= standing.of(limits.registrations) {
+        if self.registrations >= trust.capacity(limits.registrations) {
             return Err(format!(
                 "there are {} registrations, as many as limits.registrations allows for user {user}",
                 self.registrations
@@ -252,7 +252,7 @@ impl Admission {
                 "user {user} has more vCPUs on CPU {cpu} than the {} of limits.per_user",
                 limits.per_user
             );
-            found.leaves(cpus);
+            found.remove_vcpus(cpus);
             return Err(text);
         }
         found.registrations += 1;
@@ -263,27 +263,27 @@ impl Admission {
         Ok(())
     }
 
-    /// A registered user has more threads.
+    /// Counts further threads of a registered user.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason for a refusal, as text.
     pub(crate) fn add_threads(
         &mut self,
         user: u32,
-        standing: Standing,
+        trust: Trust,
         added: usize,
     ) -> Result<(), String> {
-        self.check_descriptors(added, user, standing)?;
+        self.check_descriptors(added, user, trust)?;
         if let Some(found) = self.users.get_mut(&user) {
             found.check_threads(user, added, &self.limits)?;
-            check_all_threads(self.threads, added, user, standing)?;
+            check_all_threads(self.threads, added, user, trust)?;
             found.threads += added;
             self.threads += added;
         }
         Ok(())
     }
 
-    /// A registered user has fewer threads.
+    /// Removes threads of a registered user.
     pub(crate) fn remove_threads(&mut self, user: u32, removed: usize) {
         if let Some(found) = self.users.get_mut(&user) {
             found.threads = found.threads.saturating_sub(removed);
@@ -291,12 +291,12 @@ impl Admission {
         }
     }
 
-    /// What [`Admission::register`] let in is over.
+    /// Removes what [`Admission::register`] has counted.
     pub(crate) fn unregister(&mut self, user: u32, load: Load<'_>) {
         if let Some(user) = self.users.get_mut(&user) {
             user.registrations = user.registrations.saturating_sub(1);
             user.threads = user.threads.saturating_sub(load.threads);
-            user.leaves(load.cpus);
+            user.remove_vcpus(load.cpus);
         }
         self.registrations = self.registrations.saturating_sub(1);
         self.threads = self.threads.saturating_sub(load.threads);
@@ -304,13 +304,8 @@ impl Admission {
     }
 }
 
-fn check_all_threads(
-    threads: usize,
-    more: usize,
-    user: u32,
-    standing: Standing,
-) -> Result<(), String> {
-    if threads + more <= standing.of(THREADS) {
+fn check_all_threads(threads: usize, more: usize, user: u32, trust: Trust) -> Result<(), String> {
+    if threads + more <= trust.capacity(THREADS) {
         return Ok(());
     }
     Err(format!(
@@ -329,7 +324,7 @@ impl User {
         ))
     }
 
-    fn leaves(&mut self, cpus: &[usize]) {
+    fn remove_vcpus(&mut self, cpus: &[usize]) {
         for cpu in cpus {
             if let Some(many) = self.vcpus.get_mut(cpu) {
                 *many = many.saturating_sub(1);
@@ -344,7 +339,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const SOME: Load<'_> = Load {
+    const ONE_THREAD: Load<'_> = Load {
         threads: 1,
         cpus: &[0],
     };
@@ -363,12 +358,11 @@ mod tests {
     }
 
     #[test]
-    fn users_do_not_take_each_others_places() {
+    fn users_do_not_take_each_others_room() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
-        let connect = |admission: &mut Admission, user| {
-            admission.connect(user, Standing::Anybody, now).is_ok()
-        };
+        let connect =
+            |admission: &mut Admission, user| admission.connect(user, Trust::Anybody, now).is_ok();
         for _ in 0..3 {
             assert!(connect(&mut admission, 1));
         }
@@ -378,7 +372,7 @@ mod tests {
         assert!(connect(&mut admission, 1));
         let mut register = |user, threads, cpus: &[usize]| {
             let load = Load { threads, cpus };
-            let outcome = admission.register(user, Standing::Anybody, load, now);
+            let outcome = admission.register(user, Trust::Anybody, load, now);
             outcome.map_or_else(|text| text, |()| "in".to_string())
         };
         assert_eq!(register(1, 4, &[0]), "in");
@@ -389,39 +383,39 @@ mod tests {
         assert!(register(1, 1, &[0]).contains("per_user"));
         assert_eq!(register(2, 1, &[0]), "in");
         assert!(register(2, 1, &[0]).contains("limits.registrations"));
-        admission.unregister(1, SOME);
-        assert!(admission.register(2, Standing::Anybody, SOME, now).is_ok());
+        admission.unregister(1, ONE_THREAD);
+        assert!(
+            admission
+                .register(2, Trust::Anybody, ONE_THREAD, now)
+                .is_ok()
+        );
     }
 
     #[test]
-    fn strangers_leave_places_for_the_named_and_these_for_root() {
+    fn other_users_leave_room_for_named_users_and_these_for_root() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         for user in 0..6 {
-            assert!(
-                admission
-                    .connect(100 + user, Standing::Anybody, now)
-                    .is_ok()
-            );
+            assert!(admission.connect(100 + user, Trust::Anybody, now).is_ok());
         }
-        let refused = admission.connect(200, Standing::Anybody, now).unwrap_err();
+        let refused = admission.connect(200, Trust::Anybody, now).unwrap_err();
         assert!(
             refused.contains("limits.connections allows for user 200"),
             "{refused}"
         );
-        assert!(admission.connect(7, Standing::Named, now).is_ok());
-        assert!(admission.connect(8, Standing::Named, now).is_err());
-        assert!(admission.connect(0, Standing::Root, now).is_ok());
+        assert!(admission.connect(7, Trust::Named, now).is_ok());
+        assert!(admission.connect(8, Trust::Named, now).is_err());
+        assert!(admission.connect(0, Trust::Root, now).is_ok());
         for user in 0..3 {
-            let joined = admission.register(100 + user, Standing::Anybody, SOME, now);
+            let joined = admission.register(100 + user, Trust::Anybody, ONE_THREAD, now);
             assert!(joined.is_ok());
         }
         assert!(
             admission
-                .register(104, Standing::Anybody, SOME, now)
+                .register(104, Trust::Anybody, ONE_THREAD, now)
                 .is_err()
         );
-        assert!(admission.register(0, Standing::Root, SOME, now).is_ok());
+        assert!(admission.register(0, Trust::Root, ONE_THREAD, now).is_ok());
     }
 
     #[test]
@@ -441,21 +435,21 @@ mod tests {
         };
         let mut taken = 0;
         for user in 0..10 {
-            assert!(admission.connect(user + 1, Standing::Anybody, now).is_ok());
+            assert!(admission.connect(user + 1, Trust::Anybody, now).is_ok());
             while admission
-                .register(user + 1, Standing::Anybody, many, now)
+                .register(user + 1, Trust::Anybody, many, now)
                 .is_ok()
             {
                 taken += 128;
             }
         }
         assert_eq!(taken, THREADS / 4 * 3);
-        assert!(admission.add_threads(1, Standing::Anybody, 1).is_err());
-        assert!(admission.connect(0, Standing::Root, now).is_ok());
-        assert!(admission.register(0, Standing::Root, many, now).is_ok());
+        assert!(admission.add_threads(1, Trust::Anybody, 1).is_err());
+        assert!(admission.connect(0, Trust::Root, now).is_ok());
+        assert!(admission.register(0, Trust::Root, many, now).is_ok());
         admission.unregister(1, many);
         admission.unregister(1, many);
-        assert!(admission.add_threads(1, Standing::Anybody, 128).is_ok());
+        assert!(admission.add_threads(1, Trust::Anybody, 128).is_ok());
         admission.remove_threads(1, 128);
         assert_eq!(admission.threads, taken - 128);
     }
@@ -464,16 +458,16 @@ mod tests {
     fn a_client_that_registers_all_the_time_has_to_wait() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
-        let standing = Standing::Anybody;
-        assert!(admission.connect(1, standing, now).is_ok());
+        let trust = Trust::Anybody;
+        assert!(admission.connect(1, trust, now).is_ok());
         for _ in 0..10 {
-            admission.register(1, standing, SOME, now).unwrap();
-            admission.unregister(1, SOME);
+            admission.register(1, trust, ONE_THREAD, now).unwrap();
+            admission.unregister(1, ONE_THREAD);
         }
-        let refused = admission.register(1, standing, SOME, now).unwrap_err();
+        let refused = admission.register(1, trust, ONE_THREAD, now).unwrap_err();
         assert!(refused.contains("wait"));
         let later = now + Duration::from_millis(101);
-        assert!(admission.register(1, standing, SOME, later).is_ok());
+        assert!(admission.register(1, trust, ONE_THREAD, later).is_ok());
     }
 
     #[test]
@@ -481,9 +475,9 @@ mod tests {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
         for user in 0..5000 {
-            assert!(admission.connect(user, Standing::Anybody, now).is_ok());
+            assert!(admission.connect(user, Trust::Anybody, now).is_ok());
             admission.disconnect(user);
         }
-        assert!(admission.users.len() <= USERS);
+        assert!(admission.users.len() <= MAX_USERS);
     }
 }

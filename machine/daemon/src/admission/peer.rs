@@ -1,4 +1,4 @@
-//! The process at the other end of a socket, as the kernel knows it. Nothing of this comes from the peer.
+//! The process at the other end of a socket, by the kernel's facts. The peer itself is not asked.
 //!
 //! Unsafe code: two socket options that no safe library offers.
 #![allow(unsafe_code)]
@@ -8,22 +8,22 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::machine::Machine;
 
-/// A process that has connected.
+/// A connected process.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
-    /// As the kernel has it.
+    /// User id by the kernel.
     pub(crate) uid: u32,
-    /// The user accountable for it: itself, or the owner of the range of subordinate ids that it is in.
+    /// The accountable user: `uid`, or the owner of the range of subordinate ids that contains it.
     pub(crate) user: u32,
     pub(crate) groups: Vec<u32>,
-    /// Becomes readable when it ends. Taken from the socket if the kernel can (Linux 6.5), so it cannot name a later process of
-    /// the same number.
+    /// Becomes readable when the process ends. Taken from the socket if the kernel can (Linux 6.5),
+    /// so it cannot name a later process of the same number.
     pub(crate) pidfd: OwnedFd,
 }
 
 impl Peer {
-    /// Asks the kernel.
+    /// Asks the kernel about the peer of `socket`.
     pub(crate) fn of(
         socket: BorrowedFd<'_>,
         machine: &dyn Machine,
@@ -34,7 +34,7 @@ impl Peer {
             Ok(pidfd) => pidfd,
             Err(_) => machine.pidfd(pid)?,
         };
-        // Without them a rule that denies a group would not be kept.
+        // Without its groups, a rule that denies a group could be evaded.
         let mut groups = peer_groups(socket)?;
         groups.push(group);
         Ok(Peer {
@@ -47,7 +47,8 @@ impl Peer {
     }
 }
 
-/// Process, user and group that connected, or that listens; `NotFound` if the process lives in another pid namespace.
+/// Returns process, user and group that connected, or that listens; `NotFound` if the process lives
+/// in another pid namespace.
 pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32, u32)> {
     let cred = rustix::net::sockopt::socket_peercred(socket)?;
     Ok((
@@ -57,7 +58,7 @@ pub(crate) fn credentials(socket: BorrowedFd<'_>) -> io::Result<(i32, u32, u32)>
     ))
 }
 
-/// `SO_PEERPIDFD`, missing in the libraries' lists on some platforms.
+/// `SO_PEERPIDFD`, which libc lacks on some platforms.
 const PEER_PIDFD: i32 = 77;
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -80,8 +81,8 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The kernel's bound on the groups of a process.
-const MOST_GROUPS: usize = 65_536;
+/// Most groups of a process in Linux.
+const MAX_GROUPS: usize = 65_536;
 
 fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
@@ -103,10 +104,8 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // Then it has said how much room it needs.
-        if error.raw_os_error() != Some(libc::ERANGE)
-            || count <= groups.len()
-            || count > MOST_GROUPS
+        // The kernel has then stored the length that it needs.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS
         {
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! Bounds: how much of a CPU a user, a program or a cgroup may take.
+//! Limits on the CPU time of users, programs and cgroups.
 
 pub(crate) mod quota;
 
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use upshift_core::TokenBucket;
 
-/// Creates a full bucket of so many tokens per second, of which it holds at most `burst`. A token is
-/// a unit of the owner's: a request, a ring, a nanosecond of CPU time.
+/// Creates a full bucket that gains `rate` tokens per second and holds `burst`. The owner defines
+/// the token: a request, a ring, a nanosecond of CPU time.
 pub(crate) fn per_second(rate: u64, burst: u64, now: Instant) -> TokenBucket {
     TokenBucket::with_rate((rate, SECOND), burst, ns(now))
 }

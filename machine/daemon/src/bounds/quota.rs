@@ -1,13 +1,14 @@
 //! CPU quotas of cgroups: no thread is elevated beyond them.
 //!
-//! The kernel holds ordinary threads to the quota of their cgroup, and real-time ones to nothing
-//! of the kind. So the schedulers charge the CPU time of the registered threads of a cgroup with
-//! a quota, elevated or not, to a token bucket that is filled at the rate of the quota, as far
-//! as [`PERIOD`] of it; while it is overdrawn they are not elevated, and the kernel holds them.
-//! Quotas of all ancestors count.
+//! The kernel holds ordinary threads to the quota of their cgroup, but not real-time threads. So
+//! the schedulers charge the CPU time of the registered threads of a cgroup with a quota, elevated
+//! or not, to a token bucket that is filled at the rate of the quota, up to one [`PERIOD`] of it.
+//! While the bucket is overdrawn the threads are not elevated, and the kernel holds them. Quotas of
+//! all ancestors count.
 //!
-//! Both versions of cgroups are understood. A thread of its own looks processes up, again each second, because processes
-//! are moved and quotas are changed. A process of which that cannot be read, because it holds a lease on its files, is not elevated.
+//! Both versions of cgroups are supported. A thread of its own looks processes up, again each
+//! second, because processes move and quotas change. A process whose cgroup cannot be read, because
+//! it holds a lease on its files, is not elevated.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,7 +26,7 @@ use upshift_core::TokenBucket;
 use crate::bounds::{SECOND, ns, per_second, whole};
 use crate::proc::cgroups::mount_of;
 
-/// The CPUs that the cgroups of process `pid` leave it; `None`: nothing limits it.
+/// Returns the CPUs that the cgroups of process `pid` allow it; `None` without a limit.
 pub fn cpu_quota(pid: i32) -> Option<f64> {
     let groups = read_at_once(format!("/proc/{pid}/cgroup")).ok()?;
     let mounts = read_at_once("/proc/self/mountinfo").ok()?;
@@ -34,22 +35,22 @@ pub fn cpu_quota(pid: i32) -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// Time in which an empty bucket is full: the kernel's own period.
+/// Time in which an empty bucket fills: the kernel's own period.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// How often processes are looked up.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between lookups of a process.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The quota of one cgroup.
+/// The quota of a cgroup.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    /// ns of CPU per second. Not in the lock, which only the daemon's urgent threads take.
+    /// ns of CPU time per second. Outside of the lock, which only the daemon's urgent threads take.
     rate: AtomicU64,
     bucket: Mutex<TokenBucket>,
 }
 
 impl Quota {
-    /// Creates one of `cpus` CPUs, full.
+    /// Creates a full quota of `cpus` CPUs.
     fn new(cpus: f64, now: Instant) -> Quota {
         let rate = rate_of(cpus);
         Quota {
@@ -62,7 +63,7 @@ impl Quota {
         self.rate.store(rate_of(cpus), Relaxed);
     }
 
-    /// Charges `used`; whether anything is left.
+    /// Charges `used`. Returns whether any time is left.
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
         let rate = self.rate.load(Relaxed);
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,30 +84,32 @@ fn burst_of(rate: u64) -> u64 {
 
 type Limits = Vec<Arc<Quota>>;
 
-/// What limits one process. Before it is known, and while it cannot be read, nothing of it is elevated.
+/// The quotas of one process. Until they are known, and while they cannot be read, the process is
+/// not elevated.
 #[derive(Debug)]
-pub(crate) struct Bill {
-    board: Arc<Board>,
+pub(crate) struct QuotaUsage {
+    lookup: Arc<Lookup>,
     limits: Option<Limits>,
     overdrawn: bool,
-    awaited: bool,
+    pending: bool,
 }
 
-/// Where the thread leaves what it has found. Threads that are elevated do not wait for its lock.
+/// The result of a lookup. Elevated threads only try its lock.
 #[derive(Debug)]
-struct Board {
+struct Lookup {
     pid: i32,
-    news: Mutex<Option<io::Result<Limits>>>,
+    result: Mutex<Option<io::Result<Limits>>>,
 }
 
-impl Bill {
-    /// Charges what the process has used since it was asked last, elevated or not, if anything limits it.
+impl QuotaUsage {
+    /// Charges the CPU time that the process has used since the last call, elevated or not, if a
+    /// quota limits it.
     pub(crate) fn charge(&mut self, used: impl FnOnce() -> Duration, now: Instant) {
-        if let Ok(mut news) = self.board.news.try_lock()
-            && let Some(found) = news.take()
+        if let Ok(mut result) = self.lookup.result.try_lock()
+            && let Some(found) = result.take()
         {
             self.limits = found.ok();
-            self.awaited = false;
+            self.pending = false;
         }
         self.overdrawn = match &self.limits {
             None => true,
@@ -119,102 +122,104 @@ impl Bill {
         };
     }
 
-    /// Whether the thread has not found out yet.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.awaited
+    /// Whether the first lookup is not done yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending
     }
 
-    /// Whether it has nothing left to be elevated with.
+    /// Whether a quota is used up.
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.overdrawn
     }
 }
 
-/// The thread that looks processes up: an ordinary one, because reading `/proc` and cgroups may have to wait for others that are.
+/// The thread that looks processes up: an ordinary one, because reads of `/proc` and cgroups may
+/// wait for other ordinary threads.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    asks: Mutex<Sender<Weak<Board>>>,
+    requests: Mutex<Sender<Weak<Lookup>>>,
 }
 
 impl Quotas {
-    /// Starts the thread. Without one, nothing limits anything.
+    /// Starts the thread. If that fails, no process is limited.
     pub(crate) fn start() -> Quotas {
-        let (asks, asked) = channel();
+        let (sender, receiver) = channel();
         let thread = std::thread::Builder::new()
             .name("upshift-quota".into())
-            .spawn(move || Clerk::default().run(&asked));
+            .spawn(move || QuotaThread::default().run(&receiver));
         drop(thread);
         Quotas {
-            asks: Mutex::new(asks),
+            requests: Mutex::new(sender),
         }
     }
 
-    /// What limits process `pid`, which is found out, and again each second, as long as the bill is there.
-    pub(crate) fn bill(&self, pid: i32) -> Bill {
-        let board = Arc::new(Board {
+    /// Returns the quotas of process `pid`, which are looked up now and each second until this is
+    /// dropped.
+    pub(crate) fn usage(&self, pid: i32) -> QuotaUsage {
+        let lookup = Arc::new(Lookup {
             pid,
-            news: Mutex::default(),
+            result: Mutex::default(),
         });
-        let asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = asks.send(Arc::downgrade(&board)).is_ok();
-        Bill {
-            board,
-            limits: (!asked).then(Vec::new),
-            overdrawn: asked,
-            awaited: asked,
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = requests.send(Arc::downgrade(&lookup)).is_ok();
+        QuotaUsage {
+            lookup,
+            limits: (!sent).then(Vec::new),
+            overdrawn: sent,
+            pending: sent,
         }
     }
 }
 
-/// The thread's side.
+/// State of the thread.
 #[derive(Debug, Default)]
-struct Clerk {
-    boards: Vec<Weak<Board>>,
+struct QuotaThread {
+    lookups: Vec<Weak<Lookup>>,
     quotas: HashMap<PathBuf, Arc<Quota>>,
 }
 
-impl Clerk {
-    /// Ends with the daemon.
-    fn run(mut self, asked: &Receiver<Weak<Board>>) {
-        let mut next = Instant::now() + LOOK;
+impl QuotaThread {
+    /// Serves lookups until the daemon ends.
+    fn run(mut self, requests: &Receiver<Weak<Lookup>>) {
+        let mut next = Instant::now() + INTERVAL;
         loop {
-            let rest = match self.boards.is_empty() {
-                true => Duration::MAX,
-                false => next.saturating_duration_since(Instant::now()),
+            let rest = if self.lookups.is_empty() {
+                Duration::MAX
+            } else {
+                next.saturating_duration_since(Instant::now())
             };
-            match asked.recv_timeout(rest) {
-                Ok(board) => {
-                    self.find(&board);
-                    self.boards.push(board);
+            match requests.recv_timeout(rest) {
+                Ok(lookup) => {
+                    self.find(&lookup);
+                    self.lookups.push(lookup);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    next = Instant::now() + LOOK;
-                    let mut boards = std::mem::take(&mut self.boards);
-                    boards.retain(|board| self.find(board));
-                    self.boards = boards;
-                    self.quotas.retain(|_, it| Arc::strong_count(it) > 1);
+                    next = Instant::now() + INTERVAL;
+                    let mut lookups = std::mem::take(&mut self.lookups);
+                    lookups.retain(|lookup| self.find(lookup));
+                    self.lookups = lookups;
+                    self.quotas.retain(|_, quota| Arc::strong_count(quota) > 1);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// `false`: the answer is not wanted any more.
-    fn find(&mut self, board: &Weak<Board>) -> bool {
-        let Some(board) = board.upgrade() else {
+    /// Does a lookup; `false` if its owner is gone.
+    fn find(&mut self, lookup: &Weak<Lookup>) -> bool {
+        let Some(lookup) = lookup.upgrade() else {
             return false;
         };
-        let found = self.of(board.pid);
-        *board.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        let found = self.quotas_of(lookup.pid);
+        *lookup.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
         true
     }
 
-    /// The quotas that the threads of process `pid` are charged to; none if nothing limits it,
-    /// or it has ended.
-    fn of(&mut self, pid: i32) -> io::Result<Limits> {
+    /// Returns the quotas of process `pid`; none if nothing limits it, or it has ended.
+    fn quotas_of(&mut self, pid: i32) -> io::Result<Limits> {
         let groups = if_there(crate::proc::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
-            // There is no such directory, so what limits it is not known.
+            // Such a name has no directory, so the quota is unknown.
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mounts = read_at_once("/proc/self/mountinfo")?;
@@ -233,7 +238,7 @@ impl Clerk {
     }
 }
 
-/// There is no such file or process, or that kind of file says nothing.
+/// Whether the error means that there is no such file or process, or that the controller is absent.
 fn is_absence(error: &io::Error) -> bool {
     let absent = [
         libc::ENOENT,
@@ -247,7 +252,7 @@ fn is_absence(error: &io::Error) -> bool {
         .is_some_and(|error| absent.contains(&error))
 }
 
-/// `None`: there is no such file, or the process has ended.
+/// Reads a file; `None` if there is no such file, or the process has ended.
 fn read_if_there(path: impl AsRef<Path>) -> io::Result<Option<String>> {
     if_there(read_at_once(path))
 }
@@ -256,12 +261,12 @@ fn if_there(read: io::Result<String>) -> io::Result<Option<String>> {
     match read {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_absence(&error) => Ok(None),
-        // A lease, or no descriptors are left.
+        // A lease, or a lack of descriptors.
         Err(error) => Err(error),
     }
 }
 
-/// The directories of a process's cgroups for the CPU, and of their ancestors.
+/// Returns the directories of a process's cgroups for the CPU, and of their ancestors.
 fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for line in groups.lines() {
@@ -269,7 +274,7 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
             continue;
         };
-        let of_cpu = controllers.split(',').any(|it| it == "cpu");
+        let of_cpu = controllers.split(',').any(|name| name == "cpu");
         if !of_cpu && !controllers.is_empty() {
             continue;
         }
@@ -288,7 +293,7 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
     all
 }
 
-/// The quota of one cgroup, in CPUs.
+/// Returns the quota of a cgroup, in CPUs.
 fn limit_of(directory: &Path) -> io::Result<Option<f64>> {
     let read = |name: &str| read_if_there(directory.join(name));
     let texts = match read("cpu.max")? {
@@ -297,8 +302,13 @@ fn limit_of(directory: &Path) -> io::Result<Option<f64>> {
             .map(|(quota, period)| (quota.to_string(), period.to_string())),
         None => read("cpu.cfs_quota_us")?.zip(read("cpu.cfs_period_us")?),
     };
-    // "max" or -1: none.
-    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|&it| it > 0.0);
+    // "max" and -1 mean no quota.
+    let number = |text: &str| {
+        text.trim()
+            .parse::<f64>()
+            .ok()
+            .filter(|&number| number > 0.0)
+    };
     let quota = |(quota, period): (String, String)| Some(number(&quota)? / number(&period)?);
     Ok(texts.and_then(quota))
 }
@@ -316,12 +326,12 @@ mod tests {
         assert!(!quota.charge(ms(36), start));
         assert!(!quota.charge(ms(0), start + ms(170)));
         assert!(quota.charge(ms(0), start + ms(180)));
-        // However long it was not used.
+        // A bucket holds one period, however long it was not used.
         assert!(!quota.charge(ms(21), start + ms(9000)));
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_absent() {
+    fn a_file_that_cannot_be_read_is_not_taken_for_absent() {
         let absent = |errno: i32| is_absence(&io::Error::from_raw_os_error(errno));
         for errno in [libc::ENOENT, libc::ESRCH, libc::EOPNOTSUPP] {
             assert!(absent(errno));
@@ -346,7 +356,7 @@ mod tests {
             let found = directories(groups, mounts);
             found
                 .iter()
-                .map(|it| it.display().to_string())
+                .map(|path| path.display().to_string())
                 .collect::<Vec<_>>()
         };
         assert_eq!(

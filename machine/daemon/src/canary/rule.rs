@@ -1,5 +1,5 @@
-//! The rule for one CPU: when elevated threads become ordinary, and for how long. Pure: the
-//! caller passes answers and the time.
+//! The rule for one CPU: when elevated threads become ordinary, and for how long. Pure: the caller
+//! passes answers and the time.
 //!
 //! ```text
 //!         1. silent for 80 ms         2. still silent 20 ms later,
@@ -11,69 +11,69 @@
 //!   Everywhere: on all CPUs, since a priority may be lent from another one.
 //! ```
 //!
-//! Silence is counted in time that the machine really ran: a look adds one [`ROUND`] at most,
-//! however late it is. A machine that stands still stops the watch as well, so its pause counts
-//! as one round. A host that stops this CPU alone is not told apart from a silent canary.
+//! Silence is counted in time for which the machine ran: a check adds at most one [`ROUND`],
+//! however late it is. A machine that stands still stops the monitor as well, so its pause counts
+//! as one round. A host that stops this CPU alone cannot be distinguished from a silent canary.
 
 use std::time::{Duration, Instant};
 
-use crate::canary::{PATIENCE, ROUND};
+use crate::canary::{MAX_SILENCE, ROUND};
 
-/// Time from a demotion to the next one, if the canary is still silent.
+/// Time from a demotion to the next one while the canary is silent.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// The first rest.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_REST: Duration = Duration::from_secs(1);
 
-/// The longest rest. A rest that begins within the same time after another one is twice as long.
-const LONGEST: Duration = Duration::from_secs(60);
+/// The longest rest. A rest that begins within this time after another one is twice as long.
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// Threads that are ordinary because of this CPU's canary.
+/// The threads that rest because of this CPU's canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// None.
+    /// No thread.
     Calm,
-    /// Everything elevated on this CPU.
+    /// All threads elevated on this CPU.
     Here,
-    /// Everything elevated on any CPU.
+    /// All threads elevated on any CPU.
     Everywhere,
 }
 
-/// Outcome of one look.
+/// The outcome of a check.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// The canary has answered, or counting starts anew: it is to be asked.
+pub(super) enum Check {
+    /// The canary has answered, or counting restarts: it is to be asked.
     Answer,
     /// The canary is silent, and not for long enough.
     Silence,
-    /// The canary is silent for too long: [`Listener::rest`] has changed, for so long from now on.
+    /// The canary was silent for too long: [`SilenceRule::rest`] has changed, for this time.
     Alarm(Duration),
 }
 
-/// State of one CPU.
+/// The state of one CPU.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct SilenceRule {
     rest: Rest,
     /// End and length of the last rest.
     until: Option<Instant>,
     length: Duration,
-    /// Begin of the silence, and the looks since then.
+    /// Beginning of the silence, and checks since then.
     since: Instant,
-    looks: u32,
-    patience: Duration,
+    checks: u32,
+    limit: Duration,
 }
 
-impl Listener {
-    /// Creates a calm one whose canary was asked at `now`.
-    pub(super) fn new(now: Instant) -> Listener {
-        Listener {
+impl SilenceRule {
+    /// Creates a calm state whose canary was asked at `now`.
+    pub(super) fn new(now: Instant) -> SilenceRule {
+        SilenceRule {
             rest: Rest::Calm,
             until: None,
-            length: FIRST,
+            length: FIRST_REST,
             since: now,
-            looks: 0,
-            patience: PATIENCE,
+            checks: 0,
+            limit: MAX_SILENCE,
         }
     }
 
@@ -82,52 +82,52 @@ impl Listener {
     }
 
     /// Counts silence from `now` on.
-    pub(super) fn start_over(&mut self, now: Instant) {
-        (self.since, self.looks, self.patience) = (now, 0, PATIENCE);
+    pub(super) fn restart(&mut self, now: Instant) {
+        (self.since, self.checks, self.limit) = (now, 0, MAX_SILENCE);
     }
 
-    /// Returns how long the canary has been silent, of the time that the machine ran.
+    /// Returns the time for which the canary was silent while the machine ran.
     fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
-            .min(ROUND * self.looks)
+            .min(ROUND * self.checks)
     }
 
-    /// Takes one look. `elevated`: whether any thread on any CPU is.
-    pub(super) fn look(
+    /// Checks the canary once. `elevated`: whether any thread on any CPU is elevated.
+    pub(super) fn check(
         &mut self,
         answered: bool,
         elevated: impl FnOnce() -> bool,
         now: Instant,
-    ) -> Heard {
+    ) -> Check {
         let is_over = self.rest != Rest::Calm && self.until.is_none_or(|until| now >= until);
         if is_over {
             self.rest = Rest::Calm;
         }
         if answered || is_over {
-            self.start_over(now);
-            return Heard::Answer;
+            self.restart(now);
+            return Check::Answer;
         }
-        self.looks += 1;
-        // Without anything elevated, the cause is none of the daemon's.
-        if self.silence(now) < self.patience || !elevated() {
-            return Heard::Silence;
+        self.checks += 1;
+        // Without an elevated thread the cause is not the daemon's.
+        if self.silence(now) < self.limit || !elevated() {
+            return Check::Silence;
         }
         match self.rest {
             Rest::Calm => {
-                let again = self.until.is_some_and(|until| now < until + LONGEST);
+                let again = self.until.is_some_and(|until| now < until + LONGEST_REST);
                 self.length = if again {
-                    (self.length * 2).min(LONGEST)
+                    (self.length * 2).min(LONGEST_REST)
                 } else {
-                    FIRST
+                    FIRST_REST
                 };
                 self.until = Some(now + self.length);
                 self.rest = Rest::Here;
             }
             Rest::Here | Rest::Everywhere => self.rest = Rest::Everywhere,
         }
-        (self.since, self.looks, self.patience) = (now, 0, GRACE);
+        (self.since, self.checks, self.limit) = (now, 0, GRACE);
         let left = self.until.map(|until| until.saturating_duration_since(now));
-        Heard::Alarm(left.unwrap_or_default())
+        Check::Alarm(left.unwrap_or_default())
     }
 }
 
@@ -139,109 +139,116 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A listener and its clock.
-    struct Ear {
-        it: Listener,
+    /// A rule and its clock.
+    struct Fixture {
+        rule: SilenceRule,
         now: Instant,
     }
 
-    impl Ear {
-        fn new() -> Ear {
+    impl Fixture {
+        fn new() -> Fixture {
             let now = Instant::now();
-            let it = Listener::new(now);
-            Ear { it, now }
+            let rule = SilenceRule::new(now);
+            Fixture { rule, now }
         }
 
-        fn look(&mut self, answered: bool, after: Duration) -> Heard {
+        fn check(&mut self, answered: bool, after: Duration) -> Check {
             self.now += after;
-            self.it.look(answered, || true, self.now)
+            self.rule.check(answered, || true, self.now)
         }
 
-        /// Looks once a round for so long.
-        fn listen(&mut self, answered: bool, time: Duration) -> Rest {
+        /// Checks once a round for this time.
+        fn run(&mut self, answered: bool, time: Duration) -> Rest {
             for _ in 0..time.as_millis() / ROUND.as_millis() {
-                let _ = self.look(answered, ROUND);
+                let _ = self.check(answered, ROUND);
             }
-            self.it.rest()
+            self.rule.rest()
         }
     }
 
     #[test]
     fn a_cpu_that_is_silent_for_80_ms_rests_for_a_second() {
-        let mut ear = Ear::new();
-        assert_eq!(ear.listen(false, 60 * MS), Rest::Calm);
-        assert_eq!(ear.look(false, ROUND), Heard::Alarm(FIRST));
-        assert_eq!(ear.it.rest(), Rest::Here);
-        assert_eq!(ear.listen(true, FIRST - ROUND), Rest::Here);
-        assert_eq!(ear.listen(true, ROUND), Rest::Calm);
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.run(false, 60 * MS), Rest::Calm);
+        assert_eq!(fixture.check(false, ROUND), Check::Alarm(FIRST_REST));
+        assert_eq!(fixture.rule.rest(), Rest::Here);
+        assert_eq!(fixture.run(true, FIRST_REST - ROUND), Rest::Here);
+        assert_eq!(fixture.run(true, ROUND), Rest::Calm);
     }
 
     #[test]
     fn all_cpus_rest_if_a_demotion_does_not_end_the_silence() {
-        let mut ear = Ear::new();
-        assert_eq!(ear.listen(false, 80 * MS), Rest::Here);
-        assert_eq!(ear.look(false, ROUND), Heard::Alarm(FIRST - GRACE));
-        assert_eq!(ear.it.rest(), Rest::Everywhere);
-        // The rest ends with the silence or without.
-        assert_eq!(ear.listen(false, FIRST - GRACE), Rest::Calm);
-        assert_eq!(ear.listen(false, 80 * MS), Rest::Here);
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.run(false, 80 * MS), Rest::Here);
+        assert_eq!(
+            fixture.check(false, ROUND),
+            Check::Alarm(FIRST_REST - GRACE)
+        );
+        assert_eq!(fixture.rule.rest(), Rest::Everywhere);
+        // The rest ends whether the silence has ended or not.
+        assert_eq!(fixture.run(false, FIRST_REST - GRACE), Rest::Calm);
+        assert_eq!(fixture.run(false, 80 * MS), Rest::Here);
     }
 
     #[test]
     fn a_canary_that_has_answered_has_80_ms_again() {
-        let mut ear = Ear::new();
-        let _ = ear.listen(false, 80 * MS);
-        let _ = ear.listen(true, 100 * MS);
-        assert_eq!(ear.listen(false, 60 * MS), Rest::Here);
-        assert_eq!(ear.listen(false, 20 * MS), Rest::Everywhere);
+        let mut fixture = Fixture::new();
+        let _ = fixture.run(false, 80 * MS);
+        let _ = fixture.run(true, 100 * MS);
+        assert_eq!(fixture.run(false, 60 * MS), Rest::Here);
+        assert_eq!(fixture.run(false, 20 * MS), Rest::Everywhere);
     }
 
     #[test]
-    fn rests_double_up_to_a_minute_and_start_over_after_a_minute_of_calm() {
-        let mut ear = Ear::new();
+    fn rests_double_up_to_a_minute_and_restart_after_a_minute_of_calm() {
+        let mut fixture = Fixture::new();
         for secs in [1, 2, 4, 8, 16, 32, 60, 60] {
             let length = Duration::from_secs(secs);
-            let _ = ear.listen(false, 60 * MS);
-            assert_eq!(ear.look(false, ROUND), Heard::Alarm(length));
-            assert_eq!(ear.listen(true, length), Rest::Calm);
+            let _ = fixture.run(false, 60 * MS);
+            assert_eq!(fixture.check(false, ROUND), Check::Alarm(length));
+            assert_eq!(fixture.run(true, length), Rest::Calm);
         }
-        let _ = ear.listen(true, LONGEST);
-        let _ = ear.listen(false, 60 * MS);
-        assert_eq!(ear.look(false, ROUND), Heard::Alarm(FIRST));
+        let _ = fixture.run(true, LONGEST_REST);
+        let _ = fixture.run(false, 60 * MS);
+        assert_eq!(fixture.check(false, ROUND), Check::Alarm(FIRST_REST));
     }
 
     #[test]
     fn a_machine_that_stands_still_silences_no_canary() {
-        let mut ear = Ear::new();
+        let mut fixture = Fixture::new();
         for _ in 0..3 {
-            assert_eq!(ear.look(false, Duration::from_secs(9)), Heard::Silence);
+            assert_eq!(fixture.check(false, Duration::from_secs(9)), Check::Silence);
         }
-        assert!(matches!(ear.look(false, ROUND), Heard::Alarm(_)));
+        assert!(matches!(fixture.check(false, ROUND), Check::Alarm(_)));
     }
 
     #[test]
-    fn a_silence_with_nothing_elevated_is_none_of_the_daemons() {
-        let mut ear = Ear::new();
+    fn a_silence_without_elevated_threads_is_no_alarm() {
+        let mut fixture = Fixture::new();
         for _ in 0..100 {
-            ear.now += ROUND;
-            assert_eq!(ear.it.look(false, || false, ear.now), Heard::Silence);
+            fixture.now += ROUND;
+            assert_eq!(
+                fixture.rule.check(false, || false, fixture.now),
+                Check::Silence
+            );
         }
-        assert_eq!(ear.it.rest(), Rest::Calm);
+        assert_eq!(fixture.rule.rest(), Rest::Calm);
     }
 
     proptest! {
-        /// Silences without a rest are no longer than 80 ms of looks, however answers come.
+        /// Silences without a rest are no longer than 80 ms of checks, for every sequence of
+        /// answers.
         #[test]
-        fn nothing_elevated_silences_a_canary_for_longer(
+        fn elevated_threads_silence_a_canary_for_80_ms_at_most(
             answers in prop::collection::vec((any::<bool>(), 1..200u32), 1..500),
         ) {
-            let (mut ear, mut silent) = (Ear::new(), 0);
+            let (mut fixture, mut silent) = (Fixture::new(), 0);
             for (answered, ms) in answers {
-                let _ = ear.look(answered, ms * MS);
-                silent = if answered || ear.it.rest() != Rest::Calm { 0 } else { silent + 1 };
-                prop_assert!(silent <= 80 + 1, "{silent} looks");
-                let time = (ear.now - ear.it.since).min(ROUND * ear.it.looks);
-                prop_assert!(time < PATIENCE || ear.it.rest() == Rest::Everywhere);
+                let _ = fixture.check(answered, ms * MS);
+                silent = if answered || fixture.rule.rest() != Rest::Calm { 0 } else { silent + 1 };
+                prop_assert!(silent <= 80 + 1, "{silent} checks");
+                let time = (fixture.now - fixture.rule.since).min(ROUND * fixture.rule.checks);
+                prop_assert!(time < MAX_SILENCE || fixture.rule.rest() == Rest::Everywhere);
             }
         }
     }

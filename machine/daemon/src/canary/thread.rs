@@ -1,4 +1,4 @@
-//! One CPU's canary: a thread that answers when it is asked, and the watch's side of it.
+//! The canary of one CPU: a thread that answers when it is asked, and its state in the monitor.
 
 use std::io;
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use std::time::Instant;
 
 use upshift_elevate::sys::CpuSet;
 
-use crate::canary::rule::{Heard, Listener, Rest};
+use crate::canary::rule::{Check, Rest, SilenceRule};
 use crate::shared::{CANARY, Shared};
 
-/// Bytes of a canary's stack: it needs next to nothing.
+/// Bytes of a canary's stack: it needs next to none.
 const STACK: usize = 64 * 1024;
 
-/// The watch's side.
+/// The state in the monitor.
 #[derive(Debug)]
 pub(super) struct Canary {
     pub(super) cpu: usize,
     answers: Arc<Answers>,
     thread: Option<JoinHandle<()>>,
-    listener: Listener,
+    rule: SilenceRule,
 }
 
-/// State that the thread and the watch share.
+/// State that the canary and the monitor share.
 #[derive(Debug, Default)]
 struct Answers {
-    /// Written by the watch.
+    /// Written by the monitor: number of the last question.
     questions: AtomicU64,
-    /// Written by the canary: the last question that it has heard.
+    /// Written by the canary: number of the last answered question.
     answered: AtomicU64,
     ends: AtomicBool,
 }
@@ -47,29 +47,29 @@ impl Canary {
             cpu,
             answers,
             thread: Some(thread),
-            listener: Listener::new(Instant::now()),
+            rule: SilenceRule::new(Instant::now()),
         })
     }
 
     pub(super) fn rest(&self) -> Rest {
-        self.listener.rest()
+        self.rule.rest()
     }
 
-    /// Asks anew; an answer to an earlier question does not count.
-    pub(super) fn start_over(&mut self, now: Instant) {
-        self.listener.start_over(now);
+    /// Asks again; an answer to an earlier question does not count.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.rule.restart(now);
         self.ask();
     }
 
-    /// Listens once, and asks if there is an answer. `elevated`: see [`Listener::look`].
-    pub(super) fn listen(&mut self, elevated: impl FnOnce() -> bool, now: Instant) -> Heard {
+    /// Checks once, and asks again after an answer. `elevated`: see [`SilenceRule::check`].
+    pub(super) fn check(&mut self, elevated: impl FnOnce() -> bool, now: Instant) -> Check {
         let asked = self.answers.questions.load(Acquire);
         let answered = self.answers.answered.load(Acquire) == asked;
-        let heard = self.listener.look(answered, elevated, now);
-        if heard == Heard::Answer {
+        let check = self.rule.check(answered, elevated, now);
+        if check == Check::Answer {
             self.ask();
         }
-        heard
+        check
     }
 
     fn ask(&self) {

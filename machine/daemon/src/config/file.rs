@@ -1,4 +1,4 @@
-//! The file: what it may say, and the checks that turn it into a [`Config`].
+//! The configuration file: its syntax, and the checks that turn it into a [`Config`].
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::names::Name;
 use super::{Config, Limits, Rule, Subject};
 use crate::rules::rule::{Assign, FileAssign};
 
-/// What a file may say.
+/// The fields of a file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
@@ -72,12 +72,12 @@ impl File {
         }
         config.bystander_level = self.bystander_level;
         config.cooperative = self.cooperative;
-        if let Some(place) = &self.metrics
-            && !place.starts_with('/')
-            && place.parse::<std::net::SocketAddr>().is_err()
+        if let Some(address) = &self.metrics
+            && !address.starts_with('/')
+            && address.parse::<std::net::SocketAddr>().is_err()
         {
             return Err(format!(
-                "metrics = \"{place}\": give the path of a Unix socket, or an address and port, e.g. \"127.0.0.1:9469\""
+                "metrics = \"{address}\": give the path of a Unix socket, or an address and port, e.g. \"127.0.0.1:9469\""
             ));
         }
         config.metrics = self.metrics;
@@ -145,8 +145,8 @@ impl FileRule {
     }
 }
 
-fn check_assign(said: FileAssign) -> Result<Assign, String> {
-    let bound = said.bound()?;
+fn check_assign(rule: FileAssign) -> Result<Assign, String> {
+    let bound = rule.bound()?;
     let FileAssign {
         cgroup,
         unit,
@@ -157,7 +157,7 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
         level,
         children,
         ..
-    } = said;
+    } = rule;
     let user = user
         .map(|user| user.find("/etc/passwd", "user"))
         .transpose()?;
@@ -182,7 +182,7 @@ fn check_assign(said: FileAssign) -> Result<Assign, String> {
     }
 }
 
-/// Reads a level, so that an error has the line of the file.
+/// Deserializes a level, so that an error has the line of the file.
 pub(crate) fn level<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
     let level = i64::deserialize(from)?;
     let levels = 0..LEVELS;

@@ -1,7 +1,8 @@
 //! Members of groups by their accounts.
 //!
-//! A process can leave groups: one with subordinate groups (`/etc/subgid`) may drop all others in a user namespace that `newgidmap` has set up. Its
-//! user it cannot change, so a rule by group also holds the processes of users that the files name as members.
+//! A process can leave groups: with subordinate groups (`/etc/subgid`) it may drop all others in a
+//! user namespace that `newgidmap` has set up. It cannot change its user, so a rule by group also
+//! applies to processes of users that the files name as members.
 
 use super::names::user;
 use super::{Rule, Subject};
@@ -47,8 +48,8 @@ fn users_of(
     });
     let listed = group.lines().filter_map(|line| {
         let mut fields = line.split(':').skip(2);
-        let is_it = fields.next()?.parse() == Ok(number);
-        fields.next().filter(|_| is_it)
+        let matches = fields.next()?.parse() == Ok(number);
+        fields.next().filter(|_| matches)
     });
     let names = listed.flat_map(|names| names.split(','));
     let mut users: Vec<u32> = primary.collect();

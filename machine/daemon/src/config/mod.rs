@@ -1,7 +1,7 @@
 //! The configuration: a TOML file, every field optional.
 //!
-//! Values are checked when the file is read; what the rest of the daemon gets is in range. Users and groups are numbers or
-//! names of `/etc/passwd` and `/etc/group`.
+//! Values are checked when the file is read, so the rest of the daemon sees only values in range.
+//! Users and groups are numbers or names of `/etc/passwd` and `/etc/group`.
 
 mod file;
 mod members;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::admission::Standing;
+use crate::admission::Trust;
 use crate::rules::rule::{Assign, Fitting, Traits, fitting};
 use file::File;
 pub(crate) use file::{level, within};
@@ -25,40 +25,44 @@ pub use names::{group, user};
 pub use subordinate::Subordinate;
 use upshift_units::socket_file::check_directories;
 
-/// What the daemon does, for which users, and within which limits.
+/// The settings of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where to listen.
+    /// Path of the socket.
     pub socket: PathBuf,
     /// Permission bits of the socket.
     pub mode: u32,
-    /// Group of the socket; `None`: the daemon's.
+    /// Group of the socket; `None`: that of the daemon.
     pub group: Option<u32>,
-    /// How long one of several equals runs before the next.
+    /// Time for which one of several equals runs before the next.
     pub quantum: Duration,
-    /// Share of each CPU that stays for programs that are not registered, percent.
+    /// Part of each CPU that is left to programs that are not registered, percent.
     pub bystander_percent: u32,
-    /// The level programs that are not registered count as; `None`: registered ones are elevated only against each other.
+    /// Level of programs that are not registered; `None`: registered programs are elevated only
+    /// against each other.
     pub bystander_level: Option<u8>,
-    /// Whether to build only the global page and elevate nothing, even with rights.
+    /// Whether the daemon only publishes the global page and elevates no thread, even with the
+    /// rights.
     pub cooperative: bool,
-    /// Where Prometheus may ask: a path for a Unix socket, or an address and port; `None`: nowhere.
+    /// Endpoint of the Prometheus metrics: the path of a Unix socket, or an address and port;
+    /// `None`: no endpoint.
     pub metrics: Option<String>,
-    /// Bounds.
+    /// Limits of users.
     pub limits: Limits,
-    /// The most urgent level of users without a rule.
+    /// Most urgent level of users without a rule.
     pub ceiling: u8,
-    /// Ceilings by user and group; the first that matches counts.
+    /// Ceilings by user and group; the first rule that matches applies.
     pub rules: Vec<Rule>,
-    /// Levels of programs that know nothing of the daemon; the first that fits counts.
+    /// Levels of programs that do not register; the first rule that matches applies.
     pub assign: Vec<Assign>,
-    /// Users that belong to others: `/etc/subuid`, not the file.
+    /// Users that belong to others: from `/etc/subuid`, not from the file.
     pub subordinate: Vec<Subordinate>,
-    /// Members of the groups of rules by their accounts: `/etc/passwd` and `/etc/group`, not the file.
+    /// Members of the groups of rules by their accounts: from `/etc/passwd` and `/etc/group`, not
+    /// from the file.
     pub members: Vec<Member>,
 }
 
-/// Bounds on what processes can take of the daemon.
+/// Limits on the daemon's resources that processes can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -78,7 +82,7 @@ pub struct Limits {
     pub registrations_per_second: u32,
     /// Rings of one doorbell per second, after a burst of a fiftieth.
     pub rings_per_second: u32,
-    /// Percent of a CPU that all dispatcher threads on it may use together.
+    /// Part of a CPU that all dispatcher threads on it may use together, percent.
     pub dispatcher_percent: u32,
 }
 
@@ -101,13 +105,13 @@ impl Default for Limits {
 /// A ceiling for some users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// The users it is for.
+    /// The users that the rule applies to.
     pub subject: Subject,
     /// Their most urgent level; `None`: they may not register.
     pub ceiling: Option<u8>,
 }
 
-/// The users a rule is for.
+/// The users that a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A user.
@@ -137,7 +141,7 @@ impl Default for Config {
     }
 }
 
-/// The system's socket for root, one in `XDG_RUNTIME_DIR` for others.
+/// Returns the system's socket for root, or one in `XDG_RUNTIME_DIR` for other users.
 pub fn default_socket() -> PathBuf {
     let system = PathBuf::from(upshift_board::client::SYSTEM_SOCKET);
     if rustix::process::geteuid().is_root() {
@@ -149,10 +153,10 @@ pub fn default_socket() -> PathBuf {
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads a configuration file, and the account files of this machine.
     ///
     /// # Errors
-    /// [`ConfigError`], with the place in the file and what to write there.
+    /// [`ConfigError`], with the line of the file and a remedy.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let at = |text: String| ConfigError {
             path: path.to_path_buf(),
@@ -163,30 +167,34 @@ impl Config {
         Ok(config.of_this_machine())
     }
 
-    /// With the users that belong to others here, and the members of groups.
+    /// Adds the subordinate users and the group members of this machine.
     pub fn of_this_machine(mut self) -> Config {
         self.subordinate = Subordinate::all();
         self.members = Member::of_groups_in(&self.rules);
         self
     }
 
-    /// The user that answers for what user `uid` does.
-    pub(crate) fn person(&self, uid: u32) -> u32 {
+    /// Returns the user that is accountable for user `uid`.
+    pub(crate) fn accountable_user(&self, uid: u32) -> u32 {
         let mut all = self.subordinate.iter();
-        let found = all.find(|it| uid.checked_sub(it.first).is_some_and(|at| at < it.count));
-        found.map_or(uid, Subordinate::person)
+        let contains = |range: &Subordinate| {
+            let offset = uid.checked_sub(range.first);
+            offset.is_some_and(|offset| offset < range.count)
+        };
+        let found = all.find(|range| contains(range));
+        found.map_or(uid, Subordinate::accountable_user)
     }
 
-    /// Reads a text.
+    /// Parses the text of a configuration file.
     ///
     /// # Errors
-    /// Where and what is wrong.
+    /// The error as text, with its line and a remedy.
     pub fn parse(text: &str) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         file.check()
     }
 
-    /// What is right in itself and has no effect on this machine, as it is now; for people.
+    /// Returns remarks on valid settings that have no effect on this machine, as text.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.assign.iter().filter_map(Assign::misfit).collect();
         if self.cooperative && !self.assign.is_empty() {
@@ -199,8 +207,8 @@ impl Config {
                 "socket = \"{socket}\": no daemon will start, {error}"
             ));
         }
-        let trusting = |it: &Assign| it.names_programs_only();
-        if let Some(rule) = self.assign.iter().find(|it| trusting(it)) {
+        let trusting = |rule: &Assign| rule.names_programs_only();
+        if let Some(rule) = self.assign.iter().find(|rule| trusting(rule)) {
             let comm = rule.comm.as_deref().unwrap_or_default();
             remarks.push(format!("[[assign]] comm = \"{comm}\" alone: every user that may start programs can give one that name; name a user, a unit or a cgroup beside it"));
         }
@@ -208,22 +216,23 @@ impl Config {
     }
 
     /// Returns the running processes that each `[[assign]]` rule gives its level, in the order of
-    /// the rules. Reads three files of `/proc` for each process there is.
+    /// the rules. Reads three files of `/proc` for each process of the machine.
     pub fn assigned_now(&self) -> Vec<Vec<Fitting>> {
         fitting(&self.assign)
     }
 
-    /// How much of the daemon's room is kept free of others for a user with these groups.
-    pub(crate) fn standing_of(&self, user: u32, groups: &[u32]) -> Standing {
-        let named = |rule: Option<&Rule>| rule.is_some_and(|it| it.ceiling.is_some());
+    /// Returns the room of the daemon that a user with these groups may take from.
+    pub(crate) fn trust_of(&self, user: u32, groups: &[u32]) -> Trust {
+        let named = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.ceiling.is_some());
         match user {
-            0 => Standing::Root,
-            _ if self.rules_of(user, groups).into_iter().all(named) => Standing::Named,
-            _ => Standing::Anybody,
+            0 => Trust::Root,
+            _ if self.rules_of(user, groups).into_iter().all(named) => Trust::Named,
+            _ => Trust::Anybody,
         }
     }
 
-    /// The level that a rule assigns to process `pid`, which no registration may exceed.
+    /// Returns the level that a rule assigns to process `pid`, which its registration may not
+    /// exceed.
     pub(crate) fn assigned_level(&self, pid: i32) -> Option<u8> {
         if self.assign.is_empty() {
             return None;
@@ -233,18 +242,18 @@ impl Config {
         rule.map(|rule| rule.level)
     }
 
-    /// The rule for a process of `user` with these groups, and the one that it would be if the process were in the groups of its account, too:
-    /// what a process gains by leaving a group does not count.
+    /// Returns the rule for a process of `user` with these groups, and the rule for it with the
+    /// groups of its account added: leaving a group gains a process nothing.
     fn rules_of(&self, user: u32, groups: &[u32]) -> [Option<&Rule>; 2] {
-        let person = self.person(user);
-        let is_it = |it: u32| it == user || it == person;
+        let accountable = self.accountable_user(user);
+        let is_user = |other: u32| other == user || other == accountable;
         let is_member = |group: u32| {
             let mut members = self.members.iter();
-            members.any(|it| it.group == group && is_it(it.user))
+            members.any(|member| member.group == group && is_user(member.user))
         };
         [false, true].map(|by_account| {
             self.rules.iter().find(|rule| match rule.subject {
-                Subject::User(user) => is_it(user),
+                Subject::User(user) => is_user(user),
                 Subject::Group(group) => {
                     groups.contains(&group) || (by_account && is_member(group))
                 }
@@ -252,7 +261,8 @@ impl Config {
         })
     }
 
-    /// The most urgent level of a user with these groups; `None`: may not register.
+    /// Returns the most urgent level of a user with these groups; `None`: the user may not
+    /// register.
     pub fn ceiling_of(&self, user: u32, groups: &[u32]) -> Option<u8> {
         let [own, by_account] = self.rules_of(user, groups).map(|rule| match rule {
             Some(rule) => rule.ceiling,
@@ -262,7 +272,7 @@ impl Config {
     }
 }
 
-/// A configuration file that cannot be used.
+/// Error of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     path: PathBuf,
@@ -320,7 +330,7 @@ mod tests {
         let lines = "7:100000:65536\nroot:1000000:65536\nnobody knows\n9:4294967295:9\n";
         config.subordinate = lines.lines().filter_map(Subordinate::parse).collect();
         assert_eq!(config.subordinate.len(), 3);
-        for (uid, person) in [
+        for (uid, user) in [
             (7, 7),
             (99_999, 99_999),
             (100_000, 7),
@@ -329,12 +339,12 @@ mod tests {
             (1_000_001, 1_000_000),
             (u32::MAX, 9),
         ] {
-            assert_eq!(config.person(uid), person, "{uid}");
+            assert_eq!(config.accountable_user(uid), user, "{uid}");
         }
-        // A rule for one of them, or for their owner.
+        // A rule may name a subordinate user, or its owner.
         assert_eq!(config.ceiling_of(100_033, &[]), Some(4));
         assert_eq!(config.ceiling_of(100_034, &[]), None);
-        assert_eq!(config.standing_of(1_000_000, &[]), Standing::Anybody);
+        assert_eq!(config.trust_of(1_000_000, &[]), Trust::Anybody);
     }
 
     #[test]
@@ -371,12 +381,12 @@ mod tests {
         for (user, groups, ceiling) in [
             (6, &[][..], Some(32)),
             (7, &[], None),
-            // Though a later rule would let it in.
+            // A later rule would admit the user.
             (7, &[102], None),
             (1003, &[], None),
             (8, &[], Some(60)),
             (8, &[102], Some(60)),
-            // A process that has left a group has not what the group has.
+            // A process that has left a group has not the ceiling of the group.
             (9, &[], Some(32)),
             (9, &[102], Some(4)),
         ] {
@@ -386,9 +396,9 @@ mod tests {
                 "{user} {groups:?}"
             );
         }
-        assert_eq!(config.standing_of(9, &[]), Standing::Anybody);
-        assert_eq!(config.standing_of(9, &[102]), Standing::Named);
-        assert_eq!(config.standing_of(7, &[102]), Standing::Anybody);
+        assert_eq!(config.trust_of(9, &[]), Trust::Anybody);
+        assert_eq!(config.trust_of(9, &[102]), Trust::Named);
+        assert_eq!(config.trust_of(7, &[102]), Trust::Anybody);
     }
 
     #[test]

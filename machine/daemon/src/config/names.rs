@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-/// The number of a user, given by number or name.
+/// Returns the number of a user that is given by number or name.
 ///
 /// # Errors
-/// There is no such user; for people.
+/// There is no such user; as text.
 pub fn user(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/passwd", "user")
 }
@@ -21,10 +21,10 @@ pub(crate) fn user_name(user: u32) -> String {
     name.unwrap_or_else(|| user.to_string())
 }
 
-/// The number of a group, given by number or name.
+/// Returns the number of a group that is given by number or name.
 ///
 /// # Errors
-/// There is no such group; for people.
+/// There is no such group; as text.
 pub fn group(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/group", "group")
 }
@@ -43,7 +43,7 @@ impl Name {
             Name::Number(number) => return Ok(*number),
             Name::Text(name) => name,
         };
-        // A template may quote all that it fills in.
+        // A template may quote all values that it fills in.
         if let Ok(number) = name.parse() {
             return Ok(number);
         }

@@ -1,27 +1,27 @@
-//! Users that belong to others.
+//! Subordinate users, which belong to others.
 
 use super::names::user;
 
-/// A range of users that belong to another: an ordinary user may be any of its own in a user
-/// namespace (`newuidmap`), so limits and contests of one would be those of 65,536.
+/// A range of users that belong to another. An ordinary user may act as any of them in a user
+/// namespace (`newuidmap`), so that limits per user would be multiplied by 65,536.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subordinate {
-    /// The first.
+    /// The first user of the range.
     pub first: u32,
-    /// How many.
+    /// Number of users.
     pub count: u32,
-    /// Whose they are.
+    /// Owner of the range.
     pub owner: u32,
 }
 
 impl Subordinate {
-    /// Those of this machine.
+    /// Returns the ranges of this machine.
     pub fn all() -> Vec<Subordinate> {
         let text = std::fs::read_to_string("/etc/subuid").unwrap_or_default();
         text.lines().filter_map(Subordinate::parse).collect()
     }
 
-    /// `USER:FIRST:COUNT`
+    /// Parses `USER:FIRST:COUNT`.
     pub(super) fn parse(line: &str) -> Option<Subordinate> {
         let mut fields = line.trim().split(':');
         let owner = user(fields.next()?).ok()?;
@@ -33,8 +33,9 @@ impl Subordinate {
         })
     }
 
-    /// The user that answers for them. Root gives its own to containers, for whose deeds it does not stand: the range is one user.
-    pub(super) fn person(&self) -> u32 {
+    /// Returns the user that is accountable for the range: its owner. Root gives its own ranges to
+    /// containers and is not accountable for them: such a range counts as one user.
+    pub(super) fn accountable_user(&self) -> u32 {
         match self.owner {
             0 => self.first,
             owner => owner,

@@ -1,8 +1,9 @@
-//! [`Censuses`]: the memory of what was answered.
+//! [`Censuses`]: the memory of census replies.
 //!
-//! A census is handed out as a memory file, and its memory is the daemon's for as long as any client holds it, read or unread. So the
-//! daemon keeps the last [`KEPT`] files of each user, and empties the oldest when a further one is asked for: a user has at most as many
-//! full ones, however many connections it has and whatever it does with them. What clients get cannot be written to, nor emptied.
+//! A census is sent as a memory file, and its memory is the daemon's as long as any client holds
+//! it, read or unread. So the daemon keeps the last [`FILES_PER_USER`] files of each user, and
+//! empties the oldest when a further one is requested: a user has at most that many full files,
+//! however many connections it has. Clients can neither write to the files nor empty them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -11,20 +12,20 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 
-/// Full files of one user at once: one being read, one on its way, twice.
-const KEPT: usize = 4;
+/// Full files of one user at once: one that is read and one that is sent, twice.
+const FILES_PER_USER: usize = 4;
 
-/// See the module.
+/// The census files of all users; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Censuses {
-    of: HashMap<u32, VecDeque<OwnedFd>>,
+    files: HashMap<u32, VecDeque<OwnedFd>>,
 }
 
 impl Censuses {
-    /// A file with `text` for `user`, opened for reading, at its beginning.
+    /// Creates a file with `text` for `user`, opened for reading, at its beginning.
     pub(super) fn file(&mut self, user: u32, text: &str) -> io::Result<OwnedFd> {
         let file = upshift_board::os::memory_file("upshift-census", 0)?;
-        // Only the daemon can open it again for writing.
+        // Only the daemon can open the file again for writing.
         rustix::fs::fchmod(&file, Mode::RUSR)?;
         let reading = rustix::fs::open(
             format!("/proc/self/fd/{}", file.as_raw_fd()),
@@ -34,19 +35,19 @@ impl Censuses {
         let mut writing = File::from(file);
         writing.write_all(text.as_bytes())?;
         rustix::fs::fcntl_add_seals(&writing, SealFlags::WRITE | SealFlags::GROW)?;
-        let kept = self.of.entry(user).or_default();
-        if kept.len() >= KEPT
-            && let Some(oldest) = kept.pop_front()
+        let files = self.files.entry(user).or_default();
+        if files.len() >= FILES_PER_USER
+            && let Some(oldest) = files.pop_front()
         {
             let _ = rustix::fs::ftruncate(oldest.as_fd(), 0);
         }
-        kept.push_back(writing.into());
+        files.push_back(writing.into());
         Ok(reading)
     }
 
-    /// The last connection of `user` is gone: its files are not waited for any more.
+    /// Empties the files of `user`, whose last connection has closed.
     pub(super) fn forget(&mut self, user: u32) {
-        for file in self.of.remove(&user).unwrap_or_default() {
+        for file in self.files.remove(&user).unwrap_or_default() {
             let _ = rustix::fs::ftruncate(file.as_fd(), 0);
         }
     }

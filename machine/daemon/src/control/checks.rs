@@ -1,10 +1,10 @@
-//! Whether what is to be registered may be.
+//! Checks of a registration.
 //!
-//! Nothing a process says of its threads is believed: a thread is accepted if the kernel lists
-//! it under the process that has connected, if that process still lives afterwards and is of the
-//! user that has connected, if no other registration has it, and if it is pinned to the CPU of
-//! its vCPU and to no other. A reader has opened the files (`lookup.rs`); the
-//! process still lives, so it was the same one.
+//! Nothing that a process says about its threads is trusted: a thread is accepted if the kernel
+//! lists it under the connected process, if that process still lives afterwards and belongs to the
+//! connected user, if no other registration has the thread, and if it is pinned to the CPU of its
+//! vCPU and to no other. A reader has opened the files (`lookup.rs`); the process still lives, so
+//! it was the same one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,15 +15,15 @@ use upshift_board::wire::Reason;
 use upshift_elevate::sys::CpuSet;
 
 use crate::control::Control;
-use crate::control::names::Named;
+use crate::control::names::NamedThread;
 use crate::control::requests::{Outcome, Refusal, refuse};
 use crate::control::session::SessionThread;
-use crate::cpu::{Charge, Command, Latch, is_over};
+use crate::cpu::{ClientThread, Command, Latch, is_gone};
 use crate::ranking::roster::Owner;
 
 impl Control {
-    /// Of threads that are to be registered, forgets those of other registrations that had the same numbers and have ended.
-    pub(super) fn forget_ended(&mut self, threads: &[(Named, io::Result<OwnedFd>)]) {
+    /// Forgets threads of other registrations that have ended and whose numbers `threads` reuse.
+    pub(super) fn forget_ended(&mut self, threads: &[(NamedThread, io::Result<OwnedFd>)]) {
         for tid in threads.iter().map(|(thread, _)| thread.tid) {
             let Some(&key) = self.claimed.get(&tid) else {
                 continue;
@@ -33,11 +33,15 @@ impl Control {
             };
             let user = connection.peer.user;
             let machine = self.shared.machine.as_ref();
-            let has_ended = |it: &SessionThread| {
-                let time = machine.cpu_time(it.clock.as_fd());
-                time.is_err_and(|error| is_over(&error))
+            let has_ended = |thread: &SessionThread| {
+                let time = machine.cpu_time(thread.clock.as_fd());
+                time.is_err_and(|error| is_gone(&error))
             };
-            for vcpu in connection.session.iter_mut().flat_map(|it| &mut it.vcpus) {
+            for vcpu in connection
+                .session
+                .iter_mut()
+                .flat_map(|session| &mut session.vcpus)
+            {
                 let before = vcpu.threads.len();
                 vcpu.threads
                     .retain(|thread| thread.tid != tid || !has_ended(thread));
@@ -47,24 +51,26 @@ impl Control {
                 self.claimed.remove(&tid);
                 self.admission.remove_threads(user, 1);
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
-                    scheduler.tell(Command::Gone(vcpu.slot, tid, Latch::default()));
+                    scheduler.send(Command::Gone(vcpu.slot, tid, Latch::default()));
                 }
             }
         }
     }
 
-    /// Every thread with its clock, or why one of them is not acceptable.
+    /// Returns every thread with its clock, or the reason for which one is refused.
     pub(super) fn check_threads(
         &self,
         key: u64,
         (pid, user): (i32, u32),
-        threads: Vec<(Named, io::Result<OwnedFd>)>,
+        threads: Vec<(NamedThread, io::Result<OwnedFd>)>,
         cpus: &[usize],
-    ) -> Outcome<Vec<(SessionThread, u16, Charge)>> {
-        let mut charges: Vec<(SessionThread, u16, Charge)> = Vec::with_capacity(threads.len());
+    ) -> Outcome<Vec<(SessionThread, u16, ClientThread)>> {
+        let mut client_threads: Vec<(SessionThread, u16, ClientThread)> =
+            Vec::with_capacity(threads.len());
         for (thread, clock) in threads {
             let (tid, name) = (thread.tid, thread.name);
-            if self.claimed.contains_key(&tid) || charges.iter().any(|(other, ..)| other.tid == tid)
+            if self.claimed.contains_key(&tid)
+                || client_threads.iter().any(|(other, ..)| other.tid == tid)
             {
                 let text = format!("thread {name} is registered already");
                 return refuse(Reason::Thread, text);
@@ -104,7 +110,7 @@ impl Control {
                 }
             }
             let owner = Owner { pid, user, cpu };
-            let charge = Charge::new(tid, thread.role, Arc::clone(&clock), owner);
+            let client_thread = ClientThread::new(tid, thread.role, Arc::clone(&clock), owner);
             let role = thread.role;
             let known = SessionThread {
                 tid,
@@ -112,17 +118,18 @@ impl Control {
                 role,
                 clock,
             };
-            charges.push((known, thread.vcpu, charge));
+            client_threads.push((known, thread.vcpu, client_thread));
         }
-        // A process that has ended meanwhile may have been followed by another of the same number.
+        // The number of a process that has ended meanwhile may have been reused.
         if !self.lives(key) {
             return refuse(Reason::Thread, format!("process {pid} has ended"));
         }
-        Ok(charges)
+        Ok(client_threads)
     }
 
-    /// Whether the process is still of the user that has connected: it may have become another's by executing a program with the
-    /// set-user-id bit, while a child holds its connection. `process` was looked up some time ago.
+    /// Checks that the process still belongs to the connected user: it may have executed a program
+    /// with the set-user-id bit, while a child holds its connection. `process` was looked up some
+    /// time ago.
     pub(super) fn check_user(
         &self,
         (pid, user): (i32, u32),
@@ -140,7 +147,7 @@ impl Control {
             .machine
             .user(process.as_fd())
             .map_err(unreadable)?;
-        if users.iter().all(|&it| it == user) {
+        if users.iter().all(|&other| other == user) {
             return Ok(Arc::new(process));
         }
         refuse(

@@ -1,5 +1,5 @@
 //! Facts about a process that registers or adds threads. A reader looks them up, because the
-//! control thread opens no file that may be another's (`proc/reader.rs`).
+//! control thread opens no file that may be another process's (`proc/reader.rs`).
 //!
 //! ```text
 //!   Register ──checks──▶ pending ──lane of its user──▶ reader ──▶ checks, joined ──▶ Welcome
@@ -7,7 +7,7 @@
 //!                           └──────────▶ Refused ◀───────────────────┘
 //! ```
 //!
-//! A connection that is pending is not read.
+//! No further message of a pending connection is read.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,20 +22,20 @@ use upshift_board::wire::{Reason, Thread};
 use crate::admission::Load;
 use crate::admission::listen::command_of;
 use crate::config::Config;
-use crate::control::names::{self, Named};
+use crate::control::names::{self, NamedThread};
 use crate::control::requests::{Outcome, Refusal};
 use crate::control::{Connection, Control};
 use crate::machine::Machine;
-use crate::proc::reader::Lane;
+use crate::proc::reader::JobClass;
 
-/// How long a connection is pending at most, and half a second.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which a connection is pending at most, checked with each heartbeat.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Facts about a process.
 pub(super) struct Facts {
     /// Each thread with its clock.
-    pub(super) threads: Outcome<Vec<(Named, io::Result<OwnedFd>)>>,
-    /// Its directory, and real, effective, saved and file system user.
+    pub(super) threads: Outcome<Vec<(NamedThread, io::Result<OwnedFd>)>>,
+    /// Its directory, and its real, effective, saved and file system user.
     pub(super) process: io::Result<(OwnedFd, [u32; 4])>,
     pub(super) command: String,
     /// Level that a rule of this configuration assigns to it.
@@ -47,9 +47,11 @@ impl Facts {
     fn of(pid: i32, threads: &[Thread], machine: &dyn Machine, config: Arc<Config>) -> Facts {
         let process = machine.process(pid);
         let users = |process: OwnedFd| Ok((machine.users(process.as_fd())?, process));
-        let clock = |it: Named| (it, machine.thread_clock(pid, it.tid));
+        let clock = |thread: NamedThread| (thread, machine.thread_clock(pid, thread.tid));
         Facts {
-            process: process.and_then(users).map(|(users, it)| (it, users)),
+            process: process
+                .and_then(users)
+                .map(|(users, process)| (process, users)),
             threads: names::translate(pid, threads)
                 .map(|named| named.into_iter().map(clock).collect()),
             command: command_of(pid),
@@ -59,38 +61,38 @@ impl Facts {
     }
 }
 
-/// An answer of a reader.
+/// A reply of a reader.
 pub(super) enum Found {
     /// Facts for the connection of this key, and the request that asked for them.
     Facts(u64, Weak<()>, Box<Facts>),
-    /// Levels that the rules of another configuration assign to these sessions.
+    /// Levels that the rules of a new configuration assign to these sessions.
     Levels(Arc<Config>, Vec<(u64, u32, Option<u8>)>),
 }
 
 /// A request that waits for facts.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// Names the request; gone with it.
+    /// Identity of the request; dropped with it.
     number: Arc<()>,
     asked: Instant,
     intent: Intent,
 }
 
-/// Change that is to be made when the facts are there.
+/// The change to make once the facts are known.
 #[derive(Debug)]
 pub(super) enum Intent {
-    /// Register so many threads on the vCPUs of these CPUs.
+    /// Register `threads` threads on the vCPUs of these CPUs.
     Register {
         page: Arc<Mapping<LocalPage>>,
         cpus: Vec<usize>,
         threads: usize,
     },
-    /// Add threads, and remove those of these names.
+    /// Add the threads, and remove those of these names.
     Update { removed: Vec<i32>, kind: u16 },
 }
 
 impl Control {
-    /// Has `threads` of the connection's process looked up; then `intent` is carried out.
+    /// Has `threads` of the connection's process looked up, and then applies `intent`.
     pub(super) fn look_up(&mut self, key: u64, threads: Vec<Thread>, intent: Intent) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -107,8 +109,8 @@ impl Control {
         let (pid, user) = (connection.peer.pid, connection.peer.user);
         let (machine, config) = (Arc::clone(&self.shared.machine), self.shared.config());
         let answers = Arc::clone(&self.answers);
-        self.shared.reader.send(Lane::User(user), move || {
-            // The connection may have been closed while this waited.
+        self.shared.reader.send(JobClass::User(user), move || {
+            // The connection may have been closed meanwhile.
             if asked.strong_count() > 0 {
                 let facts = Facts::of(pid, &threads, machine.as_ref(), config);
                 answers.put(Found::Facts(key, asked, Box::new(facts)));
@@ -116,22 +118,22 @@ impl Control {
         });
     }
 
-    /// Takes the answers of readers.
-    pub(super) fn hear_readers(&mut self) {
+    /// Takes the replies of readers.
+    pub(super) fn take_lookups(&mut self) {
         for found in self.answers.take() {
             match found {
                 Found::Levels(config, levels) => self.apply_levels(&config, levels),
-                Found::Facts(key, asked, facts) => self.go_on(key, &asked, *facts),
+                Found::Facts(key, asked, facts) => self.resume(key, &asked, *facts),
             }
         }
     }
 
-    fn go_on(&mut self, key: u64, asked: &Weak<()>, facts: Facts) {
+    fn resume(&mut self, key: u64, asked: &Weak<()>, facts: Facts) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
-        let is_it = |it: &mut Pending| Arc::as_ptr(&it.number) == asked.as_ptr();
-        let Some(pending) = connection.pending.take_if(is_it) else {
+        let is_same = |pending: &mut Pending| Arc::as_ptr(&pending.number) == asked.as_ptr();
+        let Some(pending) = connection.pending.take_if(is_same) else {
             return;
         };
         listen(&self.epoll, key, connection);
@@ -152,7 +154,7 @@ impl Control {
     pub(super) fn refuse_late(&mut self) {
         let mut late = Vec::new();
         for (&key, connection) in &mut self.connections {
-            let is_late = |it: &mut Pending| it.asked.elapsed() >= PATIENCE;
+            let is_late = |pending: &mut Pending| pending.asked.elapsed() >= TIMEOUT;
             if let Some(pending) = connection.pending.take_if(is_late) {
                 listen(&self.epoll, key, connection);
                 late.push((key, connection.peer.pid, connection.peer.user, pending));
@@ -161,7 +163,7 @@ impl Control {
         for (key, pid, user, pending) in late {
             self.forget_pending(user, &pending);
             let text = format!(
-                "process {pid} could not be looked at within {PATIENCE:?}: its files in /proc are held, or the machine is overloaded; try again"
+                "process {pid} could not be looked at within {TIMEOUT:?}: its files in /proc are held, or the machine is overloaded; try again"
             );
             let refused = self.send_refusal(key, Refusal(Reason::Failed, text));
             if refused.is_err() {
@@ -170,7 +172,7 @@ impl Control {
         }
     }
 
-    /// Gives back the room of a request that will not be carried out.
+    /// Releases the room of a request that will not be applied.
     pub(super) fn forget_pending(&mut self, user: u32, pending: &Pending) {
         if let Intent::Register { cpus, threads, .. } = &pending.intent {
             let load = Load {
@@ -182,7 +184,7 @@ impl Control {
     }
 }
 
-/// Has the messages of a connection read again.
+/// Resumes reading the messages of a connection.
 fn listen(epoll: &OwnedFd, key: u64, connection: &Connection) {
     let data = EventData::new_u64(key);
     let _ = epoll::modify(epoll, &connection.socket, data, EventFlags::IN);

@@ -3,23 +3,23 @@
 //! ```text
 //!   connect ─▶ Connected ──Register──▶ Pending ──▶ Joined ──Leave──▶ Connected
 //!                  │                      │           │
-//!                  └── closes, dies ──────┴───────────┴─▶ given back, forgotten
+//!                  └── closes, dies ──────┴───────────┴─▶ restored, forgotten
 //! ```
 //!
-//! It owns every connection and session. Schedulers are told through their mailboxes and answer
-//! through latches, at most a second. Readers open files that may be another's and close the
-//! descriptors of clients; the control thread goes on meanwhile.
+//! It owns every connection and session. Schedulers get commands through their mailboxes and reply
+//! through latches, within a second. Readers open files that may be another process's and close the
+//! descriptors of clients, while the control thread continues.
 //!
-//! It sits at the schedulers' priority, because a thread that anything elevated can hold up cannot take anything back; so it
-//! limits itself: of each 20 ms it works at most 4, whatever it is asked.
+//! It runs at the schedulers' priority, because it could not restore threads that hold it up. So it
+//! limits itself: of each 20 ms it works at most 4.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `requests.rs` | what a message means, and the answer |
+//! | `requests.rs` | messages and replies |
 //! | `session.rs` | one registration |
 //! | `lookup.rs` | facts about a process that registers |
-//! | `checks.rs` | which threads and processes are accepted |
-//! | `census.rs` | the answers that take memory |
+//! | `checks.rs` | acceptance of threads and processes |
+//! | `census.rs` | memory of census replies |
 //! | `names.rs` | numbers of threads in other pid namespaces |
 //! | `reload.rs` | another configuration |
 //! | `slots.rs` | words of the global page |
@@ -50,7 +50,7 @@ use upshift_board::wire;
 use crate::admission::listen::Listener;
 use crate::admission::peer::Peer;
 use crate::admission::{Admission, Load};
-use crate::canary::Watch;
+use crate::canary::Monitor;
 use crate::config::Config;
 use crate::cpu::{Command, CpuScheduler, Latch};
 use crate::proc::stack::Answers;
@@ -64,39 +64,39 @@ use lookup::{Found, Pending};
 pub(crate) use session::Session;
 use slots::Slots;
 
-/// The sign of life.
+/// Time between heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// How long a scheduler may take to give threads back before the answer goes out without it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which a scheduler may restore threads before the reply is sent without it.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connections accepted before others are looked at.
+/// Connections accepted in one round.
 const ACCEPTS: usize = 16;
 
 const LISTENER: u64 = 0;
-/// The key of the eventfd for orders.
+/// Key of the eventfd for orders.
 const ORDERS: u64 = u64::MAX;
-/// The key of the eventfd for answers of readers.
+/// Key of the eventfd for replies of readers.
 const FOUND: u64 = u64::MAX - 2;
-/// Keys of a connection: twice its number, plus one for the pidfd.
+/// Key of the first connection; a connection has two keys, the second for its pidfd.
 const FIRST: u64 = 2;
 
 /// An order of the daemon's owner.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Apply another configuration.
+    /// Apply a new configuration.
     Reload(Box<Config>),
-    /// Give everything back and end.
+    /// Restore all threads and end.
     Stop,
 }
 
 /// Orders, and the eventfd that announces them.
 pub(crate) type Orders = Answers<Order>;
 
-/// See the module.
+/// The state of the control thread; see the module.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
-    /// It goes before the listener, whose lock keeps a successor out.
+    /// Dropped before the listener, whose lock keeps a successor out.
     metrics: Option<SocketFile>,
     listener: Listener,
     orders: Arc<Orders>,
@@ -107,27 +107,27 @@ pub(crate) struct Control {
     admission: Admission,
     slots: Slots,
     schedulers: HashMap<usize, CpuScheduler>,
-    /// There from the first registration on, if the daemon elevates at all.
-    watch: Option<Watch>,
+    /// Set from the first registration on, if the daemon elevates.
+    monitor: Option<Monitor>,
     assigner: Option<Assigner>,
     censuses: Censuses,
-    /// Threads that belong to some session, and the key of its connection.
+    /// Threads that belong to a session, and the key of its connection.
     claimed: HashMap<i32, u64>,
     pub(crate) started: Instant,
     answers: Arc<Answers<Found>>,
     notify: Notify,
     budget: WorkBudget,
-    /// Its CPU time, as it was read last.
+    /// CPU time of the thread when last read.
     spent: Duration,
 }
 
-/// One process at the other end.
+/// A connected process.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) session: Option<Session>,
-    /// It waits for an answer.
+    /// A request that waits for a lookup.
     pending: Option<Pending>,
 }
 
@@ -160,7 +160,7 @@ impl Control {
             next_session: 1,
             slots: Slots::new(),
             schedulers: HashMap::new(),
-            watch: None,
+            monitor: None,
             assigner: None,
             censuses: Censuses::default(),
             claimed: HashMap::new(),
@@ -172,20 +172,21 @@ impl Control {
         })
     }
 
-    /// Runs until it is told to stop; then every thread is given back.
+    /// Runs until [`Order::Stop`]; then all threads are restored.
     pub(crate) fn run(mut self) {
         let _own = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);
             elevated
-                .inspect_err(|error| self.shared.complain("rise", || error.to_string()))
+                .inspect_err(|error| self.shared.warn("rise", || error.to_string()))
                 .ok()
         });
-        self.remark();
+        self.print_remarks();
         self.start_assigning();
         self.metrics = self.serve_metrics();
-        self.notify.ready(match self.shared.enforcing() {
-            true => "enforcing",
-            false => "cooperative",
+        self.notify.ready(if self.shared.enforcing() {
+            "enforcing"
+        } else {
+            "cooperative"
         });
         let mut events = Vec::with_capacity(64);
         let mut beat = Instant::now();
@@ -211,7 +212,7 @@ impl Control {
                             }
                         }
                     }
-                    FOUND => self.hear_readers(),
+                    FOUND => self.take_lookups(),
                     key if key % 2 == 1 => self.drop_connection(key - 1),
                     key => self.read(key, flags),
                 }
@@ -222,19 +223,19 @@ impl Control {
 
     fn serve_metrics(&self) -> Option<SocketFile> {
         let config = self.shared.config();
-        let place = config.metrics.as_ref()?;
-        let served = crate::status::metrics::serve(place, self.listener.path().to_path_buf());
+        let address = config.metrics.as_ref()?;
+        let served = crate::status::metrics::serve(address, self.listener.path().to_path_buf());
         served
             .inspect_err(|error| {
-                self.shared.complain("metrics", || {
-                    format!("metrics cannot be served at {place}: {error}")
+                self.shared.warn("metrics", || {
+                    format!("metrics cannot be served at {address}: {error}")
                 });
             })
             .ok()?
     }
 
-    /// Says what of the configuration has no effect here.
-    pub(super) fn remark(&self) {
+    /// Prints remarks on settings that have no effect here.
+    pub(super) fn print_remarks(&self) {
         for remark in self.shared.config().remarks() {
             self.shared.log.say(remark);
         }
@@ -244,15 +245,15 @@ impl Control {
         if self.shared.config().assign.is_empty() {
             return;
         }
-        let watched = self.watch();
+        let monitored = self.start_monitor();
         let sessions = self
             .connections
             .values()
-            .filter_map(|it| it.session.as_ref());
+            .filter_map(|connection| connection.session.as_ref());
         let pids = sessions.map(|session| session.pid);
-        match watched.and_then(|()| Assigner::start(&self.shared, pids)) {
+        match monitored.and_then(|()| Assigner::start(&self.shared, pids)) {
             Ok(assigner) => self.assigner = assigner,
-            Err(error) => self.shared.complain("assign", || {
+            Err(error) => self.shared.warn("assign", || {
                 format!("no program is assigned a level: {error}")
             }),
         }
@@ -268,14 +269,14 @@ impl Control {
             && (!self.claimed.is_empty() || !self.shared.roster.is_empty())
             && let Err(error) = elevator.ensure_guardian()
         {
-            self.shared.complain("guardian", || error.to_string());
+            self.shared.warn("guardian", || error.to_string());
         }
     }
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
             if self.shared.reader.closes_too_much() {
-                self.shared.complain("closing", || {
+                self.shared.warn("closing", || {
                     "new clients wait until the descriptors of former ones are closed: a client sends some that linger"
                         .to_string()
                 });
@@ -286,37 +287,37 @@ impl Control {
             let socket = match rustix::net::accept_with(&self.listener.socket, flags) {
                 Ok(socket) => socket,
                 Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-                    self.shared.complain("files", || {
+                    self.shared.warn("files", || {
                         "no descriptors left: raise the limit on open files (LimitNOFILE)"
                             .to_string()
                     });
-                    // The connection waits; so does this thread, or it would do nothing else.
+                    // The connection stays queued; without the sleep this loop would spin.
                     std::thread::sleep(WINDOW);
                     return;
                 }
                 Err(_) => return,
             };
             if let Err((socket, error)) = self.add(socket) {
-                // At once, however long closing takes.
+                // The peer notices at once, however long closing takes.
                 let _ = rustix::net::shutdown(&socket, Shutdown::Both);
                 self.shared.reader.close(vec![socket]);
                 self.shared.counts.refused.fetch_add(1, Relaxed);
                 self.shared
-                    .complain("connection", || format!("a connection was closed: {error}"));
+                    .warn("connection", || format!("a connection was closed: {error}"));
             }
         }
     }
 
-    /// An error comes with the socket, which may not be closed here.
+    /// Adds a connection. An error returns the socket, which must not be closed here.
     fn add(&mut self, socket: OwnedFd) -> Result<(), (OwnedFd, io::Error)> {
         let config = self.shared.config();
-        let person = |uid: u32| config.person(uid);
-        let peer = match Peer::of(socket.as_fd(), self.shared.machine.as_ref(), person) {
+        let accountable = |uid: u32| config.accountable_user(uid);
+        let peer = match Peer::of(socket.as_fd(), self.shared.machine.as_ref(), accountable) {
             Ok(peer) => peer,
             Err(error) => return Err((socket, error)),
         };
-        let standing = config.standing_of(peer.uid, &peer.groups);
-        if let Err(text) = self.admission.connect(peer.user, standing, Instant::now()) {
+        let trust = config.trust_of(peer.uid, &peer.groups);
+        if let Err(text) = self.admission.connect(peer.user, trust, Instant::now()) {
             return Err((socket, io::Error::other(text)));
         }
         let key = self.next;
@@ -345,7 +346,8 @@ impl Control {
         Ok(())
     }
 
-    /// One message of one connection; the next comes in the next round, so no client keeps others waiting.
+    /// Reads one message of a connection; the next is read in the next round, so no client keeps
+    /// others waiting.
     fn read(&mut self, key: u64, flags: EventFlags) {
         let Some(connection) = self.connections.get(&key) else {
             return;
@@ -377,19 +379,19 @@ impl Control {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             length => self.answer(key, &message[..length], &packet.fds),
         };
-        let foreign = packet.fds.into_iter().filter(|file| !is_page(file));
-        let foreign: Vec<OwnedFd> = foreign.collect();
-        let too_much = !foreign.is_empty() && self.shared.reader.closes_too_much();
-        if !foreign.is_empty() {
-            self.shared.reader.close(foreign);
+        let others = packet.fds.into_iter().filter(|file| !closes_fast(file));
+        let others: Vec<OwnedFd> = others.collect();
+        let too_much = !others.is_empty() && self.shared.reader.closes_too_much();
+        if !others.is_empty() {
+            self.shared.reader.close(others);
         }
-        // It has closed, or does not take its answers, or there is no end to what it sends.
+        // The peer has closed, does not take its replies, or sends too many descriptors.
         if answered.is_err() || too_much {
             self.drop_connection(key);
         }
     }
 
-    /// The process has gone, or will not be listened to any more.
+    /// Closes a connection and ends its session.
     fn drop_connection(&mut self, key: u64) {
         if let Some(mut connection) = self.connections.remove(&key) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
@@ -403,28 +405,28 @@ impl Control {
             if !self.admission.disconnect(connection.peer.user) {
                 self.censuses.forget(connection.peer.user);
             }
-            // At once, however long closing takes.
+            // The peer notices at once, however long closing takes.
             let _ = rustix::net::shutdown(&connection.socket, Shutdown::Both);
             self.shared.reader.close(vec![connection.socket]);
         }
     }
 
-    /// Gives back what belongs to the session, and forgets it.
+    /// Restores the threads of a session, and forgets it.
     pub(crate) fn end_session(&mut self, session: Session, user: u32) {
         let mut latches = Vec::new();
         for vcpu in &session.vcpus {
             if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                 let latch = Latch::default();
-                scheduler.tell(Command::Leave(vcpu.slot, latch.clone()));
+                scheduler.send(Command::Leave(vcpu.slot, latch.clone()));
                 latches.push(latch);
             }
             for thread in &vcpu.threads {
                 self.claimed.remove(&thread.tid);
             }
         }
-        let all = latches.iter().all(|latch| latch.wait(PATIENCE));
+        let all = latches.iter().all(|latch| latch.wait(RESTORE_TIMEOUT));
         if !all {
-            self.shared.complain("slow", || {
+            self.shared.warn("slow", || {
                 "a scheduler did not give threads back within a second: the machine is overloaded"
                     .to_string()
             });
@@ -441,26 +443,26 @@ impl Control {
         self.admission.unregister(user, load);
     }
 
-    /// The scheduler of `cpu`, started if need be.
+    /// Returns the scheduler of `cpu`, which is started if necessary.
     pub(crate) fn scheduler(&mut self, cpu: usize) -> io::Result<&CpuScheduler> {
         use std::collections::hash_map::Entry;
         match self.schedulers.entry(cpu) {
             Entry::Occupied(found) => Ok(found.into_mut()),
-            Entry::Vacant(place) => Ok(place.insert(CpuScheduler::start(cpu, &self.shared)?)),
+            Entry::Vacant(entry) => Ok(entry.insert(CpuScheduler::start(cpu, &self.shared)?)),
         }
     }
 
-    /// Starts the canaries, if need be.
-    pub(crate) fn watch(&mut self) -> io::Result<()> {
-        if self.shared.enforcing() && self.watch.is_none() {
-            self.watch = Some(Watch::start(&self.shared)?);
+    /// Starts the canaries and their monitor if necessary.
+    pub(crate) fn start_monitor(&mut self) -> io::Result<()> {
+        if self.shared.enforcing() && self.monitor.is_none() {
+            self.monitor = Some(Monitor::start(&self.shared)?);
         }
         Ok(())
     }
 
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (&Connection, &Session)> {
         let connections = self.connections.values();
-        connections.filter_map(|it| Some((it, it.session.as_ref()?)))
+        connections.filter_map(|connection| Some((connection, connection.session.as_ref()?)))
     }
 
     fn keep_to_budget(&mut self) {
@@ -472,7 +474,7 @@ impl Control {
             return;
         };
         let worked = spent.saturating_sub(std::mem::replace(&mut self.spent, spent));
-        self.shared.has_worked(worked);
+        self.shared.add_work(worked);
         self.budget.keep(worked);
     }
 
@@ -484,12 +486,13 @@ impl Control {
         }
         self.schedulers.clear();
         self.assigner = None;
-        self.watch = None;
+        self.monitor = None;
     }
 }
 
-/// Whether closing it neither waits nor takes long: only memory files can be asked for their seals, and it holds no more than a page of the board.
-fn is_page(file: &OwnedFd) -> bool {
-    let held = rustix::fs::fstat(file).map_or(i64::MAX, |it| it.st_blocks * 512);
+/// Whether closing the file neither waits nor takes long: it has seals, as only memory files have,
+/// and holds no more than a page of the board.
+fn closes_fast(file: &OwnedFd) -> bool {
+    let held = rustix::fs::fstat(file).map_or(i64::MAX, |stat| stat.st_blocks * 512);
     rustix::fs::fcntl_get_seals(file).is_ok() && held <= LOCAL_BYTES as i64
 }

@@ -1,11 +1,11 @@
-//! Numbers of threads as a client knows them, and as the daemon does.
+//! Translation of thread ids between a client and the daemon.
 //!
 //! A client in a pid namespace of its own (a container) names its threads by that namespace's
-//! numbers. The kernel says what each is called in every namespace from the daemon's down
-//! (`NSpid` of `/proc/PID/task/TID/status`), so they are translated by looking through the
-//! threads of the process that has connected: a number can only ever mean one of them. A process
-//! whose numbers are the daemon's own costs one file; another one a file for each thread it has,
-//! of which it may have [`MOST`]. For a reader (`proc/reader.rs`).
+//! numbers. The kernel lists the numbers of a thread in every namespace from the daemon's down
+//! (`NSpid` of `/proc/PID/task/TID/status`), so the threads of the connected process are searched:
+//! a number can only mean one of them. A process in the daemon's namespace costs one file; another
+//! one costs a file for each of its threads, of which it may have [`MAX_THREADS`]. Runs on a reader
+//! (`proc/reader.rs`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,12 +16,12 @@ use upshift_elevate::sys::read_at_once;
 
 use crate::control::requests::{Outcome, refuse};
 
-/// Threads of a process that are looked through: some 15 µs each.
-const MOST: usize = 256;
+/// Most threads of a process that are searched, some 15 µs each.
+const MAX_THREADS: usize = 256;
 
-/// A thread that is to be registered.
+/// A thread to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct NamedThread {
     /// Its number for the daemon; 0 if the client has no such thread.
     pub(crate) tid: i32,
     /// Its number for the client.
@@ -30,7 +30,7 @@ pub(crate) struct Named {
     pub(crate) role: Role,
 }
 
-/// Number in the innermost namespace, if that is not the only one.
+/// Returns the number in the innermost namespace, if that is not the only one.
 fn innermost(status: &str) -> Option<i32> {
     let line = status
         .lines()
@@ -40,31 +40,34 @@ fn innermost(status: &str) -> Option<i32> {
     numbers.last()?.parse().ok()
 }
 
-/// What `threads` of process `pid` are called here.
-pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<Named>> {
-    let named = |tid: i32, it: &Thread| Named {
+/// Returns `threads` of process `pid` with their numbers here.
+pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<NamedThread>> {
+    let named = |tid: i32, thread: &Thread| NamedThread {
         tid,
-        name: it.tid,
-        vcpu: it.vcpu,
-        role: it.role,
+        name: thread.tid,
+        vcpu: thread.vcpu,
+        role: thread.role,
     };
     let status = read_at_once(format!("/proc/{pid}/status")).unwrap_or_default();
     if innermost(&status).is_none() {
-        return Ok(threads.iter().map(|it| named(it.tid, it)).collect());
+        return Ok(threads
+            .iter()
+            .map(|thread| named(thread.tid, thread))
+            .collect());
     }
     let Ok(numbers) = numbers(pid) else {
         return refuse(
             Reason::Thread,
             format!(
-                "process {pid} is in another pid namespace, and has ended or has more than {MOST} threads"
+                "process {pid} is in another pid namespace, and has ended or has more than {MAX_THREADS} threads"
             ),
         );
     };
-    let known = |it: &Thread| named(numbers.get(&it.tid).copied().unwrap_or(0), it);
+    let known = |thread: &Thread| named(numbers.get(&thread.tid).copied().unwrap_or(0), thread);
     Ok(threads.iter().map(known).collect())
 }
 
-/// Of each thread: the number in its own namespace, and here.
+/// Returns, for each thread, the number in its own namespace and the number here.
 fn numbers(pid: i32) -> io::Result<HashMap<i32, i32>> {
     let mut found = HashMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -72,10 +75,10 @@ fn numbers(pid: i32) -> io::Result<HashMap<i32, i32>> {
         let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if found.len() >= MOST {
+        if found.len() >= MAX_THREADS {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        // It may have ended.
+        // The thread may have ended.
         let status = read_at_once(format!("/proc/{pid}/task/{tid}/status"));
         if let Some(number) = status.ok().as_deref().and_then(innermost) {
             found.insert(number, tid);

@@ -1,7 +1,8 @@
-//! Another configuration while the daemon runs: no client loses its connection, its page or its place.
+//! Reload of the configuration: no client loses its connection, its page or its slots.
 //!
-//! What applies at once: ceilings and rules (users that are denied now are disconnected), limits for what comes, `[[assign]]` rules, shares, quanta,
-//! mode and group of the socket. What needs another daemon: where it listens, whether it elevates at all, and where metrics are.
+//! Ceilings and rules (users that are denied now are disconnected), limits for new requests,
+//! `[[assign]]` rules, shares, quanta, mode and group of the socket apply at once. The path of the
+//! socket, cooperative mode and the metrics endpoint take a restart.
 
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use crate::config::Config;
 use crate::control::lookup::Found;
 use crate::control::{Connection, Control};
 use crate::cpu::Command;
-use crate::proc::reader::Lane;
+use crate::proc::reader::JobClass;
 
 impl Control {
-    /// Applies another configuration.
+    /// Applies a new configuration.
     pub(super) fn reload(&mut self, mut config: Config) {
         self.notify.reloading();
         let before = self.shared.config();
@@ -35,7 +36,7 @@ impl Control {
         }
         self.admission.set_limits(config.limits);
         for scheduler in self.schedulers.values() {
-            scheduler.tell(Command::Configure(Arc::clone(&config)));
+            scheduler.send(Command::Configure(Arc::clone(&config)));
         }
         self.apply_ceilings(&config);
         match &self.assigner {
@@ -45,7 +46,7 @@ impl Control {
         self.shared
             .log
             .say("the configuration was read again".to_string());
-        self.remark();
+        self.print_remarks();
         self.notify.reloaded();
     }
 
@@ -55,18 +56,18 @@ impl Control {
             let peer = &connection.peer;
             let ceiling = config.ceiling_of(peer.uid, &peer.groups);
             let trusted =
-                config.standing_of(peer.uid, &peer.groups) > crate::admission::Standing::Anybody;
+                config.trust_of(peer.uid, &peer.groups) > crate::admission::Trust::Anybody;
             let (Some(session), Some(ceiling)) = (&mut connection.session, ceiling) else {
                 if ceiling.is_none() {
                     denied.push((key, peer.pid, peer.uid));
                 }
                 continue;
             };
-            // Until it is known what is assigned to it.
+            // Valid until the assigned level is looked up.
             session.ceiling = session.ceiling.max(ceiling);
             for vcpu in &session.vcpus {
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
-                    scheduler.tell(Command::Ceiling(vcpu.slot, session.ceiling, trusted));
+                    scheduler.send(Command::Ceiling(vcpu.slot, session.ceiling, trusted));
                 }
             }
             sessions.push((key, session.number, session.pid));
@@ -80,22 +81,22 @@ impl Control {
         self.look_up_levels(sessions);
     }
 
-    /// Has the levels looked up that rules assign to these sessions: key of the connection,
-    /// number and process.
+    /// Looks up the levels that rules assign to these sessions: key of the connection, number and
+    /// process.
     pub(super) fn look_up_levels(&self, sessions: Vec<(u64, u32, i32)>) {
         let (config, answers) = (self.shared.config(), Arc::clone(&self.answers));
-        self.shared.reader.send(Lane::Own, move || {
+        self.shared.reader.send(JobClass::Own, move || {
             let level = |(key, number, pid)| (key, number, config.assigned_level(pid));
             let levels = sessions.into_iter().map(level).collect();
             answers.put(Found::Levels(config, levels));
         });
     }
 
-    /// The ceilings of sessions to which these levels are assigned.
+    /// Applies assigned levels to the ceilings of sessions.
     pub(super) fn apply_levels(&mut self, then: &Arc<Config>, levels: Vec<(u64, u32, Option<u8>)>) {
         let config = self.shared.config();
         if !Arc::ptr_eq(then, &config) {
-            // There is another answer to come.
+            // Another reply is still to come.
             return;
         }
         for (key, number, level) in levels {
@@ -115,10 +116,10 @@ impl Control {
             }
             session.ceiling = ceiling.max(level.unwrap_or(0));
             let trusted =
-                config.standing_of(peer.uid, &peer.groups) > crate::admission::Standing::Anybody;
+                config.trust_of(peer.uid, &peer.groups) > crate::admission::Trust::Anybody;
             for vcpu in &session.vcpus {
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
-                    scheduler.tell(Command::Ceiling(vcpu.slot, session.ceiling, trusted));
+                    scheduler.send(Command::Ceiling(vcpu.slot, session.ceiling, trusted));
                 }
             }
         }

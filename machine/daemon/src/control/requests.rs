@@ -1,5 +1,5 @@
-//! What a message means, and the answer. A page is accepted if its seals fix its length and forbid holes; threads and processes are
-//! looked at in `lookup.rs` and `checks.rs`.
+//! Messages and replies. A page is accepted if its seals fix its length and forbid holes; threads
+//! and processes are checked in `lookup.rs` and `checks.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,16 +12,16 @@ use upshift_board::layout::LOCAL_BYTES;
 use upshift_board::os::Mapping;
 use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, WireError};
 
-use crate::admission::{Load, Standing};
+use crate::admission::{Load, Trust};
 use crate::bounds::per_second;
 use crate::control::lookup::{Facts, Intent};
-use crate::control::names::Named;
+use crate::control::names::NamedThread;
 use crate::control::session::{Session, SessionThread, SessionVcpu};
-use crate::control::{Control, PATIENCE};
-use crate::cpu::{Charge, Command, Entry, Latch, Tally};
+use crate::control::{Control, RESTORE_TIMEOUT};
+use crate::cpu::{ClientThread, Command, Entry, Latch, Tally};
 use crate::status;
 
-/// Why a request is not done.
+/// The reason for which a request is refused.
 pub(super) struct Refusal(pub(super) Reason, pub(super) String);
 
 pub(super) type Outcome<T> = Result<T, Refusal>;
@@ -31,7 +31,7 @@ pub(super) fn refuse<T>(reason: Reason, text: impl Into<String>) -> Outcome<T> {
 }
 
 impl Control {
-    /// Reads a message and answers it. An error: the answer could not be sent.
+    /// Decodes a message and answers it. An error means that the reply could not be sent.
     pub(super) fn answer(&mut self, key: u64, message: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
         let request = match Request::decode(message) {
             Ok(request) => request,
@@ -99,7 +99,7 @@ impl Control {
         }
     }
 
-    /// Lets the process in whose facts are known, or not.
+    /// Registers the process whose facts are known, or refuses it.
     pub(super) fn register_known(
         &mut self,
         key: u64,
@@ -145,8 +145,8 @@ impl Control {
         header.generation.load(Relaxed)
     }
 
-    /// The most urgent level of a user, and its standing.
-    fn rights(&self, uid: u32, groups: &[u32]) -> Outcome<(u8, Standing)> {
+    /// Returns the most urgent level of a user, and the room that it may take from.
+    fn rights(&self, uid: u32, groups: &[u32]) -> Outcome<(u8, Trust)> {
         let config = self.shared.config();
         let Some(ceiling) = config.ceiling_of(uid, groups) else {
             return refuse(
@@ -154,10 +154,10 @@ impl Control {
                 format!("user {uid} may not register: a rule of the configuration denies it"),
             );
         };
-        Ok((ceiling, config.standing_of(uid, groups)))
+        Ok((ceiling, config.trust_of(uid, groups)))
     }
 
-    /// Checks what can be checked before the process is looked at, and makes room for it.
+    /// Does the checks that need no facts about the process, and reserves room for it.
     fn admit(
         &mut self,
         key: u64,
@@ -172,7 +172,7 @@ impl Control {
             return refuse(Reason::State, "registered already: leave first");
         }
         let user = connection.peer.user;
-        let (_, standing) = self.rights(connection.peer.uid, &connection.peer.groups)?;
+        let (_, trust) = self.rights(connection.peer.uid, &connection.peer.groups)?;
         let cpus: Vec<usize> = cpus.iter().map(|cpu| cpu as usize).collect();
         let threads = threads.len();
         let load = Load {
@@ -180,7 +180,7 @@ impl Control {
             cpus: &cpus,
         };
         let now = Instant::now();
-        if let Err(text) = self.admission.register(user, standing, load, now) {
+        if let Err(text) = self.admission.register(user, trust, load, now) {
             return refuse(Reason::Limit, text);
         }
         match self.check_page(&cpus, fds) {
@@ -226,7 +226,7 @@ impl Control {
         Ok(page)
     }
 
-    /// Checks everything else, then lets the process in: all or nothing.
+    /// Does all other checks, then registers the process: all or nothing.
     fn join(
         &mut self,
         key: u64,
@@ -239,11 +239,11 @@ impl Control {
         };
         let (pid, user) = (connection.peer.pid, connection.peer.user);
         let uid = connection.peer.uid;
-        let (ceiling, standing) = self.rights(uid, &connection.peer.groups)?;
+        let (ceiling, trust) = self.rights(uid, &connection.peer.groups)?;
         let machine = Arc::clone(&self.shared.machine);
         let threads = facts.threads?;
         self.forget_ended(&threads);
-        let charges = self.check_threads(key, (pid, user), threads, cpus)?;
+        let client_threads = self.check_threads(key, (pid, user), threads, cpus)?;
         let failed =
             |what: &'static str| move |error| Refusal(Reason::Failed, format!("{what}: {error}"));
         let made = cpus.iter().map(|_| machine.doorbell());
@@ -253,19 +253,19 @@ impl Control {
         for &cpu in cpus {
             self.scheduler(cpu).map_err(failed("no scheduler"))?;
         }
-        self.watch().map_err(failed("no canary"))?;
+        self.start_monitor().map_err(failed("no canary"))?;
         let copies = doorbells.iter().map(OwnedFd::try_clone);
         let copies: Vec<OwnedFd> = copies
             .collect::<Result<_, _>>()
             .map_err(failed("no descriptor"))?;
         let process = self.check_user((pid, uid), facts.process)?;
-        let Some(slot) = self.slots.take(cpus.len(), standing) else {
+        let Some(slot) = self.slots.take(cpus.len(), trust) else {
             return refuse(Reason::Limit, "no room for so many vCPUs on the board");
         };
-        // The configuration's word counts more than its own.
+        // The assigned level counts more than the ceiling of the user.
         let ceiling = ceiling.max(facts.level.unwrap_or(0));
         if let Some(assigner) = &self.assigner {
-            assigner.registered(pid, PATIENCE);
+            assigner.registered(pid, RESTORE_TIMEOUT);
         }
         let mut session = Session {
             number: self.next_session,
@@ -278,15 +278,15 @@ impl Control {
             joined: Instant::now(),
         };
         self.next_session = self.next_session.wrapping_add(1);
-        let mut by_vcpu: Vec<(Vec<SessionThread>, Vec<Charge>)> =
+        let mut by_vcpu: Vec<(Vec<SessionThread>, Vec<ClientThread>)> =
             cpus.iter().map(|_| Default::default()).collect();
-        for (thread, vcpu, charge) in charges {
+        for (thread, vcpu, client_thread) in client_threads {
             self.claimed.insert(thread.tid, key);
-            let (threads, charges) = &mut by_vcpu[usize::from(vcpu)];
+            let (threads, client_threads) = &mut by_vcpu[usize::from(vcpu)];
             threads.push(thread);
-            charges.push(charge);
+            client_threads.push(client_thread);
         }
-        for (index, ((cpu, (threads, charges)), doorbell)) in
+        for (index, ((cpu, (threads, client_threads)), doorbell)) in
             cpus.iter().copied().zip(by_vcpu).zip(copies).enumerate()
         {
             let tally = Arc::new(Tally::default());
@@ -301,21 +301,21 @@ impl Control {
                 pid,
                 uid,
                 user,
-                trusted: standing > Standing::Anybody,
+                trusted: trust > Trust::Anybody,
                 process: Arc::clone(&process),
-                bill: self.shared.quotas.bill(pid),
+                quota_usage: self.shared.quotas.usage(pid),
                 index,
                 slot: slot + index,
                 ceiling,
                 page: Arc::clone(&page),
                 doorbell,
-                charges,
+                threads: client_threads,
                 tally,
                 rings: per_second(rate, rate / 50, Instant::now()),
-                deaf_until: None,
+                ignored_until: None,
             };
             if let Some(scheduler) = self.schedulers.get(&cpu) {
-                scheduler.tell(Command::Join(Box::new(entry)));
+                scheduler.send(Command::Join(Box::new(entry)));
             }
         }
         Ok((session, doorbells))
@@ -330,7 +330,7 @@ impl Control {
     ) -> io::Result<()> {
         let limit = self.shared.config().limits.threads;
         let connection = self.connections.get(&key);
-        let refused = match connection.and_then(|it| it.session.as_ref()) {
+        let refused = match connection.and_then(|connection| connection.session.as_ref()) {
             None => refuse(Reason::State, "not registered: register first"),
             Some(session) if session.threads() + added.len() > limit => refuse(
                 Reason::Limit,
@@ -377,7 +377,7 @@ impl Control {
     fn change_threads(
         &mut self,
         key: u64,
-        added: Vec<(Named, io::Result<OwnedFd>)>,
+        added: Vec<(NamedThread, io::Result<OwnedFd>)>,
         removed: &[i32],
     ) -> Outcome<()> {
         let Some(connection) = self.connections.get(&key) else {
@@ -389,11 +389,11 @@ impl Control {
         let (pid, user) = (connection.peer.pid, connection.peer.user);
         let cpus: Vec<usize> = session.vcpus.iter().map(|vcpu| vcpu.cpu).collect();
         let config = self.shared.config();
-        let standing = config.standing_of(connection.peer.uid, &connection.peer.groups);
+        let trust = config.trust_of(connection.peer.uid, &connection.peer.groups);
         let count = added.len();
         self.forget_ended(&added);
-        let charges = self.check_threads(key, (pid, user), added, &cpus)?;
-        if let Err(text) = self.admission.add_threads(user, standing, count) {
+        let client_threads = self.check_threads(key, (pid, user), added, &cpus)?;
+        if let Err(text) = self.admission.add_threads(user, trust, count) {
             return refuse(Reason::Limit, text);
         }
         let mut gone = 0;
@@ -401,13 +401,13 @@ impl Control {
         let Some(session) = self
             .connections
             .get_mut(&key)
-            .and_then(|it| it.session.as_mut())
+            .and_then(|connection| connection.session.as_mut())
         else {
             return Ok(());
         };
         for &name in removed {
             for vcpu in &mut session.vcpus {
-                let Some(at) = vcpu.threads.iter().position(|it| it.name == name) else {
+                let Some(at) = vcpu.threads.iter().position(|thread| thread.name == name) else {
                     continue;
                 };
                 let tid = vcpu.threads.remove(at).tid;
@@ -415,29 +415,30 @@ impl Control {
                 gone += 1;
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                     let latch = Latch::default();
-                    scheduler.tell(Command::Gone(vcpu.slot, tid, latch.clone()));
+                    scheduler.send(Command::Gone(vcpu.slot, tid, latch.clone()));
                     latches.push(latch);
                 }
             }
         }
-        for (thread, vcpu, charge) in charges {
+        for (thread, vcpu, client_thread) in client_threads {
             let vcpu = &mut session.vcpus[usize::from(vcpu)];
             self.claimed.insert(thread.tid, key);
             vcpu.threads.push(thread);
             if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
-                scheduler.tell(Command::Born(vcpu.slot, charge));
+                scheduler.send(Command::Born(vcpu.slot, client_thread));
             }
         }
         self.admission.remove_threads(user, gone);
         for latch in latches {
-            latch.wait(PATIENCE);
+            latch.wait(RESTORE_TIMEOUT);
         }
         Ok(())
     }
 
     fn leave(&mut self, key: u64) -> Outcome<()> {
         let found = self.connections.get_mut(&key);
-        let Some((session, user)) = found.and_then(|it| Some((it.session.take()?, it.peer.user)))
+        let Some((session, user)) =
+            found.and_then(|connection| Some((connection.session.take()?, connection.peer.user)))
         else {
             return refuse(Reason::State, "not registered: nothing to leave");
         };
@@ -448,8 +449,8 @@ impl Control {
     fn census(&mut self, key: u64) -> io::Result<()> {
         if let Some(connection) = self.connections.get(&key) {
             let peer = &connection.peer;
-            let standing = self.shared.config().standing_of(peer.uid, &peer.groups);
-            if let Err(text) = self.admission.ask(peer.user, standing, Instant::now()) {
+            let trust = self.shared.config().trust_of(peer.uid, &peer.groups);
+            if let Err(text) = self.admission.take_census(peer.user, trust, Instant::now()) {
                 return self.send_refusal(key, Refusal(Reason::Limit, text));
             }
         }

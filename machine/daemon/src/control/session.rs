@@ -1,4 +1,5 @@
-//! One registration, as the control thread knows it. What changes all the time belongs to the schedulers.
+//! A registration, as the control thread knows it. State that changes with each decision belongs to
+//! the schedulers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use upshift_board::wire::Role;
 
 use crate::cpu::Tally;
 
-/// See the module.
+/// A registration; see the module.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) number: u32,
@@ -24,7 +25,7 @@ pub(crate) struct Session {
     pub(crate) joined: Instant,
 }
 
-/// One vCPU of it.
+/// A vCPU of a session.
 #[derive(Debug)]
 pub(crate) struct SessionVcpu {
     pub(crate) cpu: usize,
@@ -33,7 +34,7 @@ pub(crate) struct SessionVcpu {
     pub(crate) tally: Arc<Tally>,
 }
 
-/// One thread of that.
+/// A thread of a vCPU.
 #[derive(Debug)]
 pub(crate) struct SessionThread {
     pub(crate) tid: i32,
@@ -45,7 +46,7 @@ pub(crate) struct SessionThread {
 }
 
 impl Session {
-    /// How many threads it has.
+    /// Returns the number of threads.
     pub(crate) fn threads(&self) -> usize {
         self.vcpus.iter().map(|vcpu| vcpu.threads.len()).sum()
     }

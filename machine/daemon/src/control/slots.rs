@@ -1,14 +1,14 @@
-//! Words of the global page: which are free. A registration gets as many in a row as it has vCPUs.
+//! Free slots of the global page. A registration gets consecutive ones, one for each vCPU.
 
 use upshift_board::layout::SLOTS;
 
-use crate::admission::Standing;
+use crate::admission::Trust;
 
-/// See the module. O([`SLOTS`]) to take.
+/// The slots in use; see the module. O([`SLOTS`]) to take.
 #[derive(Debug)]
 pub(crate) struct Slots {
     taken: Vec<bool>,
-    /// How many are.
+    /// Number of slots in use.
     count: usize,
 }
 
@@ -20,9 +20,10 @@ impl Slots {
         }
     }
 
-    /// The first of `count` free ones in a row, if as many may be taken by one of this standing.
-    pub(crate) fn take(&mut self, count: usize, standing: Standing) -> Option<usize> {
-        if self.count + count > standing.of(SLOTS) {
+    /// Takes `count` free slots in a row and returns the first, unless the room of this user is
+    /// used up.
+    pub(crate) fn take(&mut self, count: usize, trust: Trust) -> Option<usize> {
+        if self.count + count > trust.capacity(SLOTS) {
             return None;
         }
         let mut free = 0;
@@ -51,18 +52,18 @@ mod tests {
     #[test]
     fn slots_are_taken_in_a_row_and_reused() {
         let mut slots = Slots::new();
-        assert_eq!(slots.take(4, Standing::Root), Some(0));
-        assert_eq!(slots.take(2, Standing::Root), Some(4));
+        assert_eq!(slots.take(4, Trust::Root), Some(0));
+        assert_eq!(slots.take(2, Trust::Root), Some(4));
         slots.free(0, 4);
-        assert_eq!(slots.take(5, Standing::Root), Some(6));
-        assert_eq!(slots.take(3, Standing::Root), Some(0));
-        assert_eq!(slots.take(1, Standing::Root), Some(3));
-        assert_eq!(slots.take(SLOTS, Standing::Root), None);
+        assert_eq!(slots.take(5, Trust::Root), Some(6));
+        assert_eq!(slots.take(3, Trust::Root), Some(0));
+        assert_eq!(slots.take(1, Trust::Root), Some(3));
+        assert_eq!(slots.take(SLOTS, Trust::Root), None);
         let rest = SLOTS - 11;
-        assert_eq!(slots.take(rest, Standing::Root), Some(11));
-        assert_eq!(slots.take(1, Standing::Root), None);
+        assert_eq!(slots.take(rest, Trust::Root), Some(11));
+        assert_eq!(slots.take(1, Trust::Root), None);
         slots.free(0, SLOTS / 8);
-        assert_eq!(slots.take(1, Standing::Anybody), None);
-        assert_eq!(slots.take(1, Standing::Root), Some(0));
+        assert_eq!(slots.take(1, Trust::Anybody), None);
+        assert_eq!(slots.take(1, Trust::Root), Some(0));
     }
 }

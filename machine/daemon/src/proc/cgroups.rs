@@ -1,19 +1,20 @@
-//! In which cgroups a process is, and how much of each path root vouches for.
+//! The cgroups of a process, and the part of each path that only root can have made.
 //!
-//! A user to whom a part of the tree is delegated makes directories in it by any name, so also one called `redis.service`, or like a
-//! container. A path is vouched for down to the first directory that is not root's.
+//! A user with a delegated part of the tree makes directories in it by any name, so also one called
+//! `redis.service`, or like that of a container. A path is trusted down to the first directory that
+//! root does not own.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use upshift_elevate::sys::read_at_once;
 
-/// One cgroup of a process.
+/// A cgroup of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cgroup {
     path: String,
-    /// Bytes of it that only root can have made.
-    vouched: usize,
+    /// Bytes of the path that only root can have made.
+    trusted: usize,
 }
 
 impl Cgroup {
@@ -21,47 +22,49 @@ impl Cgroup {
         &self.path
     }
 
-    pub(crate) fn vouched(&self) -> &str {
-        &self.path[..self.vouched]
+    pub(crate) fn trusted(&self) -> &str {
+        &self.path[..self.trusted]
     }
 
     #[cfg(test)]
     pub(crate) fn of_root(path: &str) -> Cgroup {
         Cgroup {
             path: path.to_string(),
-            vouched: path.len(),
+            trusted: path.len(),
         }
     }
 }
 
-/// Those of `/proc/PID/cgroup`, of all hierarchies.
+/// Parses the text of `/proc/PID/cgroup`, with all hierarchies.
 pub(crate) fn parse(groups: &str) -> Vec<Cgroup> {
     let mounts = read_at_once("/proc/self/mountinfo").unwrap_or_default();
-    let is_of_root = |path: &Path| std::fs::metadata(path).is_ok_and(|it| it.uid() == 0);
+    let is_of_root =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|metadata| metadata.uid() == 0);
     with_mounts(groups, &mounts, is_of_root)
 }
 
 fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -> Vec<Cgroup> {
-    let one = |line: &str| {
+    let cgroup = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
-        let vouched = match mount_of(mounts, controllers) {
-            Some((top, mount)) => vouched((&top, &mount), path, &is_of_root),
-            // No directory can be made in what is not mounted.
+        let trusted = match mount_of(mounts, controllers) {
+            Some((top, mount)) => trusted((&top, &mount), path, &is_of_root),
+            // In a hierarchy that is not mounted nobody can make directories.
             None => path.len(),
         };
         let path = path.to_string();
-        Some(Cgroup { path, vouched })
+        Some(Cgroup { path, trusted })
     };
-    groups.lines().filter_map(one).collect()
+    groups.lines().filter_map(cgroup).collect()
 }
 
-/// Bytes of `path`, of a hierarchy of which `top` and what is below it is mounted. Nothing of a path that leads elsewhere (from a cgroup namespace, to a
-/// process outside of it): its directories cannot be looked at.
-fn vouched((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -> bool) -> usize {
+/// Returns the trusted bytes of `path`, in a hierarchy of which `top` and the directories below it
+/// are mounted. A path that leads out of the mount (from a cgroup namespace, to a process outside
+/// of it) has none: its directories cannot be checked.
+fn trusted((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -> bool) -> usize {
     let top = top.trim_end_matches('/');
     let below = path.strip_prefix(top);
-    let Some(below) = below.filter(|it| it.is_empty() || it.starts_with('/')) else {
+    let Some(below) = below.filter(|below| below.is_empty() || below.starts_with('/')) else {
         return 0;
     };
     let mut directory = mount.to_path_buf();
@@ -76,14 +79,14 @@ fn vouched((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -
     length
 }
 
-/// Returns the mounted part of the hierarchy with these controllers, and its place; without
+/// Returns the mounted part of the hierarchy with these controllers, and its mount point; without
 /// controllers, of the second version.
 pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');
         let (kind, options) = (after.next()?, after.nth(1)?);
-        let has = |option: &str| options.split(',').any(|it| it == option);
+        let has = |option: &str| options.split(',').any(|found| found == option);
         let found = match controllers {
             "" => kind == "cgroup2",
             all => kind == "cgroup" && all.split(',').all(has),
@@ -98,16 +101,16 @@ pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathB
 mod tests {
     use super::*;
 
-    /// Seen from a cgroup namespace: paths and the top of a mount are relative to it.
+    /// Paths and the top of a mount are relative to the cgroup namespace.
     #[test]
-    fn a_path_out_of_the_namespace_is_vouched_for_where_it_can_be_looked_at() {
+    fn a_path_out_of_the_namespace_is_trusted_where_it_can_be_checked() {
         let mounts = "26 20 0:23 /../.. /host rw - cgroup2 cgroup2 rw\n";
         let is_of_root = |path: &Path| !path.starts_with("/host/user");
-        let vouched = |path: &str| {
+        let trusted = |path: &str| {
             let found = with_mounts(&format!("0::{path}\n"), mounts, is_of_root);
-            found[0].vouched().to_string()
+            found[0].trusted().to_string()
         };
-        for (path, so_far) in [
+        for (path, trusted) in [
             (
                 "/../../system.slice/redis.service",
                 "/../../system.slice/redis.service",
@@ -117,12 +120,12 @@ mod tests {
             ("/../..", "/../.."),
             ("/own", ""),
         ] {
-            assert_eq!(vouched(path), so_far, "{path}");
+            assert_eq!(trusted(path), trusted, "{path}");
         }
     }
 
     #[test]
-    fn a_path_is_vouched_for_as_far_as_its_directories_are_roots() {
+    fn a_path_is_trusted_as_far_as_root_owns_its_directories() {
         let mounts = "25 20 0:22 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
                       26 20 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
                       27 20 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
@@ -130,10 +133,10 @@ mod tests {
                       9:memory:/not/mounted\n0::/../x\n";
         let is_of_root = |path: &Path| !path.starts_with("/sys/fs/cgroup/cpu/a/u");
         let found = with_mounts(groups, mounts, is_of_root);
-        let vouched: Vec<&str> = found.iter().map(Cgroup::vouched).collect();
-        assert_eq!(vouched, ["/a", "/a/redis.service", "/not/mounted", ""]);
+        let trusted: Vec<&str> = found.iter().map(Cgroup::trusted).collect();
+        assert_eq!(trusted, ["/a", "/a/redis.service", "/not/mounted", ""]);
         assert_eq!(found[0].path(), "/a/u/x..y/redis.service");
-        assert_eq!(with_mounts("0::/\n", mounts, is_of_root)[0].vouched(), "/");
+        assert_eq!(with_mounts("0::/\n", mounts, is_of_root)[0].trusted(), "/");
         assert!(with_mounts("nonsense", mounts, is_of_root).is_empty());
     }
 }

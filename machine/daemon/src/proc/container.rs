@@ -1,41 +1,48 @@
-//! Containers, as far as they can be seen from outside: the id in the path of a cgroup, and what the container's engine has written about it.
+//! Containers as seen from outside: the id in the path of a cgroup, and the files of the
+//! container's engine.
 //!
-//! | engine | where the id stands | names and labels |
+//! | engine | path with the id | files with names, labels and annotations |
 //! |---|---|---|
 //! | Docker | `/docker/ID`, `docker-ID.scope` | `/var/lib/docker/containers/ID/config.v2.json` |
-//! | Podman, CRI-O | `libpod-ID.scope`, `crio-ID.scope` | `/var/lib/containers/storage/overlay-containers/containers.json`; annotations: `/run/containers/storage/overlay-containers/ID/userdata/config.json` |
-//! | Kubernetes on containerd | `cri-containerd-ID.scope`, `/kubepods/…/podUID/ID` | annotations: `/run/containerd/io.containerd.runtime.v2.task/*/ID/config.json` |
+//! | Podman, CRI-O | `libpod-ID.scope`, `crio-ID.scope` | `containers.json`, `ID/userdata/config.json` |
+//! | Kubernetes | `cri-containerd-ID.scope`, `/kubepods/…/podUID/ID` | `ID/config.json` |
 //!
-//! An id is 64 hexadecimal digits. Files that are missing, too long or not understood give no names and no labels.
+//! The files of Podman and CRI-O are below `/var/lib/containers/storage/overlay-containers` and
+//! `/run/containers/storage/overlay-containers`, those of Kubernetes on containerd below
+//! `/run/containerd/io.containerd.runtime.v2.task/*`.
+//!
+//! An id is 64 hexadecimal digits. Files that are missing, too long or invalid give no names and no
+//! labels.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// The longest file that is read.
-const LONGEST: u64 = 4 << 20;
+/// Bytes of a file that are read at most.
+const MAX_FILE: u64 = 4 << 20;
 
-/// The id of the innermost container in the path of a cgroup.
+/// Returns the id of the innermost container in the path of a cgroup.
 pub(crate) fn id(path: &str) -> Option<&str> {
     path.rsplit('/').find_map(|part| {
         let part = part.strip_suffix(".scope").unwrap_or(part);
         let last = part.rsplit(['-', ':']).next()?;
-        let is_id = last.len() == 64 && last.bytes().all(|it| it.is_ascii_hexdigit());
+        let is_id = last.len() == 64 && last.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_id.then_some(last)
     })
 }
 
-/// Names and labels of one container.
+/// Names and labels of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct About {
+pub(crate) struct ContainerInfo {
     pub(crate) names: Vec<String>,
     pub(crate) labels: Vec<(String, String)>,
 }
 
-/// What the engines whose files lie below `root` have written about the container `id`.
-pub(crate) fn about(root: &Path, id: &str) -> About {
-    let mut found = About::default();
+/// Returns the names and labels that engines with files below `root` have written about container
+/// `id`.
+pub(crate) fn info(root: &Path, id: &str) -> ContainerInfo {
+    let mut found = ContainerInfo::default();
     let docker = root.join(format!("var/lib/docker/containers/{id}/config.v2.json"));
     if let Some(file) = read(&docker) {
         found.name(&file["Name"]);
@@ -44,7 +51,7 @@ pub(crate) fn about(root: &Path, id: &str) -> About {
     let storage = root.join("var/lib/containers/storage/overlay-containers/containers.json");
     let all = read(&storage).unwrap_or_default();
     let of_storage = all.as_array().into_iter().flatten();
-    for container in of_storage.filter(|it| it["id"] == id) {
+    for container in of_storage.filter(|container| container["id"] == id) {
         let names = container["names"].as_array().into_iter().flatten();
         names.for_each(|name| found.name(name));
     }
@@ -59,24 +66,24 @@ pub(crate) fn about(root: &Path, id: &str) -> About {
     found
 }
 
-/// Where the runtime's configuration may lie.
+/// Returns the paths at which a runtime may store the configuration of container `id`.
 fn bundles(root: &Path, id: &str) -> Vec<PathBuf> {
     let podman = format!("run/containers/storage/overlay-containers/{id}/userdata/config.json");
     let mut all = vec![root.join(podman)];
     let tasks = root.join("run/containerd/io.containerd.runtime.v2.task");
     let namespaces = std::fs::read_dir(tasks).into_iter().flatten().flatten();
-    all.extend(namespaces.map(|it| it.path().join(id).join("config.json")));
+    all.extend(namespaces.map(|entry| entry.path().join(id).join("config.json")));
     all
 }
 
 fn read(path: &Path) -> Option<Value> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path).ok()?;
-    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    file.take(MAX_FILE).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-impl About {
+impl ContainerInfo {
     fn name(&mut self, value: &Value) {
         if let Some(name) = value.as_str() {
             self.names.push(name.trim_start_matches('/').to_string());
@@ -99,7 +106,7 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn ids_are_found_where_engines_put_them() {
+    fn ids_are_found_in_the_paths_of_engines() {
         for path in [
             format!("/docker/{ID}"),
             format!("/system.slice/docker-{ID}.scope"),
@@ -119,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_engines_have_written_is_found() {
+    fn names_and_labels_of_engines_are_found() {
         let root = std::env::temp_dir().join(format!("upshift-containers-{}", std::process::id()));
         let write = |path: String, text: &str| {
             let path = root.join(path);
@@ -138,11 +145,11 @@ mod tests {
             format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/config.json"),
             r#"{"annotations":{"io.kubernetes.cri.container-name":"redis","a":1}}"#,
         );
-        let found = about(&root, ID);
+        let found = info(&root, ID);
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(found.names, ["web", "pod", "redis"]);
         assert!(found.labels.contains(&("tier".into(), "front".into())));
         assert_eq!(found.labels.len(), 2);
-        assert_eq!(about(&root, ID), About::default());
+        assert_eq!(info(&root, ID), ContainerInfo::default());
     }
 }

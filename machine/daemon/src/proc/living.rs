@@ -1,17 +1,19 @@
-//! What `/proc` says of a process, also when its main thread has ended.
+//! Files of a process in `/proc`, even if its main thread has ended.
 //!
-//! Such a process lives on in its other threads, but `/proc/PID` tells of the main thread: that it has no memory, and in hierarchies of
-//! cgroups of the first version that it is in the root. So a thread that lives is asked.
+//! Such a process continues in its other threads, but `/proc/PID` describes the main thread: it has
+//! no memory, and in cgroup hierarchies of the first version it is in the root. So the files of a
+//! living thread are read instead.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use upshift_elevate::sys::read_at_once;
 
-/// Reads the file `name` of process `pid`, or, if its main thread has ended, that of a thread which lives. Of one that has ended as a whole, what is left.
+/// Reads the file `name` of process `pid`, or, if its main thread has ended, that of a living
+/// thread. If the whole process has ended, returns the text that is left.
 pub(crate) fn read(pid: i32, name: &str) -> io::Result<String> {
     let text = read_at_once(format!("/proc/{pid}/{name}"))?;
-    // Asked afterwards: what lives now lived when that was read.
+    // Checked afterwards: a thread that lives now lived while the file was read.
     if !has_ended(&PathBuf::from(format!("/proc/{pid}/task/{pid}")))? {
         return Ok(text);
     }
@@ -32,7 +34,7 @@ fn has_ended(thread: &Path) -> io::Result<bool> {
         Err(error) if is_gone(&error) => return Ok(true),
         stat => stat?,
     };
-    // Its name may hold anything, and ends at the last parenthesis.
+    // The name may contain anything, and ends at the last parenthesis.
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     Ok(state.is_some_and(|state| state.starts_with(['Z', 'X', 'x'])))
 }

@@ -1,20 +1,19 @@
-//! [`ProcReader`]: ordinary threads that run jobs which may wait, for elevated threads.
+//! [`ProcReader`]: ordinary threads that run jobs which may block, for elevated threads.
 //!
-//! A thread that looks up a file of a process which ends may loop in the kernel until another
-//! thread that is in the middle of the same has got on (`d_invalidate`); other files wait for
-//! their owner (`exec`, a lease), and so does closing a client's descriptor: a TCP connection
-//! lingers for minutes, a file system in user space is its user's. An elevated thread would
-//! stand there above the thread that it waits for. So elevated threads look up no path and close
-//! nothing of a client's: they send a job, and go on until its answer comes, or until it is too
-//! late for one.
+//! A thread that looks up a file of an ending process may loop in the kernel until another thread
+//! has finished the same lookup (`d_invalidate`). Other files wait for their owner (`exec`, a
+//! lease), and so does closing a client's descriptor: a TCP connection lingers for minutes, and a
+//! file system in user space depends on its user. An elevated thread would block the CPU of the
+//! thread that it waits for. So elevated threads look up no path and close no descriptor of a
+//! client: they send a job, and continue until its answer arrives or is too late.
 //!
 //! ```text
 //!   elevated ──job──▶ Stack, eventfd ──▶ reader (SCHED_OTHER) ──answer──▶ Answers ──▶ elevated
 //! ```
 //!
-//! Jobs that may wait for the same party share a [`Lane`], and only so many of a lane run at
-//! once: the processes of a user hold up the jobs of that user alone. An elevated thread waits
-//! neither for a reader nor for a lock that one may hold. A reader that begins a job starts
+//! Jobs that may wait for the same party share a [`JobClass`], and only a limited number of a class
+//! run at once: the processes of a user delay only the jobs of that user. An elevated thread waits
+//! neither for a reader nor for a lock that a reader may hold. A reader that begins a job starts
 //! another reader if none is left, up to [`THREADS`]; readers that are idle for a second end.
 
 use std::collections::{HashMap, VecDeque};
@@ -32,30 +31,30 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use super::stack::Stack;
 use crate::abort::AbortOnPanic;
 
-/// Readers that may run at once: all of the two wide lanes, and some for users.
+/// Most readers at once: enough for the two large classes, and some for users.
 const THREADS: usize = 96;
 
 /// Stack of a reader, bytes.
 const STACK: usize = 256 * 1024;
 
-/// A reader beside the first one that has been idle for so long ends.
+/// Time after which an idle reader ends, except the last one.
 const IDLE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// Slice of a reader, so that it waits for no other ordinary thread for long (Linux 6.12).
+/// Slice of a reader, so that it never waits long for other ordinary threads (Linux 6.12).
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Descriptors that may wait to be closed before nothing more is let in.
+/// Descriptors that may wait to be closed before new clients are refused.
 const CLOSING: usize = 1024;
 
 /// Jobs that may wait for the same party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Lane {
+pub(crate) enum JobClass {
     /// Files of the processes of a user that register.
     User(u32),
-    /// Files of the processes that rules are held against.
+    /// Files of the processes that are compared with rules.
     Rules,
     /// Closing descriptors of clients.
     Closing,
@@ -63,33 +62,33 @@ pub(crate) enum Lane {
     Own,
 }
 
-impl Lane {
+impl JobClass {
     /// Returns the number of jobs that may run at once.
-    fn width(self) -> usize {
+    fn limit(self) -> usize {
         match self {
-            Lane::User(_) => 2,
-            Lane::Rules => 16,
-            Lane::Closing => 64,
-            Lane::Own => THREADS,
+            JobClass::User(_) => 2,
+            JobClass::Rules => 16,
+            JobClass::Closing => 64,
+            JobClass::Own => THREADS,
         }
     }
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The handle of the readers. They outlive it until their jobs are done, so jobs hold nothing
-/// that has to end with the daemon.
+/// The handle of the readers. They outlive it until their jobs are done, so jobs hold nothing that
+/// must end with the daemon.
 #[derive(Debug)]
 pub(crate) struct ProcReader {
     readers: Arc<Readers>,
-    /// Descriptors that wait to be closed.
+    /// Number of descriptors that wait to be closed.
     closing: Arc<AtomicUsize>,
 }
 
 struct Readers {
-    /// Jobs as they come.
-    arrived: Stack<(Lane, Job)>,
-    /// Only readers lock it.
+    /// Jobs in the order of their arrival.
+    arrived: Stack<(JobClass, Job)>,
+    /// Locked by readers only.
     queue: Mutex<Queue>,
     /// Counts one for each job.
     eventfd: OwnedFd,
@@ -100,26 +99,30 @@ struct Readers {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Lane, Job)>,
-    running: HashMap<Lane, usize>,
+    jobs: VecDeque<(JobClass, Job)>,
+    running: HashMap<JobClass, usize>,
 }
 
 impl Queue {
-    /// Takes the oldest job whose lane has room.
-    fn next(&mut self) -> Option<(Lane, Job)> {
+    /// Takes the oldest job whose class has room.
+    fn next(&mut self) -> Option<(JobClass, Job)> {
         let running = &self.running;
-        let has_room = |lane: Lane| running.get(&lane).is_none_or(|&it| it < lane.width());
-        let at = self.jobs.iter().position(|(lane, _)| has_room(*lane))?;
-        let (lane, job) = self.jobs.remove(at)?;
-        *self.running.entry(lane).or_default() += 1;
-        Some((lane, job))
+        let has_room = |class: JobClass| {
+            running
+                .get(&class)
+                .is_none_or(|&count| count < class.limit())
+        };
+        let at = self.jobs.iter().position(|(class, _)| has_room(*class))?;
+        let (class, job) = self.jobs.remove(at)?;
+        *self.running.entry(class).or_default() += 1;
+        Some((class, job))
     }
 
-    fn is_done(&mut self, lane: Lane) {
-        if let Some(running) = self.running.get_mut(&lane) {
+    fn is_done(&mut self, class: JobClass) {
+        if let Some(running) = self.running.get_mut(&class) {
             *running -= 1;
             if *running == 0 {
-                self.running.remove(&lane);
+                self.running.remove(&class);
             }
         }
     }
@@ -154,23 +157,23 @@ impl ProcReader {
     }
 
     /// Has an ordinary thread run `job`, soon.
-    pub(crate) fn send(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
-        self.readers.arrived.put((lane, Box::new(job)));
+    pub(crate) fn send(&self, class: JobClass, job: impl FnOnce() + Send + 'static) {
+        self.readers.arrived.put((class, Box::new(job)));
         let _ = upshift_board::os::ring(self.readers.eventfd.as_fd());
     }
 
-    /// Has descriptors of a client closed.
+    /// Has the descriptors of a client closed.
     pub(crate) fn close(&self, all: Vec<OwnedFd>) {
         let count = all.len();
         self.closing.fetch_add(count, Relaxed);
         let closing = Arc::clone(&self.closing);
-        self.send(Lane::Closing, move || {
+        self.send(JobClass::Closing, move || {
             drop(all);
             closing.fetch_sub(count, Relaxed);
         });
     }
 
-    /// Whether so much waits to be closed that nothing more may come in.
+    /// Whether so many descriptors wait to be closed that new clients must wait.
     pub(crate) fn closes_too_much(&self) -> bool {
         self.closing.load(Relaxed) > CLOSING
     }
@@ -204,15 +207,15 @@ impl Readers {
             runtime: SLICE.as_nanos() as u64,
             ..SchedAttr::normal()
         };
-        // Without it, it is as late as other threads are.
+        // Without the slice the reader is as late as other threads.
         let _ = Kernel.sched_setattr(0, &attr);
         loop {
             let mut polled = [PollFd::new(&self.eventfd, PollFlags::IN)];
-            // The only one sleeps until a job comes.
+            // The last reader sleeps until a job comes.
             let others = self.threads.load(Acquire) > 1;
             let rung = rustix::event::poll(&mut polled, others.then_some(&IDLE));
             if self.ends.load(SeqCst) {
-                // The next one is to hear of it, too.
+                // The next reader must notice the end, too.
                 let _ = upshift_board::os::ring(self.eventfd.as_fd());
                 return;
             }
@@ -225,13 +228,13 @@ impl Readers {
                 continue;
             }
             let mut word = [0u8; 8];
-            // Another one was faster.
+            // Another reader was faster.
             let Ok(_) = rustix::io::read(&self.eventfd, &mut word) else {
                 continue;
             };
             let last = self.idle.fetch_sub(1, AcqRel) == 1;
             if last && self.threads.load(Acquire) < THREADS {
-                // Without it, the jobs that come meanwhile wait for this one.
+                // Without another reader, jobs that arrive meanwhile wait for this one.
                 let _ = self.add_thread();
             }
             self.work();
@@ -239,18 +242,18 @@ impl Readers {
         }
     }
 
-    /// Runs a job, and those that waited in its lane. Nothing else has counted the latter: the
-    /// reader that was woken for one found the lane full.
+    /// Runs a job, and then the jobs that waited in its class: the reader that was woken for one of
+    /// those found the class full.
     fn work(&self) {
         let mut queue = self.lock();
         queue.jobs.extend(self.arrived.take());
-        while let Some((lane, job)) = queue.next() {
+        while let Some((class, job)) = queue.next() {
             drop(queue);
             let abort = AbortOnPanic;
             job();
             std::mem::forget(abort);
             queue = self.lock();
-            queue.is_done(lane);
+            queue.is_done(class);
             queue.jobs.extend(self.arrived.take());
         }
     }
@@ -268,30 +271,32 @@ mod tests {
     use super::*;
 
     /// Sends jobs that wait until the sender is dropped.
-    fn hold_up(readers: &ProcReader, lane: Lane, jobs: usize) -> Sender<()> {
+    fn hold_up(readers: &ProcReader, class: JobClass, jobs: usize) -> Sender<()> {
         let (end, ended) = channel();
         let ended: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(ended));
         for _ in 0..jobs {
             let ended = Arc::clone(&ended);
-            readers.send(lane, move || assert!(ended.lock().unwrap().recv().is_err()));
+            readers.send(class, move || {
+                assert!(ended.lock().unwrap().recv().is_err())
+            });
         }
         end
     }
 
     #[test]
-    fn jobs_that_do_not_end_hold_up_no_other_lane_and_the_rest_of_theirs_until_they_end() {
+    fn jobs_that_block_delay_only_their_own_class() {
         let readers = ProcReader::start().unwrap();
         let answers = Arc::new(Answers::new().unwrap());
-        let ask = |lane, it: usize| {
+        let send = |class, value: usize| {
             let answers = Arc::clone(&answers);
-            readers.send(lane, move || answers.put(it));
+            readers.send(class, move || answers.put(value));
         };
-        let mallory = Lane::User(7);
-        let stuck = hold_up(&readers, mallory, mallory.width());
-        (0..10).for_each(|it| ask(mallory, 100 + it));
-        (0..100).for_each(|it| ask(Lane::User(8), it));
+        let blocked = JobClass::User(7);
+        let stuck = hold_up(&readers, blocked, blocked.limit());
+        (0..10).for_each(|value| send(blocked, 100 + value));
+        (0..100).for_each(|value| send(JobClass::User(8), value));
         let found = Mutex::new(Vec::new());
-        let have = |count: usize| {
+        let received = |count: usize| {
             upshift_testing::until("the answers", || {
                 let mut found = found.lock().unwrap();
                 found.extend(answers.take());
@@ -301,20 +306,20 @@ mod tests {
             found.sort_unstable();
             found
         };
-        assert_eq!(have(100), (0..100).collect::<Vec<_>>());
+        assert_eq!(received(100), (0..100).collect::<Vec<_>>());
         drop(stuck);
-        assert_eq!(have(110), (0..110).collect::<Vec<_>>());
+        assert_eq!(received(110), (0..110).collect::<Vec<_>>());
     }
 
     #[test]
-    fn readers_end_when_nothing_is_left_to_do() {
+    fn readers_end_when_no_job_is_left() {
         let readers = ProcReader::start().unwrap();
-        drop(hold_up(&readers, Lane::Rules, 100));
+        drop(hold_up(&readers, JobClass::Rules, 100));
         let all = Arc::clone(&readers.readers);
         upshift_testing::until("all but one have ended", || {
             all.threads.load(Acquire) == 1 && all.idle.load(Acquire) == 1
         });
         drop(readers);
-        upshift_testing::until("that has ended, too", || Arc::strong_count(&all) == 1);
+        upshift_testing::until("the last has ended, too", || Arc::strong_count(&all) == 1);
     }
 }

@@ -55,7 +55,7 @@ impl<T> Stack<T> {
             .compare_exchange_weak(next, node, Release, Relaxed)
         {
             next = now;
-            // SAFETY: the node is not in the stack yet, so it is this thread's.
+            // SAFETY: the node is not in the stack yet, so only this thread has it.
             unsafe { (*node).next = next };
         }
     }
@@ -65,7 +65,8 @@ impl<T> Stack<T> {
         let mut node = self.head.swap(null_mut(), Acquire);
         let mut all = Vec::new();
         while !node.is_null() {
-            // SAFETY: made by `put`, and out of the stack, of which one thread has taken it.
+            // SAFETY: the node was made by `put`, and this thread alone has taken it out of the
+            // stack.
             let taken = unsafe { Box::from_raw(node) };
             node = taken.next;
             all.push(taken.value);
@@ -123,12 +124,12 @@ mod tests {
         std::thread::scope(|scope| {
             for thread in 0..4u32 {
                 let stack = &stack;
-                scope.spawn(move || (0..1000u32).for_each(|it| stack.put((thread, it))));
+                scope.spawn(move || (0..1000u32).for_each(|value| stack.put((thread, value))));
             }
             let mut next = [0; 4];
             while next != [1000; 4] {
-                for (thread, it) in stack.take() {
-                    assert_eq!(it, next[thread as usize]);
+                for (thread, value) in stack.take() {
+                    assert_eq!(value, next[thread as usize]);
                     next[thread as usize] += 1;
                 }
             }

@@ -1,9 +1,11 @@
 //! The daemon's side of the global page.
 //!
-//! Mapped writable once, then sealed: from then on no process, the daemon included, can map it writable, write to it or change its
-//! length, whatever descriptor of it it holds. Processes get a descriptor opened for reading.
+//! Mapped writable once, then sealed: from then on no process, the daemon included, can map it
+//! writable, write to it or change its length, through any descriptor. Processes get a descriptor
+//! opened for reading.
 //!
-//! Each CPU's line and each slot have one writer, the scheduler thread of that CPU; the header is the control thread's.
+//! Each CPU's line and each slot have one writer, the scheduler of that CPU; the control thread
+//! writes the header.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use upshift_board::layout::{CPUS, GlobalPage, VERSION};
 use upshift_board::os::{Mapping, global_page};
 
-/// The page and the descriptor that is handed out.
+/// The page, and the descriptor for processes.
 #[derive(Debug)]
 pub(crate) struct Global {
     page: Mapping<GlobalPage>,
@@ -21,10 +23,11 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// `cpus`: all are numbered below.
+    /// Creates the page. CPUs have numbers below `cpus`.
     pub(crate) fn new(generation: u64, cpus: usize) -> io::Result<Global> {
         let (file, page) = global_page()?;
-        // Only the daemon can open it again for writing, or hang attributes on it, which would stay as long as the daemon does.
+        // Only the daemon can open the file again for writing, or add attributes to it, which would
+        // last as long as the daemon.
         rustix::fs::fchmod(&file, Mode::RUSR)?;
         let reopened = rustix::fs::open(
             format!("/proc/self/fd/{}", file.as_raw_fd()),
@@ -37,7 +40,7 @@ impl Global {
         header.cpus.store(cpus.min(CPUS) as u32, Relaxed);
         Ok(Global {
             page,
-            // Without /proc the first descriptor has to do: the seals hold for it, too.
+            // Without /proc the first descriptor is used: the seals apply to it, too.
             file: reopened.unwrap_or(file),
         })
     }

@@ -1,4 +1,4 @@
-//! Ranks: which process comes first on a CPU, and how its threads get there.
+//! Ranks: the order of processes on a CPU, and the elevation of their threads.
 
 pub(crate) mod cpu;
 pub(crate) mod global;

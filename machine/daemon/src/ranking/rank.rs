@@ -1,4 +1,4 @@
-//! The ranks of the vCPUs of one CPU: pure logic, without memory of the past and without system calls.
+//! The ranks of the vCPUs of one CPU: pure logic, without state and without system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -6,51 +6,56 @@
 //!  band                         1        1        0        0
 //! ```
 //!
-//! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep their own policies and
-//!   share what is left, with each other and with everything else on the machine. Each class above is elevated, one band
-//!   higher than the next. On a CPU with one class none is elevated.
-//! * Elevation takes from all programs on the CPU, registered or not. So a vCPU is elevated only if a vCPU of *another user* is less
-//!   urgent, unless its user is trusted with that: a process of one's own, less urgent for the purpose, makes no contest.
-//! * If the configuration gives *bystanders* (programs that are not registered) a level, they count as a class that is
-//!   always there: vCPUs more urgent than it are elevated, those at or below it are not.
-//! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing the order, whatever others do within
-//!   theirs: two neighbours that may both move share the levels between them.
+//! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep
+//!   their own policies and share the remaining time with each other and with all other programs.
+//!   Each class above is elevated, one band higher than the next. On a CPU with one class no vCPU
+//!   is elevated.
+//! * Elevation takes time from all programs on the CPU, registered or not. So a vCPU is elevated
+//!   only if a vCPU of *another user* is less urgent, unless its user is trusted: a user cannot
+//!   create a contest with a less urgent process of its own.
+//! * If the configuration gives *bystanders* (programs that are not registered) a level, they count
+//!   as a class that is always present: vCPUs more urgent than it are elevated, those at or below
+//!   it are not.
+//! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing
+//!   the order, whatever the others do within theirs: two neighbours that may both move share the
+//!   levels between them.
 //!
-//! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are counted first.
+//! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are
+//! counted first.
 
 use upshift_board::{NOTHING, Standing};
 
-/// Bands above 0; more classes than that share the highest.
+/// Number of bands above 0; further classes share the highest.
 pub const BANDS: u8 = 16;
 
-/// One vCPU as the ranking sees it, after ceilings.
+/// A vCPU to be ranked, after ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entrant {
-    /// By which it is ranked; [`NOTHING`]: absent.
+    /// Level by which it is ranked; [`NOTHING`]: absent.
     pub potential: u8,
-    /// What it could run now; [`NOTHING`]: it sleeps.
+    /// Level of its runnable work; [`NOTHING`]: it sleeps.
     pub runnable: u8,
-    /// Of which user it is.
+    /// Its user.
     pub user: u32,
     /// Whether it is elevated above programs of its own user, too.
     pub trusted: bool,
 }
 
-/// What there is on one CPU, by level.
-struct Field {
-    /// Bit L: at least one has potential L.
+/// Summary of the vCPUs of one CPU, by level.
+struct Summary {
+    /// Bit L: at least one vCPU has potential L.
     present: u64,
-    /// Bit L: two or more have.
+    /// Bit L: two or more vCPUs have.
     crowded: u64,
-    /// The most urgent level that could run now.
+    /// The most urgent runnable level.
     best: u8,
     entrants: usize,
     bystanders: Option<u8>,
-    /// By level: the users of the vCPUs that are less urgent.
+    /// For each level, the users of the vCPUs that are less urgent.
     below: [Users; NOTHING as usize],
 }
 
-/// Users of some vCPUs, as far as it matters.
+/// Users of some vCPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     None,
@@ -70,15 +75,15 @@ impl Users {
     fn has_other_than(self, user: u32) -> bool {
         match self {
             Users::None => false,
-            Users::One(one) => one != user,
+            Users::One(only) => only != user,
             Users::Several => true,
         }
     }
 }
 
-/// Standing of each entrant, in their order.
+/// Computes the standing of each entrant, in their order.
 pub fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
-    let mut field = Field {
+    let mut summary = Summary {
         present: 0,
         crowded: 0,
         best: NOTHING,
@@ -86,30 +91,33 @@ pub fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<St
         bystanders,
         below: [Users::None; NOTHING as usize],
     };
-    let mut users = field.below;
+    let mut users = summary.below;
     for entrant in entrants {
         if let Some(users) = users.get_mut(usize::from(entrant.potential)) {
             *users = users.and(Users::One(entrant.user));
         }
     }
     for level in (1..users.len()).rev() {
-        field.below[level - 1] = field.below[level].and(users[level]);
+        summary.below[level - 1] = summary.below[level].and(users[level]);
     }
     let potentials = entrants.iter().map(|entrant| entrant.potential);
-    for level in potentials.chain(bystanders).filter(|&it| it < NOTHING) {
-        field.crowded |= field.present & 1 << level;
-        field.present |= 1 << level;
+    for level in potentials
+        .chain(bystanders)
+        .filter(|&level| level < NOTHING)
+    {
+        summary.crowded |= summary.present & 1 << level;
+        summary.present |= 1 << level;
     }
-    field.best = entrants
+    summary.best = entrants
         .iter()
-        .map(|it| it.runnable)
+        .map(|entrant| entrant.runnable)
         .min()
         .unwrap_or(NOTHING);
     standings.clear();
-    standings.extend(entrants.iter().map(|entrant| field.standing(entrant)));
+    standings.extend(entrants.iter().map(|entrant| summary.standing(entrant)));
 }
 
-impl Field {
+impl Summary {
     fn standing(&self, own: &Entrant) -> Standing {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
@@ -151,24 +159,27 @@ impl Field {
         }
     }
 
-    /// Whether what is at this level rings for every change, or never changes.
+    /// Whether the vCPUs of this level ring for every change, or never change.
     fn is_fixed(&self, level: u8) -> bool {
         self.crowded & 1 << level != 0 || self.bystanders == Some(level)
     }
 
-    /// The last of the levels between these neighbours that is left to the more urgent one, `other`, seen from `own`, which may move.
+    /// Returns the last level between two neighbours that is left to the more urgent one, `other`,
+    /// for `own`, which may move.
     fn last_of(&self, other: u8, own: u8) -> u8 {
-        match self.is_fixed(other) {
-            true => other,
-            false => (other + own - 1) / 2,
+        if self.is_fixed(other) {
+            other
+        } else {
+            (other + own - 1) / 2
         }
     }
 
-    /// The same, seen from the more urgent one.
+    /// The same, for the more urgent one.
     fn last_before(&self, own: u8, other: u8) -> u8 {
-        match self.is_fixed(other) {
-            true => other - 1,
-            false => (own + other - 1) / 2,
+        if self.is_fixed(other) {
+            other - 1
+        } else {
+            (own + other - 1) / 2
         }
     }
 
@@ -177,12 +188,12 @@ impl Field {
         own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
     }
 
-    /// How many classes lie below `level`, bystanders included, within [`BANDS`].
+    /// Returns the number of classes below `level`, bystanders included, at most [`BANDS`].
     fn band(&self, level: u8) -> u8 {
         let below = self.present & !(1u64 << level | ((1u64 << level) - 1));
         let classes = match self.bystanders {
             Some(bystanders) if level >= bystanders => 0,
-            // Those at or below the bystanders are one class with them.
+            // vCPUs at or below the bystanders are in one class with them.
             Some(bystanders) => (below & ((1 << bystanders) - 1)).count_ones() + 1,
             None => below.count_ones(),
         };
@@ -190,7 +201,8 @@ impl Field {
     }
 }
 
-/// The entrant to run: of the most urgent runnable ones that which comes first from `turn` on, cyclically.
+/// Returns the entrant to run: of the most urgent runnable ones the first from `turn` on,
+/// cyclically.
 pub fn winner(entrants: &[Entrant], turn: usize) -> Option<usize> {
     let best = entrants.iter().map(|entrant| entrant.runnable).min()?;
     if best >= NOTHING {
@@ -216,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Of a user who is not trusted.
+    /// Creates an entrant of a user who is not trusted.
     fn of(user: u32, level: u8) -> Entrant {
         Entrant {
             user,
@@ -240,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_alone_is_left_alone() {
+    fn a_vcpu_that_is_alone_never_rings() {
         assert_eq!(ranked(&[awake(0)], None), [Standing::ALONE]);
         assert_eq!(ranked(&[asleep(NOTHING)], None), [Standing::ALONE]);
     }
@@ -249,10 +261,13 @@ mod tests {
     fn the_more_urgent_is_elevated_and_the_other_keeps_its_policy() {
         let standings = ranked(&[awake(2), awake(40)], None);
         assert_eq!(
-            standings.iter().map(|it| it.band).collect::<Vec<_>>(),
+            standings
+                .iter()
+                .map(|standing| standing.band)
+                .collect::<Vec<_>>(),
             [1, 0]
         );
-        // They share the levels between them, or both could move without a word, past each other.
+        // They share the levels between them, or both could move past each other without a ring.
         assert_eq!((standings[0].rise, standings[0].fall), (0, 20));
         assert_eq!((standings[1].rise, standings[1].fall), (21, NOTHING));
         let standings = ranked(&[awake(2), awake(40), awake(40)], None);
@@ -270,18 +285,21 @@ mod tests {
     #[test]
     fn equals_share_a_band_and_ring_for_every_change() {
         let standings = ranked(&[awake(7), awake(7)], None);
-        for it in standings {
-            assert_eq!((it.band, it.rise, it.fall), (0, 7, 7));
+        for standing in standings {
+            assert_eq!((standing.band, standing.rise, standing.fall), (0, 7, 7));
         }
         let standings = ranked(&[awake(7), awake(7), awake(50)], None);
         assert_eq!((standings[0].band, standings[1].band), (1, 1));
     }
 
     #[test]
-    fn no_process_rises_by_a_contest_with_itself() {
+    fn no_user_is_elevated_by_a_contest_with_itself() {
         let bands = |entrants: &[Entrant]| {
             let standings = ranked(entrants, None);
-            standings.iter().map(|it| it.band).collect::<Vec<_>>()
+            standings
+                .iter()
+                .map(|standing| standing.band)
+                .collect::<Vec<_>>()
         };
         assert_eq!(bands(&[of(7, 40), of(7, 63)]), [0, 0]);
         assert_eq!(bands(&[of(7, 40), of(8, 63)]), [1, 0]);
@@ -303,13 +321,16 @@ mod tests {
         assert_eq!((standings[0].band, standings[0].fall), (1, 31));
         let standings = ranked(&[awake(40), awake(2), awake(50)], Some(32));
         assert_eq!(
-            standings.iter().map(|it| it.band).collect::<Vec<_>>(),
+            standings
+                .iter()
+                .map(|standing| standing.band)
+                .collect::<Vec<_>>(),
             [0, 1, 0]
         );
     }
 
     #[test]
-    fn the_absent_ring_when_they_appear_among_others() {
+    fn an_absent_vcpu_rings_when_it_appears_among_others() {
         let standings = ranked(&[asleep(NOTHING), awake(40)], None);
         assert!(standings[0].wants_ring(63) && !standings[0].wants_ring(NOTHING));
         assert_eq!(
@@ -336,12 +357,12 @@ mod tests {
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
-    /// The same, of three users who are not trusted.
+    /// Creates entrants of three users who are not trusted.
     fn of_another() -> impl Strategy<Value = Entrant> {
-        (entrant(), 0..3u32).prop_map(|(it, user)| Entrant {
+        (entrant(), 0..3u32).prop_map(|(entrant, user)| Entrant {
             user,
             trusted: false,
-            ..it
+            ..entrant
         })
     }
 
@@ -358,23 +379,24 @@ mod tests {
                         prop_assert_eq!(x.band, y.band);
                     }
                     if a.potential < b.potential && b.potential < NOTHING {
-                        // Strictly more urgent means a strictly higher band, unless neither may be elevated or both are at the top.
+                        // A more urgent level has a higher band, unless neither may be elevated or
+                        // both are at the top.
                         let exempt = bystanders.is_some_and(|level| a.potential >= level) || x.band == BANDS;
                         prop_assert!(x.band > y.band || exempt);
                     }
                 }
             }
             if bystanders.is_none() {
-                let least = entrants.iter().map(|it| it.potential).filter(|&it| it < NOTHING).max();
-                for (it, standing) in entrants.iter().zip(&standings) {
-                    prop_assert!(Some(it.potential) != least || standing.band == 0);
+                let least = entrants.iter().map(|entrant| entrant.potential).filter(|&level| level < NOTHING).max();
+                for (entrant, standing) in entrants.iter().zip(&standings) {
+                    prop_assert!(Some(entrant.potential) != least || standing.band == 0);
                 }
             }
         }
 
-        /// The same for any number of moves of any of them.
+        /// The same for any number of moves of several vCPUs.
         #[test]
-        fn all_that_stay_within_their_thresholds_change_no_other(
+        fn vcpus_that_stay_within_their_thresholds_change_no_other(
             mut entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),
             bystanders in prop::option::of(0u8..64),
             moves in prop::collection::vec((any::<prop::sample::Index>(), 0..64u8), 1..40),
@@ -392,7 +414,7 @@ mod tests {
             }
         }
 
-        /// The promise behind the thresholds: within them, no band changes.
+        /// Within the thresholds, no band changes.
         #[test]
         fn a_process_that_stays_within_its_thresholds_changes_no_other(
             entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),

@@ -1,15 +1,17 @@
-//! [`Roster`]: every thread of a client that is recorded with the elevator, on all CPUs, so that all of them can be demoted at
-//! once, whatever their schedulers do meanwhile.
+//! [`Roster`]: every thread of a client that is recorded with the elevator, on all CPUs, so that
+//! all of them can be demoted at once, independently of their schedulers.
 //!
 //! ```text
-//!   scheduler of a CPU:  set SCHED_FIFO ─▶ look whether it is suspended ─▶ if so, take that back
-//!   canary's watch:      suspend ─▶ set SCHED_OTHER
+//!   scheduler of a CPU:  set SCHED_FIFO ─▶ read whether it is suspended ─▶ if so, demote it
+//!   canaries' monitor:   suspend ─▶ set SCHED_OTHER
 //! ```
 //!
-//! Both orders are sequentially consistent, so a suspended thread ends in SCHED_OTHER whichever comes first. A thread leaves the
-//! roster before it is given back, under the lock under which it is demoted, so nothing is done to what is no longer held.
+//! Both orders are sequentially consistent, so a suspended thread ends in SCHED_OTHER whichever
+//! comes first. A thread leaves the roster before it is restored, under the lock under which it is
+//! demoted, so a restored thread is never demoted.
 //!
-//! What demotes threads without the schedulers counts an *epoch*: they place their threads again when it changes.
+//! Demotions by others than the schedulers count an *epoch*: the schedulers then move their threads
+//! again.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -24,10 +26,10 @@ use upshift_elevate::{Class, Elevated, Policy, Priority};
 
 use crate::machine::Machine;
 
-/// In place of a CPU: a thread that may run on several.
+/// CPU of a thread that may run on several.
 pub(crate) const EVERYWHERE: usize = usize::MAX;
 
-/// Process and user of a thread, and where it runs.
+/// Process, user and CPU of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) pid: i32,
@@ -35,40 +37,40 @@ pub(crate) struct Owner {
     pub(crate) cpu: usize,
 }
 
-/// One recorded thread.
+/// A recorded thread.
 #[derive(Debug)]
 pub(crate) struct Hold {
     number: u64,
     pub(crate) owner: Owner,
     guard: Elevated,
-    /// Its record of CPU time, as soon as that is open.
+    /// Its record of CPU time, once that is open.
     clock: OnceLock<Arc<OwnedFd>>,
-    /// Whether its scheduler wants it in SCHED_FIFO.
+    /// Set while its scheduler wants it in SCHED_FIFO.
     raised: AtomicBool,
     suspended: AtomicBool,
 }
 
 impl Hold {
-    /// The guard, for everything but SCHED_FIFO.
+    /// Returns the guard, for other classes than SCHED_FIFO.
     pub(crate) fn guard(&self) -> &Elevated {
         self.raised.store(false, Relaxed);
         &self.guard
     }
 
-    /// Moves it to SCHED_FIFO at `priority`; `false`: it is suspended, and in SCHED_OTHER.
+    /// Moves it to SCHED_FIFO at `priority`; `false` if it is suspended, and stays in SCHED_OTHER.
     pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
         self.raise_by(|guard| guard.set(priority))
     }
 
-    /// As [`Hold::raise`], by what `how` does.
+    /// Does [`Hold::raise`] by `set`.
     pub(crate) fn raise_by(
         &self,
-        how: impl FnOnce(&Elevated) -> io::Result<()>,
+        set: impl FnOnce(&Elevated) -> io::Result<()>,
     ) -> io::Result<bool> {
         if self.suspended.load(SeqCst) {
             return Ok(false);
         }
-        how(&self.guard)?;
+        set(&self.guard)?;
         self.raised.store(true, SeqCst);
         if self.suspended.load(SeqCst) {
             self.guard.set_fair()?;
@@ -77,8 +79,8 @@ impl Hold {
         Ok(true)
     }
 
-    /// Puts it behind the other threads of `priority`, at which it is: a thread that is raised is
-    /// the last of its priority. The rest is as with [`Hold::raise`].
+    /// Puts it behind the other threads of its `priority`: a thread that is raised is the last of
+    /// its priority. The rest is as with [`Hold::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);
@@ -96,31 +98,31 @@ impl Hold {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
 
-    /// Returns whether it is to be up, and the kernel has it in SCHED_FIFO: other programs may
-    /// have changed its policy. One system call.
+    /// Whether it is raised, and the kernel has it in SCHED_FIFO: other programs may have changed
+    /// its policy. One system call.
     pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
         let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
         self.is_up() && matches!(policy(), Ok(Class::Fifo(_)))
     }
 
-    /// ns of CPU so far; `None` if it has ended, or that is not known yet.
+    /// Returns its CPU time, ns; `None` if it has ended, or that is unknown yet.
     pub(crate) fn cpu_time(&self, machine: &dyn Machine) -> Option<u64> {
         machine.cpu_time(self.clock.get()?.as_fd()).ok()
     }
 
-    /// Its record of CPU time, which was not there when it was taken in.
-    pub(crate) fn give_clock(&self, clock: OwnedFd) {
+    /// Sets its record of CPU time, which was not open yet when it was added.
+    pub(crate) fn set_clock(&self, clock: OwnedFd) {
         let _ = self.clock.set(Arc::new(clock));
     }
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct State {
     holds: HashMap<u64, Arc<Hold>>,
     resting: Resting,
 }
 
-/// CPUs on which threads are suspended, those that come meanwhile included.
+/// CPUs on which threads are suspended, including threads that are added meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Resting {
     pub(crate) cpus: HashSet<usize>,
@@ -133,23 +135,23 @@ impl Resting {
     }
 }
 
-/// See the module.
+/// The roster; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
-    held: Mutex<Held>,
+    state: Mutex<State>,
     next: AtomicU64,
     count: AtomicUsize,
     epoch: AtomicU64,
-    /// Woken when the first thread comes.
-    watch: OnceLock<Thread>,
+    /// The monitor, which is woken when the first thread is added.
+    monitor: OnceLock<Thread>,
 }
 
 impl Roster {
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a thread in.
+    /// Adds a thread.
     pub(crate) fn add(
         &self,
         guard: Elevated,
@@ -164,27 +166,27 @@ impl Roster {
             raised: AtomicBool::new(false),
             suspended: AtomicBool::new(false),
         });
-        let mut held = self.lock();
-        if held.resting.covers(&hold) {
+        let mut state = self.lock();
+        if state.resting.covers(&hold) {
             hold.suspended.store(true, SeqCst);
         }
-        held.holds.insert(hold.number, Arc::clone(&hold));
-        let first = held.holds.len() == 1;
-        self.count.store(held.holds.len(), SeqCst);
-        drop(held);
-        if first && let Some(watch) = self.watch.get() {
-            watch.unpark();
+        state.holds.insert(hold.number, Arc::clone(&hold));
+        let first = state.holds.len() == 1;
+        self.count.store(state.holds.len(), SeqCst);
+        drop(state);
+        if first && let Some(monitor) = self.monitor.get() {
+            monitor.unpark();
         }
         hold
     }
 
-    /// Gives a thread back. Whether it has ended its record of CPU time says, not a call that fails.
+    /// Restores a thread. Its record of CPU time decides whether it has ended, not a failed call.
     pub(crate) fn remove(&self, hold: &Hold, machine: &dyn Machine) {
-        let mut held = self.lock();
-        held.holds.remove(&hold.number);
-        self.count.store(held.holds.len(), SeqCst);
-        drop(held);
-        // If that fails the elevator goes on trying, and the guardian does it in the end.
+        let mut state = self.lock();
+        state.holds.remove(&hold.number);
+        self.count.store(state.holds.len(), SeqCst);
+        drop(state);
+        // If that fails, the elevator tries again, and finally the guardian.
         let _ = match hold.cpu_time(machine) {
             Some(_) => hold.guard.restore_living(),
             None => hold.guard.restore(),
@@ -195,46 +197,46 @@ impl Roster {
         self.count.load(SeqCst) == 0
     }
 
-    /// The calling thread is woken when the roster is no longer empty.
-    pub(crate) fn is_watched_by_this_thread(&self) {
-        let _ = self.watch.set(std::thread::current());
+    /// Has the calling thread woken when the roster is no longer empty.
+    pub(crate) fn set_monitor_to_this_thread(&self) {
+        let _ = self.monitor.set(std::thread::current());
     }
 
-    /// Changes when threads were moved by something else than the schedulers.
+    /// Returns a number that changes when others than the schedulers have moved threads.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }
 
-    /// Those for which `which` holds.
-    pub(crate) fn holds(&self, which: impl Fn(&Hold) -> bool) -> Vec<Arc<Hold>> {
-        let held = self.lock();
-        let chosen = held.holds.values().filter(|hold| which(hold));
+    /// Returns the holds for which `predicate` is true.
+    pub(crate) fn holds(&self, predicate: impl Fn(&Hold) -> bool) -> Vec<Arc<Hold>> {
+        let state = self.lock();
+        let chosen = state.holds.values().filter(|hold| predicate(hold));
         chosen.map(Arc::clone).collect()
     }
 
-    /// Whether `which` holds for any of them.
-    pub(crate) fn any(&self, which: impl Fn(&Hold) -> bool) -> bool {
-        self.lock().holds.values().any(|hold| which(hold))
+    /// Whether `predicate` is true for any hold.
+    pub(crate) fn any(&self, predicate: impl Fn(&Hold) -> bool) -> bool {
+        self.lock().holds.values().any(|hold| predicate(hold))
     }
 
-    /// Demotes the threads that `resting` covers, and those that come there, until this is
-    /// called again; the others may rise.
+    /// Demotes the threads that `resting` covers, and those that are added there, until the next
+    /// call; other threads may be raised.
     pub(crate) fn rest(&self, resting: Resting) {
-        let mut held = self.lock();
-        held.resting = resting;
-        for hold in held.holds.values() {
-            let rests = held.resting.covers(hold);
+        let mut state = self.lock();
+        state.resting = resting;
+        for hold in state.holds.values() {
+            let rests = state.resting.covers(hold);
             if hold.suspended.swap(rests, SeqCst) != rests && rests {
-                // It has ended, or there is nothing to demote.
+                // The thread has ended, or is not elevated.
                 let _ = hold.guard.set_fair();
             }
         }
-        drop(held);
-        self.stir();
+        drop(state);
+        self.bump_epoch();
     }
 
-    /// Has the schedulers place all threads again; those that are suspended stay so.
-    pub(crate) fn stir(&self) {
+    /// Has the schedulers move all threads again; suspended ones stay so.
+    pub(crate) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, SeqCst);
     }
 }
@@ -247,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_the_kernel_has_as_ordinary_is_not_elevated() {
+    fn a_thread_that_is_ordinary_for_the_kernel_is_not_elevated() {
         let guard = Elevator::new().unwrap().hold(current_tid()).unwrap();
         let owner = Owner {
             pid: 1,
@@ -255,7 +257,7 @@ mod tests {
             cpu: EVERYWHERE,
         };
         let hold = Roster::default().add(guard, owner, None);
-        // Raised, and given SCHED_OTHER by another program at once.
+        // The thread is raised, and another program gives it SCHED_OTHER at once.
         assert!(hold.raise_by(|_| Ok(())).unwrap());
         assert!(hold.is_up());
         assert!(!hold.is_elevated(&Kernel));

@@ -1,53 +1,57 @@
-//! Scheduling domains of assigned processes: the CPUs that share a last-level cache, a NUMA node where caches are not described, all CPUs
-//! where neither is.
+//! Scheduling domains of assigned processes: the CPUs that share a last-level cache, a NUMA node
+//! where caches are not described, or all CPUs.
 //!
-//! A process that is not pinned moves about within its domain. The kernel runs the most urgent thread on each CPU of it; what the daemon
-//! keeps by domain is what ordinary programs are owed. All assigned processes of a domain are counted together, in a common period of
-//! [`TURN`]: if they may have kept one CPU for most of it, they leave the domain at the beginning of the next one (a *breath*). So
-//! processes within their budgets, one after the other, and processes that fork without end, leave ordinary programs their share of
-//! every CPU.
+//! A process that is not pinned moves within its domain, and the kernel runs the most urgent thread
+//! on each CPU of it. The debt to ordinary programs is counted by domain: the CPU time of all
+//! assigned processes of a domain is added up, in a common period of [`TURN`]. If they may have
+//! occupied one CPU for most of it, they leave the domain at the beginning of the next one (a
+//! *pause*). So several processes within their budgets, or processes that fork without end, leave
+//! ordinary programs their share of every CPU.
 //!
-//! A breath is `bystander_percent` of the period for ordinary programs, and twice that for each process that steps aside but may be in a
-//! group of its own: in SCHED_IDLE a thread is the last of its session or cgroup only, so each of these has its part of a breath, and a
-//! group that has just joined more than that (measured: beside four, ordinary programs have two fifths of an equal part). So what
-//! is real-time has 85 % of a CPU at most, which the kernel's throttling (95 %) does not meet.
+//! A pause is `bystander_percent` of the period for ordinary programs, and twice that for each
+//! paused process that may be in a group of its own: SCHED_IDLE is relative to a session or cgroup,
+//! so each of these has its part of a pause, and a group that has just joined has more than that.
+//! So real-time threads have 85 % of a CPU at most, which is below the kernel's throttling (95 %).
 
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Sys};
 
-/// What a process has used counts for so many periods: some that compute have to wait for others for a whole one.
-pub(super) const LATELY: u32 = 4;
+/// Periods for which the usage of a process counts: some computing processes have to wait for
+/// others for a whole one.
+pub(super) const RECENT_TURNS: u32 = 4;
 
-/// The common period: so short that two of them, in the first of which it is not yet seen, are less than the canary waits.
+/// The common period: two of them, of which the first may pass unnoticed, are shorter than the
+/// silence that a canary tolerates.
 pub(super) const TURN: Duration = Duration::from_millis(25);
 
-/// See the module.
+/// The domains of the machine; see the module.
 #[derive(Debug)]
 pub(super) struct Domains {
     all: Vec<Domain>,
-    /// When this period began.
+    /// Beginning of the present period.
     began: Instant,
 }
 
 #[derive(Debug)]
 struct Domain {
     cpus: CpuSet,
-    /// What its processes have used in this period while they were elevated.
+    /// CPU time of its processes in this period while they were elevated.
     used: Duration,
-    /// For each of its CPUs, how many processes compute there, each in equal parts on those it runs on.
+    /// For each of its CPUs, the number of processes that compute there; a process counts in equal
+    /// parts on all its CPUs.
     crowds: Vec<f32>,
-    /// Until when they leave it to others.
-    breath_until: Option<Instant>,
+    /// Time until which its processes pause.
+    pause_until: Option<Instant>,
 }
 
 impl Domains {
-    /// Those of this machine. Reads some files of `/sys` for each CPU.
+    /// Detects the domains of this machine. Reads some files of `/sys` for each CPU.
     pub(super) fn of(sys: &dyn Sys, online: &[usize], now: Instant) -> Domains {
         let mut lists: Vec<Vec<usize>> = Vec::new();
         for &cpu in online {
             if !lists.iter().any(|list| list.contains(&cpu)) {
-                lists.push(around(sys, cpu).unwrap_or_else(|| online.to_vec()));
+                lists.push(cpus_around(sys, cpu).unwrap_or_else(|| online.to_vec()));
             }
         }
         Domains {
@@ -56,14 +60,14 @@ impl Domains {
         }
     }
 
-    /// How many CPUs of one domain a process has that may run on `cpus`: of that in which it has most.
+    /// Returns the largest number of CPUs of one domain that a process on `cpus` may use.
     pub(super) fn width(&self, cpus: &CpuSet) -> u32 {
-        let widths = self.all.iter().map(|it| common(&it.cpus, cpus));
+        let widths = self.all.iter().map(|domain| common(&domain.cpus, cpus));
         widths.max().unwrap_or(0).max(1)
     }
 
-    /// A process that runs on `cpus` has used so much of this period while it was elevated, and so many threads of it compute. It counts in
-    /// every domain it runs in.
+    /// Charges a process that runs on `cpus` with its elevated CPU time of this period; `threads`
+    /// of its threads compute. It counts in every domain that it may run in.
     pub(super) fn charge(&mut self, cpus: &CpuSet, urgent: Duration, threads: usize) {
         for domain in &mut self.all {
             let common = domain.cpus.and(cpus);
@@ -79,33 +83,37 @@ impl Domains {
         }
     }
 
-    /// When the period ends.
+    /// Returns the end of the period.
     pub(super) fn due(&self) -> Instant {
         self.began + TURN
     }
 
-    /// The end of a period: decides which domains take a breath in the next one, for `percent` for ordinary programs. The daemon itself has
-    /// worked for `own`, on any CPU: what it takes from a CPU nothing ordinary has, either.
+    /// Ends a period: decides which domains pause in the next one, for `percent` of the time for
+    /// ordinary programs. `own` is the work of the daemon itself, on any CPU: ordinary programs did
+    /// not have that either.
     pub(super) fn turn(&mut self, percent: u32, own: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;
         for domain in &mut self.all {
-            // Something above that may be a CPU on which nothing ordinary has run.
+            // A CPU may have run elevated threads alone for most of the period.
             let crowded = !domain.used.is_zero() && (domain.used + own) * 20 >= period * 17;
             let crowd = domain.crowds.iter().fold(1.0f32, |a, b| a.max(b.ceil()));
-            let breath = TURN
+            let pause = TURN
                 .mul_f32(percent as f32 / 100.0 * (1.0 + 2.0 * crowd))
                 .min(TURN / 2);
-            domain.breath_until = crowded.then_some(now + breath);
+            domain.pause_until = crowded.then_some(now + pause);
             domain.used = Duration::ZERO;
             domain.crowds.fill(0.0);
         }
     }
 
-    /// Until when a process that may run on `cpus` leaves them to others; `None`: it need not.
-    pub(super) fn breath(&self, cpus: &CpuSet, now: Instant) -> Option<Instant> {
-        let here = self.all.iter().filter(|it| common(&it.cpus, cpus) > 0);
-        let ends = here.filter_map(|it| it.breath_until);
+    /// Returns the time until which a process on `cpus` pauses; `None` if it need not.
+    pub(super) fn pause_end(&self, cpus: &CpuSet, now: Instant) -> Option<Instant> {
+        let here = self
+            .all
+            .iter()
+            .filter(|domain| common(&domain.cpus, cpus) > 0);
+        let ends = here.filter_map(|domain| domain.pause_until);
         ends.filter(|&end| now < end).max()
     }
 }
@@ -116,13 +124,13 @@ impl Domain {
             cpus: set(cpus),
             used: Duration::ZERO,
             crowds: vec![0.0; cpus.len()],
-            breath_until: None,
+            pause_until: None,
         }
     }
 }
 
-/// The CPUs that share the last level of their caches with `cpu`, or its node.
-fn around(sys: &dyn Sys, cpu: usize) -> Option<Vec<usize>> {
+/// Returns the CPUs that share the last-level cache with `cpu`, or its NUMA node.
+fn cpus_around(sys: &dyn Sys, cpu: usize) -> Option<Vec<usize>> {
     let cache = (0..8).rev().find_map(|index| {
         let directory = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}");
         let level: u32 = sys
@@ -131,7 +139,7 @@ fn around(sys: &dyn Sys, cpu: usize) -> Option<Vec<usize>> {
             .trim()
             .parse()
             .ok()?;
-        // Where the last level described is the core's own, it says nothing of the machine.
+        // A last described level below 3 is the core's own, and does not describe the machine.
         let list = sys
             .read_file(&format!("{directory}/shared_cpu_list"))
             .ok()?;
@@ -164,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_domain_that_may_have_no_cpu_for_others_takes_a_breath() {
+    fn a_domain_that_may_have_no_cpu_for_others_pauses() {
         let began = Instant::now();
         let mut domains = Domains {
             all: vec![Domain::new(&[0, 1, 2, 3]), Domain::new(&[4, 5])],
@@ -180,23 +188,24 @@ mod tests {
         domains.charge(&left, ms(11), 1);
         domains.charge(&right, ms(15), 1);
         domains.turn(5, Duration::ZERO, now);
-        // For two that step aside and for ordinary programs: five parts.
+        // Two that pause and ordinary programs: five parts.
         let end = now + TURN / 4;
-        assert_eq!(domains.breath(&left, now), Some(end));
-        assert_eq!(domains.breath(&right, now), None);
-        assert_eq!(domains.breath(&CpuSet::all(), now), Some(end));
-        assert_eq!(domains.breath(&left, end), None);
-        // The next period begins with nothing used; what was used without being elevated takes nothing from others.
+        assert_eq!(domains.pause_end(&left, now), Some(end));
+        assert_eq!(domains.pause_end(&right, now), None);
+        assert_eq!(domains.pause_end(&CpuSet::all(), now), Some(end));
+        assert_eq!(domains.pause_end(&left, end), None);
+        // The next period begins without usage; usage of threads that are not elevated takes no
+        // time from others.
         now = domains.due();
         domains.charge(&left, ms(20), 1);
         domains.turn(5, Duration::ZERO, now);
-        assert_eq!(domains.breath(&CpuSet::all(), now), None);
-        // What the daemon itself works counts, beside what they use.
+        assert_eq!(domains.pause_end(&CpuSet::all(), now), None);
+        // The work of the daemon itself counts, too.
         now = domains.due();
         domains.charge(&left, ms(20), 1);
         domains.turn(5, ms(2), now);
-        assert!(domains.breath(&left, now).is_some());
-        assert_eq!(domains.breath(&right, now), None);
+        assert!(domains.pause_end(&left, now).is_some());
+        assert_eq!(domains.pause_end(&right, now), None);
     }
 
     #[test]

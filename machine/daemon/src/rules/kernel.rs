@@ -4,12 +4,12 @@
 //! |---|---|---|
 //! | SCHED_FIFO has no slices | always | threads that compute take turns: `process/turns.rs` |
 //! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer breaths: `domain.rs` |
-//! | RLIMIT_RTTIME kills a thread that computes | 2.6.25 | ordinary: [`tell_time_limit`] |
-//! | a cgroup without real-time time refuses SCHED_FIFO | 2.6.25 | ordinary: [`tell_refusal`] |
+//! | RLIMIT_RTTIME kills a thread that computes | 2.6.25 | stays ordinary: [`report_time_limit`] |
+//! | a cgroup without real-time time refuses SCHED_FIFO | 2.6.25 | stays ordinary: [`report_refusal`] |
 //! | quotas of cgroups do not hold real-time threads | 2.6.32 | charged here: `bounds/quota.rs` |
-//! | moves between cgroups are not reported | always | a look at all, each `SWEEP` |
-//! | events are lost when their reader is late | 2.6.15 | a look at all, a second later |
-//! | `/proc/PID` is empty without its main thread | always | a thread is asked: `proc/living.rs` |
+//! | moves between cgroups are not reported | always | a sweep, each `SWEEP` |
+//! | events are lost when their reader is late | 2.6.15 | a sweep, a second later |
+//! | `/proc/PID` is empty without its main thread | always | another thread is read: `proc/living.rs` |
 //! | a lookup in `/proc` may wait for any thread | always (6.18) | readers: `proc/reader.rs` |
 //! | numbers of threads are used again | always | recorded, then proved: `process.rs` |
 
@@ -17,17 +17,18 @@ use std::io;
 
 use crate::shared::Shared;
 
-/// Says that a process stays ordinary because of its RLIMIT_RTTIME.
-pub(super) fn tell_time_limit(shared: &Shared, pid: i32, us: u64) {
-    shared.complain("time limit", || {
+/// Reports that a process stays ordinary because of its RLIMIT_RTTIME.
+pub(super) fn report_time_limit(shared: &Shared, pid: i32, us: u64) {
+    shared.warn("time limit", || {
         format!("process {pid} stays ordinary, though a rule fits: its RLIMIT_RTTIME would kill it after {us} us in SCHED_FIFO (systemd: LimitRTTIME)")
     });
 }
 
-/// Says that a process stays ordinary because its cgroup has no real-time time, if `error` says so.
-pub(super) fn tell_refusal(shared: &Shared, pid: i32, error: &io::Error) {
+/// Reports that a process stays ordinary because its cgroup has no real-time time, if `error` means
+/// that.
+pub(super) fn report_refusal(shared: &Shared, pid: i32, error: &io::Error) {
     if error.raw_os_error() == Some(libc::EPERM) {
-        shared.complain("refused", || {
+        shared.warn("refused", || {
             format!("process {pid} stays ordinary, though a rule fits: the kernel refuses SCHED_FIFO. Its cgroup has no real-time time (see /proc/{pid}/cgroup; `cpu.rt_runtime_us` of the controller cpu, or RT_GROUP_SCHED with cgroup v2)")
         });
     }

@@ -1,9 +1,8 @@
-//! Facts about processes for the thread of the rules, which opens no file of others itself
+//! Facts about processes for the thread of the rules, which opens no file of other processes itself
 //! (`proc/reader.rs`).
 //!
-//! A look is a job for one process. A process that changes while it is looked at is looked at
-//! again. Of those that are only found when everything is looked through, no more are asked for
-//! at a time than half of [`ASKED`].
+//! A lookup is a job for one process. A process that changes meanwhile is looked up again.
+//! Processes of a sweep take half of [`MAX_LOOKUPS`] at most.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -16,67 +15,67 @@ use upshift_elevate::sys::time_limit;
 
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::proc::reader::Lane;
+use crate::proc::reader::JobClass;
 use crate::proc::stack::Answers;
-use crate::rules::process::Heritage;
+use crate::rules::process::Inheritance;
 use crate::rules::rule::{Assign, Traits};
 use crate::shared::Shared;
 
-/// Processes that are asked for at once.
-const ASKED: usize = 1024;
+/// Most lookups at once.
+const MAX_LOOKUPS: usize = 1024;
 
 /// An answer of a reader.
 pub(super) enum Found {
     /// A process.
-    Look(Box<Look>),
+    Lookup(Box<Lookup>),
     /// All processes at that time.
     All(Vec<i32>, Instant),
     /// Records of CPU time, by process and thread.
     Clocks(Vec<(i32, Tid, OwnedFd)>),
 }
 
-/// One process, as it was.
-pub(super) struct Look {
+/// The facts about a process at one time.
+pub(super) struct Lookup {
     pub(super) pid: i32,
     pub(super) began: Instant,
-    /// The rule that it fits, if any, and the user that answers for it.
+    /// The rule that it fits, if any, and the accountable user.
     pub(super) rule: Option<(Assign, u32)>,
     /// Its parent process.
     pub(super) parent: i32,
-    /// Its RLIMIT_RTTIME, in us.
+    /// Its RLIMIT_RTTIME, µs.
     pub(super) limit: Option<u64>,
     pub(super) tids: HashSet<Tid>,
     pidfd: Option<OwnedFd>,
 }
 
-impl Look {
-    fn at(pid: i32, machine: &dyn Machine, config: &Config) -> Look {
-        let mut look = Look {
+impl Lookup {
+    fn at(pid: i32, machine: &dyn Machine, config: &Config) -> Lookup {
+        let mut lookup = Lookup {
             pid,
             began: Instant::now(),
             rule: None,
             parent: 0,
             limit: None,
             tids: HashSet::new(),
-            // First: what is the same process afterwards was the same all the time.
+            // Opened first: if it still names the process afterwards, all facts are of one process.
             pidfd: machine.pidfd(pid).ok(),
         };
-        let traits = look.pidfd.as_ref().and_then(|_| Traits::of(pid));
-        let Some(traits) = traits else { return look };
+        let traits = lookup.pidfd.as_ref().and_then(|_| Traits::of(pid));
+        let Some(traits) = traits else { return lookup };
         let Some(rule) = config.assign.iter().find(|rule| rule.fits(&traits)) else {
-            return look;
+            return lookup;
         };
         let Ok(limit) = time_limit(pid) else {
-            return look;
+            return lookup;
         };
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
         let names = tasks.into_iter().flatten().flatten();
         let tids = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        look.tids = tids.collect();
-        look.limit = limit;
-        look.parent = traits.parent;
-        look.rule = Some((rule.clone(), config.person(traits.user)));
-        look
+        lookup.tids = tids.collect();
+        lookup.limit = limit;
+        lookup.parent = traits.parent;
+        lookup.rule = Some((rule.clone(), config.accountable_user(traits.user)));
+        lookup
     }
 
     /// Whether the process has not ended since.
@@ -89,18 +88,18 @@ impl Look {
     }
 }
 
-/// A process that is being looked at.
+/// A process with a lookup under way.
 struct Asked {
-    heritage: Option<Heritage>,
-    /// Time of its last change: a look that began before is out of date.
+    inheritance: Option<Inheritance>,
+    /// Time of its last change: a lookup that began earlier is out of date.
     changed: Instant,
 }
 
-/// Looks that are under way.
-pub(super) struct Looks {
+/// The lookups under way.
+pub(super) struct Lookups {
     pub(super) answers: Arc<Answers<Found>>,
     asked: HashMap<i32, Asked>,
-    /// Processes that are to be looked at when there is room.
+    /// Processes that are looked up when there is room.
     left: Vec<i32>,
     /// Set while a reader lists all processes.
     lists: bool,
@@ -110,9 +109,9 @@ pub(super) struct Looks {
     opens: bool,
 }
 
-impl Looks {
-    pub(super) fn new() -> std::io::Result<Looks> {
-        Ok(Looks {
+impl Lookups {
+    pub(super) fn new() -> std::io::Result<Lookups> {
+        Ok(Lookups {
             answers: Arc::new(Answers::new()?),
             asked: HashMap::new(),
             left: Vec::new(),
@@ -122,51 +121,57 @@ impl Looks {
         })
     }
 
-    /// Returns the heritage of a child of `pid`, if `pid` itself is only being looked at.
-    pub(super) fn heritage_of(&self, pid: i32) -> Option<Heritage> {
-        self.asked.get(&pid)?.heritage.clone()
+    /// Returns the inheritance for a child of `pid`, if `pid` itself is still being looked up.
+    pub(super) fn inheritance_of(&self, pid: i32) -> Option<Inheritance> {
+        self.asked.get(&pid)?.inheritance.clone()
     }
 
-    /// Has a process looked at that was born, with its heritage, or has changed. Returns whether
+    /// Lookups up a process that was born, with its inheritance, or has changed. Returns whether
     /// there is room.
     #[must_use]
     pub(super) fn ask(
         &mut self,
         pid: i32,
-        born: Option<Option<Heritage>>,
+        born: Option<Option<Inheritance>>,
         shared: &Shared,
     ) -> bool {
         let changed = Instant::now();
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = changed;
-            if let Some(heritage) = born {
-                asked.heritage = heritage;
+            if let Some(inheritance) = born {
+                asked.inheritance = inheritance;
             }
             return true;
         }
-        if self.asked.len() >= ASKED {
+        if self.asked.len() >= MAX_LOOKUPS {
             return false;
         }
-        let heritage = born.flatten();
-        self.asked.insert(pid, Asked { heritage, changed });
-        self.look(pid, shared);
+        let inheritance = born.flatten();
+        self.asked.insert(
+            pid,
+            Asked {
+                inheritance,
+                changed,
+            },
+        );
+        self.lookup(pid, shared);
         true
     }
 
-    /// Notes that a process has changed: if it is being looked at, it is looked at again.
+    /// Notes that a process has changed: a lookup under way is repeated.
     pub(super) fn has_changed(&mut self, pid: i32) {
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = Instant::now();
         }
     }
 
-    /// Has all processes looked at.
+    /// Lists all processes, in order to lookup them up.
     pub(super) fn ask_for_all(&mut self, shared: &Shared) {
         if std::mem::replace(&mut self.lists, true) {
             return;
         }
         let answers = Arc::clone(&self.answers);
-        shared.reader.send(Lane::Rules, move || {
+        shared.reader.send(JobClass::Rules, move || {
             let began = Instant::now();
             let own = std::process::id() as i32;
             let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -177,7 +182,7 @@ impl Looks {
     }
 
     /// Takes the list of all processes.
-    pub(super) fn have_all(&mut self, pids: Vec<i32>) {
+    pub(super) fn take_list(&mut self, pids: Vec<i32>) {
         self.lists = false;
         self.left = pids;
     }
@@ -188,35 +193,35 @@ impl Looks {
             .extend(tids.into_iter().map(|tid| (pid, tid)));
     }
 
-    /// Notes that records of CPU time have come.
-    pub(super) fn have_clocks(&mut self) {
+    /// Notes that records of CPU time have arrived.
+    pub(super) fn clocks_opened(&mut self) {
         self.opens = false;
     }
 
-    /// Takes a look that has come back, and returns the heritage of its process. A process that has
-    /// changed since is looked at again.
-    pub(super) fn have(&mut self, look: &Look, shared: &Shared) -> Option<Heritage> {
-        let asked = self.asked.get(&look.pid)?;
-        if look.began < asked.changed {
-            self.look(look.pid, shared);
-            return self.heritage_of(look.pid);
+    /// Ends a lookup, and returns the inheritance of its process. A process that has changed since
+    /// is looked up again.
+    pub(super) fn finish(&mut self, lookup: &Lookup, shared: &Shared) -> Option<Inheritance> {
+        let asked = self.asked.get(&lookup.pid)?;
+        if lookup.began < asked.changed {
+            self.lookup(lookup.pid, shared);
+            return self.inheritance_of(lookup.pid);
         }
-        self.asked.remove(&look.pid)?.heritage
+        self.asked.remove(&lookup.pid)?.inheritance
     }
 
-    /// Asks for more of the processes and records that are left.
-    pub(super) fn go_on(&mut self, shared: &Shared) {
-        while self.asked.len() < ASKED / 2
+    /// Starts lookups of processes and records that are left.
+    pub(super) fn resume(&mut self, shared: &Shared) {
+        while self.asked.len() < MAX_LOOKUPS / 2
             && let Some(pid) = self.left.pop()
         {
-            // There is room.
+            // The condition of the loop leaves room.
             let _ = self.ask(pid, None, shared);
         }
         if !self.opens && !self.clockless.is_empty() {
             self.opens = true;
             let threads = std::mem::take(&mut self.clockless);
             let (machine, answers) = (Arc::clone(&shared.machine), Arc::clone(&self.answers));
-            shared.reader.send(Lane::Rules, move || {
+            shared.reader.send(JobClass::Rules, move || {
                 let open = |(pid, tid)| Some((pid, tid, machine.thread_clock(pid, tid).ok()?));
                 let clocks = threads.into_iter().filter_map(open).collect();
                 answers.put(Found::Clocks(clocks));
@@ -224,12 +229,12 @@ impl Looks {
         }
     }
 
-    fn look(&self, pid: i32, shared: &Shared) {
+    fn lookup(&self, pid: i32, shared: &Shared) {
         let (machine, config) = (Arc::clone(&shared.machine), shared.config());
         let answers = Arc::clone(&self.answers);
-        shared.reader.send(Lane::Rules, move || {
-            let look = Box::new(Look::at(pid, machine.as_ref(), &config));
-            answers.put(Found::Look(look));
+        shared.reader.send(JobClass::Rules, move || {
+            let lookup = Box::new(Lookup::at(pid, machine.as_ref(), &config));
+            answers.put(Found::Lookup(lookup));
         });
     }
 }

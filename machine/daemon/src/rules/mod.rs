@@ -1,28 +1,29 @@
-//! `[[assign]]`: programs as they are, at a level that the configuration gives them.
+//! `[[assign]]`: programs that do not register, at a level that the configuration gives them.
 //!
-//! All threads of an assigned process run in SCHED_FIFO, below everything registered that is
-//! elevated and above ordinary programs, the more urgent the higher, on all CPUs that they may
-//! use: the kernel runs the most urgent on each. A process that was forked by a process under
-//! the same rule is a step below it, so that the work that a server forks off never delays the
-//! server. A process is urgent within its *budget*, for all threads together, in each
-//! [`PERIOD`]; having used it, it is ordinary for as long as brings that to its share. All
-//! processes of a *domain* together leave ordinary programs their part (`domain.rs`), none is
-//! elevated beyond the CPU quota of its cgroup, and the canary bounds the rest.
+//! All threads of an assigned process run in SCHED_FIFO, below every elevated thread of a
+//! registered process and above ordinary programs, by level, on all CPUs that they may use: the
+//! kernel runs the most urgent on each. A process that was forked by a process under the same rule
+//! is a step below it, so that forked work never delays a server. A process is urgent within its
+//! *budget*, for all threads together, in each [`PERIOD`]; having used it, it is ordinary until
+//! that matches its share. All processes of a *domain* together leave ordinary programs their part
+//! (`domain.rs`), none is elevated beyond the CPU quota of its cgroup, and the canaries bound the
+//! rest.
 //!
 //! ```text
-//!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn      registers itself: its threads are the schedulers' then, and its
+//!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn
 //!      ▲                       ▲  │└─────budget used────▲             ceiling is at most the rule's level
-//!      │                       └──▼ breath of the domain: SCHED_IDLE
-//!      └──── fits none, registers
+//!      │                       └──▼ pause of the domain: SCHED_IDLE
+//!      └──── fits none, registers: its threads are the schedulers' then,
+//!                                  and its ceiling is at most the rule's level
 //! ```
 //!
-//! What starts later is heard of from the kernel (`upshift_elevate::events`); everything is looked through at the start, when events were lost, and
-//! each [`SWEEP`], because nothing tells that a process was moved to another cgroup.
+//! The kernel reports new processes (`upshift_elevate::events`). All processes are swept at the
+//! start, after lost events, and each [`SWEEP`], because moves to another cgroup are not reported.
 //!
-//! Readers look processes up and hold them against the rules (`lookup.rs`). The rest is one
-//! thread, at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an
-//! event, or until the first moment at which a budget can be used up: a process that sleeps
-//! costs one read of its CPU time each period.
+//! Readers lookup processes up and compare them with the rules (`lookup.rs`). The rest is one thread,
+//! at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or
+//! until the first moment at which a budget can be used up: a process that sleeps costs one read of
+//! its CPU time each period.
 
 mod domain;
 mod kernel;
@@ -48,43 +49,45 @@ use domain::Domains;
 use process::{Process, SLICE};
 pub use rule::{Assign, Bound, Fitting};
 
-use lookup::{Found, Look, Looks};
+use lookup::{Found, Lookup, Lookups};
 
-/// Budgets and shares are for so long: half of what the canary allows, so that a process at its budget never looks like one that keeps the CPU.
+/// Period of budgets and shares: half of the silence that a canary tolerates, so that a process at
+/// its budget never lookups like one that occupies the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
-/// How often all processes are looked through, though nothing was heard; without events, or after a loss, tenfold.
+/// Time between sweeps of all processes; a tenth of it without events, or after a loss.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Threads of all assigned programs: half of what can be recorded; the other half is for those that register.
+/// Threads of all assigned programs: half of the elevator's capacity; the other half is for
+/// registered processes.
 const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
-/// What the control thread has to say.
+/// A message of the control thread.
 #[derive(Debug)]
 enum Message {
-    /// It has registered: answer when none of its threads is held.
+    /// The process has registered; the latch opens when none of its threads is held.
     Registered(i32, Latch),
-    /// It has not any more.
+    /// The process has left.
     Left(i32),
     /// The rules have changed.
     Reconsider,
     Stop,
 }
 
-/// The thread's handle. Dropping it ends it, and gives everything back.
+/// The thread's handle. Dropping it ends the thread, and restores all threads.
 #[derive(Debug)]
 pub(crate) struct Assigner {
-    post: Arc<Post>,
+    mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Post {
+struct Mailbox {
     messages: Mutex<Vec<Message>>,
     eventfd: OwnedFd,
 }
 
-impl Post {
+impl Mailbox {
     fn put(&self, message: Message) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.push(message);
@@ -93,7 +96,7 @@ impl Post {
 }
 
 impl Assigner {
-    /// Starts the thread, if there is anything to do for it. `registered`: the process of each session there is.
+    /// Starts the thread, if there is any rule. `registered`: the process of each session.
     ///
     /// # Errors
     /// No threads or descriptors are left.
@@ -105,23 +108,23 @@ impl Assigner {
             return Ok(None);
         }
         if !shared.enforcing() {
-            // With `cooperative = true` the remarks on the configuration say it.
+            // With `cooperative = true` the remarks on the configuration report it.
             if !shared.config().cooperative {
-                shared.complain("assign", || {
+                shared.warn("assign", || {
                     "no program is assigned a level: that takes elevating, and this daemon is cooperative"
                         .to_string()
                 });
             }
             return Ok(None);
         }
-        let post = Arc::new(Post {
+        let mailbox = Arc::new(Mailbox {
             messages: Mutex::default(),
             eventfd: upshift_board::os::doorbell()?,
         });
         let events = Events::subscribe(Interest::All);
         if let Err(error) = &events {
-            shared.complain("events", || {
-                format!("the kernel does not tell of new processes ({error}): they are looked for each second. It takes CAP_NET_ADMIN and the machine's network namespace")
+            shared.warn("events", || {
+                format!("the kernel does not report new processes ({error}): all are swept each second. It takes CAP_NET_ADMIN and the machine's network namespace")
             });
         }
         let mut times: HashMap<i32, u32> = HashMap::new();
@@ -129,7 +132,7 @@ impl Assigner {
         let now = Instant::now();
         let work = Work {
             shared: Arc::clone(shared),
-            post: Arc::clone(&post),
+            mailbox: Arc::clone(&mailbox),
             events: events.ok(),
             processes: HashMap::new(),
             turns: None,
@@ -137,7 +140,7 @@ impl Assigner {
             domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
             registered: times,
             sweep: now,
-            looks: Looks::new()?,
+            lookups: Lookups::new()?,
             arrived: VecDeque::new(),
             budget: WorkBudget::new(now),
         };
@@ -149,31 +152,32 @@ impl Assigner {
                 std::mem::forget(abort);
             })?;
         Ok(Some(Assigner {
-            post,
+            mailbox,
             thread: Some(thread),
         }))
     }
 
-    /// The process has registered; returns when its threads are free, or after `patience`.
-    pub(crate) fn registered(&self, pid: i32, patience: Duration) {
+    /// Notes that the process has registered. Returns when its threads are released, or after
+    /// `timeout`.
+    pub(crate) fn registered(&self, pid: i32, timeout: Duration) {
         let latch = Latch::default();
-        self.post.put(Message::Registered(pid, latch.clone()));
-        latch.wait(patience);
+        self.mailbox.put(Message::Registered(pid, latch.clone()));
+        latch.wait(timeout);
     }
 
-    /// Holds everything against the rules as they are now.
+    /// Compares all processes with the new rules.
     pub(crate) fn reconsider(&self) {
-        self.post.put(Message::Reconsider);
+        self.mailbox.put(Message::Reconsider);
     }
 
     pub(crate) fn left(&self, pid: i32) {
-        self.post.put(Message::Left(pid));
+        self.mailbox.put(Message::Left(pid));
     }
 }
 
 impl Drop for Assigner {
     fn drop(&mut self) {
-        self.post.put(Message::Stop);
+        self.mailbox.put(Message::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -182,20 +186,20 @@ impl Drop for Assigner {
 
 struct Work {
     shared: Arc<Shared>,
-    post: Arc<Post>,
+    mailbox: Arc<Mailbox>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
-    /// When threads of one priority that compute take turns again, if several do.
+    /// Time of the next rotation of threads of one priority that compute, if there are several.
     turns: Option<Instant>,
-    /// Set when processes have come or gone: children are told from their parents again.
+    /// Set when processes have come or gone: children have to be ranked again.
     unranked: bool,
     domains: Domains,
-    /// That have registered themselves, and how often: over several connections.
+    /// Registered processes, and the number of their connections.
     registered: HashMap<i32, u32>,
-    /// When everything is looked through again.
+    /// Time of the next sweep.
     sweep: Instant,
-    looks: Looks,
-    /// Answers of readers that are not dealt with yet.
+    lookups: Lookups,
+    /// Answers of readers that are not processed yet.
     arrived: VecDeque<Found>,
     budget: WorkBudget,
 }
@@ -208,19 +212,19 @@ impl Work {
         loop {
             self.wait();
             let began = Instant::now();
-            if !self.read_post() {
+            if !self.read_mailbox() {
                 return;
             }
-            self.hear(began);
+            self.take_events(began);
             if began >= self.sweep {
-                self.begin_to_look_around(began);
+                self.begin_sweep(began);
             }
-            self.learn(began);
-            self.looks.go_on(&shared);
+            self.take_answers(began);
+            self.lookups.resume(&shared);
             if std::mem::take(&mut self.unranked) {
                 self.rank_children(began);
             }
-            self.breathe(began);
+            self.take_pauses(began);
             self.take_turns(began);
             for process in self.processes.values_mut() {
                 process.settle(&shared, began);
@@ -242,20 +246,24 @@ impl Work {
         }
         let timeout = Timespec::try_from(rest).ok();
         let mut fds = vec![
-            PollFd::new(&self.post.eventfd, PollFlags::IN),
-            PollFd::new(&self.looks.answers.eventfd, PollFlags::IN),
+            PollFd::new(&self.mailbox.eventfd, PollFlags::IN),
+            PollFd::new(&self.lookups.answers.eventfd, PollFlags::IN),
         ];
-        fds.extend(self.events.iter().map(|it| PollFd::new(it, PollFlags::IN)));
-        // Interrupted or not: what there is to do is found out.
+        fds.extend(
+            self.events
+                .iter()
+                .map(|events| PollFd::new(events, PollFlags::IN)),
+        );
+        // After an interruption, too, the caller finds the due work.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 
-    /// `false`: to end.
-    fn read_post(&mut self) -> bool {
+    /// Takes messages; `false` to end.
+    fn read_mailbox(&mut self) -> bool {
         let mut word = [0u8; 8];
-        let _ = rustix::io::read(&self.post.eventfd, &mut word);
+        let _ = rustix::io::read(&self.mailbox.eventfd, &mut word);
         let mut messages = self
-            .post
+            .mailbox
             .messages
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -284,8 +292,8 @@ impl Work {
         true
     }
 
-    /// Takes what the kernel tells, as much as fits into the thread's budget.
-    fn hear(&mut self, now: Instant) {
+    /// Takes events of the kernel, as many as fit into the thread's budget.
+    fn take_events(&mut self, now: Instant) {
         while now.elapsed() < BUDGET / 2
             && let Some(event) = self.events.as_ref().and_then(Events::next)
         {
@@ -299,17 +307,17 @@ impl Work {
                     process, thread, ..
                 } => {
                     let room = self.room(process);
-                    self.looks.has_changed(process);
+                    self.lookups.has_changed(process);
                     if let Some(known) = self.processes.get_mut(&process)
                         && room > 0
                     {
                         known.adopt(thread, &self.shared);
-                        self.looks.ask_for_clocks(process, known.take_clockless());
+                        self.lookups.ask_for_clocks(process, known.take_clockless());
                     }
                 }
                 Event::Ended { process, thread } => {
                     if let Some(known) = self.processes.get_mut(&process)
-                        && known.lose(thread)
+                        && known.remove_thread(thread)
                     {
                         self.forget(process, now);
                     }
@@ -320,7 +328,7 @@ impl Work {
         }
     }
 
-    /// For how many threads more of this process there is room: of its user's, and of all.
+    /// Returns the room for further threads of this process: of its user, and of all.
     fn room(&self, pid: i32) -> usize {
         let user = self.processes.get(&pid).map(Process::user);
         user.map_or(0, |user| self.room_of(user))
@@ -337,43 +345,44 @@ impl Work {
             };
         }
         let limit = self.shared.config().limits.threads_per_user;
-        // A descriptor for each, of which they have a quarter.
+        // A descriptor for each thread, of which assigned programs have a quarter.
         let most = THREADS.min(self.shared.descriptors / 4);
         limit.saturating_sub(own).min(most.saturating_sub(all))
     }
 
-    /// Has a process looked at. `parent` has just forked it.
+    /// Lookups a process up. `parent` has just forked it.
     fn ask(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
         let born = parent.map(|parent| match self.processes.get(&parent) {
-            Some(parent) => Some(parent.heritage(&self.shared)),
-            None => self.looks.heritage_of(parent),
+            Some(parent) => Some(parent.inheritance(&self.shared)),
+            None => self.lookups.inheritance_of(parent),
         });
-        if !self.looks.ask(pid, born, &self.shared) {
+        if !self.lookups.ask(pid, born, &self.shared) {
             self.sweep = self.sweep.min(now + SWEEP / 10);
         }
     }
 
     /// Takes the answers of readers, as many as fit into the thread's budget.
-    fn learn(&mut self, now: Instant) {
-        self.arrived.extend(self.looks.answers.take());
+    fn take_answers(&mut self, now: Instant) {
+        self.arrived.extend(self.lookups.answers.take());
         while now.elapsed() < BUDGET / 2
             && let Some(found) = self.arrived.pop_front()
         {
             match found {
-                Found::Look(look) => self.consider(*look, now),
+                Found::Lookup(lookup) => self.consider(*lookup, now),
                 Found::All(pids, then) => {
                     let there: HashSet<i32> = pids.iter().copied().collect();
-                    let lives =
-                        |pid: &i32, it: &mut Process| there.contains(pid) || it.since() >= then;
+                    let lives = |pid: &i32, process: &mut Process| {
+                        there.contains(pid) || process.since() >= then
+                    };
                     self.processes.retain(lives);
                     self.unranked = true;
-                    self.looks.have_all(pids);
+                    self.lookups.take_list(pids);
                 }
                 Found::Clocks(clocks) => {
-                    self.looks.have_clocks();
+                    self.lookups.clocks_opened();
                     for (pid, tid, clock) in clocks {
                         if let Some(process) = self.processes.get_mut(&pid) {
-                            process.give_clock(tid, clock);
+                            process.set_clock(tid, clock);
                         }
                     }
                 }
@@ -381,41 +390,41 @@ impl Work {
         }
     }
 
-    /// Deals with a process that was held against the rules.
-    fn consider(&mut self, look: Look, now: Instant) {
-        let pid = look.pid;
-        let heritage = self.looks.have(&look, &self.shared);
-        let fits = !self.registered.contains_key(&pid) && look.is_alive();
-        let Some((rule, user)) = look.rule.clone().filter(|_| fits) else {
+    /// Applies the rules to a process that was looked up.
+    fn consider(&mut self, lookup: Lookup, now: Instant) {
+        let pid = lookup.pid;
+        let inheritance = self.lookups.finish(&lookup, &self.shared);
+        let fits = !self.registered.contains_key(&pid) && lookup.is_alive();
+        let Some((rule, user)) = lookup.rule.clone().filter(|_| fits) else {
             self.forget(pid, now);
             return;
         };
-        let parent = self.processes.get(&look.parent);
+        let parent = self.processes.get(&lookup.parent);
         if rule.leaves_children && parent.is_some_and(|parent| *parent.rule() == rule) {
             self.forget(pid, now);
             return;
         }
         let known = self.processes.get(&pid);
-        if !known.is_some_and(|it| it.is_under(&rule, user)) {
+        if !known.is_some_and(|process| process.is_under(&rule, user)) {
             self.forget(pid, now);
-            if let Some(us) = look.limit {
-                return kernel::tell_time_limit(&self.shared, pid, us);
+            if let Some(us) = lookup.limit {
+                return kernel::report_time_limit(&self.shared, pid, us);
             }
-            let process = Process::attach(pid, user, rule, heritage, &self.shared, now);
+            let process = Process::attach(pid, user, rule, inheritance, &self.shared, now);
             self.processes.insert(pid, process);
         }
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.parent = look.parent;
+            process.parent = lookup.parent;
             self.unranked = true;
         }
         let room = self.room_of(user);
         if let Some(process) = self.processes.get_mut(&pid) {
-            let seen = (&look.tids, look.began);
+            let seen = (&lookup.tids, lookup.began);
             process.count_threads(seen, &self.shared, &self.domains, room);
-            self.looks.ask_for_clocks(pid, process.take_clockless());
+            self.lookups.ask_for_clocks(pid, process.take_clockless());
         }
-        // What it was held against the rules for, and its threads, are of one process.
-        if !look.is_alive() {
+        // The facts and the threads must be of one process.
+        if !lookup.is_alive() {
             self.forget(pid, now);
         }
     }
@@ -423,19 +432,21 @@ impl Work {
     /// Puts processes a step below their parent if that is under the same rule, or leaves them
     /// ordinary if the rule says so. Either ends when the parent ends. O(assigned processes).
     fn rank_children(&mut self, now: Instant) {
-        let is_child = |it: &Process| {
-            let parent = self.processes.get(&it.parent);
-            parent.is_some_and(|parent| parent.rule() == it.rule())
+        let is_child = |process: &Process| {
+            let parent = self.processes.get(&process.parent);
+            parent.is_some_and(|parent| parent.rule() == process.rule())
         };
         let all = self.processes.iter();
-        let ranks: Vec<(i32, bool)> = all.map(|(&pid, it)| (pid, is_child(it))).collect();
+        let ranks: Vec<(i32, bool)> = all
+            .map(|(&pid, process)| (pid, is_child(process)))
+            .collect();
         for (pid, is_child) in ranks {
             let Some(process) = self.processes.get_mut(&pid) else {
                 continue;
             };
             if is_child && process.rule().leaves_children {
                 if let Some(process) = self.processes.remove(&pid) {
-                    process.part(&mut self.domains, now);
+                    process.charge_departure(&mut self.domains, now);
                 }
             } else {
                 process.set_child(is_child);
@@ -443,21 +454,21 @@ impl Work {
         }
     }
 
-    /// Gives a process back.
+    /// Restores the threads of a process.
     fn forget(&mut self, pid: i32, now: Instant) {
         let Some(process) = self.processes.remove(&pid) else {
             return;
         };
-        process.part(&mut self.domains, now);
+        process.charge_departure(&mut self.domains, now);
         if process.rule().leaves_children {
-            // Children that it leaves are programs of their own now.
+            // Children that were left ordinary are subject to the rules on their own now.
             self.sweep = self.sweep.min(now + SWEEP / 10);
         }
         self.unranked = true;
     }
 
-    /// Counts what was used by domain, when that is due, and lets the processes of domains that take a breath step aside.
-    fn breathe(&mut self, now: Instant) {
+    /// Counts the usage of domains, when that is due, and pauses the processes of crowded domains.
+    fn take_pauses(&mut self, now: Instant) {
         if now < self.domains.due() {
             return;
         }
@@ -465,14 +476,14 @@ impl Work {
             process.count(&self.shared, &mut self.domains, now);
         }
         let percent = self.shared.config().bystander_percent;
-        self.domains.turn(percent, self.shared.worked(), now);
+        self.domains.turn(percent, self.shared.take_work(), now);
         for process in self.processes.values_mut() {
-            process.heed(&self.shared, &self.domains, now);
+            process.pause(&self.shared, &self.domains, now);
         }
         self.turns = Some(now);
     }
 
-    /// Has threads of one priority that compute take turns, when that is due.
+    /// Rotates threads of one priority that compute, when that is due.
     fn take_turns(&mut self, now: Instant) {
         if self.turns.is_none_or(|turns| now < turns) {
             return;
@@ -487,20 +498,20 @@ impl Work {
         self.turns = several.then_some(now + SLICE);
     }
 
-    fn begin_to_look_around(&mut self, now: Instant) {
+    fn begin_sweep(&mut self, now: Instant) {
         self.sweep = now
             + if self.events.is_some() {
                 SWEEP
             } else {
                 SWEEP / 10
             };
-        self.looks.ask_for_all(&self.shared);
+        self.lookups.ask_for_all(&self.shared);
         self.domains = Domains::of(self.shared.sys.as_ref(), &self.shared.online(), now);
     }
 
     fn keep_to_budget(&mut self, began: Instant) {
         let worked = began.elapsed();
-        self.shared.has_worked(worked);
+        self.shared.add_work(worked);
         self.budget.keep(worked);
     }
 }

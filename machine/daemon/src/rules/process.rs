@@ -1,15 +1,14 @@
-//! One assigned process: its threads, and where they are put.
+//! An assigned process: its threads, and their scheduling class.
 //!
 //! ```text
-//!            ┌── domain takes a breath ──▶ Aside ──┐
-//!  Urgent ───┤                                     ├──▶ Urgent, or Fair if the budget is used up
-//!     ▲      └── budget used, barred ────▶ Fair ───┘
-//!     └────────── period over ──────────────┘
+//!            ┌── domain pauses ─────────▶ Aside ──┐
+//!  Urgent ───┤                                    ├──▶ Urgent, or Fair if the budget is used up
+//!     ▲      └── budget or quota used ─▶ Fair ───┘
+//!     └────────── period over ─────────────┘
 //! ```
 //!
-//! The budget of a period is in `period.rs`, used CPU time in `usage.rs`, and the decision
-//! between the three places in `bounds.rs`. A change of place costs one system call for each
-//! thread.
+//! The budget of a period is in `period.rs`, used CPU time in `usage.rs`, and the decision between
+//! the three classes in `bounds.rs`. A change of class costs one system call for each thread.
 
 mod bounds;
 mod period;
@@ -24,7 +23,7 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::CpuSet;
 use upshift_elevate::{Class, Priority, Tid};
 
-use crate::bounds::quota::Bill;
+use crate::bounds::quota::QuotaUsage;
 use crate::ranking::roster::{EVERYWHERE, Hold, Owner};
 use crate::rules::Assign;
 use crate::rules::domain::Domains;
@@ -34,10 +33,10 @@ use period::Period;
 pub(super) use turns::SLICE;
 use usage::{ThreadUsage, Usage};
 
-/// A placement that the kernel has refused is tried again after this time.
+/// Time after which a move that the kernel has refused is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Process under a rule. Dropping it gives all its threads back.
+/// A process under a rule. Dropping it restores all its threads.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: i32,
@@ -50,15 +49,15 @@ pub(super) struct Process {
     /// Set when the parent is under the same rule.
     is_child: bool,
     threads: HashMap<Tid, Thread>,
-    /// Threads whose record of CPU time has not been asked for.
+    /// Threads whose record of CPU time has not been requested.
     clockless: Vec<Tid>,
     cpus: Cpus,
     placement: Placement,
     period: Period,
     usage: Usage,
     /// Quotas of its cgroups.
-    bill: Bill,
-    /// Time of the next look.
+    quota_usage: QuotaUsage,
+    /// Time of the next check.
     due: Instant,
 }
 
@@ -72,28 +71,28 @@ struct Cpus {
     computing: u32,
 }
 
-/// Where the threads of a process are to be.
+/// The class of a process's threads.
 #[derive(Debug)]
 struct Placement {
-    place: Place,
-    /// [`Shared::epoch`] when they were put there.
+    class: ProcessClass,
+    /// [`Shared::epoch`] at the last move.
     epoch: u64,
-    /// Time of the next try, if the kernel has refused some thread.
+    /// Time of the next try, if the kernel has refused a thread.
     retry: Option<Instant>,
 }
 
-/// Class of all threads of a process.
+/// Scheduling class of all threads of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ProcessClass {
     /// SCHED_FIFO.
     Urgent,
     /// SCHED_OTHER.
     Fair,
-    /// SCHED_IDLE while its domain takes a breath.
+    /// SCHED_IDLE while its domain pauses.
     Aside { until: Instant },
 }
 
-/// A thread in the roster; leaving it gives the thread back.
+/// A thread in the roster; dropping this restores it.
 #[derive(Debug)]
 struct Thread {
     hold: Arc<Hold>,
@@ -117,30 +116,30 @@ fn priority(level: u8, is_child: bool) -> Priority {
     Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)
 }
 
-/// State that a forked process takes over from its parent under the same rule, so that a program
-/// does not evade its budget by forking.
+/// State that a forked process inherits from its parent under the same rule, so that forking does
+/// not evade a budget.
 #[derive(Debug, Clone)]
-pub(super) struct Heritage {
+pub(super) struct Inheritance {
     rule: Assign,
     period: Period,
-    place: Place,
+    class: ProcessClass,
 }
 
 impl Process {
-    /// Attaches a process; `heritage` is of its parent, if that is assigned, too.
+    /// Attaches a process; `inheritance` is that of its parent, if that is assigned, too.
     pub(super) fn attach(
         pid: i32,
         user: u32,
         rule: Assign,
-        heritage: Option<Heritage>,
+        inheritance: Option<Inheritance>,
         shared: &Arc<Shared>,
         now: Instant,
     ) -> Process {
-        let heritage = heritage.filter(|it| it.rule == rule);
+        let inheritance = inheritance.filter(|parent| parent.rule == rule);
         let usage = Usage::new(pid, shared, now);
-        let (place, period) = match heritage {
-            Some(parent) => (parent.place, parent.period.inherited(usage.seen)),
-            None => (Place::Urgent, Period::new(usage.seen, now)),
+        let (class, period) = match inheritance {
+            Some(parent) => (parent.class, parent.period.inherited(usage.seen)),
+            None => (ProcessClass::Urgent, Period::new(usage.seen, now)),
         };
         Process {
             pid,
@@ -157,23 +156,23 @@ impl Process {
                 computing: 1,
             },
             placement: Placement {
-                place,
+                class,
                 epoch: shared.epoch(),
                 retry: None,
             },
             period,
             usage,
-            bill: shared.quotas.bill(pid),
+            quota_usage: shared.quotas.usage(pid),
             due: now,
         }
     }
 
-    /// Returns the state that a process takes over which it forks now.
-    pub(super) fn heritage(&self, shared: &Shared) -> Heritage {
-        Heritage {
+    /// Returns the state that a process forked now inherits.
+    pub(super) fn inheritance(&self, shared: &Shared) -> Inheritance {
+        Inheritance {
             rule: self.rule.clone(),
             period: self.period.spent_so_far(self.total(shared)),
-            place: self.placement.place,
+            class: self.placement.class,
         }
     }
 
@@ -189,7 +188,7 @@ impl Process {
         &self.rule
     }
 
-    /// Notes whether its parent is under the same rule, and moves its threads if that has changed.
+    /// Sets whether its parent is under the same rule, and moves its threads if that has changed.
     pub(super) fn set_child(&mut self, is_child: bool) {
         if self.is_child != is_child {
             self.is_child = is_child;
@@ -202,7 +201,7 @@ impl Process {
         priority(self.rule.level, self.is_child)
     }
 
-    /// Returns the time of the next look.
+    /// Returns the time of the next check.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
@@ -216,7 +215,7 @@ impl Process {
         self.threads.len()
     }
 
-    /// Adopts unknown threads that it had at `then`, at most `room`, and forgets those that had
+    /// Adopts unknown threads that it had at `then`, at most `room`, and forgets threads that had
     /// ended.
     pub(super) fn count_threads(
         &mut self,
@@ -225,7 +224,7 @@ impl Process {
         domains: &Domains,
         room: usize,
     ) {
-        // CPUs of the main thread; threads with a mask of their own keep it all the same.
+        // The CPUs of the main thread; threads with a mask of their own keep it all the same.
         let allowed = shared.sys.sched_getaffinity(self.pid);
         self.cpus.allowed = allowed.unwrap_or(CpuSet::all());
         self.cpus.width = domains.width(&self.cpus.allowed);
@@ -240,8 +239,8 @@ impl Process {
         }
     }
 
-    /// Adopts a thread that was born. One that has ended or has chosen a policy of its own is left
-    /// alone.
+    /// Adopts a thread that was born. A thread that has ended or has chosen a policy of its own is
+    /// left alone.
     pub(super) fn adopt(&mut self, tid: Tid, shared: &Arc<Shared>) {
         let Some(elevator) = shared.elevator.as_ref() else {
             return;
@@ -273,7 +272,7 @@ impl Process {
         };
         self.threads.insert(tid, thread);
         self.clockless.push(tid);
-        if self.placement.place != Place::Fair {
+        if self.placement.class != ProcessClass::Fair {
             self.put(tid);
         }
     }
@@ -283,40 +282,40 @@ impl Process {
         std::mem::take(&mut self.clockless)
     }
 
-    /// Hands over the record of CPU time of one of its threads.
-    pub(super) fn give_clock(&mut self, tid: Tid, clock: OwnedFd) {
+    /// Sets the record of CPU time of one of its threads.
+    pub(super) fn set_clock(&mut self, tid: Tid, clock: OwnedFd) {
         if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.hold.give_clock(clock);
+            thread.hold.set_clock(clock);
             let total = thread.hold.cpu_time(thread.shared.machine.as_ref());
             thread.usage.seen = Duration::from_nanos(total.unwrap_or(0));
         }
     }
 
-    /// Forgets a thread that has ended, and returns whether it was the last one.
-    pub(super) fn lose(&mut self, tid: Tid) -> bool {
+    /// Forgets a thread that has ended. Returns whether it was the last one.
+    pub(super) fn remove_thread(&mut self, tid: Tid) -> bool {
         self.threads.remove(&tid);
         self.threads.is_empty()
     }
 
-    /// Puts all threads where the process is.
+    /// Moves all threads to the class of the process.
     fn put_all(&mut self) {
         let tids: Vec<Tid> = self.threads.keys().copied().collect();
         tids.into_iter().for_each(|tid| self.put(tid));
     }
 
-    /// Puts one thread where the process is. A refusal of the kernel is tried again.
+    /// Moves one thread to the class of the process. A refusal of the kernel is tried again.
     fn put(&mut self, tid: Tid) {
         let Some(Thread { hold, shared, .. }) = self.threads.get(&tid) else {
             return;
         };
-        let put = match self.placement.place {
-            Place::Urgent => hold.raise(self.priority()).map(drop),
-            Place::Fair => hold.guard().set_fair(),
-            Place::Aside { .. } => hold.guard().set_idle(),
+        let put = match self.placement.class {
+            ProcessClass::Urgent => hold.raise(self.priority()).map(drop),
+            ProcessClass::Fair => hold.guard().set_fair(),
+            ProcessClass::Aside { .. } => hold.guard().set_idle(),
         };
-        // A thread that has ended is heard of, or found out.
+        // The end of a thread is reported, or noticed by a sweep.
         if let Err(error) = put {
-            kernel::tell_refusal(shared, self.pid, &error);
+            kernel::report_refusal(shared, self.pid, &error);
             let again = Instant::now() + RETRY;
             self.placement.retry.get_or_insert(again);
         }

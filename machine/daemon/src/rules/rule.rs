@@ -1,7 +1,8 @@
-//! [`Assign`]: which programs get which level without knowing of it.
+//! [`Assign`]: a rule that gives programs a level without their cooperation.
 //!
-//! All that a rule names has to fit. A program chooses its own name, so a rule by `comm` alone lets every user who may start programs choose
-//! its level: name a user, a unit or a cgroup beside it where users are not trusted.
+//! All conditions of a rule must match. A program chooses its own name, so a rule by `comm` alone
+//! lets every user who may start programs choose its level: where users are not trusted, a rule
+//! also names a user, a unit or a cgroup.
 
 use std::fmt;
 use std::path::Path;
@@ -14,46 +15,50 @@ use crate::proc::cgroups::{self, Cgroup};
 use crate::proc::container;
 use crate::proc::living;
 
-/// Whether systemd has started the machine, also as seen from a container that sees all its processes.
+/// Whether systemd has started the machine, also as seen from a container that sees all its
+/// processes.
 fn has_systemd() -> bool {
     let first = || read_at_once("/proc/1/comm");
     Path::new("/run/systemd/system").is_dir()
         || first().is_ok_and(|name| name.trim_end() == "systemd")
 }
 
-/// One `[[assign]]` of the configuration.
+/// An `[[assign]]` rule of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assign {
-    /// The path of its cgroup, `*` for any characters.
+    /// Path of the cgroup; `*` matches any characters.
     pub cgroup: Option<String>,
-    /// Its unit of systemd, `*` for any characters: a directory of that path.
+    /// Unit of systemd, a directory of that path; `*` matches any characters.
     pub unit: Option<String>,
-    /// Its container: the id, or a name that the container's engine gives it, `*` for any characters.
+    /// Id of the container, or a name that its engine gives it; `*` matches any characters.
     pub container: Option<String>,
-    /// A label or an annotation of its container, and its value, `*` for any characters.
+    /// A label or an annotation of the container, and its value; `*` matches any characters.
     pub label: Option<(String, String)>,
-    /// Its user.
+    /// User of the process.
     pub user: Option<u32>,
-    /// The name of its program, as `ps -o comm` shows it, `*` for any characters.
+    /// Name of the program, as `ps -o comm` shows it; `*` matches any characters.
     pub comm: Option<String>,
-    /// Its level, 0 to 63.
+    /// Level of the programs, 0 to 63.
     pub level: u8,
     /// Whether processes that its programs fork stay ordinary.
     pub leaves_children: bool,
-    /// What bounds it.
+    /// Limit on the CPU time of the programs.
     pub bound: Bound,
 }
 
-/// How much CPU an assigned process may use before others, of all its threads together; beyond it is ordinary.
+/// CPU time that an assigned process may use before others, of all its threads together; beyond it
+/// the process is ordinary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// Percent of each CPU that it runs on, 1 to 95: of as many as it has threads that compute.
+    /// Percent of each CPU that it runs on, 1 to 95: of as many CPUs as it has threads that
+    /// compute.
     Each(u32),
     /// Percent of one CPU, 1 to 95.
     Budget(u32),
-    /// Percent of the CPUs of its domain (last-level cache, or NUMA node) that it may run on, 1 to 95.
+    /// Percent of the CPUs of its domain (last-level cache, or NUMA node) that it may run on, 1 to
+    /// 95.
     Share(u32),
-    /// So much of one CPU in each period.
+    /// CPU time of one CPU in each period.
     Periodic {
         /// CPU time in each period, at most 80 % of the period.
         runtime: Duration,
@@ -68,7 +73,7 @@ impl Default for Bound {
     }
 }
 
-/// What the file says of it.
+/// The fields of a rule in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileAssign {
@@ -90,10 +95,10 @@ pub(crate) struct FileAssign {
 }
 
 impl FileAssign {
-    /// What bounds it.
+    /// Returns the limit on the CPU time.
     ///
     /// # Errors
-    /// What is wrong, and what to write.
+    /// The error as text, with a remedy.
     pub(crate) fn bound(&self) -> Result<Bound, String> {
         use crate::config::within;
         let times = (self.runtime_us, self.deadline_us, self.period_us);
@@ -123,31 +128,32 @@ impl FileAssign {
     }
 }
 
-/// What rules are held against.
+/// Facts about a process that rules are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
-    /// Real, effective, saved and of files: a program with the set-user-id bit is its starter's as well as its owner's, and fits no rule.
+    /// User, if the real, effective, saved and file system user are the same: a program with the
+    /// set-user-id bit is controlled by its starter as well as its owner, and fits no rule.
     pub(crate) user: u32,
     /// Its parent process.
     pub(crate) parent: i32,
     comm: String,
-    /// Of all hierarchies.
+    /// Cgroups of all hierarchies.
     cgroups: Vec<Cgroup>,
 }
 
 /// A running process that fits a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fitting {
-    /// The process.
+    /// Pid of the process.
     pub pid: i32,
-    /// The user that it runs as.
+    /// User of the process.
     pub user: u32,
-    /// The name of its program, as `ps -o comm` shows it.
+    /// Name of the program, as `ps -o comm` shows it.
     pub comm: String,
 }
 
-/// The running processes that fit each rule, ascending. A process counts for the first rule that it
-/// fits. Reads three files of `/proc` for each process there is.
+/// Returns the running processes that fit each rule, ascending. A process counts for the first rule
+/// that it fits. Reads three files of `/proc` for each process of the machine.
 pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     let mut found = vec![Vec::new(); rules.len()];
     for pid in all_processes() {
@@ -162,7 +168,7 @@ pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     found
 }
 
-/// The processes there are, ascending.
+/// Returns all processes, ascending.
 fn all_processes() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -172,7 +178,8 @@ fn all_processes() -> Vec<i32> {
 }
 
 impl Traits {
-    /// Of process `pid`, from five files of `/proc`, some 70 µs; `None`: it has ended, or is a thread of the kernel.
+    /// Returns the facts about process `pid`, from five files of `/proc`, some 70 µs; `None` if it
+    /// has ended, or is a thread of the kernel.
     pub(crate) fn of(pid: i32) -> Option<Traits> {
         let read = |name: &str| read_at_once(format!("/proc/{pid}/{name}")).ok();
         let status = living::read(pid, "status").ok()?;
@@ -188,7 +195,7 @@ impl Traits {
     }
 }
 
-/// The user of a process, if its four ids are one.
+/// Returns the user of a process, if its four ids are the same.
 fn only_user(ids: &str) -> Option<u32> {
     let mut ids = ids.split_ascii_whitespace();
     let first = ids.next()?;
@@ -224,27 +231,27 @@ impl fmt::Display for Assign {
     }
 }
 
-/// The longest name of a program that the kernel keeps.
-const LONGEST_COMM: usize = 15;
+/// Most bytes of a program's name in the kernel.
+const MAX_COMM: usize = 15;
 
 impl Assign {
-    /// Whether it names something, and nothing that no process can be.
+    /// Checks that the rule has conditions, and that a process can match them.
     ///
     /// # Errors
-    /// What to write.
+    /// The error as text, with a remedy.
     pub fn check(&self) -> Result<(), String> {
         let named = [&self.cgroup, &self.unit, &self.container, &self.comm];
-        if named.iter().all(|it| it.is_none()) && self.label.is_none() && self.user.is_none() {
+        if named.iter().all(|name| name.is_none()) && self.label.is_none() && self.user.is_none() {
             return Err(
                 "give `cgroup`, `unit`, `container`, `label`, `user` or `comm`, or several"
                     .to_string(),
             );
         }
-        let empty = named.into_iter().flatten().any(|it| it.is_empty());
+        let empty = named.into_iter().flatten().any(|name| name.is_empty());
         if empty {
             return Err("what is named is empty, which no program fits".to_string());
         }
-        if let Some(unit) = self.unit.as_ref().filter(|it| !it.contains(['.', '*'])) {
+        if let Some(unit) = self.unit.as_ref().filter(|unit| !unit.contains(['.', '*'])) {
             return Err(format!(
                 "unit = \"{unit}\": give its whole name, e.g. \"{unit}.service\""
             ));
@@ -252,29 +259,29 @@ impl Assign {
         if let Some(path) = self
             .cgroup
             .as_ref()
-            .filter(|it| !it.starts_with(['/', '*']))
+            .filter(|path| !path.starts_with(['/', '*']))
         {
             return Err(format!(
                 "cgroup = \"{path}\": give its path from the root of the hierarchy, as /proc/PID/cgroup shows it, e.g. \"/{path}\""
             ));
         }
         if let Some(comm) = &self.comm
-            && comm.split('*').map(str::len).sum::<usize>() > LONGEST_COMM
+            && comm.split('*').map(str::len).sum::<usize>() > MAX_COMM
         {
             return Err(format!(
-                "comm = \"{comm}\": the kernel keeps {LONGEST_COMM} bytes of a program's name (`ps -o comm` shows them)"
+                "comm = \"{comm}\": the kernel keeps {MAX_COMM} bytes of a program's name (`ps -o comm` shows them)"
             ));
         }
         Ok(())
     }
 
-    /// Whether anybody can start what fits.
+    /// Whether any user can start a program that fits.
     pub(crate) fn names_programs_only(&self) -> bool {
         let others = [&self.cgroup, &self.unit, &self.container];
-        others.iter().all(|it| it.is_none()) && self.label.is_none() && self.user.is_none()
+        others.iter().all(|name| name.is_none()) && self.label.is_none() && self.user.is_none()
     }
 
-    /// Why no process can fit it on this machine, as it is now.
+    /// Returns the reason for which no process of this machine can fit, if there is one.
     pub fn misfit(&self) -> Option<String> {
         let unit = self.unit.as_ref()?;
         (!has_systemd()).then(|| {
@@ -282,7 +289,8 @@ impl Assign {
         })
     }
 
-    /// The processes that fit it now, ascending. Reads three files of `/proc` for each process there is.
+    /// Returns the processes that fit now, ascending. Reads three files of `/proc` for each process
+    /// of the machine.
     pub fn processes(&self) -> Vec<i32> {
         let fits = |pid: &i32| Traits::of(*pid).is_some_and(|traits| self.fits(&traits));
         let mut found = all_processes();
@@ -291,12 +299,13 @@ impl Assign {
     }
 
     pub(crate) fn fits(&self, traits: &Traits) -> bool {
-        // Where the user counts, so does what the user makes.
+        // With a condition on the user, directories made by the user count.
         let path = |cgroup: &'_ Cgroup| match self.user {
             Some(_) => cgroup.path().to_string(),
-            None => cgroup.vouched().to_string(),
+            None => cgroup.trusted().to_string(),
         };
-        let any = |test: &dyn Fn(&str) -> bool| traits.cgroups.iter().any(|it| test(&path(it)));
+        let any =
+            |test: &dyn Fn(&str) -> bool| traits.cgroups.iter().any(|cgroup| test(&path(cgroup)));
         let of_unit = |unit: &str| any(&|path| path.split('/').any(|part| matches(unit, part)));
         let fits = |glob: &Option<String>, text: &str| {
             glob.as_deref().is_none_or(|glob| matches(glob, text))
@@ -312,24 +321,26 @@ impl Assign {
                 || any(&|path| container::id(path).is_some_and(|id| self.fits_container(id))))
     }
 
-    /// Reads files of the container's engine, some 50 µs each, if the id alone does not answer.
+    /// Whether a container fits. Reads files of the container's engine, some 50 µs each, if the id
+    /// alone does not decide.
     fn fits_container(&self, id: &str) -> bool {
         let by_id = |glob: &String| matches(glob, id);
         if self.label.is_none() && self.container.as_ref().is_none_or(by_id) {
             return true;
         }
-        let about = container::about(Path::new("/"), id);
+        let info = container::info(Path::new("/"), id);
         let named =
-            |glob: &String| matches(glob, id) || about.names.iter().any(|name| matches(glob, name));
+            |glob: &String| matches(glob, id) || info.names.iter().any(|name| matches(glob, name));
         let labelled = |(key, glob): &(String, String)| {
-            let mut labels = about.labels.iter();
+            let mut labels = info.labels.iter();
             labels.any(|(name, value)| name == key && matches(glob, value))
         };
         self.container.as_ref().is_none_or(named) && self.label.as_ref().is_none_or(labelled)
     }
 }
 
-/// Whether `text` is what `glob` describes: `*` stands for any characters, also none. O(length of both), whatever stands there.
+/// Whether `glob` matches the whole `text`: `*` stands for any characters, or none. O(length of
+/// both) for every input.
 fn matches(glob: &str, text: &str) -> bool {
     let mut parts = glob.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
@@ -372,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_the_set_user_id_bit_is_nobodys() {
+    fn a_program_with_the_set_user_id_bit_has_no_single_user() {
         assert_eq!(only_user("\t33\t33\t33\t33"), Some(33));
         for ids in ["1000 0 0 0", "33 33 0 33", "33 33 33 0", ""] {
             assert_eq!(only_user(ids), None, "{ids}");
@@ -380,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_a_rule_names_has_to_fit() {
+    fn all_conditions_of_a_rule_must_fit() {
         let traits = Traits {
             user: 33,
             parent: 1,

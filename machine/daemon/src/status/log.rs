@@ -1,7 +1,8 @@
-//! What the daemon says on standard error, by a thread of its own.
+//! Messages on standard error, written by a thread of its own.
 //!
-//! Threads that have something to say run above everything, and the reader may be slow, or not there: so a line is left in a short queue, and one
-//! that finds no room there is counted, not waited for. Complaints of one kind come each [`COMPLAINT`] at most; ejections one line each.
+//! Threads that print run above everything, and the reader may be slow or absent: so a line is put
+//! into a short queue, and counted as lost if the queue is full. Warnings of one kind are printed
+//! at most once in [`WARNING_INTERVAL`]; each ejection is printed.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -11,26 +12,26 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the same complaint may be printed.
-const COMPLAINT: Duration = Duration::from_secs(10);
+/// Time between warnings of the same kind.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lines that wait to be written: what a second's registrations of a user can cause, twice.
+/// Lines that wait to be written: twice as many as a second's registrations of a user can cause.
 const LINES: usize = 128;
 
-/// How long the end waits for lines to be written.
+/// Time for which the end waits for lines to be written.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// The queue of lines; see the module.
 #[derive(Debug)]
 pub(crate) struct Log {
     lines: Mutex<Option<SyncSender<String>>>,
-    complaints: Mutex<HashMap<&'static str, Instant>>,
+    warned: Mutex<HashMap<&'static str, Instant>>,
     lost: Arc<AtomicU64>,
     written: Mutex<Receiver<()>>,
 }
 
 impl Log {
-    /// Starts the thread. Without one, nothing is said.
+    /// Starts the thread. If that fails, nothing is printed.
     pub(crate) fn start() -> Log {
         let (lines, queue) = sync_channel::<String>(LINES);
         let (done, written) = sync_channel(1);
@@ -41,7 +42,7 @@ impl Log {
             .stack_size(128 * 1024)
             .spawn(move || {
                 for line in queue {
-                    // `eprintln!` would panic where the reader has gone, or the disk is full.
+                    // `eprintln!` would panic if the reader has gone, or the disk is full.
                     let _ = writeln!(std::io::stderr(), "upshift daemon: {line}");
                     let lost = missing.swap(0, Relaxed);
                     if lost > 0 {
@@ -49,12 +50,12 @@ impl Log {
                             writeln!(std::io::stderr(), "upshift daemon: {lost} lines were lost");
                     }
                 }
-                // No thread waits for it any more.
+                // If the log was dropped after a timeout, no thread receives this.
                 let _ = done.send(());
             });
         Log {
             lines: Mutex::new(thread.is_ok().then_some(lines)),
-            complaints: Mutex::default(),
+            warned: Mutex::default(),
             lost,
             written: Mutex::new(written),
         }
@@ -63,22 +64,22 @@ impl Log {
     /// Prints a line.
     pub(crate) fn say(&self, text: String) {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.as_ref().is_none_or(|it| it.try_send(text).is_err()) {
+        if lines
+            .as_ref()
+            .is_none_or(|queue| queue.try_send(text).is_err())
+        {
             self.lost.fetch_add(1, Relaxed);
         }
     }
 
-    /// Prints a line, unless one of its kind was printed a short while ago.
-    pub(crate) fn complain(&self, kind: &'static str, text: impl FnOnce() -> String) {
+    /// Prints a line, unless one of its kind was printed recently.
+    pub(crate) fn warn(&self, kind: &'static str, text: impl FnOnce() -> String) {
         let now = Instant::now();
-        let mut complaints = self
-            .complaints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let last = complaints.get(kind);
-        if last.is_none_or(|&last| now - last >= COMPLAINT) {
-            complaints.insert(kind, now);
-            drop(complaints);
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = warned.get(kind);
+        if last.is_none_or(|&last| now - last >= WARNING_INTERVAL) {
+            warned.insert(kind, now);
+            drop(warned);
             self.say(text());
         }
     }
@@ -92,7 +93,7 @@ impl Drop for Log {
                 .written
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner);
-            // A reader that has not read by then loses the rest.
+            // A reader that is slower than this loses the rest.
             let _ = written.recv_timeout(GRACE);
         }
     }

@@ -1,8 +1,9 @@
-//! Figures for Prometheus: the census as its text format, over HTTP, on a socket of their own.
+//! Prometheus metrics: the census in its text format, over HTTP, on a socket of its own.
 //!
-//! An ordinary thread that asks the daemon as any client does, and answers some side by side: a client is given up [`PATIENCE`] after it was
-//! taken. Nothing here can hold up what schedules. `metrics` of the configuration says where: a path for a Unix socket, or an
-//! address and port.
+//! Served by an ordinary thread that is a client of the daemon, for several clients at once: a
+//! connection is closed [`CLIENT_TIMEOUT`] after it was accepted. It cannot delay the schedulers.
+//! `metrics` of the configuration is the endpoint: the path of a Unix socket, or an address and
+//! port.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,39 +19,38 @@ use upshift_trace::prometheus::{CONTENT_TYPE, Text};
 
 use upshift_units::socket_file::{self, SocketFile, check_directories};
 
-/// How long a client may take, to ask and to read.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit of a connection.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Clients at once.
+/// Connections at once.
 const CLIENTS: usize = 32;
 
-/// The longest request.
+/// Bytes of the longest request.
 const REQUEST: usize = 8192;
 
-/// Connections that the kernel holds until they are accepted.
+/// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// How long after no connection could be taken: there are no descriptors left.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Time until the next attempt after a failed accept: no descriptors are left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Starts the thread, which lives as long as the process.
-///
-/// Returns the file of the socket, if it has one.
+/// Starts the thread, which lives as long as the process. Returns the file of the socket, if it has
+/// one.
 ///
 /// # Errors
-/// It cannot listen there.
-pub(crate) fn serve(place: &str, daemon: PathBuf) -> io::Result<Option<SocketFile>> {
-    if place.starts_with('/') {
-        let path = Path::new(place);
+/// The address cannot be listened on.
+pub(crate) fn serve(address: &str, daemon: PathBuf) -> io::Result<Option<SocketFile>> {
+    if address.starts_with('/') {
+        let path = Path::new(address);
         check_directories(path)?;
         let (listener, file) = socket_file::listen(path, None, BACKLOG)?;
         listener.set_nonblocking(true)?;
-        start(listener, |it| Ok(it.accept()?.0.into()), daemon)?;
+        start(listener, |listener| Ok(listener.accept()?.0.into()), daemon)?;
         Ok(Some(file))
     } else {
-        let listener = TcpListener::bind(place)?;
+        let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        start(listener, |it| Ok(it.accept()?.0.into()), daemon)?;
+        start(listener, |listener| Ok(listener.accept()?.0.into()), daemon)?;
         Ok(None)
     }
 }
@@ -66,7 +66,7 @@ fn start<L: AsFd + Send + 'static>(
         .map(drop)
 }
 
-/// Serves clients side by side; beyond [`CLIENTS`] the one that has been there longest goes.
+/// Serves connections concurrently; beyond [`CLIENTS`] the oldest is closed.
 fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>, daemon: &Path) {
     let mut figures = Figures { daemon, last: None };
     let mut clients: VecDeque<Client> = VecDeque::new();
@@ -77,15 +77,15 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
         let timeout = next.and_then(|next| Timespec::try_from(next).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(listener, PollFlags::IN)];
         fds.extend(clients.iter().map(Client::awaits));
-        // Interrupted or not: a client that is not ready stays as it is.
+        // After an interruption, too, a client that is not ready stays as it is.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         drop(fds);
-        clients.retain_mut(|client| client.go_on(&mut figures));
+        clients.retain_mut(|client| client.advance(&mut figures));
         for _ in 0..CLIENTS {
             match accept() {
                 Ok(socket) => {
                     let mut client = Client::new(socket);
-                    if !client.go_on(&mut figures) {
+                    if !client.advance(&mut figures) {
                         continue;
                     }
                     if clients.len() >= CLIENTS {
@@ -95,7 +95,7 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(ACCEPT_RETRY);
                     break;
                 }
             }
@@ -103,19 +103,19 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
     }
 }
 
-/// How long figures are served again: a client that asks without end costs the daemon no more than this.
-const FRESH: Duration = Duration::from_millis(100);
+/// Time for which a reply is reused, which bounds the cost of frequent requests for the daemon.
+const CACHE_TIME: Duration = Duration::from_millis(100);
 
-/// What is answered.
+/// The cached reply.
 struct Figures<'a> {
     daemon: &'a Path,
     last: Option<(Instant, &'static str, String)>,
 }
 
 impl Figures<'_> {
-    /// Status and body.
+    /// Returns status and body.
     fn now(&mut self) -> io::Result<(&'static str, &str)> {
-        let is_fresh = |last: &(Instant, &str, String)| last.0.elapsed() < FRESH;
+        let is_fresh = |last: &(Instant, &str, String)| last.0.elapsed() < CACHE_TIME;
         if !self.last.as_ref().is_some_and(is_fresh) {
             let (status, body) = match upshift_board::client::census(self.daemon) {
                 Ok(census) => ("200 OK", text(&serde_json::from_str(&census.json)?)),
@@ -128,12 +128,12 @@ impl Figures<'_> {
     }
 }
 
-/// One connection: it asks, is answered, and ends.
+/// A connection: one request, one reply.
 struct Client {
     socket: OwnedFd,
     until: Instant,
     request: Vec<u8>,
-    /// What is left of the answer.
+    /// Bytes of the reply that are not sent yet.
     answer: Option<VecDeque<u8>>,
 }
 
@@ -141,23 +141,23 @@ impl Client {
     fn new(socket: OwnedFd) -> Client {
         Client {
             socket,
-            until: Instant::now() + PATIENCE,
+            until: Instant::now() + CLIENT_TIMEOUT,
             request: Vec::new(),
             answer: None,
         }
     }
 
     fn awaits(&self) -> PollFd<'_> {
-        let what = match self.answer {
+        let events = match self.answer {
             None => PollFlags::IN,
             Some(_) => PollFlags::OUT,
         };
-        PollFd::new(&self.socket, what)
+        PollFd::new(&self.socket, events)
     }
 
-    /// As far as it goes without waiting; `false`: it is over.
-    fn go_on(&mut self, figures: &mut Figures<'_>) -> bool {
-        match self.try_go_on(figures) {
+    /// Advances as far as possible without waiting; `false` when the connection is over.
+    fn advance(&mut self, figures: &mut Figures<'_>) -> bool {
+        match self.try_advance(figures) {
             Ok(over) => !over,
             Err(error) => matches!(
                 error.kind(),
@@ -166,12 +166,12 @@ impl Client {
         }
     }
 
-    fn try_go_on(&mut self, figures: &mut Figures<'_>) -> io::Result<bool> {
+    fn try_advance(&mut self, figures: &mut Figures<'_>) -> io::Result<bool> {
         let mut part = [0u8; 1024];
         while self.answer.is_none() {
             let (length, _) = rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT)?;
             self.request.extend_from_slice(&part[..length]);
-            let whole = self.request.windows(4).any(|it| it == b"\r\n\r\n");
+            let whole = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
             if whole || length == 0 || self.request.len() >= REQUEST {
                 self.answer = Some(answer(&self.request, figures)?.into());
             }
@@ -188,11 +188,12 @@ impl Client {
     }
 }
 
-/// What a request is answered.
+/// Returns the reply to a request.
 fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
-    let (status, body) = match request.starts_with(b"GET ") {
-        true => figures.now()?,
-        false => ("405 Method Not Allowed", "GET only\n"),
+    let (status, body) = if request.starts_with(b"GET ") {
+        figures.now()?
+    } else {
+        ("405 Method Not Allowed", "GET only\n")
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -201,7 +202,7 @@ fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
     Ok((head + body).into_bytes())
 }
 
-/// The census as figures.
+/// Writes the census as metrics.
 fn text(census: &Value) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -209,13 +210,13 @@ fn text(census: &Value) -> String {
     out
 }
 
-/// A number of the census; of a truth 1, and 0 of what is not there.
+/// Returns a number of the census; 1 for `true`, 0 for a missing value.
 fn number(value: &Value) -> f64 {
     let truth = f64::from(value == &Value::Bool(true));
     value.as_f64().unwrap_or(truth)
 }
 
-/// The entries of a list of the census.
+/// Returns the entries of a list of the census.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -267,7 +268,7 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
             out.sample(&[("cpu", &cpu["cpu"])], number(&cpu[field]))?;
         }
     }
-    // Of those that are registered now: it falls when one leaves.
+    // Sums over the registered processes: they fall when one leaves.
     for (name, help) in [
         ("rings", "Doorbells heard, of registered processes."),
         ("floods", "Doorbells not listened to for a while."),
@@ -275,8 +276,12 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
         ("breaths", "Times the CPU was left to others."),
     ] {
         let processes = list(&census["processes"]).iter();
-        let vcpus = processes.flat_map(|it| list(&it["vcpus"]));
-        out.single(name, help, vcpus.map(|it| number(&it[name])).sum::<f64>())?;
+        let vcpus = processes.flat_map(|process| list(&process["vcpus"]));
+        out.single(
+            name,
+            help,
+            vcpus.map(|vcpu| number(&vcpu[name])).sum::<f64>(),
+        )?;
     }
     Ok(())
 }
@@ -302,7 +307,7 @@ mod tests {
             "upshift_switches_total{cpu=\"3\"} 40",
             "upshift_rings 11",
         ] {
-            assert!(text.lines().any(|it| it == line), "{line} in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
     }
 }

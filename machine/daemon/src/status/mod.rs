@@ -1,8 +1,9 @@
-//! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these structures are it.
+//! The census: the state of the whole machine as JSON. `docs/daemon.md` documents it; these
+//! structures define it.
 //!
-//! What runs on a CPU is computed from the claims as they are now: the CPU's line of the global page is as old as its scheduler's
-//! last decision, and a vCPU that is alone there, or keeps its rank, causes none. Reads memory, and
-//! the policy of assigned threads.
+//! The winner of a CPU is computed from the present claims: the CPU's line of the global page is as
+//! old as its scheduler's last decision, and a vCPU that is alone there, or keeps its rank, causes
+//! none. Reads memory, and the policy of assigned threads.
 
 pub(crate) mod log;
 pub(crate) mod metrics;
@@ -20,15 +21,15 @@ use crate::ranking::roster::{EVERYWHERE, Owner};
 
 #[derive(Serialize)]
 struct Machine {
-    /// Of this document.
+    /// Version of this format.
     version: u32,
-    /// Names this life of the daemon.
+    /// Identifies the running daemon.
     generation: u64,
     pid: u32,
     uptime_ms: u64,
-    /// Whether it elevates; else processes give way by themselves.
+    /// Whether the daemon elevates; otherwise processes give way by themselves.
     enforcing: bool,
-    /// Levels with something runnable, bit L for level L.
+    /// Levels with runnable work, bit L for level L.
     bitmap: u64,
     registrations: u64,
     refused: u64,
@@ -76,21 +77,23 @@ struct Process {
 struct Vcpu {
     index: usize,
     cpu: usize,
-    /// After the ceiling.
+    /// Runnable levels, after the ceiling.
     bitmap: u64,
     running: Option<u8>,
     awaited: Option<u8>,
-    /// By which it is ranked.
+    /// Level by which it is ranked.
     potential: Option<u8>,
     /// 0: not elevated.
     band: u8,
     winner: bool,
-    /// How often it became the winner.
+    /// Number of times that it became the winner.
     wins: u64,
     rings: u64,
     floods: u64,
     overdrafts: u64,
-    breaths: u64,
+    /// Number of pauses of its threads.
+    #[serde(rename = "breaths")]
+    pauses: u64,
     /// Turns of its loop, if the process counts them.
     turns: u32,
     threads: Vec<Thread>,
@@ -106,7 +109,7 @@ fn some(level: u8) -> Option<u8> {
     (level < LEVELS).then_some(level)
 }
 
-/// The text. Reads pages and counters only.
+/// Returns the census as text. Reads pages and counters only.
 pub(crate) fn of(control: &Control) -> String {
     let shared = &control.shared;
     let page = shared.global.page();
@@ -149,7 +152,7 @@ pub(crate) fn of(control: &Control) -> String {
         processes,
         assigned: assigned(control),
     };
-    // Numbers, texts and lists of these cannot fail to be written.
+    // Numbers, texts and lists can always be serialized.
     serde_json::to_string(&machine).unwrap_or_default()
 }
 
@@ -173,7 +176,7 @@ fn assigned(control: &Control) -> Vec<Assigned> {
     all.into_values().collect()
 }
 
-/// What runs on one CPU now.
+/// The state of one CPU.
 #[derive(Debug, Clone, Copy, Default)]
 struct View {
     bitmap: u64,
@@ -188,7 +191,7 @@ struct Winner {
     level: u8,
 }
 
-/// The CPUs, by number.
+/// Returns the state of all CPUs, by number.
 fn views(control: &Control) -> Vec<View> {
     let mut views = vec![View::default(); control.shared.cpus];
     let page = control.shared.global.page();
@@ -200,7 +203,7 @@ fn views(control: &Control) -> Vec<View> {
             let claim = claim(session, index);
             view.bitmap |= claim.levels();
             view.contenders += u32::from(claim.potential() < NOTHING);
-            // Of equals the one whose turn it is.
+            // Of equals the one with the turn wins.
             let chosen = page.cpu(vcpu.cpu).and_then(|line| line.winner()) == Some(vcpu.slot);
             let level = claim.runnable();
             let before = view.winner.map_or(NOTHING, |winner| winner.level);
@@ -239,7 +242,7 @@ fn vcpu(session: &Session, index: usize, views: &[View]) -> Vcpu {
         rings: vcpu.tally.rings.load(Relaxed),
         floods: vcpu.tally.floods.load(Relaxed),
         overdrafts: vcpu.tally.overdrafts.load(Relaxed),
-        breaths: vcpu.tally.breaths.load(Relaxed),
+        pauses: vcpu.tally.pauses.load(Relaxed),
         turns,
         threads: vcpu
             .threads

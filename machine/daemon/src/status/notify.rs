@@ -1,14 +1,15 @@
-//! What the daemon tells the service manager that has started it (sd_notify): nothing, if none has.
+//! Messages to the service manager that has started the daemon (sd_notify), if there is one.
 //!
-//! One datagram to the socket of `NOTIFY_SOCKET`. With `WatchdogSec=` the manager restarts a daemon that says nothing for so long; the
-//! control thread says something at each heartbeat, so a daemon whose control thread hangs is restarted, and the guardian gives back
-//! what it had.
+//! A message is one datagram to the socket of `NOTIFY_SOCKET`. With `WatchdogSec=` the manager
+//! restarts a daemon without messages for that time. The control thread sends one at each
+//! heartbeat, so a daemon whose control thread hangs is restarted, and the guardian restores its
+//! threads.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The manager's ear.
+/// The socket of the service manager.
 #[derive(Debug)]
 pub(crate) struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -16,7 +17,7 @@ pub(crate) struct Notify {
 }
 
 impl Notify {
-    /// As the environment says.
+    /// Reads the environment.
     pub(crate) fn new() -> Notify {
         let path = std::env::var_os("NOTIFY_SOCKET");
         let address = path.and_then(|path| match path.as_bytes() {
@@ -29,7 +30,7 @@ impl Notify {
             Some((socket, address))
         });
         let own = std::process::id().to_string();
-        // Of this process, if it says of which.
+        // `WATCHDOG_PID` names the process, if it is set.
         let ours = std::env::var("WATCHDOG_PID").map_or(true, |pid| pid == own);
         Notify {
             socket,
@@ -37,35 +38,35 @@ impl Notify {
         }
     }
 
-    fn say(&self, text: &str) {
+    fn send(&self, text: &str) {
         if let Some((socket, address)) = &self.socket {
-            // A manager that does not listen loses it.
+            // A manager that does not listen loses the message.
             let _ = socket.send_to_addr(text.as_bytes(), address);
         }
     }
 
     pub(crate) fn ready(&self, mode: &str) {
-        self.say(&format!("READY=1\nSTATUS={mode}"));
+        self.send(&format!("READY=1\nSTATUS={mode}"));
     }
 
-    /// For `Type=notify-reload`.
+    /// Announces a reload, for `Type=notify-reload`.
     pub(crate) fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let us = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
-        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
     }
 
     pub(crate) fn reloaded(&self) {
-        self.say("READY=1");
+        self.send("READY=1");
     }
 
     pub(crate) fn beat(&self) {
         if self.watched {
-            self.say("WATCHDOG=1");
+            self.send("WATCHDOG=1");
         }
     }
 
     pub(crate) fn stopping(&self) {
-        self.say("STOPPING=1");
+        self.send("STOPPING=1");
     }
 }

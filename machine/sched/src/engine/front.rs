@@ -1,16 +1,16 @@
-//! Which task is in front on which CPU: turns, and pieces in which ordinary threads are let in.
+//! The task in front on each CPU: turns, and open pieces for ordinary threads.
 
 use super::due::Due;
 use super::{Engine, Slot, nanos};
 use crate::error::SchedError;
 use crate::member::{Member, Standing};
-use crate::place::{self, Placement};
+use crate::placement::{self, Placement};
 use crate::policy::{Nanos, TaskId};
 use crate::ratchet::Notch;
 use crate::report::What;
 
 impl<M: Member> Engine<M> {
-    /// Charges the turn that ends, asks for the next one, and makes it so.
+    /// Charges the turn that ends, asks the policy for the next one, and applies it.
     pub(super) fn next_turn(&mut self, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
         if let Some(asked) = due.pick.filter(|_| self.report.turns > 0) {
             self.late.add(now.saturating_sub(asked));
@@ -36,7 +36,7 @@ impl<M: Member> Engine<M> {
             sleeps: slot.sleeps,
         };
         let mut placements: Vec<Placement> = self.live().map(placement).collect();
-        let front = place::place(&favoured, &mut placements, self.cpus.len());
+        let front = placement::place(&favoured, &mut placements, self.cpus.len());
         for placement in placements {
             self.move_to(placement)?;
         }
@@ -46,7 +46,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Moves a task to another CPU; it starts there at the base.
+    /// Moves a task to another CPU, where it starts at the base.
     fn move_to(&mut self, placement: Placement) -> Result<(), SchedError> {
         let number = self.cpus[placement.cpu].number;
         let slot = &mut self.slots[placement.task.0];
@@ -82,7 +82,7 @@ impl<M: Member> Engine<M> {
         self.cpus[cpu].favoured = favoured;
         self.cpus[cpu].leads = false;
         if self.open {
-            self.let_compete(cpu, front)?;
+            self.set_fair(cpu, front)?;
         } else {
             self.raise(cpu)?;
         }
@@ -98,9 +98,9 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Has another task of a CPU compete with ordinary threads. Where that would take long, the
-    /// present one goes on to the end of the open piece.
-    fn let_compete(&mut self, cpu: usize, front: Option<TaskId>) -> Result<(), SchedError> {
+    /// Makes `front` the task of a CPU that competes with ordinary threads. Where that would take
+    /// long, the present one stays to the end of the open piece.
+    fn set_fair(&mut self, cpu: usize, front: Option<TaskId>) -> Result<(), SchedError> {
         let before = self.cpus[cpu].fair;
         let here = before.filter(|task| self.slots[task.0].cpu == cpu);
         let threads = |task: TaskId| {
@@ -123,7 +123,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Puts the favoured tasks of a CPU above its others.
+    /// Puts the favoured tasks of a CPU above its other tasks.
     fn raise(&mut self, cpu: usize) -> Result<(), SchedError> {
         let own = self.live().filter(|(_, slot)| slot.cpu == cpu);
         let notches: Vec<Notch> = own.map(|(_, slot)| slot.notch).collect();
@@ -145,7 +145,8 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Lets ordinary threads in. Those behind go first, so that none gets before the one in front.
+    /// Begins an open piece. The tasks behind are lowered first, so that none gets before the one
+    /// in front.
     pub(super) fn open(&mut self, now: Nanos) -> Result<(), SchedError> {
         if self.open {
             return Ok(());
@@ -169,7 +170,7 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// Takes the CPUs back: the one in front first.
+    /// Ends the open piece: the tasks in front are raised first.
     pub(super) fn close(&mut self, now: Nanos) -> Result<(), SchedError> {
         self.open = false;
         let base = self.config.base;
@@ -192,7 +193,7 @@ impl<M: Member> Engine<M> {
             .open
             .pieces(self.threads())
             .map_or(0, |(_, open)| open);
-        self.look_at_all();
+        self.read_cpu_times();
         self.trace.add(now - self.began, What::Closed);
         Ok(())
     }

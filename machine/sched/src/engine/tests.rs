@@ -1,7 +1,7 @@
 //! The engine on simulated CPUs: exact sequences in virtual time.
 //!
-//! Each simulated task is at a priority, on a CPU, and asleep or not according to a script. A wait gives each CPU to the
-//! highest of its tasks that are awake, the first of equals, in steps of 10 µs.
+//! Each simulated task has a priority and a CPU, and sleeps according to a script. A wait gives
+//! each CPU to its highest awake task, the first of equals, in steps of 10 µs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,13 +19,14 @@ struct Sim {
     now: Nanos,
     end: Nanos,
     tasks: Vec<SimTask>,
-    /// When something above has every CPU, how long it had them, and whether it is the scheduler.
+    /// Whether a thread above everything has every CPU at a time, how long it had them, and whether
+    /// it is the scheduler.
     stolen: fn(Nanos) -> bool,
     lost: Nanos,
     by_scheduler: bool,
     /// CPU time of an ordinary thread that always wants every CPU.
     bystander: Option<Nanos>,
-    /// A CPU that is taken away, and when.
+    /// A CPU that is taken away, and the time.
     unplugged: Option<(usize, Nanos)>,
 }
 
@@ -36,11 +37,11 @@ struct SimTask {
     used: Nanos,
     threads: usize,
     ends: Option<Nanos>,
-    /// Awake for the first of each period: (period, awake).
+    /// Period, and time awake at the beginning of each period.
     awake: Option<(Nanos, Nanos)>,
-    /// How often it was asked whether it wants a CPU.
+    /// Number of times it was asked whether it wants a CPU.
     asked: u32,
-    /// Runs, in order: (begin, end).
+    /// Runs, oldest first: (begin, end).
     runs: Vec<(Nanos, Nanos)>,
 }
 
@@ -54,13 +55,13 @@ impl SimTask {
 impl Sim {
     fn check(&self, cpu: usize) -> Result<(), SchedError> {
         let gone = |(number, at)| number == cpu && self.now >= at;
-        match self.unplugged.is_some_and(gone) {
-            true => Err(SchedError::Cpu {
+        if self.unplugged.is_some_and(gone) {
+            return Err(SchedError::Cpu {
                 cpu,
                 error: std::io::Error::from_raw_os_error(libc::EINVAL),
-            }),
-            false => Ok(()),
+            });
         }
+        Ok(())
     }
 
     fn step(&mut self) {
@@ -87,7 +88,7 @@ impl Sim {
                 }
             }
             let ordinary = best.as_ref().is_none_or(|task| rank(task) <= 1);
-            // Half to the ordinary thread, turn by turn.
+            // Every other step goes to the ordinary thread.
             if ordinary
                 && let Some(used) = &mut self.bystander
                 && (now / STEP).is_multiple_of(2)
@@ -296,13 +297,13 @@ fn shares_hold_beside_a_sleeper() {
     let used = world.used();
     let ratio = used[1] as f64 / used[2] as f64;
     assert!((2.8..3.2).contains(&ratio), "{used:?}");
-    // The sleeper gets all it wants.
+    // The sleeper gets all the time it wants.
     assert!(used[0] >= 90, "{used:?}");
 }
 
 #[test]
-fn shares_hold_where_a_task_above_takes_most_of_the_cpu() {
-    // Most of every turn; of every other one; of half of them, at random.
+fn shares_hold_while_a_higher_thread_takes_most_of_the_cpu() {
+    // Taken: most of every turn; of every other turn; of half of the turns, at random.
     let patterns: [fn(Nanos) -> bool; 3] = [
         |now| now % (7 * MS) < 5 * MS,
         |now| now % (10 * MS) < 4 * MS,
@@ -336,7 +337,7 @@ fn equals_below_a_sleeper_take_turns_and_the_sleeper_runs_at_once() {
 }
 
 #[test]
-fn sleepers_are_seldom_asked_whether_they_sleep() {
+fn sleepers_are_rarely_asked_whether_they_sleep() {
     let mut world = World::new(1, 12, 1600 * MS);
     let mut policy = Levels::new(5 * MS);
     for sleeper in 0..10 {
@@ -358,7 +359,7 @@ fn strict_levels_starve_those_below() {
 }
 
 #[test]
-fn budgets_are_kept_before_each_deadline() {
+fn each_task_gets_its_budget_before_its_deadline() {
     let reserve = |period, budget| Reservation {
         period: period * MS,
         budget: budget * MS,
@@ -400,7 +401,7 @@ fn a_program_that_has_ended_leaves_its_time_to_the_others() {
 }
 
 #[test]
-fn open_pieces_give_an_ordinary_thread_its_part_and_harm_no_share() {
+fn open_pieces_give_an_ordinary_thread_its_part_and_keep_the_shares() {
     let world = World::new(1, 2, 4000 * MS).open();
     let report = world.run(RoundRobin::new(5 * MS));
     let used = world.used();
@@ -426,12 +427,12 @@ fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
             world.sim.borrow().bystander.unwrap() / MS,
         )
     };
-    // They leave a quarter of each CPU.
+    // The tasks leave a quarter of each CPU.
     for cpus in [1, 2] {
         let (opened, ordinary) = opened(cpus, 3 * MS);
         assert_eq!(opened, 0);
         let quarter = 1000 * cpus as u64;
-        // The simulated one has each second step of what is left.
+        // The simulated thread has every other step of the rest.
         assert!(ordinary * 2 >= quarter, "{ordinary}");
     }
     // A twentieth is too little.
@@ -440,7 +441,7 @@ fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
 }
 
 #[test]
-fn a_program_that_runs_alone_goes_on_after_an_open_piece() {
+fn a_program_that_runs_alone_continues_after_an_open_piece() {
     let mut world = World::new(1, 3, 400 * MS).open();
     world.sim.borrow_mut().bystander = None;
     world.config.follow = Duration::from_millis(7);
@@ -449,7 +450,7 @@ fn a_program_that_runs_alone_goes_on_after_an_open_piece() {
 }
 
 #[test]
-fn the_time_of_the_scheduler_is_time_that_ordinary_threads_did_not_have() {
+fn cpu_time_of_the_scheduler_counts_against_ordinary_threads() {
     let opened = |by_scheduler: bool| {
         let world = World::new(1, 1, 4000 * MS).open();
         // The task uses 70 % of the time, a thread above everything the next 25 %.
@@ -477,7 +478,7 @@ fn a_switch_does_not_cost_more_where_a_task_has_threads_that_sleep() {
 }
 
 #[test]
-fn threads_that_sleep_are_moved_for_a_piece_and_not_at_each_switch_in_it() {
+fn sleeping_threads_change_once_per_piece_and_not_at_each_switch_in_it() {
     let run = |threads| {
         let world = World::new(1, 3, 4000 * MS).open();
         let world = world.task(0, |task| task.threads = threads);
@@ -487,8 +488,11 @@ fn threads_that_sleep_are_moved_for_a_piece_and_not_at_each_switch_in_it() {
     };
     let (few, before, _) = run(1);
     let (many, ordinary, used) = run(2000);
-    // To open, to close, and once or twice to the front, for each of some 20 pieces.
+    // Some 20 pieces; for each the threads change to open, to close, and once or twice in front.
     assert!(many - few <= 2000 * 4 * 22, "{many} {few}");
     assert!(ordinary.abs_diff(before) <= 40, "{ordinary} {before}");
-    assert!(used.iter().all(|it| (1100..1400).contains(it)), "{used:?}");
+    assert!(
+        used.iter().all(|used| (1100..1400).contains(used)),
+        "{used:?}"
+    );
 }

@@ -1,10 +1,12 @@
 //! [`Edf`]: earliest deadline first, with a budget for each period.
 //!
-//! Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment" (JACM 20(1), 1973), with
-//! budgets that are enforced, so that a task that overruns harms only itself. A task's budget is filled at the beginning of
-//! each of its periods, whose end is its deadline; among those with budget left the earliest deadline runs. What they leave over
-//! goes to the tasks without a reservation, in turn, a slice of CPU time each; if there are none, to those with one. On one CPU every task gets its budget before every deadline if the
-//! budgets divided by the periods add up to at most 1, less what timers are late and what is kept for ordinary threads.
+//! Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment"
+//! (JACM 20(1), 1973), with budgets that are enforced, so that an overrun harms only its own task.
+//! A task's budget is filled at the beginning of each of its periods, whose end is its deadline; of
+//! the tasks with budget left the one with the earliest deadline runs. Remaining time goes to the
+//! tasks without a reservation, in turn, a slice of CPU time each; if there are none, to those with
+//! one. On one CPU every task gets its budget before every deadline if the budgets divided by the
+//! periods add up to at most 1, less the lateness of timers and the part of ordinary threads.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -13,12 +15,12 @@ use std::time::Duration;
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage};
 
-/// What a task is to have.
+/// A reservation: a budget in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation {
-    /// Every so many ns …
+    /// Length of the period, ns.
     pub period: Nanos,
-    /// … so much CPU time, ns.
+    /// CPU time in each period, ns.
     pub budget: Nanos,
 }
 
@@ -31,18 +33,29 @@ struct Job {
     sleeps: bool,
 }
 
-/// CPU time that a task has of what is left over before the next one, unless told otherwise, ns.
+/// Default slice of the remaining time, ns of CPU time.
 const SLICE: Nanos = 5_000_000;
 
 /// Earliest deadline first.
+///
+/// ```
+/// use upshift_sched::policies::{Edf, EdfError, Reservation};
+/// use upshift_sched::TaskId;
+///
+/// // 4 ms of every 10 ms, on one CPU.
+/// let four = Reservation { period: 10_000_000, budget: 4_000_000 };
+/// let policy = Edf::new().reserve(TaskId(0), four, 1.0)?.reserve(TaskId(1), four, 1.0)?;
+/// assert!(policy.reserve(TaskId(2), four, 1.0).is_err());
+/// # Ok::<(), EdfError>(())
+/// ```
 #[derive(Debug)]
 pub struct Edf {
     given: Vec<(TaskId, Reservation)>,
     jobs: Vec<Job>,
     slice: Nanos,
-    /// The tasks that share what is left over: the first one is next.
+    /// Tasks that share the remaining time; the first is next.
     rest: VecDeque<TaskId>,
-    /// What the first one has of its slice.
+    /// Remaining slice of the first of them, ns.
     rest_left: Nanos,
 }
 
@@ -58,17 +71,17 @@ impl Default for Edf {
     }
 }
 
-/// Why a reservation makes no sense.
+/// The reason for which a reservation is refused.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum EdfError {
     /// Period or budget is 0, or the budget is longer than the period.
     Impossible(Reservation),
-    /// More is reserved than there is.
+    /// The reservations exceed the CPUs.
     Overcommitted {
         /// Sum of budget divided by period, in CPUs.
         asked: f64,
-        /// CPUs there are.
+        /// Number of CPUs.
         there: f64,
     },
 }
@@ -93,22 +106,22 @@ impl fmt::Display for EdfError {
 impl Error for EdfError {}
 
 impl Edf {
-    /// No task has a reservation yet.
+    /// Creates the policy without reservations.
     pub fn new() -> Edf {
         Edf::default()
     }
 
-    /// What is left over is shared in slices of `slice` ns of CPU time.
+    /// Sets the slice of the remaining time, ns of CPU time.
     pub fn slice(mut self, slice: Nanos) -> Edf {
         self.slice = slice.max(1);
         self.rest_left = self.slice;
         self
     }
 
-    /// Reserves for `task`, counted against `there` CPUs.
+    /// Reserves for `task`, of `there` CPUs.
     ///
     /// # Errors
-    /// [`EdfError`] if this reservation, or all together, cannot be kept.
+    /// [`EdfError`] if this reservation is impossible, or all together exceed the CPUs.
     pub fn reserve(
         mut self,
         task: TaskId,
@@ -130,14 +143,14 @@ impl Edf {
 }
 
 impl Edf {
-    /// Gives what is left over to the next one.
-    fn pass_on(&mut self) {
+    /// Passes the remaining time to the next task.
+    fn rotate_rest(&mut self) {
         self.rest.rotate_left(1.min(self.rest.len()));
         self.rest_left = self.slice;
     }
 
-    /// The tasks that share what is left over: those without a reservation, or all.
-    fn sort_out_the_rest(&mut self) {
+    /// Updates the tasks that share the remaining time: those without a reservation, or all.
+    fn update_rest(&mut self) {
         let none_is_free = self.jobs.iter().all(|job| job.reserved.is_some());
         let shares = |job: &&Job| none_is_free || job.reserved.is_none();
         let due: Vec<TaskId> = self
@@ -170,12 +183,12 @@ impl Policy for Edf {
             left: reserved.map_or(0, |r| r.budget),
             sleeps: false,
         });
-        self.sort_out_the_rest();
+        self.update_rest();
     }
 
     fn removed(&mut self, task: TaskId, _now: Nanos) {
         self.jobs.retain(|job| job.task != task);
-        self.sort_out_the_rest();
+        self.update_rest();
     }
 
     fn wants_usage(&self) -> bool {
@@ -184,14 +197,14 @@ impl Policy for Edf {
 
     fn used(&mut self, usage: Usage, _now: Nanos) {
         if let Some(job) = self.jobs.iter_mut().find(|job| job.task == usage.task) {
-            // What it used beyond its budget it had of what was left over.
+            // Usage beyond the budget was remaining time.
             let beyond = usage.cpu_time.saturating_sub(job.left);
             job.left = job.left.saturating_sub(usage.cpu_time);
             job.sleeps = usage.slept;
             if self.rest.front() == Some(&usage.task) {
                 self.rest_left = self.rest_left.saturating_sub(beyond);
                 if self.rest_left == 0 {
-                    self.pass_on();
+                    self.rotate_rest();
                 }
             }
         }
@@ -224,7 +237,8 @@ impl Policy for Edf {
             let job = self.jobs.iter().find(|job| job.task == *task);
             job.is_some_and(|job| job.sleeps)
         };
-        // A sleeper keeps its place in front, so that it runs when it wakes, and its slice is for the next one meanwhile.
+        // A sleeper stays in front, so that it runs when it wakes; meanwhile its slice goes to the
+        // next task.
         for task in &self.rest {
             turn.favour(*task);
             awake += usize::from(!sleeps(task));

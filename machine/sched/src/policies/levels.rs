@@ -1,30 +1,43 @@
 //! [`Levels`]: strict levels, round-robin within a level.
 //!
-//! Level 0 is the most urgent. A less urgent task runs only while everything more urgent sleeps; a sleeper keeps its place above
-//! those, so it runs the moment it wakes, without this policy being asked. Within a level those that are awake take turns
-//! of one slice. A level that never sleeps starves those below it: that is what strict means.
+//! Level 0 is the most urgent. A less urgent task runs only while all more urgent ones sleep; a
+//! sleeper stays in front of it, so it runs the moment it wakes, without a call of this policy.
+//! Within a level the tasks that are awake take turns of one slice. A level that never sleeps
+//! starves those below it: that is the meaning of strict.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 
-/// The level of a task that was given none: the least urgent.
-const LEAST: u8 = u8::MAX;
+/// Level of tasks that were given none: the least urgent.
+const DEFAULT_LEVEL: u8 = u8::MAX;
 
 /// Strict levels.
+///
+/// ```
+/// use upshift_sched::policies::Levels;
+/// use upshift_sched::{Policy, TaskId, Turn};
+///
+/// let mut policy = Levels::new(5_000_000).level(TaskId(1), 0);
+/// policy.added(TaskId(0), 0);
+/// policy.added(TaskId(1), 0);
+/// let mut turn = Turn::new(1);
+/// policy.pick(0, &mut turn);
+/// assert_eq!(turn.favoured(), [TaskId(1)]);
+/// ```
 #[derive(Debug)]
 pub struct Levels {
     slice: Nanos,
     given: Vec<(TaskId, u8)>,
     levels: BTreeMap<u8, VecDeque<TaskId>>,
     asleep: Vec<TaskId>,
-    /// Favoured in the last turn and not known to sleep then.
+    /// Tasks that were favoured in the last turn and not known to sleep.
     ran: Vec<TaskId>,
     ends: Nanos,
 }
 
 impl Levels {
-    /// Slices of `slice` ns among equals. A task without a level comes after all others.
+    /// Creates the policy with slices of `slice` ns among equals. Tasks without a level come last.
     pub fn new(slice: Nanos) -> Levels {
         Levels {
             slice: slice.max(1),
@@ -58,7 +71,7 @@ impl Policy for Levels {
 
     fn added(&mut self, task: TaskId, _now: Nanos) {
         let given = self.given.iter().rev().find(|(other, _)| *other == task);
-        let level = given.map_or(LEAST, |&(_, level)| level);
+        let level = given.map_or(DEFAULT_LEVEL, |&(_, level)| level);
         self.levels.entry(level).or_default().push_back(task);
     }
 
@@ -89,7 +102,7 @@ impl Policy for Levels {
         }
         self.ran.clear();
         for queue in self.levels.values() {
-            // Within a level sleepers first: they use nothing, and take no turns.
+            // Within a level sleepers come first: they use no time and take no turns.
             let is_asleep = |task: &&TaskId| self.asleep.contains(task);
             let awake = queue.iter().filter(|task| !is_asleep(task));
             for &task in queue.iter().filter(is_asleep) {

@@ -1,15 +1,15 @@
 //! The policies that come with the crate.
 //!
-//! | policy | what runs | what for |
+//! | policy | task that runs | use |
 //! |---|---|---|
 //! | [`RoundRobin`] | each in turn for one slice | equal progress of equal programs |
-//! | [`Table`] | what a repeating timetable names | time-triggered systems, reproducible experiments |
+//! | [`Table`] | named by a repeating timetable | time-triggered systems, experiments |
 //! | [`Weighted`] | by shares: stride scheduling | a reserved part of a CPU |
 //! | [`Edf`] | the earliest deadline, with a budget for each period | periodic work |
 //! | [`Levels`] | the most urgent level, in turn within it | a server before its batch jobs |
 //! | [`Solo`] | one until it blocks | as few switches as possible |
 //!
-//! All are work-conserving: a task that is not picked runs when those that are block.
+//! All are work-conserving: a task that is not picked runs when the picked ones block.
 
 mod edf;
 mod levels;

@@ -1,31 +1,47 @@
 //! [`RoundRobin`]: each task in turn, for one slice.
 //!
-//! Slices end on a grid, so a late timer shortens the next slice instead of moving all of them. A task that blocks keeps its
-//! slice: the task that runs meanwhile gets it for nothing, but not for longer, and each of the others does in turn. With K CPUs, K tasks run
-//! and K move to the back. A turn costs one system call for each thread that is raised, one to read the CPU time of each task in front,
+//! Slices end on a grid, so a late timer shortens the next slice instead of moving all later ones.
+//! A task that blocks keeps its slice: the stand-in runs in it for free, but no longer than that,
+//! and the other tasks stand in by turns. With K CPUs, K tasks run and K move to the back. A turn
+//! costs one system call for each raised thread, one to read the CPU time of each task in front,
 //! and the wait.
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 
-/// Each in turn.
+/// Each task in turn, for one slice.
+///
+/// ```
+/// use upshift_sched::policies::RoundRobin;
+/// use upshift_sched::{Policy, TaskId, Turn};
+///
+/// let mut policy = RoundRobin::new(5_000_000);
+/// policy.added(TaskId(0), 0);
+/// policy.added(TaskId(1), 0);
+/// let mut turn = Turn::new(1);
+/// policy.pick(0, &mut turn);
+/// assert_eq!((turn.favoured(), turn.end()), (&[TaskId(0)][..], Some(5_000_000)));
+/// turn.clear();
+/// policy.pick(5_000_000, &mut turn);
+/// assert_eq!(turn.favoured(), [TaskId(1)]);
+/// ```
 #[derive(Debug)]
 pub struct RoundRobin {
     slice: Nanos,
     queue: VecDeque<TaskId>,
     ends: Nanos,
-    /// The front of the queue has not run yet.
+    /// Set while the front of the queue has not run yet.
     fresh: bool,
-    /// The tasks that slept through most of their last slice.
+    /// Tasks that slept through most of their last slice.
     sleepers: HashSet<TaskId>,
-    /// Slices so far. A round of them and the number of the others have no common divisor, so that each of those stands in for each
-    /// task.
+    /// Slices so far. The length of a round and the number of stand-ins have no common divisor, so
+    /// each task gets each stand-in.
     slices: usize,
 }
 
 impl RoundRobin {
-    /// Slices of `slice` ns.
+    /// Creates the policy with slices of `slice` ns.
     pub fn new(slice: Nanos) -> RoundRobin {
         RoundRobin {
             slice: slice.max(1),

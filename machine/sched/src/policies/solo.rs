@@ -1,16 +1,16 @@
 //! [`Solo`]: one task at a time, until it blocks.
 //!
-//! This is what the kernel does with SCHED_FIFO threads of one priority, so the policy favours none and is never asked
-//! again: no timer, no switch that is not needed. Threads of one task queue for themselves.
+//! The kernel does this with SCHED_FIFO threads of one priority, so the policy favours no task and
+//! is never asked again: no timer, no unnecessary switch. Threads of one task queue separately.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 
-/// One until it blocks.
+/// Tasks one at a time, each until it blocks.
 #[derive(Debug, Default)]
 pub struct Solo;
 
 impl Solo {
-    /// The policy.
+    /// Creates the policy.
     pub fn new() -> Solo {
         Solo
     }

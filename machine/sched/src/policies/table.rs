@@ -1,21 +1,33 @@
 //! [`Table`]: a repeating timetable.
 //!
-//! Entries begin on the grid of the table: entry *i* of lap *n* begins at *start + n · length + offset(i)*, whatever happened
-//! before, so errors do not add up. Entries that were missed altogether (the machine was suspended) are skipped. Tasks that
-//! have ended leave their time to the others. It reads no CPU time.
+//! Entries begin on the grid of the table: entry *i* of lap *n* begins at *start + n · length +
+//! offset(i)*, so errors do not add up. Entries that were missed altogether (the machine was
+//! suspended) are skipped. Tasks that have ended leave their time to the others. The policy reads
+//! no CPU time.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 
-/// One line of the timetable.
+/// An entry of the timetable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The tasks that are favoured, in order. None: all are equal.
+    /// The favoured tasks, in order. Empty: all tasks are equal.
     pub tasks: Vec<TaskId>,
-    /// For how long, ns.
+    /// Length of the entry, ns.
     pub length: Nanos,
 }
 
 /// A repeating timetable.
+///
+/// ```
+/// use upshift_sched::policies::{Entry, Table};
+/// use upshift_sched::{Policy, TaskId, Turn};
+///
+/// let entry = |task, length| Entry { tasks: vec![TaskId(task)], length };
+/// let mut policy = Table::new(vec![entry(0, 5_000_000), entry(1, 15_000_000)]);
+/// let mut turn = Turn::new(1);
+/// policy.pick(0, &mut turn);
+/// assert_eq!((turn.favoured(), turn.end()), (&[TaskId(0)][..], Some(5_000_000)));
+/// ```
 #[derive(Debug)]
 pub struct Table {
     entries: Vec<Entry>,
@@ -25,7 +37,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Follows `entries` again and again. Entries without length are left out; without any entry no task is favoured.
+    /// Creates a policy that repeats `entries`. Entries without length are left out; without any
+    /// entry no task is favoured.
     pub fn new(entries: Vec<Entry>) -> Table {
         let entries: Vec<Entry> = entries.into_iter().filter(|e| e.length > 0).collect();
         let lengths = entries.iter().map(|entry| entry.length);
@@ -38,7 +51,7 @@ impl Table {
         }
     }
 
-    /// The entry that holds at `now`, and when it ends.
+    /// Returns the entry at `now`, and its end.
     fn current(&self, start: Nanos, now: Nanos) -> Option<(&Entry, Nanos)> {
         let since = now.saturating_sub(start).checked_rem(self.total)?;
         let lap = now - since;

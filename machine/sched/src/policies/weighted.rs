@@ -1,30 +1,50 @@
 //! [`Weighted`]: proportional shares by stride scheduling.
 //!
-//! Waldspurger and Weihl, "Stride Scheduling: Deterministic Proportional-Share Resource Management" (MIT LCS TM-528, 1995).
-//! Each task has a *pass*, the CPU time it has used divided by its shares; the task with the smallest pass runs for one
-//! slice. Here a pass grows by what was really used, so slices that end late or are lent out while a task sleeps are
-//! charged to the task they went to. Over any time in which a set of tasks stays awake, what each of them gets differs from its
-//! share by less than one slice and one timer's lateness.
+//! Waldspurger and Weihl, "Stride Scheduling: Deterministic Proportional-Share Resource Management"
+//! (MIT LCS TM-528, 1995). Each task has a *pass*, its CPU time divided by its shares; the task
+//! with the smallest pass runs for one slice. Here a pass grows by the CPU time actually used, so a
+//! late slice, or one that a sleeper left, is charged to the task that ran. Over any time in which
+//! a set of tasks stays awake, the CPU time of each differs from its share by less than one slice
+//! and one timer's lateness.
 //!
-//! A task that sleeps saves nothing up: its pass is kept at least at the smallest pass of those awake. It stays in front of them,
-//! so it runs at once when it wakes.
+//! A sleeping task saves nothing up: its pass is raised to the smallest pass of the awake tasks. It
+//! stays in front of them, so it runs at once when it wakes.
 
 use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 
-/// What one ns adds to the pass of a task with one share.
-const ONE: u128 = 1 << 32;
+/// Pass of one ns of CPU time with one share.
+const PASS_PER_NS: u128 = 1 << 32;
 
 /// A task in stride scheduling.
 #[derive(Debug)]
 struct Stride {
     task: TaskId,
     shares: u64,
-    /// CPU time used, divided by the shares, in units of `1 / ONE` ns.
+    /// CPU time divided by the shares, in units of `1 / PASS_PER_NS` ns.
     pass: u128,
     sleeps: bool,
 }
 
-/// Shares of the CPU time.
+/// Proportional shares of the CPU time.
+///
+/// ```
+/// use upshift_sched::policies::Weighted;
+/// use upshift_sched::{Policy, TaskId, Turn, Usage};
+///
+/// // Task 1 gets three times the CPU time of task 0.
+/// let mut policy = Weighted::new(5_000_000).share(TaskId(1), 3);
+/// let mut slices = [0, 0];
+/// policy.added(TaskId(0), 0);
+/// policy.added(TaskId(1), 0);
+/// for slice in 0..400 {
+///     let mut turn = Turn::new(1);
+///     policy.pick(slice * 5_000_000, &mut turn);
+///     let task = turn.favoured()[0];
+///     policy.used(Usage { task, cpu_time: 5_000_000, slept: false }, (slice + 1) * 5_000_000);
+///     slices[task.0] += 1;
+/// }
+/// assert_eq!(slices, [100, 300]);
+/// ```
 #[derive(Debug)]
 pub struct Weighted {
     slice: Nanos,
@@ -34,7 +54,7 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// Slices of `slice` ns; every task has one share.
+    /// Creates the policy with slices of `slice` ns; every task has one share.
     pub fn new(slice: Nanos) -> Weighted {
         Weighted {
             slice: slice.max(1),
@@ -44,7 +64,7 @@ impl Weighted {
         }
     }
 
-    /// Gives `task` so many shares, at least 1.
+    /// Gives `task` `shares` shares, at least 1.
     pub fn share(mut self, task: TaskId, shares: u32) -> Weighted {
         self.shares.push((task, u64::from(shares.max(1))));
         self
@@ -83,7 +103,7 @@ impl Policy for Weighted {
     fn used(&mut self, usage: Usage, _now: Nanos) {
         let own = |stride: &&mut Stride| stride.task == usage.task;
         if let Some(stride) = self.strides.iter_mut().find(own) {
-            stride.pass += u128::from(usage.cpu_time) * ONE / u128::from(stride.shares);
+            stride.pass += u128::from(usage.cpu_time) * PASS_PER_NS / u128::from(stride.shares);
             stride.sleeps = usage.slept;
         }
     }

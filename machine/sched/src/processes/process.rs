@@ -1,4 +1,4 @@
-//! One process: its pidfd, its directory of threads, and a guard for each thread.
+//! A scheduled process: its pidfd, its directory of threads, and a guard for each thread.
 
 use std::collections::HashSet;
 use std::fs::{File, TryLockError};
@@ -14,16 +14,16 @@ use crate::error::SchedError;
 use crate::member::Standing;
 use crate::policy::Nanos;
 use crate::procfs;
-use crate::watch::{self, Watch, Watched};
+use crate::watch::{self, Watch, WatchedProcess};
 
-/// How often a call that was interrupted is made again.
+/// Number of times that an interrupted call is repeated.
 const RETRIES: usize = 16;
 
-/// Time for which a process is ordinary after one of its threads was found on another CPU: ten
-/// times the longest that it can have been there.
-const STRAY: Duration = Duration::from_secs(1);
+/// Time for which a process is ordinary after a thread of it was found on another CPU: ten times
+/// the longest time that the thread can have been there.
+const MIGRATION_PENALTY: Duration = Duration::from_secs(1);
 
-/// Passes over the threads of a process that is forking off new ones all the time.
+/// Most passes over the threads of a process that keeps starting new ones.
 const PASSES: usize = 8;
 
 #[derive(Debug)]
@@ -32,34 +32,37 @@ pub(super) struct Process {
     pidfd: OwnedFd,
     /// `/proc/PID/task`, locked: no other scheduler has the process.
     tasks: File,
-    /// Its link count when its threads were read, which is their number and two; 0: they are to be read again.
+    /// Link count when the threads were last read: their number plus two; 0: they must be read
+    /// again.
     links: u64,
     guards: Vec<Elevated>,
-    /// Threads that could not be had when they were looked at last.
+    /// Threads that could not be elevated at the last scan.
     pub(super) refused: u64,
-    /// There was no room for a thread: none is tried, which takes long, until they are read again.
+    /// Set when the elevator had no room for a thread: no other is tried until the threads are read
+    /// again.
     full: bool,
-    /// It is ordinary until then, because a thread of it was found on another CPU.
-    stray_until: Option<Instant>,
+    /// Time until which the process is ordinary, because a thread of it was found on another CPU.
+    ordinary_until: Option<Instant>,
     /// CPU time seen last, ns.
     pub(super) cpu_time: Nanos,
-    _watched: Watched,
+    _watched: WatchedProcess,
 }
 
-/// What became of taking a thread in.
+/// Result of adopting a thread.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
-enum Taken {
-    /// It belongs to the task, or has ended.
-    Yes,
-    /// It is another user's, or has put itself above all.
-    No,
-    /// There is no room, for it or any other.
+enum Adoption {
+    /// The thread belongs to the task, or has ended.
+    Adopted,
+    /// The thread belongs to another user, or is above all bands.
+    Refused,
+    /// The elevator has no room for any thread.
     Full,
 }
 
 impl Process {
-    /// `parent`: a thread of the process that forked it, if that was elevated then.
+    /// Attaches process `pid`. `parent` is a thread of the process that forked it, if that was
+    /// elevated then.
     pub(super) fn attach(
         elevator: &Elevator,
         watch: &Watch,
@@ -68,14 +71,15 @@ impl Process {
         parent: Option<&Elevated>,
     ) -> Result<Process, SchedError> {
         let gone = |_| SchedError::NoSuchProcess(pid);
-        // The pidfd first: from here on the number cannot come to mean another process unnoticed.
+        // From here on the pidfd shows whether the number still means this process.
         let pidfd = watch::pidfd(pid).map_err(|error| match error.raw_os_error() {
             Some(libc::ESRCH | libc::EINVAL) => SchedError::NoSuchProcess(pid),
             _ => SchedError::os("open a pidfd")(error),
         })?;
         let tasks = File::open(format!("/proc/{pid}/task")).map_err(gone)?;
-        // Two schedulers would record each other's doing as the process's own. The lock ends with this process, however it ends.
-        // Any process can take such a lock, so that of another user, if that is not root, means nothing.
+        // Two schedulers would record each other's changes as the process's own. The lock ends with
+        // this process, however it ends. Any process can take such a lock, so one of another user
+        // is ignored, unless that user is root.
         if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock))
             && procfs::is_locked_by_a_peer(&tasks)
         {
@@ -89,14 +93,14 @@ impl Process {
             guards: Vec::new(),
             refused: 0,
             full: false,
-            stray_until: None,
+            ordinary_until: None,
             cpu_time: 0,
-            // Before its threads are read, so that none is missed.
+            // Registered before the threads are read, so that no birth is missed.
             _watched: watch.listen(pid),
         };
         let elevate = |tid: i32| match parent {
-            Some(parent) => elevator.elevate_born(tid, floor(standing), parent),
-            None => elevator.elevate(tid, floor(standing)),
+            Some(parent) => elevator.elevate_born(tid, recording_priority(standing), parent),
+            None => elevator.elevate(tid, recording_priority(standing)),
         };
         match elevate(pid) {
             Ok(guard) => process.guards.push(guard),
@@ -113,7 +117,7 @@ impl Process {
                 Err(error) => return Err(SchedError::refused(pid, error)),
             }
         }
-        // What was born meanwhile, by threads that were elevated already.
+        // Elevated threads may have started others meanwhile.
         process.adopt(elevator, standing, None, 1)?;
         if !matches!(standing, Standing::At(_)) {
             let threads = process.threads();
@@ -125,7 +129,7 @@ impl Process {
         Ok(process)
     }
 
-    /// A thread of it that is elevated.
+    /// Returns an elevated thread of the process.
     pub(super) fn first(&self) -> Option<&Elevated> {
         self.guards.first()
     }
@@ -142,7 +146,8 @@ impl Process {
         watch::has_ended(self.pidfd.as_fd())
     }
 
-    /// Whether the number of threads has changed, and there was room for all so far. One system call.
+    /// Whether the number of threads has changed, and there was room for all so far. One system
+    /// call.
     pub(super) fn has_changed(&self) -> bool {
         !self.full
             && self
@@ -151,7 +156,7 @@ impl Process {
                 .map_or(true, |found| found.nlink() != self.links)
     }
 
-    /// Elevates threads that were born, forgets those that have ended.
+    /// Elevates threads that were born, and forgets threads that have ended.
     pub(super) fn adopt(
         &mut self,
         elevator: &Elevator,
@@ -170,11 +175,11 @@ impl Process {
             let born: Vec<i32> = tids.difference(&known).copied().collect();
             (self.refused, self.full) = (0, false);
             for (done, &tid) in born.iter().enumerate() {
-                match self.take_in_new(tid, elevator, standing, cpu, threads)? {
-                    Taken::Yes => {}
-                    Taken::No => self.refused += 1,
-                    // The others would not fit either, and trying takes long.
-                    Taken::Full => {
+                match self.adopt_new(tid, elevator, standing, cpu, threads)? {
+                    Adoption::Adopted => {}
+                    Adoption::Refused => self.refused += 1,
+                    // The others would not fit either, and each attempt takes long.
+                    Adoption::Full => {
                         self.full = true;
                         self.refused += (born.len() - done) as u64;
                         return Ok(());
@@ -189,7 +194,7 @@ impl Process {
     }
 
     /// Elevates a thread that was born.
-    pub(super) fn take_in(
+    pub(super) fn adopt_thread(
         &mut self,
         tid: i32,
         elevator: &Elevator,
@@ -200,61 +205,67 @@ impl Process {
         if self.full || self.guards.iter().any(|guard| guard.tid() == tid) {
             return Ok(());
         }
-        // What there was no room for is counted when the threads are read.
-        let taken = self.take_in_new(tid, elevator, standing, cpu, threads)?;
-        self.full = taken == Taken::Full;
+        // Threads without room are counted when the directory is read.
+        let adoption = self.adopt_new(tid, elevator, standing, cpu, threads)?;
+        self.full = adoption == Adoption::Full;
         Ok(())
     }
 
-    /// A thread has ended.
+    /// Forgets a thread that has ended.
     pub(super) fn forget(&mut self, tid: i32) {
         self.guards.retain(|guard| guard.tid() != tid);
     }
 
-    fn take_in_new(
+    fn adopt_new(
         &mut self,
         tid: i32,
         elevator: &Elevator,
         standing: Standing,
         cpu: Option<usize>,
         threads: usize,
-    ) -> Result<Taken, SchedError> {
+    ) -> Result<Adoption, SchedError> {
         let elevated = match self.first() {
-            Some(like) => elevator.elevate_born(tid, floor(standing), like),
-            None => elevator.elevate(tid, floor(standing)),
+            Some(like) => elevator.elevate_born(tid, recording_priority(standing), like),
+            None => elevator.elevate(tid, recording_priority(standing)),
         };
         let guard = match elevated {
             Ok(guard) => guard,
-            Err(ElevateError::NoSuchThread(_)) => return Ok(Taken::Yes),
-            Err(ElevateError::TableFull { .. }) => return Ok(Taken::Full),
-            Err(_) => return Ok(Taken::No),
+            Err(ElevateError::NoSuchThread(_)) => return Ok(Adoption::Adopted),
+            Err(ElevateError::TableFull { .. }) => return Ok(Adoption::Full),
+            Err(_) => return Ok(Adoption::Refused),
         };
-        // Recorded, which fixes the thread: now it is still of this process, or its number has come to mean another's.
+        // The record fixes the identity of the thread: it is either in this process now, or never
+        // was.
         let listed = std::path::Path::new("/proc").join(format!("{}/task/{tid}", self.pid));
         if !listed.exists() || !cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))? {
-            return Ok(Taken::Yes);
+            return Ok(Adoption::Adopted);
         }
-        match put(&guard, self.allowed(standing), threads) {
+        match put(&guard, self.limited(standing), threads) {
             Ok(()) => self.guards.push(guard),
             Err(error) if is_gone(&error) => {}
             Err(error) => return Err(self.failed(error)),
         }
-        Ok(Taken::Yes)
+        Ok(Adoption::Adopted)
     }
 
-    /// What `standing` means for a process that may be ordinary at the most.
-    fn allowed(&self, standing: Standing) -> Standing {
+    /// Limits `standing` for a process that is ordinary for the time being.
+    fn limited(&self, standing: Standing) -> Standing {
         match standing {
-            Standing::At(_) if self.stray_until.is_some_and(|until| Instant::now() < until) => {
+            Standing::At(_)
+                if self
+                    .ordinary_until
+                    .is_some_and(|until| Instant::now() < until) =>
+            {
                 Standing::Fair
             }
             standing => standing,
         }
     }
 
-    /// Puts all threads at `standing`; the task has so many `threads`. Returns the number of system calls.
+    /// Puts all threads at `standing`, with `threads` threads in the task. Returns the number of
+    /// system calls.
     pub(super) fn set(&mut self, standing: Standing, threads: usize) -> Result<u32, SchedError> {
-        let standing = self.allowed(standing);
+        let standing = self.limited(standing);
         let calls = self.guards.len() as u32;
         let mut at = 0;
         while let Some(guard) = self.guards.get(at) {
@@ -276,7 +287,7 @@ impl Process {
         Ok(())
     }
 
-    /// Pins a thread; `false`: it has ended.
+    /// Pins a thread; `false` if it has ended.
     fn pin_one(&self, guard: &Elevated, cpu: usize) -> Result<bool, SchedError> {
         match retrying(|| guard.pin(cpu)) {
             Ok(()) => Ok(true),
@@ -288,8 +299,9 @@ impl Process {
         }
     }
 
-    /// Puts threads that have changed their own policy or CPUs back. Returns how many. If one has ended, the threads are read
-    /// at the next look: another may have been born, so that their number is the same. Two system calls for each thread.
+    /// Restores the standing of threads that have changed their own policy or CPUs. Returns their
+    /// number. If a thread has ended, the next scan reads the directory: another may have been
+    /// born, so that the number of threads is the same. Two system calls for each thread.
     pub(super) fn correct(
         &mut self,
         standing: Standing,
@@ -298,15 +310,15 @@ impl Process {
     ) -> Result<u64, SchedError> {
         let only = CpuSet::only(cpu);
         let mut corrected = 0;
-        let strays = |guard: &Elevated| {
+        let migrated = |guard: &Elevated| {
             let cpus = Kernel.sched_getaffinity(guard.tid());
             cpus.is_ok_and(|cpus| Some(cpus) != only)
         };
-        if self.guards.iter().any(strays) {
-            // There it was before everything, until it was looked at.
-            self.stray_until = Some(Instant::now() + STRAY);
+        if self.guards.iter().any(migrated) {
+            // Until it was found, the thread had that CPU before all ordinary threads.
+            self.ordinary_until = Some(Instant::now() + MIGRATION_PENALTY);
         }
-        let standing = self.allowed(standing);
+        let standing = self.limited(standing);
         for guard in &self.guards {
             let moved = Kernel.sched_getaffinity(guard.tid()).ok() != only;
             let changed = match Policy::of(&Kernel, guard.tid()) {
@@ -340,8 +352,8 @@ impl Process {
     }
 }
 
-/// The priority at which a thread is recorded before it is put at `standing`.
-fn floor(standing: Standing) -> Priority {
+/// Returns the priority at which a thread is recorded before it is put at `standing`.
+fn recording_priority(standing: Standing) -> Priority {
     match standing {
         Standing::At(priority) => priority,
         Standing::Fair | Standing::Idle => Priority::MIN,
@@ -351,8 +363,9 @@ fn floor(standing: Standing) -> Priority {
 fn put(guard: &Elevated, standing: Standing, threads: usize) -> io::Result<()> {
     retrying(|| match standing {
         Standing::At(priority) => guard.set(priority),
-        Standing::Fair => match guard.set_nice(nice_of_one_in(threads)) {
-            // Below its own nice value, which takes a right: then it keeps that.
+        Standing::Fair => match guard.set_nice(nice_for(threads)) {
+            // A nice value below the thread's own takes a right; without it the thread keeps its
+            // own.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => guard.set_fair(),
             result => result,
         },
@@ -360,8 +373,9 @@ fn put(guard: &Elevated, standing: Standing, threads: usize) -> io::Result<()> {
     })
 }
 
-/// The nice value at which so many threads weigh about as much as one of nice 0: a step of nice is a factor of 1.25.
-fn nice_of_one_in(threads: usize) -> i32 {
+/// Returns the nice value at which `threads` threads weigh about as much as one of nice 0: a step
+/// of nice is a factor of 1.25.
+fn nice_for(threads: usize) -> i32 {
     let steps = (threads.max(1) as f64).ln() / 1.25f64.ln();
     (steps.round() as i32).min(19)
 }
@@ -398,8 +412,8 @@ mod tests {
 
     #[test]
     fn many_threads_weigh_as_one() {
-        assert_eq!([1, 2, 4, 8].map(nice_of_one_in), [0, 3, 6, 9]);
-        assert_eq!(nice_of_one_in(0), 0);
-        assert_eq!(nice_of_one_in(1_000_000), 19);
+        assert_eq!([1, 2, 4, 8].map(nice_for), [0, 3, 6, 9]);
+        assert_eq!(nice_for(0), 0);
+        assert_eq!(nice_for(1_000_000), 19);
     }
 }

@@ -1,4 +1,4 @@
-//! What the children do.
+//! Roles of the child processes.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use upshift_sched::policies::RoundRobin;
 
 use crate::world::{ROLE, attach_all};
 
-/// No child lives longer; longer than a slow machine takes for any test.
+/// Longest life of a child; longer than a slow machine takes for any test.
 const LIFE: Duration = Duration::from_secs(100);
 
-/// Not a test of its own: this program, started by other tests to be one of their children.
+/// Is not a test of its own: other tests start this program as their child.
 #[test]
 fn plays_a_role() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -44,14 +44,14 @@ fn plays_a_role() {
         "exec" => {
             use std::os::unix::process::CommandExt;
             wait_until_scheduled();
-            // This is not the main thread, but becomes it.
+            // This thread is not the main thread, but becomes it.
             panic!("{}", std::process::Command::new("sleep").arg("100").exec());
         }
         "escape" => escape(),
         "crowd" => crowd(),
         "lock" => lock(false),
         "lock and leave" => lock(true),
-        "stray" => stray(),
+        "migrate" => migrate(),
         "lend" => lend(),
         "gap" => gap(),
         "swap a thread" => swap(),
@@ -61,7 +61,7 @@ fn plays_a_role() {
     }
 }
 
-/// Waits until a scheduler has taken this thread.
+/// Waits until a scheduler has elevated this thread.
 fn wait_until_scheduled() {
     let elevated = || Policy::of(&Kernel, 0).is_ok_and(|policy| policy.looks_elevated());
     while !elevated() {
@@ -74,7 +74,7 @@ fn say(text: &str) {
     std::io::stdout().flush().unwrap();
 }
 
-/// One thread at a time beside the first one: it starts its successor and ends.
+/// Runs one thread at a time beside the first one: it starts its successor and ends.
 fn replace(end: Instant) {
     fn next(end: Instant) {
         spin(Duration::from_millis(300));
@@ -93,28 +93,29 @@ fn spin(time: Duration) {
     }
 }
 
-/// A child that spins; this one waits for it.
+/// Forks a child that spins, and waits for it.
 fn fork() {
     wait_until_scheduled();
     // SAFETY: the child only spins and ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: as above.
+        // SAFETY: plain calls.
         unsafe {
             libc::alarm(LIFE.as_secs() as u32);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         }
         spin(LIFE);
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: ends the child without running exit handlers of the parent.
         unsafe { libc::_exit(0) };
     }
     // SAFETY: waits only.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
-/// A child whose main thread ends, while another one spins; says its number.
+/// Forks a child whose main thread ends while another one spins; prints its pid.
 fn end_the_main_thread() {
-    // SAFETY: the child starts a thread, and its first thread ends without running anything of the parent's.
+    // SAFETY: the child starts a thread, and its first thread ends without running exit handlers of
+    // the parent.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: plain calls.
@@ -132,7 +133,7 @@ fn end_the_main_thread() {
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
-/// Two thousand threads that wake now and then, born when it is scheduled.
+/// Starts two thousand threads that wake now and then, as soon as it is scheduled.
 fn crowd() {
     wait_until_scheduled();
     std::thread::sleep(Duration::from_millis(100));
@@ -149,13 +150,14 @@ fn crowd() {
     std::thread::sleep(LIFE);
 }
 
-/// The last CPU, on which no scheduler of the test runs.
+/// Returns the first CPU, on which no scheduler of the tests runs.
 fn elsewhere() -> CpuSet {
     CpuSet::only(0).unwrap()
 }
 
-/// Threads, one after the other, that burn on a CPU that is not theirs as soon as they are elevated; an ordinary user.
-fn stray() {
+/// Runs, as an ordinary user, threads one after the other that spin on another CPU as soon as they
+/// are elevated.
+fn migrate() {
     become_nobody();
     println!("takes {}", std::process::id());
     say("");
@@ -170,7 +172,7 @@ fn stray() {
     }
 }
 
-/// Waits for a lock that a process of its own holds, which is not scheduled and burns elsewhere; an ordinary user.
+/// Waits, as an ordinary user, for a lock of a child that is not scheduled and spins on another CPU.
 fn lend() {
     become_nobody();
     // SAFETY: a fresh anonymous mapping, which the child shares.
@@ -205,17 +207,17 @@ fn lend() {
     unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), libc::FUTEX_LOCK_PI, 0, none) };
 }
 
-/// Burns elsewhere.
+/// Spins on another CPU.
 fn gap() {
-    // SAFETY: as programs of other sessions are.
+    // SAFETY: a plain call; programs of other sessions are the case under test.
     unsafe { libc::setsid() };
-    // Said before it is where it may have to wait.
+    // Printed first, since on the other CPU this process may have to wait.
     say("burns");
     Kernel.sched_setaffinity(0, &elsewhere()).unwrap();
     spin(LIFE);
 }
 
-/// For good.
+/// Becomes an ordinary user for good.
 fn become_nobody() {
     // SAFETY: plain calls; the library makes them for every thread.
     let failed = unsafe {
@@ -224,23 +226,25 @@ fn become_nobody() {
     assert_eq!(failed, 0);
 }
 
-/// A thread that has long been scheduled ends and starts another one in its place, within a look; says its number.
+/// Ends a thread that has long been scheduled and starts another one in its place, within a scan;
+/// prints its number.
 fn swap() {
     wait_until_scheduled();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let first = std::thread::spawn(move || {
-        tell.send(upshift_elevate::current_tid()).unwrap();
+        sender.send(upshift_elevate::current_tid()).unwrap();
         std::thread::sleep(Duration::from_millis(300));
         std::thread::spawn(|| std::thread::sleep(LIFE));
     });
-    let tid = told.recv().unwrap();
+    let tid = receiver.recv().unwrap();
     first.join().unwrap();
     println!("swapped {tid}");
     say("");
     std::thread::sleep(LIFE);
 }
 
-/// A thread for each piece of work, one after the other, as a server with a thread per request.
+/// Starts a thread for each piece of work, one after the other, as a server with a thread per
+/// request.
 fn serve_by_threads() {
     let end = Instant::now() + LIFE;
     while Instant::now() < end {
@@ -249,8 +253,8 @@ fn serve_by_threads() {
     }
 }
 
-/// Becomes an ordinary user, and locks what a scheduler of the process `PIDS` would lock. `leaves`: the lock is a child's then, and the
-/// process that took it is no more.
+/// Becomes an ordinary user and takes the lock that a scheduler of the process `PIDS` would take.
+/// `leaves`: a child then holds the lock, and the process that took it has ended.
 fn lock(leaves: bool) {
     become_nobody();
     let pid = std::env::var("PIDS").unwrap();
@@ -260,12 +264,12 @@ fn lock(leaves: bool) {
         // SAFETY: the child only sleeps.
         let pid = unsafe { libc::fork() };
         if pid != 0 {
-            println!("heir {pid}");
+            println!("holder {pid}");
             say("locked");
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: as above.
+        // SAFETY: a plain call.
         unsafe { libc::alarm(LIFE.as_secs() as u32) };
     } else {
         say("locked");

@@ -8,7 +8,7 @@ use upshift_sched::policies::RoundRobin;
 
 use crate::world::{Process, attach_all, standing, turn, until};
 
-/// Kills; the rest of the time goes into starting schedulers.
+/// Number of kills; most of the time goes into starting schedulers.
 const KILLS: u64 = 100;
 
 #[test]
@@ -18,14 +18,15 @@ fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
     let (mut took, mut elevated) = (Vec::new(), 0);
     let mut spinners = Vec::new();
     for round in 0..KILLS {
-        // They do not live for ever.
+        // The children's life is bounded.
         if round % 20 == 0 {
             spinners = vec![Process::start("spin"), Process::start("spin")];
         }
         let pids = [spinners[0].pid(), spinners[1].pid()];
         let before = pids.map(standing);
         let words = format!("{} {}", pids[0], pids[1]);
-        // Half are killed while they begin, the others after they have elevated a thread.
+        // Half of the schedulers are killed while they start, the others after they have elevated a
+        // thread.
         let mut scheduler = Process::start_with("schedule", &words);
         let is_elevated = || pids.iter().any(|&pid| !elevated_threads(pid).is_empty());
         if round % 2 == 0 {
@@ -43,10 +44,11 @@ fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
     took.sort_unstable();
     let (most, longest) = (took[took.len() * 98 / 100], took[took.len() - 1]);
     println!(
-        "{KILLS} kills in {:?}, {elevated} of them while a task was elevated; longest until all was as before {longest:?}, 98 % {most:?}",
+        "{KILLS} kills in {:?}, {elevated} of them while a task was elevated; longest time to restore all {longest:?}, 98 % {most:?}",
         began.elapsed()
     );
-    // On every one, within the patience of `until`; within what is promised but where the machine itself stood still.
+    // All restores are within the patience of `until`, and nearly all within the promised second: a
+    // stall of the machine itself may delay the rest.
     assert!(most < Duration::from_secs(1), "{most:?}");
     assert!(elevated * 10 > KILLS, "{elevated}");
 }
@@ -64,7 +66,7 @@ fn a_scheduler_that_is_stopped_keeps_no_thread_elevated() {
         unsafe { libc::kill(scheduler.pid(), signal) };
     };
     signal(libc::SIGSTOP);
-    // In an open piece of the CPU it is not, either: so it has to last.
+    // In an open piece the spinner is not elevated either, so the absence has to last.
     let mut since = Instant::now();
     until("it is demoted for good", || {
         if elevated() {
@@ -84,7 +86,7 @@ fn a_guardian_that_is_killed_is_replaced() {
     let policy = Box::new(RoundRobin::new(2_000_000));
     let scheduler = attach_all(&elevator, &[spinner.pid()], policy, |_| {}, false).unwrap();
     let guardian = elevator.guardian_pid().unwrap();
-    // SAFETY: a signal to a child of ours that has not been waited for.
+    // SAFETY: a signal to a child that has not been waited for.
     unsafe { libc::kill(guardian, libc::SIGKILL) };
     until("there is another one", || {
         elevator.guardian_pid().is_some_and(|pid| pid != guardian)

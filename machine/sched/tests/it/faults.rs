@@ -1,4 +1,5 @@
-//! System calls that fail: the engine goes on or ends with the reason, and everything is given back.
+//! System calls that fail: the engine continues or ends with the reason, and all threads are
+//! restored.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use upshift_sched::{SchedError, Scheduler};
 
 use crate::world::{Process, attach_all, sleep, standing, turn, until};
 
-/// A scheduler of two spinning processes whose system calls fail as `plan` says while it runs.
+/// Runs a scheduler of two spinning processes whose system calls fail as `plan` says.
 fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = spinners.each_ref().map(Process::pid);
@@ -27,7 +28,7 @@ fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
 }
 
 #[test]
-fn an_interrupted_call_is_made_again() {
+fn an_interrupted_call_is_repeated() {
     let Some(_turn) = turn() else { return };
     let plan = |faulty: &Faulty| {
         for skip in [0, 5, 11, 30] {
@@ -44,7 +45,7 @@ fn an_interrupted_call_is_made_again() {
 }
 
 #[test]
-fn a_lost_right_ends_it_with_the_reason() {
+fn a_lost_right_ends_the_scheduler_with_the_reason() {
     let Some(_turn) = turn() else { return };
     let plan = |faulty: &Faulty| faulty.fail(Call::SetScheduler, 9, 1, libc::EPERM);
     run(plan, |scheduler, _| {
@@ -56,7 +57,7 @@ fn a_lost_right_ends_it_with_the_reason() {
 }
 
 #[test]
-fn a_cpu_that_is_taken_away_ends_it_with_the_reason() {
+fn a_cpu_that_is_taken_away_ends_the_scheduler_with_the_reason() {
     let Some(_turn) = turn() else { return };
     let (escaper, spinner) = (Process::start("escape"), Process::start("spin"));
     let faulty = Arc::new(Faulty::new());
@@ -65,7 +66,7 @@ fn a_cpu_that_is_taken_away_ends_it_with_the_reason() {
     let policy = Box::new(RoundRobin::new(1_000_000));
     let pids = [escaper.pid(), spinner.pid()];
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
-    // As if the CPU had gone offline: the kernel has moved the thread, and it cannot be put back.
+    // The last CPU seems offline: the kernel has moved the thread, and it cannot be moved back.
     faulty.fail(Call::SetAffinity, 0, 1, libc::EINVAL);
     until("it ends", || scheduler.is_finished());
     let error = scheduler.wait().unwrap_err();
@@ -76,7 +77,7 @@ fn a_cpu_that_is_taken_away_ends_it_with_the_reason() {
 }
 
 #[test]
-fn a_thread_that_seems_gone_is_taken_again_when_it_is_there() {
+fn a_thread_that_seems_to_have_ended_is_elevated_again() {
     let Some(_turn) = turn() else { return };
     let plan = |faulty: &Faulty| faulty.fail(Call::SetScheduler, 3, 2, libc::ESRCH);
     run(plan, |scheduler, _| {
@@ -94,11 +95,12 @@ fn a_thread_that_seems_gone_is_taken_again_when_it_is_there() {
 }
 
 #[test]
-fn faults_while_attaching_leave_everything_as_it_was() {
+fn faults_while_attaching_restore_every_thread() {
     let Some(_turn) = turn() else { return };
     for errno in [libc::EPERM, libc::ENOMEM, libc::EINVAL] {
         for skip in 0..12 {
-            // Its own each time: a child's life is bounded, and a slow machine takes longer over all of them.
+            // A new child each time: its life is bounded, and a slow machine may take longer for
+            // all rounds.
             let spinner = Process::start("spin");
             let before = standing(spinner.pid());
             let faulty = Arc::new(Faulty::new());

@@ -1,7 +1,9 @@
-//! The engine on the real kernel: real processes that spin, fork, stop and end, and schedulers that are killed.
+//! The engine on the real kernel: real processes that spin, fork, stop and end, and schedulers
+//! that are killed.
 //!
-//! Whatever is elevated is bounded: children end by themselves, by `alarm` and with their parent. One test at a time runs, so
-//! that they do not share a CPU. Without the right to use SCHED_FIFO a test prints `skipped:` and the reason.
+//! Everything elevated is bounded: children end by themselves, by `alarm` and with their parent.
+//! The tests run one at a time, so that they do not share a CPU. Without the right to use
+//! SCHED_FIFO a test prints `skipped:` and the reason.
 
 mod child;
 mod deaths;

@@ -28,7 +28,7 @@ fn two_processes_take_turns() {
 }
 
 #[test]
-fn a_timetable_is_kept() {
+fn a_timetable_is_followed() {
     let Some(_turn) = turn() else { return };
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = [spinners[0].pid(), spinners[1].pid()];
@@ -50,19 +50,19 @@ fn a_timetable_is_kept() {
             _ => None,
         })
         .collect();
-    // One at a time, in the order of the table, each on its place in the grid: the median deviation is less than the
-    // shortest entry.
+    // One task at a time, in the order of the table, each on its entry of the grid: the median
+    // deviation is less than the shortest entry.
     let grid = [(0, 0), (6, 1), (8, 0), (11, 1)];
     let mut late: Vec<u64> = Vec::new();
     for &(at, task) in &fronts {
         let since = at % (20 * MS);
-        let place = grid
+        let entry = grid
             .iter()
             .rev()
             .find(|(begin, _)| begin * MS <= since)
             .unwrap();
-        assert_eq!(place.1, task, "at {at}");
-        late.push(since - place.0 * MS);
+        assert_eq!(entry.1, task, "at {at}");
+        late.push(since - entry.0 * MS);
     }
     late.sort_unstable();
     assert!(fronts.len() > 20, "{}", fronts.len());

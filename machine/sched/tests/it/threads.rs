@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use upshift_elevate::events::{Events, Interest};
-use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
+use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Elevator, Policy, Priority};
 use upshift_sched::policies::{Levels, RoundRobin};
 use upshift_sched::{
@@ -20,14 +20,14 @@ fn start(pids: &[i32], children: bool) -> Result<Scheduler, SchedError> {
 }
 
 #[test]
-fn threads_born_later_join_and_are_given_back_like_the_others() {
+fn threads_born_later_join_and_are_restored_like_the_others() {
     let Some(_turn) = turn() else { return };
     let (bearer, spinner) = (Process::start("bear threads"), Process::start("spin"));
     let before = standing(bearer.pid());
     let scheduler = start(&[bearer.pid(), spinner.pid()], false).unwrap();
     let count = before.len() + 3;
     let only = CpuSet::only(cpu()).unwrap();
-    // With one CPU this thread runs only while the CPU is open to ordinary threads, and then nothing is elevated.
+    // With one CPU this thread runs only in open pieces, and then no thread is elevated.
     let alone = std::thread::available_parallelism().unwrap().get() == 1;
     until("all threads are elevated on the CPU", || {
         let now = standing(bearer.pid());
@@ -52,7 +52,7 @@ fn threads_born_later_join_and_are_given_back_like_the_others() {
 fn a_thread_that_replaces_another_joins_too() {
     let Some(_turn) = turn() else { return };
     if std::thread::available_parallelism().unwrap().get() == 1 {
-        // This thread would run only while the CPU is open to ordinary threads, and then nothing is elevated.
+        // This thread would run only in open pieces, and then no thread is elevated.
         return skipped("needs two CPUs");
     }
     let (replacer, spinner) = (Process::start("replace threads"), Process::start("spin"));
@@ -112,10 +112,10 @@ fn a_process_that_execs_from_a_thread_stays_in_its_task_and_comes_back() {
     assert_eq!((after[0].1, after[0].2), (before[0].1, before[0].2));
 }
 
-/// Ends a process that is not a child of this one.
-struct Kills(i32);
+/// A process that is not a child of this one, killed when dropped.
+struct KilledOnDrop(i32);
 
-impl Drop for Kills {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         // SAFETY: a process that a child of ours waits for.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
@@ -123,11 +123,11 @@ impl Drop for Kills {
 }
 
 #[test]
-fn a_process_whose_main_thread_has_ended_is_a_process() {
+fn a_process_whose_main_thread_has_ended_can_be_scheduled() {
     let Some(_turn) = turn() else { return };
     let mut parent = Process::start("end the main thread");
     let pid = parent.number("child ");
-    let kills = Kills(pid);
+    let killed = KilledOnDrop(pid);
     until("its main thread has ended", || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         status.contains("State:\tZ") && status.contains("Threads:\t2")
@@ -137,12 +137,12 @@ fn a_process_whose_main_thread_has_ended_is_a_process() {
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == 2)
     });
-    drop(kills);
+    drop(killed);
     until("its end is the end", || scheduler.is_finished());
 }
 
 #[test]
-fn a_process_that_has_ended_is_forgotten_and_the_end_of_all_is_the_end() {
+fn a_scheduler_ends_when_all_its_processes_have_ended() {
     let Some(_turn) = turn() else { return };
     let (brief, other) = (
         Process::start("spin briefly"),
@@ -177,11 +177,8 @@ fn a_thread_that_leaves_its_cpu_or_its_policy_is_brought_back() {
     assert!(report.tasks[0].share > 0.02, "{report:#?}");
     assert!(report.tasks[1].share > 0.3, "{report:#?}");
     let after = standing(escaper.pid());
-    // A thread that is taken again after it has left keeps the nice value that it was given.
-    let policies = |all: &[(i32, SchedAttr, CpuSet)]| -> Vec<_> {
-        let policy = |&(_, attr, _): &(i32, SchedAttr, CpuSet)| (attr.policy, attr.flags);
-        all.iter().map(policy).collect()
-    };
+    let policies =
+        |all: &[(i32, _, CpuSet)]| all.iter().map(|&(_, attr, _)| attr).collect::<Vec<_>>();
     assert_eq!(policies(&before), policies(&after));
 }
 
@@ -198,7 +195,7 @@ fn impossible_processes_are_refused_with_the_reason() {
     let kernel = !std::path::Path::new("/proc/2").exists()
         || refused(&[spinner.pid(), 2]).contains("kernel");
     assert!(kernel);
-    // SAFETY: cannot fail.
+    // SAFETY: a plain call that cannot fail.
     for ancestor in [1, unsafe { libc::getppid() }] {
         assert!(refused(&[ancestor]).contains("has started this one"));
     }
@@ -220,20 +217,20 @@ fn impossible_processes_are_refused_with_the_reason() {
     assert!(refused(&[spinner.pid()]).contains("RLIMIT_RTTIME"));
 }
 
-/// A thread below a computing task runs only when the kernel throttles SCHED_FIFO, after most of its period: whether `give_back`
-/// takes less than that at least once in five times.
-fn waits_for_nothing(mut give_back: impl FnMut() -> Duration) {
+/// Asserts that `restore` takes less than a quarter of the throttling period at least once in five
+/// times: a thread below a computing task would have to wait for the throttling of SCHED_FIFO.
+fn does_not_wait(mut restore: impl FnMut() -> Duration) {
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
     let period = Duration::from_micros(period.trim().parse().unwrap());
-    let best = (0..5).map(|_| give_back()).min().unwrap();
+    let best = (0..5).map(|_| restore()).min().unwrap();
     assert!(best < period / 4, "{best:?}");
 }
 
 #[test]
-fn giving_back_a_task_that_computes_waits_for_nothing() {
+fn restoring_a_task_that_computes_does_not_wait() {
     let Some(_turn) = turn() else { return };
     let spinner = Process::start("spin");
-    waits_for_nothing(|| {
+    does_not_wait(|| {
         let scheduler = start(&[spinner.pid()], false).unwrap();
         let began = Instant::now();
         drop(scheduler);
@@ -241,7 +238,7 @@ fn giving_back_a_task_that_computes_waits_for_nothing() {
     });
 }
 
-/// Favours the first task until it is asked for the third time.
+/// A policy that favours the first task and panics at the third question.
 #[derive(Debug, Default)]
 struct Panics {
     asked: u32,
@@ -266,12 +263,12 @@ impl Decides for Panics {
 }
 
 #[test]
-fn a_policy_that_panics_gives_its_tasks_back_at_once() {
+fn the_tasks_of_a_policy_that_panics_are_restored_at_once() {
     let Some(_turn) = turn() else { return };
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = spinners.each_ref().map(Process::pid);
     let before = pids.map(standing);
-    waits_for_nothing(|| {
+    does_not_wait(|| {
         let elevator = Elevator::with_guardian().unwrap();
         let policy = Panics::default();
         let at = Arc::clone(&policy.at);
@@ -288,7 +285,7 @@ fn a_policy_that_panics_gives_its_tasks_back_at_once() {
 #[test]
 fn a_lock_of_an_ordinary_user_keeps_no_scheduler_out() {
     let Some(_turn) = turn() else { return };
-    // SAFETY: cannot fail.
+    // SAFETY: a plain call that cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return skipped("needs root");
     }
@@ -296,7 +293,7 @@ fn a_lock_of_an_ordinary_user_keeps_no_scheduler_out() {
     let mut locker = Process::start_with("lock", &spinner.pid().to_string());
     locker.wait_for("locked");
     let scheduler = start(&[spinner.pid()], false).unwrap();
-    // Of one's own user it is a scheduler's.
+    // A lock of the own user is that of a scheduler.
     let second = start(&[spinner.pid()], false).map(drop).unwrap_err();
     assert!(second.to_string().contains("two tasks"), "{second}");
     drop(scheduler);
@@ -305,24 +302,24 @@ fn a_lock_of_an_ordinary_user_keeps_no_scheduler_out() {
 #[test]
 fn a_lock_that_an_ended_process_has_left_keeps_no_scheduler_out() {
     let Some(_turn) = turn() else { return };
-    // SAFETY: cannot fail.
+    // SAFETY: a plain call that cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return skipped("needs root");
     }
     let spinner = Process::start("spin");
     let mut locker = Process::start_with("lock and leave", &spinner.pid().to_string());
-    let _heir = Kills(locker.number("heir "));
+    let _holder = KilledOnDrop(locker.number("holder "));
     locker.child.wait().unwrap();
     start(&[spinner.pid()], false).map(drop).unwrap();
 }
 
 #[test]
-fn a_thread_with_the_number_of_one_that_was_replaced_is_left_alone() {
+fn a_thread_that_reuses_a_number_is_left_alone() {
     let Some(_turn) = turn() else { return };
     const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
     if Events::subscribe(Interest::Threads).is_err() || !std::path::Path::new(NEXT).exists() {
         return skipped(
-            "the kernel does not tell of threads here, or does not let one choose the next",
+            "the kernel does not report threads here, or does not let a program choose the next number",
         );
     }
     let spinner = Process::start("spin");
@@ -350,17 +347,19 @@ fn a_thread_with_the_number_of_one_that_was_replaced_is_left_alone() {
     }
 }
 
-/// Windows of [`WINDOW`] in which [`left_beside`] looks.
+/// Number and length of the windows in which [`left_beside`] measures.
 const WINDOWS: usize = 10;
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// What a process leaves of a CPU that is not scheduled, in each of [`WINDOWS`], ms. The child `role`, of an ordinary user and scheduled on another CPU
-/// beside a spinner, names that process.
+/// Returns the time, ms, that a process leaves of a CPU that is not scheduled, in each of
+/// [`WINDOWS`]. The child `role`, of an ordinary user and scheduled on another CPU beside a
+/// spinner, names that process.
 ///
-/// Whatever else runs on the machine takes from that process and only makes this more, so a bound on it holds on a loaded machine.
-/// How the kernel divides what is left among ordinary programs is not ours.
+/// Other programs of the machine only take time from that process and so increase the result: a
+/// lower bound on it holds on a loaded machine. How the kernel divides the rest among ordinary
+/// programs does not matter.
 fn left_beside(role: &str) -> Option<Vec<u64>> {
-    // SAFETY: cannot fail.
+    // SAFETY: a plain call that cannot fail.
     if unsafe { libc::geteuid() } != 0 || cpu() == 0 {
         skipped("needs root and two CPUs");
         return None;
@@ -374,8 +373,8 @@ fn left_beside(role: &str) -> Option<Vec<u64>> {
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
     let mut victim = Process::start("gap");
     victim.wait_for("burns");
-    // Looks are in time whatever burns: this sleeps, below the scheduler and above the others.
-    let looks = elevator.elevate_current(Priority::of::<44>()).unwrap();
+    // The measuring thread sleeps, below the scheduler and above the others, so it is in time.
+    let elevated = elevator.elevate_current(Priority::of::<44>()).unwrap();
     let (mut at, mut used) = (Instant::now(), cpu_time_of(taker));
     let mut left = Vec::new();
     for _ in 0..WINDOWS {
@@ -384,17 +383,17 @@ fn left_beside(role: &str) -> Option<Vec<u64>> {
         left.push((now - at).saturating_sub(uses - used).as_millis() as u64);
         (at, used) = (now, uses);
     }
-    drop(looks);
+    drop(elevated);
     println!("{role} leaves {left:?} ms of each {WINDOW:?}");
     scheduler.stop().unwrap();
     Some(left)
 }
 
 #[test]
-fn a_thread_that_strays_takes_little_of_a_cpu_that_is_not_its_own() {
+fn a_thread_that_migrates_takes_little_of_a_cpu_that_is_not_its_own() {
     let Some(_turn) = turn() else { return };
-    if let Some(left) = left_beside("stray") {
-        // 0.1 s of each 1.1 s, and then of less: at least half are untouched. It took nearly all.
+    if let Some(left) = left_beside("migrate") {
+        // The thread has 0.1 s of each 1.1 s, so at least half of the windows are untouched.
         let whole = WINDOW.as_millis() as u64 * 9 / 10;
         let untouched = left.iter().filter(|&&left| left > whole).count();
         assert!(untouched * 2 >= WINDOWS, "{left:?}");
@@ -405,8 +404,9 @@ fn a_thread_that_strays_takes_little_of_a_cpu_that_is_not_its_own() {
 fn a_thread_that_lends_its_priority_elsewhere_leaves_ordinary_programs_their_pieces() {
     let Some(_turn) = turn() else { return };
     if let Some(left) = left_beside("lend") {
-        // While the CPU is open nothing is lent, so half of 12 % is left in each window. Without pieces the kernel's throttling leaves 50 ms
-        // of each second at once, and seven windows have nothing.
+        // In an open piece nothing is lent, so half of 12 % is left in each window. Without pieces
+        // the kernel's throttling leaves 50 ms of each second at once, and seven windows have
+        // nothing.
         let some = WINDOW.as_millis() as u64 / 50;
         let fed = left.iter().filter(|&&left| left >= some).count();
         assert!(fed * 10 >= WINDOWS * 8, "{left:?}");
@@ -420,7 +420,7 @@ fn a_thread_for_each_request_is_as_urgent_as_its_process() {
         return skipped("needs two CPUs");
     }
     if Events::subscribe(Interest::Threads).is_err() {
-        return skipped("the kernel does not tell of threads here");
+        return skipped("the kernel does not report threads here");
     }
     let (server, spinner) = (Process::start("serve by threads"), Process::start("spin"));
     let elevator = Elevator::with_guardian().unwrap();
@@ -433,7 +433,8 @@ fn a_thread_for_each_request_is_as_urgent_as_its_process() {
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
     sleep(1000);
     let (report, _) = scheduler.stop().unwrap();
-    // Without being told of births, each thread waited for the next look, and the process had a twentieth.
+    // Without reports of births each thread waits for the next scan, and the process gets a small
+    // part.
     assert!(report.tasks[0].share > 0.4, "{report:#?}");
 }
 
@@ -447,8 +448,8 @@ fn thousands_of_threads_that_sleep_are_not_moved_at_each_switch() {
     let pids = [crowd.pid(), spinner.pid()];
     let closed = |config: &mut Config| config.open.part = 0.0;
     let scheduler = attach_all(&elevator, &pids, policy, closed, false).unwrap();
-    let threads = |it: &Report| it.tasks[0].threads;
-    until("the crowd is taken in", || {
+    let threads = |report: &Report| report.tasks[0].threads;
+    until("the crowd is elevated", || {
         scheduler.control().report().as_ref().map_or(0, threads) > 1900
     });
     let before = scheduler.control().report().unwrap();
@@ -476,7 +477,10 @@ fn more_threads_than_there_is_room_for_cost_little_and_are_counted() {
     let pids = [crowd.pid(), spinner.pid()];
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
     until("the crowd is there", || standing(crowd.pid()).len() > 1500);
-    let before = scheduler.control().report().map_or(0, |it| it.own_cpu_time);
+    let before = scheduler
+        .control()
+        .report()
+        .map_or(0, |report| report.own_cpu_time);
     let began = Instant::now();
     sleep(2100);
     let took = began.elapsed().as_nanos() as u64;
@@ -487,7 +491,7 @@ fn more_threads_than_there_is_room_for_cost_little_and_are_counted() {
         own / 1_000_000,
         took / 1_000_000
     );
-    // A quarter without optimisation; what was done for each thread that did not fit took nine tenths.
+    // The bound allows for unoptimised code; work for each thread without room would exceed it.
     assert!(own * 2 < took, "{own} of {took} ns");
     assert!(report.tasks[0].threads <= 64);
     assert!(report.tasks[0].refused > 1400, "{report:#?}");

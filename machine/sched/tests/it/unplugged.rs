@@ -1,5 +1,5 @@
-//! A CPU is unplugged and comes back while it is scheduled. Everything that runs on the machine notices, so only `cargo xtask soak` does this
-//! (`UPSHIFT_SCHED_UNPLUG`).
+//! A CPU is unplugged and comes back while it is scheduled. All programs of the machine notice, so
+//! only `cargo xtask soak` does this (`UPSHIFT_SCHED_UNPLUG`).
 
 use std::process::{Child, Command, Stdio};
 
@@ -12,7 +12,8 @@ use crate::world::{Process, attach_all, cpu_time_of, skipped, sleep, standing, t
 const CPU: usize = 1;
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
 
-/// The CPU is away as long as this lives, and 15 s at most: a shell puts it back when its input ends, so also when this process is killed.
+/// The CPU is unplugged until this is dropped, and for at most 15 s: a shell plugs it back in when
+/// its input ends, so also when this process is killed.
 struct Unplugged(Child);
 
 impl Unplugged {
@@ -20,9 +21,9 @@ impl Unplugged {
         let back = format!("timeout 15 cat > /dev/null; echo 1 > {SWITCH}");
         let mut shell = Command::new("setsid");
         shell.args(["sh", "-c", &back]).stdin(Stdio::piped());
-        let it = Unplugged(shell.spawn()?);
+        let unplugged = Unplugged(shell.spawn()?);
         std::fs::write(SWITCH, "0")?;
-        Ok(it)
+        Ok(unplugged)
     }
 }
 
@@ -34,7 +35,7 @@ impl Drop for Unplugged {
 }
 
 #[test]
-fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_and_everything_works_after() {
+fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
     let Some(_turn) = turn() else { return };
     if std::env::var("UPSHIFT_SCHED_UNPLUG").is_err() {
         return skipped("it disturbs the whole machine: cargo xtask soak does it");
@@ -64,7 +65,7 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_and_everything_works_af
         scheduler
             .control()
             .report()
-            .is_some_and(|it| it.lost == [CPU])
+            .is_some_and(|report| report.lost == [CPU])
     };
     until("the CPU is lost", || {
         assert!(!scheduler.is_finished(), "the other CPU is there");
@@ -96,7 +97,7 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_and_everything_works_af
             pids.iter().any(|&pid| {
                 standing(pid)
                     .iter()
-                    .any(|it| Some(it.2) == CpuSet::only(cpu))
+                    .any(|thread| Some(thread.2) == CpuSet::only(cpu))
             })
         };
         on(0) && on(CPU)

@@ -1,4 +1,4 @@
-//! Children, schedulers over them, and what is compared before and after.
+//! Child processes, schedulers over them, and their scheduling before and after.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
@@ -12,20 +12,20 @@ use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, Processes, SchedError, Scheduler, Watch};
 pub(crate) use upshift_testing::until;
 
-/// The variable that tells this program which child to be.
+/// Environment variable with the role of the child.
 pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";
 
-/// The priority of the schedulers of these tests.
+/// Priority of the schedulers of these tests.
 pub(crate) const SCHEDULER: Priority = Priority::of::<45>();
 
-/// Says that the calling test does not test, past the capture of the test harness.
+/// Reports that the calling test is skipped, past the capture of the test harness.
 pub(crate) fn skipped(why: impl Display) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("test");
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
 
-/// The turn of the calling test, if this machine lets it; if not, says why.
+/// Returns the turn of the calling test; `None`, with a report, if this machine lacks a right.
 pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,20 +44,20 @@ pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// The last CPU this process may use: the first one has most of the interrupts.
+/// Returns the last CPU that this process may use: the first one has most of the interrupts.
 pub(crate) fn cpu() -> usize {
     let allowed = Kernel.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap()
 }
 
-/// This program again, as the child of a role; ends with its guard.
+/// A child process: this program in a role. Killed when dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Process {
-    /// Starts it and waits until it begins.
+    /// Starts a child and waits until it runs.
     pub(crate) fn start(role: &str) -> Process {
         let mut process = Process::start_with(role, "");
         process.wait_for("ready");
@@ -87,7 +87,7 @@ impl Process {
         }
     }
 
-    /// The number on the next line that begins with `word`.
+    /// Returns the number on the next line that begins with `word`.
     pub(crate) fn number(&mut self, word: &str) -> i32 {
         loop {
             let mut line = String::new();
@@ -110,7 +110,7 @@ impl Drop for Process {
     }
 }
 
-/// Scheduling of every thread of a process.
+/// Returns the scheduling of every thread of a process.
 pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
     let tids = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tid = |entry: std::io::Result<std::fs::DirEntry>| -> i32 {
@@ -122,15 +122,15 @@ pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
             .parse()
             .unwrap()
     };
-    // A thread may end while this looks.
-    let of = |tid| {
+    // A thread may end meanwhile.
+    let scheduling = |tid| {
         let attr = Kernel.sched_getattr(tid).ok()?;
         Some((tid, attr, Kernel.sched_getaffinity(tid).ok()?))
     };
-    tids.map(tid).filter_map(of).collect()
+    tids.map(tid).filter_map(scheduling).collect()
 }
 
-/// What all threads of a process have used since ever.
+/// Returns the CPU time of all threads of a process.
 pub(crate) fn cpu_time_of(pid: i32) -> Duration {
     let (mut clock, mut time) = (
         0,
@@ -147,7 +147,7 @@ pub(crate) fn cpu_time_of(pid: i32) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A scheduler of `pids` on [`cpu`].
+/// Starts a scheduler of `pids` on [`cpu`].
 pub(crate) fn attach_all(
     elevator: &Elevator,
     pids: &[i32],

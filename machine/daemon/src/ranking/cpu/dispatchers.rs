@@ -1,8 +1,7 @@
 //! The budget of the dispatchers on one CPU: one token bucket for all users.
 //!
-//! Dispatchers run above all workers, so they have `dispatcher_percent` of the CPU together.
-//! While the bucket is overdrawn, dispatchers of users that had more than an equal part are
-//! ordinary.
+//! Dispatchers run above all workers, so together they have `dispatcher_percent` of the CPU. While
+//! the bucket is overdrawn, dispatchers of users that had more than an equal part are ordinary.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -10,17 +9,17 @@ use std::time::{Duration, Instant};
 use upshift_core::TokenBucket;
 
 use crate::bounds::{ns, per_second, whole};
-use crate::cpu::watch::LOOK;
+use crate::cpu::monitor::CHECK_INTERVAL;
 
-/// CPU time of dispatchers since the last look, by user.
+/// CPU time of dispatchers since the last check, by user.
 pub(super) type Used = HashMap<u32, Duration>;
 
-/// See the module.
+/// The budget; see the module.
 #[derive(Debug)]
 pub(super) struct Dispatchers {
     /// Percent of the CPU.
     percent: u32,
-    /// ns of CPU; a burst is the time between two looks.
+    /// ns of CPU time; a burst is the time between two checks.
     bucket: TokenBucket,
     overspent: HashSet<u32>,
 }
@@ -31,18 +30,18 @@ impl Dispatchers {
         let rate = whole(Duration::from_secs(1) * percent / 100);
         Dispatchers {
             percent,
-            bucket: per_second(rate, whole(LOOK), now),
+            bucket: per_second(rate, whole(CHECK_INTERVAL), now),
             overspent: HashSet::new(),
         }
     }
 
-    /// Returns whether the dispatchers of `user` are to be ordinary.
+    /// Whether the dispatchers of `user` are to be ordinary.
     pub(super) fn has_overspent(&self, user: u32) -> bool {
         self.overspent.contains(&user)
     }
 
-    /// Charges the time `used` in `elapsed`. Returns the users whose dispatchers are ordinary
-    /// from now on.
+    /// Charges the time `used` in `elapsed`. Returns the users whose dispatchers are ordinary from
+    /// now on.
     pub(super) fn charge(&mut self, used: &Used, elapsed: Duration, now: Instant) -> Vec<u32> {
         let total: Duration = used.values().sum();
         if self.bucket.charge(whole(total), ns(now)) {
@@ -62,23 +61,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_with_more_than_an_equal_part_pay_off_the_debt() {
+    fn users_with_more_than_an_equal_part_pay_the_debt() {
         let mut now = Instant::now();
         let mut dispatchers = Dispatchers::new(20, now);
-        let (mut burnt, looks) = (Duration::ZERO, 1000);
-        for _ in 0..looks {
-            now += LOOK;
+        let (mut burnt, checks) = (Duration::ZERO, 1000);
+        for _ in 0..checks {
+            now += CHECK_INTERVAL;
             let time = if dispatchers.has_overspent(7) {
                 Duration::ZERO
             } else {
-                LOOK
+                CHECK_INTERVAL
             };
             burnt += time;
-            let used = HashMap::from([(7, time), (8, LOOK / 36)]);
-            let _ = dispatchers.charge(&used, LOOK, now);
+            let used = HashMap::from([(7, time), (8, CHECK_INTERVAL / 36)]);
+            let _ = dispatchers.charge(&used, CHECK_INTERVAL, now);
             assert!(!dispatchers.has_overspent(8), "it had little");
         }
-        let percent = burnt.as_nanos() * 100 / (LOOK * looks).as_nanos();
+        let percent = burnt.as_nanos() * 100 / (CHECK_INTERVAL * checks).as_nanos();
         assert!((10..=21).contains(&percent), "{percent} %");
     }
 }

@@ -1,4 +1,4 @@
-//! One vCPU of a registered process, as the scheduler of its CPU knows it.
+//! A vCPU of a registered process, as the scheduler of its CPU knows it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,70 +9,69 @@ use std::time::{Duration, Instant};
 use upshift_board::os::Mapping;
 use upshift_board::{Claim, LocalPage, NOTHING};
 
-use crate::bounds::quota::Bill;
+use crate::bounds::quota::QuotaUsage;
 use upshift_core::TokenBucket;
 
 use crate::bounds::ns;
-use crate::cpu::placing::Charge;
+use crate::cpu::client_thread::ClientThread;
 use crate::ranking::rank::Entrant;
 
-/// What joins a CPU.
+/// A vCPU that joins a CPU.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Of the registration; for messages.
+    /// Pid of the registration, for messages.
     pub(crate) pid: i32,
-    /// As the kernel has it, and the user that answers for it.
+    /// User id by the kernel, and the accountable user.
     pub(crate) uid: u32,
     pub(crate) user: u32,
-    /// Whether its user is elevated above programs of its own, too.
+    /// Whether the vCPU is elevated above programs of its own user, too.
     pub(crate) trusted: bool,
-    /// Its directory in `/proc`, which says of which user it is now.
+    /// Directory of the process in `/proc`, whose owner is its present user.
     pub(crate) process: Arc<OwnedFd>,
-    /// The quotas its threads are charged to.
-    pub(crate) bill: Bill,
-    /// Line of the local page.
+    /// The quotas that its threads are charged to.
+    pub(crate) quota_usage: QuotaUsage,
+    /// Index of its line of the local page.
     pub(crate) index: usize,
-    /// Word of the global page.
+    /// Index of its word of the global page.
     pub(crate) slot: usize,
     pub(crate) ceiling: u8,
     pub(crate) page: Arc<Mapping<LocalPage>>,
     pub(crate) doorbell: OwnedFd,
-    pub(crate) charges: Vec<Charge>,
+    pub(crate) threads: Vec<ClientThread>,
     pub(crate) tally: Arc<Tally>,
     /// Limits its rings.
     pub(crate) rings: TokenBucket,
-    /// While its doorbell is not listened to.
-    pub(crate) deaf_until: Option<Instant>,
+    /// Time until which its doorbell is ignored.
+    pub(crate) ignored_until: Option<Instant>,
 }
 
-/// What the control thread may know of a vCPU at any time.
+/// Counters of a vCPU that the control thread may read at any time.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Band it is in.
+    /// Its band.
     pub(crate) band: AtomicU8,
     /// Whether it is the winner of its CPU.
     pub(crate) winner: AtomicBool,
-    /// How often it became the winner.
+    /// Number of times that it became the winner.
     pub(crate) wins: AtomicU64,
-    /// Rings heard.
+    /// Rings that were answered.
     pub(crate) rings: AtomicU64,
-    /// How often its doorbell was not listened to for a while, because it rang too often.
+    /// Number of times that its doorbell was ignored for a while, because it rang too often.
     pub(crate) floods: AtomicU64,
-    /// How often its dispatchers were moved down, because they used too much.
+    /// Number of times that its dispatchers were lowered, because they used too much.
     pub(crate) overdrafts: AtomicU64,
-    /// How often it had to leave the CPU to others for a moment.
-    pub(crate) breaths: AtomicU64,
+    /// Number of pauses of its threads.
+    pub(crate) pauses: AtomicU64,
 }
 
 impl Entry {
-    /// What it says of itself, within its ceiling.
-    ///
-    /// `forced`: whether the daemon elevates. Then what has no thread has nothing that could run.
+    /// Reads its claim, within its ceiling. `forced`: whether the daemon elevates; a vCPU without
+    /// threads then has nothing that could run.
     pub(crate) fn read(&self, forced: bool) -> (Entrant, Claim) {
         let line = self.page.vcpu(self.index);
         let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
-        let ghost = forced && self.charges.is_empty();
-        let level = |level: u8| if ghost { NOTHING } else { level };
+        let threadless = forced && self.threads.is_empty();
+        let level = |level: u8| if threadless { NOTHING } else { level };
         let entrant = Entrant {
             potential: level(claim.potential()),
             runnable: level(claim.runnable()),
@@ -82,14 +81,15 @@ impl Entry {
         (entrant, claim)
     }
 
-    /// Counts a ring; `false` if that was too many, for this doorbell or for `all`, and it is to be left alone for `pause`.
+    /// Counts a ring. Returns `false` if that exceeds the limit of this doorbell or of `all`: the
+    /// doorbell is then ignored for `pause`.
     pub(crate) fn rang(&mut self, now: Instant, pause: Duration, all: &mut TokenBucket) -> bool {
         self.tally.rings.fetch_add(1, Relaxed);
         if self.rings.try_take(1, ns(now)) && all.try_take(1, ns(now)) {
             return true;
         }
         self.tally.floods.fetch_add(1, Relaxed);
-        self.deaf_until = Some(now + pause);
+        self.ignored_until = Some(now + pause);
         false
     }
 }

@@ -1,6 +1,7 @@
-//! What other threads ask of a CPU's scheduler, and how it answers.
+//! Commands of other threads to a CPU's scheduler.
 //!
-//! A command is put under a lock that is held for one push, then the eventfd is written; the scheduler takes commands between two turns.
+//! A command is pushed under a short lock, then the eventfd is written; the scheduler takes
+//! commands between two turns.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,25 +10,25 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::config::Config;
+use crate::cpu::client_thread::ClientThread;
 use crate::cpu::entrant::Entry;
-use crate::cpu::placing::Charge;
 
-/// What the control thread asks of a CPU's scheduler.
+/// A command of the control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A vCPU has joined.
     Join(Box<Entry>),
-    /// The vCPU in this slot has left; answer when all is given back.
+    /// The vCPU in this slot has left; the latch opens when its threads are restored.
     Leave(usize, Latch),
     /// A thread of the vCPU in this slot was born.
-    Born(usize, Charge),
+    Born(usize, ClientThread),
     /// A thread of the vCPU in this slot is to be forgotten.
     Gone(usize, i32, Latch),
-    /// Another ceiling of the vCPU in this slot, and whether its user is trusted.
+    /// A new ceiling of the vCPU in this slot, and whether its user is trusted.
     Ceiling(usize, u8, bool),
-    /// Another configuration.
+    /// A new configuration.
     Configure(Arc<Config>),
-    /// Give everything back and end.
+    /// Restore all threads and end.
     Stop,
 }
 
@@ -41,13 +42,13 @@ impl Latch {
         self.0.1.notify_all();
     }
 
-    /// Waits until it is open; false if that takes too long.
-    pub(crate) fn wait(&self, patience: Duration) -> bool {
+    /// Waits until the latch is open; `false` after `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (open, _) = self
             .0
             .1
-            .wait_timeout_while(open, patience, |open| !*open)
+            .wait_timeout_while(open, timeout, |open| !*open)
             .unwrap_or_else(PoisonError::into_inner);
         *open
     }

@@ -1,45 +1,46 @@
-//! The scheduler of one CPU: a thread that sleeps until a doorbell rings, reads the claims, and puts threads into bands.
+//! The scheduler of one CPU: a thread that sleeps until a doorbell rings, reads the claims, and
+//! puts threads into bands.
 //!
 //! ```text
 //!        ┌──────────────── sleeps ◀───────────────┐
 //!  doorbell, mailbox, tick                        │
 //!        ▼                                        │
-//!   read claims ─▶ rank ─▶ publish standings ─▶ place what has changed ─▶ publish the CPU's line
+//!   read claims ─▶ rank ─▶ publish standings ─▶ move threads ─▶ publish the CPU's line
 //! ```
 //!
-//! It is pinned to its CPU and sits above everything it decides about, so a ring is a switch to it and back on one CPU, and
-//! what it demotes stops before it goes on. All state of the CPU belongs to this thread; others put commands into its mailbox.
+//! It is pinned to its CPU and runs above all threads that it decides about, so a ring switches to
+//! it and back on one CPU, and a thread that it demotes has stopped by then. All state of the CPU
+//! belongs to this thread; other threads put commands into its mailbox.
 //!
-//! System calls: the wait; one per thread whose band changes. While no band changes there is
-//! none but the wait. While two or more vCPUs compete it wakes by itself once in 36 ms (and each
-//! quantum if equals share an elevated band), and looks at the elevated threads: some µs. A
-//! cooperative daemon takes a turn each quantum then.
+//! System calls: the wait, and one for each thread whose band changes. While two or more vCPUs
+//! compete it wakes once in 36 ms (and each quantum if equals share an elevated band), and checks
+//! the elevated threads, which takes some µs. A cooperative daemon takes a turn each quantum then.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `entrant.rs` | one vCPU: its claim, threads, doorbell |
-//! | `mailbox.rs` | what other threads ask of it |
-//! | `placing.rs` | one thread: from band to policy |
+//! | `mailbox.rs` | commands of other threads |
+//! | `client_thread.rs` | one thread: from band to policy |
 //! | `scheduler.rs` | the loop |
-//! | `watch.rs` | looks at elevated threads: more than their share is taken back |
+//! | `monitor.rs` | checks of elevated threads: limits them to their share |
 //! | `share.rs` | CPU time that ordinary programs are owed: pure |
 //! | `dispatchers.rs` | the budget of dispatchers: pure |
 
+mod client_thread;
 mod dispatchers;
 mod entrant;
 mod mailbox;
-mod placing;
+mod monitor;
 mod scheduler;
 mod share;
-mod watch;
 
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+pub(crate) use client_thread::{ClientThread, is_gone};
 pub(crate) use entrant::{Entry, Tally};
 pub(crate) use mailbox::{Command, Latch};
-pub(crate) use placing::{Charge, is_over};
 
 use crate::abort::AbortOnPanic;
 use crate::shared::Shared;
@@ -71,7 +72,7 @@ impl CpuScheduler {
         })
     }
 
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn send(&self, command: Command) {
         self.mailbox.put(command);
     }
 }
@@ -80,7 +81,7 @@ impl Drop for CpuScheduler {
     fn drop(&mut self) {
         self.mailbox.put(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // It has ended in good order or aborted the process.
+            // The thread has ended normally, or aborted the process.
             let _ = thread.join();
         }
     }

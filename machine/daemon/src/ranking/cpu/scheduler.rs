@@ -1,7 +1,8 @@
 //! The loop of one CPU's scheduler.
 //!
-//! One *turn*: read every claim, rank, publish the standings, read again (a process that changed its claim in between has seen
-//! either its old standing, and rings, or the new one), place the threads whose band has changed, publish the CPU's line.
+//! A *turn* reads every claim, ranks, publishes the standings, reads again (a process that changed
+//! its claim in between has seen either its old standing, and rings, or the new one), moves the
+//! threads whose band has changed, and publishes the CPU's line.
 //!
 //! O(n) in the vCPUs of this CPU, in memory, of which one user has at most `limits.per_user`;
 //! system calls only for changes. Turns have a fifth of the CPU at most.
@@ -22,29 +23,29 @@ use upshift_core::TokenBucket;
 
 use crate::bounds::per_second;
 use crate::config::Config;
+use crate::cpu::client_thread::{ClientThread, MoveOutcome, ThreadClass};
 use crate::cpu::entrant::Entry;
 use crate::cpu::mailbox::{Command, Mailbox};
-use crate::cpu::placing::{Charge, Place, Placed};
-use crate::cpu::watch::Watch;
+use crate::cpu::monitor::LoadMonitor;
 use crate::ranking::rank::{self, Entrant};
 use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 
-/// Key of the mailbox's eventfd in the epoll; doorbells have their slot.
+/// Key of the mailbox's eventfd in the epoll; the key of a doorbell is its slot.
 const MAILBOX: u64 = u64::MAX;
 
-/// How often claims are read until they hold still.
+/// Most readings of the claims in a turn, until they are stable.
 const SETTLE: usize = 3;
 
-/// After so long without competition every thread is given back.
+/// Time without competition after which every thread is restored.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Rings a second that one CPU answers, from all its doorbells together: some 6 % of it.
 const RINGS: u64 = 20_000;
 
-/// Events taken at once.
+/// Events used_in_pause at once.
 const EVENTS: usize = 64;
 
-/// See the module.
+/// The state of the thread; see the module.
 pub(super) struct Scheduler {
     pub(super) cpu: usize,
     pub(super) shared: Arc<Shared>,
@@ -55,11 +56,11 @@ pub(super) struct Scheduler {
     claims: Vec<Claim>,
     entrants: Vec<Entrant>,
     standings: Vec<Standing>,
-    /// Among equals, which is next.
+    /// Index of the next of equals.
     turn: usize,
     turned: Instant,
     winner: Option<usize>,
-    pub(super) watch: Watch,
+    pub(super) monitor: LoadMonitor,
     calm_since: Option<Instant>,
     /// Limits the rings of all doorbells together.
     rings: TokenBucket,
@@ -77,7 +78,7 @@ impl Scheduler {
         machine.watch(epoll.as_fd(), mailbox.eventfd.as_fd(), MAILBOX)?;
         let now = Instant::now();
         Ok(Scheduler {
-            watch: Watch::new(&shared.config(), shared.enforcing(), now),
+            monitor: LoadMonitor::new(&shared.config(), shared.enforcing(), now),
             cpu,
             config: shared.config(),
             shared,
@@ -96,77 +97,76 @@ impl Scheduler {
         })
     }
 
-    /// Runs until it is told to stop; then everything is given back.
+    /// Runs until [`Command::Stop`]; then all threads are restored.
     pub(super) fn run(mut self) {
-        let _own = self.rise();
+        let _own = self.elevate();
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             let timeout = self.timeout(Instant::now());
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
-            // Interrupted or not: what there is to do is found out below.
+            // After an interruption, too, the code below finds the due work.
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
-            self.stay_here();
+            self.repin();
             let now = Instant::now();
             for event in &events {
                 match event.data.u64() {
                     MAILBOX => {
                         if !self.read_mail(now) {
-                            return self.give_all_back();
+                            return self.restore_all();
                         }
                     }
                     slot => self.rang(slot as usize, now),
                 }
             }
-            self.listen_again(now);
-            self.watch_over(now);
+            self.reenable_doorbells(now);
+            self.monitor_threads(now);
             self.take_turn(now);
             self.keep_to_budget(now);
         }
     }
 
-    /// Ends a turn that began at `began`: if turns have taken too long, this thread sleeps until
-    /// their budget is refilled, or until a look at the elevated threads is due. At this
-    /// priority the time that passes is the time that is used, and reading it costs no system
-    /// call.
+    /// Ends a turn that began at `began`: if turns have used_in_pause too long, this thread sleeps until
+    /// their budget is refilled, or until a check of the elevated threads is due. At this priority
+    /// elapsed time is CPU time, and reading it costs no system call.
     fn keep_to_budget(&mut self, began: Instant) {
         let now = Instant::now();
-        self.watch.worked(now - began, now);
+        self.monitor.worked(now - began, now);
         let rest = self.budget.rest(now - began, now);
         if !rest.is_zero() && self.shared.enforcing() {
             std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));
         }
     }
 
-    /// Comes back to its CPU, which was unplugged and is there again, or which was taken from it.
-    fn stay_here(&self) {
+    /// Returns to its CPU, if that was unplugged or used_in_pause away and is back.
+    fn repin(&self) {
         if rustix::thread::sched_getcpu() != self.cpu
             && let Some(only) = upshift_elevate::sys::CpuSet::only(self.cpu)
         {
-            // Not while the CPU is away.
+            // Fails while the CPU is away.
             let _ = self.shared.sys.sched_setaffinity(0, &only);
         }
     }
 
-    /// Pins itself to its CPU, above everything it decides about.
-    fn rise(&self) -> Option<Elevated> {
+    /// Pins the thread to its CPU, above all threads that it decides about.
+    fn elevate(&self) -> Option<Elevated> {
         let cpus = upshift_elevate::sys::CpuSet::only(self.cpu);
         let pinned = cpus.map(|cpus| self.shared.sys.sched_setaffinity(0, &cpus));
         if let Some(Err(error)) = pinned {
             let cpu = self.cpu;
-            self.shared.complain("pin", || {
-                format!("the scheduler of CPU {cpu} cannot be pinned there ({error}): it works, from further away")
+            self.shared.warn("pin", || {
+                format!("the scheduler of CPU {cpu} cannot be pinned there ({error}): it runs on another CPU")
             });
         }
         let elevator = self.shared.elevator.as_ref()?;
         elevator
             .elevate_current(DAEMON)
-            .inspect_err(|error| self.shared.complain("rise", || error.to_string()))
+            .inspect_err(|error| self.shared.warn("rise", || error.to_string()))
             .ok()
     }
 
-    /// Does what the control thread asks for; `false`: to end.
+    /// Executes commands; `false` to end.
     fn read_mail(&mut self, now: Instant) -> bool {
         while let Some(command) = self.mailbox.take() {
             match command {
@@ -175,28 +175,29 @@ impl Scheduler {
                     self.leave(slot);
                     latch.open();
                 }
-                Command::Born(slot, charge) => {
-                    if let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) {
-                        entry.charges.push(charge);
+                Command::Born(slot, thread) => {
+                    if let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) {
+                        entry.threads.push(thread);
                     }
                 }
                 Command::Gone(slot, tid, latch) => {
-                    if let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) {
+                    if let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) {
                         let machine = self.shared.machine.as_ref();
-                        for charge in entry.charges.iter_mut().filter(|it| it.tid == tid) {
-                            self.watch.parts(entry.user, charge, machine);
+                        for thread in entry.threads.iter_mut().filter(|thread| thread.tid == tid) {
+                            self.monitor.note_departure(entry.user, thread, machine);
                         }
-                        entry.charges.retain(|charge| charge.tid != tid);
+                        entry.threads.retain(|thread| thread.tid != tid);
                     }
                     latch.open();
                 }
                 Command::Ceiling(slot, ceiling, trusted) => {
-                    if let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) {
+                    if let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) {
                         (entry.ceiling, entry.trusted) = (ceiling, trusted);
                     }
                 }
                 Command::Configure(config) => {
-                    self.watch.configure(&config, self.shared.enforcing(), now);
+                    self.monitor
+                        .configure(&config, self.shared.enforcing(), now);
                     self.config = config;
                 }
                 Command::Stop => return false,
@@ -212,44 +213,49 @@ impl Scheduler {
             .machine
             .watch(self.epoll.as_fd(), entry.doorbell.as_fd(), key);
         if let Err(error) = watched {
-            self.shared.complain("doorbell", || {
+            self.shared.warn("doorbell", || {
                 format!(
-                    "the doorbell of process {} cannot be listened to ({error}): it is looked at in turns only",
+                    "the doorbell of process {} cannot be listened to ({error}): it is read in turns only",
                     entry.pid
                 )
             });
         }
         self.entries.push(entry);
-        self.watch.start_over(now);
+        self.monitor.restart(now);
     }
 
     fn leave(&mut self, slot: usize) {
-        let Some(at) = self.entries.iter().position(|it| it.slot == slot) else {
+        let Some(at) = self.entries.iter().position(|entry| entry.slot == slot) else {
             return;
         };
         let mut entry = self.entries.remove(at);
-        for charge in &mut entry.charges {
+        for thread in &mut entry.threads {
             let machine = self.shared.machine.as_ref();
-            self.watch.parts(entry.user, charge, machine);
+            self.monitor.note_departure(entry.user, thread, machine);
         }
         let _ = epoll::delete(&self.epoll, &entry.doorbell);
         if let Some(word) = self.shared.global.page().slot(slot) {
             word.store(0, Release);
         }
         self.winner = None;
-        // Dropping the entry gives its threads back.
+        // Dropping the entry restores its threads.
     }
 
-    fn give_all_back(&mut self) {
-        for slot in self.entries.iter().map(|it| it.slot).collect::<Vec<_>>() {
+    fn restore_all(&mut self) {
+        for slot in self
+            .entries
+            .iter()
+            .map(|entry| entry.slot)
+            .collect::<Vec<_>>()
+        {
             self.leave(slot);
         }
         self.publish(None);
     }
 
     fn rang(&mut self, slot: usize, now: Instant) {
-        let pause = self.watch.pause();
-        let Some(entry) = self.entries.iter_mut().find(|it| it.slot == slot) else {
+        let pause = self.monitor.doorbell_pause();
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) else {
             return;
         };
         if !entry.rang(now, pause, &mut self.rings) {
@@ -257,22 +263,22 @@ impl Scheduler {
         }
     }
 
-    /// Listens again to doorbells that rang too often.
-    fn listen_again(&mut self, now: Instant) {
+    /// Enables doorbells again that were ignored.
+    fn reenable_doorbells(&mut self, now: Instant) {
         for entry in &mut self.entries {
-            if entry.deaf_until.is_some_and(|until| now >= until) {
-                entry.deaf_until = None;
+            if entry.ignored_until.is_some_and(|until| now >= until) {
+                entry.ignored_until = None;
                 let machine = &self.shared.machine;
                 let key = entry.slot as u64;
                 let doorbell = entry.doorbell.as_fd();
                 if machine.watch(self.epoll.as_fd(), doorbell, key).is_err() {
-                    entry.deaf_until = Some(now + self.watch.pause());
+                    entry.ignored_until = Some(now + self.monitor.doorbell_pause());
                 }
             }
         }
     }
 
-    /// Reads, ranks, publishes, places.
+    /// Reads, ranks, publishes and moves threads.
     fn take_turn(&mut self, now: Instant) {
         for _ in 0..SETTLE {
             self.read();
@@ -285,7 +291,7 @@ impl Scheduler {
         }
         self.advance(now);
         let winner = rank::winner(&self.entrants, self.turn);
-        self.place_all(winner, now);
+        self.move_all(winner, now);
         self.publish(winner);
     }
 
@@ -299,7 +305,7 @@ impl Scheduler {
         }
     }
 
-    /// Stores what has changed; says whether anything did.
+    /// Stores changed standings. Returns whether any has changed.
     fn publish_standings(&self) -> bool {
         let page = self.shared.global.page();
         let mut changed = false;
@@ -314,7 +320,7 @@ impl Scheduler {
         changed
     }
 
-    /// Gives the turn on if the quantum is over and equals share an elevated band.
+    /// Passes the turn on if the quantum is over and equals share an elevated band.
     fn advance(&mut self, now: Instant) {
         if now - self.turned < self.config.quantum {
             return;
@@ -327,7 +333,8 @@ impl Scheduler {
         }
     }
 
-    /// How many runnable vCPUs share the elevated band of entrant `index`; 0 if it is not elevated.
+    /// Returns the number of runnable vCPUs that share the elevated band of entrant `index`; 0 if
+    /// it is not elevated.
     fn sharers(&self, index: usize) -> usize {
         let level = self.entrants[index].runnable;
         if self.standings[index].band == 0 {
@@ -337,70 +344,70 @@ impl Scheduler {
         self.entrants.iter().filter(equal).count()
     }
 
-    /// Whether anything is elevated on this CPU.
+    /// Whether any vCPU is elevated on this CPU.
     fn contested(&self) -> bool {
         self.standings.iter().any(|standing| standing.band > 0)
     }
 
-    fn place_all(&mut self, winner: Option<usize>, now: Instant) {
+    fn move_all(&mut self, winner: Option<usize>, now: Instant) {
         let shared = Arc::clone(&self.shared);
         let Some(elevator) = &shared.elevator else {
             return;
         };
         let contested = self.contested();
         if contested && self.calm_since.is_some() {
-            self.look_before_the_rise(now);
+            self.check_before_elevation(now);
         }
         let calm = self.is_calm(contested, now);
-        let breathing = self.watch.is_breathing();
+        let paused = self.monitor.is_paused();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let band = self.standings[index].band;
             let pid = entry.pid;
-            let overspent = self.watch.dispatchers().has_overspent(entry.user);
+            let overspent = self.monitor.dispatchers().has_overspent(entry.user);
             let mut gone = false;
-            for charge in &mut entry.charges {
-                let target = match charge.role {
-                    _ if entry.bill.is_overdrawn() => Place::Fair,
-                    Role::Dispatcher if breathing && charge.burns => Place::Idle,
-                    Role::Dispatcher if contested && !overspent => Place::Fifo(DISPATCHER),
-                    Role::Dispatcher => Place::Fair,
+            for thread in &mut entry.threads {
+                let target = match thread.role {
+                    _ if entry.quota_usage.is_overdrawn() => ThreadClass::Fair,
+                    Role::Dispatcher if paused && thread.pauses_now => ThreadClass::Idle,
+                    Role::Dispatcher if contested && !overspent => ThreadClass::Fifo(DISPATCHER),
+                    Role::Dispatcher => ThreadClass::Fair,
                     Role::Worker => {
-                        if breathing && (charge.burns || band == 0) {
-                            Place::Idle
+                        if paused && (thread.pauses_now || band == 0) {
+                            ThreadClass::Idle
                         } else if band > 0 {
-                            Place::Fifo(priority(band, winner == Some(index)))
+                            ThreadClass::Fifo(priority(band, winner == Some(index)))
                         } else {
-                            Place::Fair
+                            ThreadClass::Fair
                         }
                     }
                 };
-                let target = if calm && target == Place::Fair {
-                    Place::Own
+                let target = if calm && target == ThreadClass::Fair {
+                    ThreadClass::Own
                 } else {
                     target
                 };
-                match charge.move_to(target, elevator, &shared, now) {
-                    Placed::Already | Placed::Moved => {}
-                    Placed::Gone => gone = true,
-                    Placed::Refused(error) => {
-                        let tid = charge.tid;
-                        shared.complain("refused", || {
+                match thread.move_to(target, elevator, &shared, now) {
+                    MoveOutcome::Unchanged | MoveOutcome::Moved => {}
+                    MoveOutcome::Gone => gone = true,
+                    MoveOutcome::Refused(error) => {
+                        let tid = thread.tid;
+                        shared.warn("refused", || {
                             format!("thread {tid} of process {pid} is not elevated: {error}")
                         });
                     }
                 }
             }
             if gone {
-                for charge in entry.charges.iter_mut().filter(|it| !it.exists()) {
+                for thread in entry.threads.iter_mut().filter(|thread| !thread.exists()) {
                     let machine = shared.machine.as_ref();
-                    self.watch.parts(entry.user, charge, machine);
+                    self.monitor.note_departure(entry.user, thread, machine);
                 }
-                entry.charges.retain(Charge::exists);
+                entry.threads.retain(ClientThread::exists);
             }
         }
     }
 
-    /// Whether nothing has been elevated here for so long that everything is given back.
+    /// Whether no vCPU has been elevated here for so long that all threads are restored.
     fn is_calm(&mut self, contested: bool, now: Instant) -> bool {
         if contested {
             self.calm_since = None;
@@ -417,7 +424,10 @@ impl Scheduler {
             .iter()
             .fold(0, |all, claim| all | claim.levels());
         let level = winner.map_or(NOTHING, |index| self.entrants[index].runnable);
-        let present = self.entrants.iter().filter(|it| it.potential < NOTHING);
+        let present = self
+            .entrants
+            .iter()
+            .filter(|entrant| entrant.potential < NOTHING);
         let (contenders, slot) = (
             present.count(),
             winner.map(|index| self.entries[index].slot),
@@ -438,35 +448,43 @@ impl Scheduler {
         self.winner = slot;
     }
 
-    /// How long to sleep if nothing rings; `None`: for ever.
+    /// Returns the time to sleep if nothing rings; `None` for ever.
     fn timeout(&self, now: Instant) -> Option<Duration> {
-        let present = self.entrants.iter().filter(|it| it.potential < NOTHING);
+        let present = self
+            .entrants
+            .iter()
+            .filter(|entrant| entrant.potential < NOTHING);
         let competing = present.count() > 1 || self.contested();
         let mut next = None;
         let mut by = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
         if competing {
-            let idle = self.entrants.iter().all(|it| it.runnable >= NOTHING);
-            by(self.watch.next_look(idle));
-            if rank::winner(&self.entrants, self.turn).is_some_and(|it| self.sharers(it) > 1) {
+            let idle = self
+                .entrants
+                .iter()
+                .all(|entrant| entrant.runnable >= NOTHING);
+            by(self.monitor.next_check(idle));
+            if rank::winner(&self.entrants, self.turn).is_some_and(|index| self.sharers(index) > 1)
+            {
                 by(self.turned + self.config.quantum);
             }
         } else if let Some(since) = self.calm_since
             && self
                 .entries
                 .iter()
-                .any(|entry| entry.charges.iter().any(|charge| charge.is_held()))
+                .any(|entry| entry.threads.iter().any(|thread| thread.is_held()))
         {
             by(since + CALM);
         }
-        self.watch.breath_ends().into_iter().for_each(&mut by);
+        self.monitor.pause_ends().into_iter().for_each(&mut by);
         for entry in &self.entries {
-            entry.deaf_until.into_iter().for_each(&mut by);
+            entry.ignored_until.into_iter().for_each(&mut by);
         }
         next.map(|at| at.saturating_duration_since(now))
     }
 }
 
-/// The SCHED_FIFO priority of a band: two each, the upper one for the winner, so that of equals one runs.
+/// Returns the SCHED_FIFO priority of a band: two for each, the upper one for the winner, so that
+/// one of several equals runs.
 fn priority(band: u8, wins: bool) -> Priority {
     let value = 10 + 2 * band.min(rank::BANDS) + u8::from(wins);
     Priority::new(value).unwrap_or(Priority::MIN)

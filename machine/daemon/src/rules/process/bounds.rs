@@ -1,16 +1,16 @@
-//! The place of an assigned process: from its budget, its domain, quotas and the canary.
+//! The class of an assigned process: from its budget, its domain, quotas and the canary.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Place, Process};
+use super::{Process, ProcessClass};
 use crate::rules::PERIOD;
 use crate::rules::domain::Domains;
 use crate::rules::rule::Bound;
 use crate::shared::Shared;
 
-/// Shortest time to the next look: a fortieth of a full budget.
-const LEAST: Duration = Duration::from_millis(1);
+/// Shortest time to the next check: a fortieth of a full budget.
+const MIN_WAIT: Duration = Duration::from_millis(1);
 
 impl Process {
     /// Returns its budget, and the period of that.
@@ -23,16 +23,16 @@ impl Process {
         }
     }
 
-    /// Steps aside while its domain takes a breath.
-    pub(in crate::rules) fn heed(&mut self, shared: &Shared, domains: &Domains, now: Instant) {
-        if let Some(until) = domains.breath(&self.cpus.allowed, now) {
+    /// Pauses while its domain does.
+    pub(in crate::rules) fn pause(&mut self, shared: &Shared, domains: &Domains, now: Instant) {
+        if let Some(until) = domains.pause_end(&self.cpus.allowed, now) {
             self.note(shared);
-            self.move_to(Place::Aside { until });
+            self.move_to(ProcessClass::Aside { until });
             self.due = until;
         }
     }
 
-    /// Puts it where its bounds say, and decides when to look again.
+    /// Moves it to the class that its bounds allow, and sets the time of the next check.
     pub(in crate::rules) fn settle(&mut self, shared: &Arc<Shared>, now: Instant) {
         let epoch = shared.epoch();
         let moved = std::mem::replace(&mut self.placement.epoch, epoch) != epoch;
@@ -43,11 +43,11 @@ impl Process {
         self.charge_quotas(total, now);
         let spent = self.period.spent(total);
         if spent >= self.budget().0 && matches!(self.rule.bound, Bound::Each(_)) {
-            // More threads may compute than when they were counted.
+            // More threads may compute than at the last count.
             self.count_cpus(shared);
         }
         let (budget, length) = self.budget();
-        let rested = self.placement.place == Place::Fair;
+        let rested = self.placement.class == ProcessClass::Fair;
         if !rested && spent >= budget {
             self.period.rest(spent, budget, length, now);
         }
@@ -55,32 +55,34 @@ impl Process {
         if !rests && (rested || now >= self.period.end(length)) {
             self.period.renew(total, now);
         }
-        let overdrawn = self.bill.is_overdrawn();
-        let place = match self.placement.place {
-            // A process that rests would take most of the breath.
-            aside @ Place::Aside { until } if now < until => aside,
-            _ if rests || overdrawn => Place::Fair,
-            _ => Place::Urgent,
+        let overdrawn = self.quota_usage.is_overdrawn();
+        let class = match self.placement.class {
+            // A process that rests would take most of the pause.
+            aside @ ProcessClass::Aside { until } if now < until => aside,
+            _ if rests || overdrawn => ProcessClass::Fair,
+            _ => ProcessClass::Urgent,
         };
         let again = self.placement.retry.is_some_and(|when| now >= when);
-        if place != self.placement.place || moved || again {
-            self.move_to(place);
+        if class != self.placement.class || moved || again {
+            self.move_to(class);
         }
         // All its threads may run at once, each on a CPU.
         let at_once = self.threads.len().clamp(1, shared.cpus) as u32;
         let left = budget.saturating_sub(self.period.spent(total));
-        self.due = match place {
-            Place::Fair if rests => self.period.rests_until(),
-            Place::Fair if self.bill.is_awaited() => now + LEAST,
-            Place::Fair => now + PERIOD,
-            Place::Aside { until } => until,
-            Place::Urgent => (self.period.end(length)).min(now + (left / at_once).max(LEAST)),
+        self.due = match class {
+            ProcessClass::Fair if rests => self.period.rests_until(),
+            ProcessClass::Fair if self.quota_usage.is_pending() => now + MIN_WAIT,
+            ProcessClass::Fair => now + PERIOD,
+            ProcessClass::Aside { until } => until,
+            ProcessClass::Urgent => {
+                (self.period.end(length)).min(now + (left / at_once).max(MIN_WAIT))
+            }
         };
     }
 
-    fn move_to(&mut self, place: Place) {
+    fn move_to(&mut self, class: ProcessClass) {
         self.placement.retry = None;
-        self.placement.place = place;
+        self.placement.class = class;
         self.put_all();
     }
 }

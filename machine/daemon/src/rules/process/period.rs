@@ -1,8 +1,8 @@
-//! [`Period`]: the budget of a process in the current period. Pure, with time passed in.
+//! [`Period`]: the budget of a process in the present period. Pure, with time passed in.
 
 use std::time::{Duration, Instant};
 
-/// CPU time used in the current period, and the rest after an overdraft.
+/// CPU time used in the present period, and the rest after an overdraft.
 #[derive(Debug, Clone)]
 pub(super) struct Period {
     began: Instant,
@@ -10,7 +10,7 @@ pub(super) struct Period {
     before: Duration,
     /// CPU time that its parent had used of the period.
     carried: Duration,
-    /// The process is ordinary until then.
+    /// Time until which the process is ordinary.
     rests_until: Instant,
 }
 
@@ -25,7 +25,7 @@ impl Period {
         }
     }
 
-    /// Returns this period with all that was used carried, for a child to take over.
+    /// Returns this period for a child: all usage is carried over.
     pub(super) fn spent_so_far(&self, total: Duration) -> Period {
         Period {
             carried: self.spent(total),
@@ -59,8 +59,8 @@ impl Period {
         self.began + length
     }
 
-    /// Sends the process to rest until it has had its share of the time, however late the overdraft
-    /// was noticed.
+    /// Sends the process to rest until its usage matches its share of the time, however late the
+    /// overdraft was noticed.
     pub(super) fn rest(
         &mut self,
         spent: Duration,
@@ -89,7 +89,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_process_rests_for_as_long_as_brings_it_to_its_share() {
+    fn a_process_rests_until_its_usage_matches_its_share() {
         let began = Instant::now();
         let mut period = Period::new(MS * 5, began);
         let late = began + MS * 30;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_takes_over_what_was_used_and_the_rest() {
+    fn a_child_inherits_the_usage_and_the_rest() {
         let began = Instant::now();
         let mut parent = Period::new(Duration::ZERO, began);
         parent.rest(MS * 20, MS * 10, MS * 50, began);

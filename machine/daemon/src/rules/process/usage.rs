@@ -1,34 +1,35 @@
 //! Used CPU time: of the process for its domain and its quotas, of each thread for turns.
 //!
-//! Reading the total is one system call, of a time that grows with the threads.
+//! Reading the total is one system call, whose time grows with the threads.
 
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::CpuSet;
 
-use super::{Place, Process, Thread};
-use crate::rules::domain::{Domains, LATELY, TURN};
+use super::{Process, ProcessClass, Thread};
+use crate::rules::domain::{Domains, RECENT_TURNS, TURN};
 use crate::shared::Shared;
 
-/// CPU time in the last [`LATELY`] turns of its domain from which on a thread computes: one in 50.
-pub(super) const COMPUTES: Duration = Duration::from_millis(2);
-const _: () = assert!(COMPUTES.as_millis() * 50 == TURN.as_millis() * LATELY as u128);
+/// CPU time in the last [`RECENT_TURNS`] turns of its domain from which on a thread counts as
+/// computing: one in 50.
+pub(super) const MIN_COMPUTING: Duration = Duration::from_millis(2);
+const _: () = assert!(MIN_COMPUTING.as_millis() * 50 == TURN.as_millis() * RECENT_TURNS as u128);
 
-/// Threads of one process that are looked at for where it computes.
-const LOOKED_AT: usize = 128;
+/// Threads of one process that are sampled.
+const MAX_SAMPLED_THREADS: usize = 128;
 
 /// CPU time of a process.
 #[derive(Debug)]
 pub(super) struct Usage {
-    /// Total at the last look.
+    /// Total at the last reading.
     pub(super) seen: Duration,
     /// Total when the quotas were charged last.
     pub(super) charged: Duration,
     /// Time of the last report to the domain.
-    told: Instant,
-    /// Used since then, and the part of it in SCHED_FIFO.
-    untold: (Duration, Duration),
-    /// Used in the last [`LATELY`] turns, earlier ones for less.
+    reported: Instant,
+    /// CPU time since then, and the part of it in SCHED_FIFO.
+    unreported: (Duration, Duration),
+    /// CPU time in the last [`RECENT_TURNS`] turns, earlier ones with less weight.
     pub(super) recent: Duration,
 }
 
@@ -39,8 +40,8 @@ impl Usage {
         Usage {
             seen: total,
             charged: total,
-            told: now,
-            untold: Default::default(),
+            reported: now,
+            unreported: Default::default(),
             recent: Duration::ZERO,
         }
     }
@@ -49,48 +50,48 @@ impl Usage {
 /// CPU time of a thread.
 #[derive(Debug, Default)]
 pub(super) struct ThreadUsage {
-    /// Total at the last look.
+    /// Total at the last reading.
     pub(super) seen: Duration,
-    /// Used in the last turns, as [`Usage::recent`].
+    /// CPU time in the last turns, as [`Usage::recent`].
     pub(super) recent: Duration,
     /// Total when it was last put behind the others of its priority.
     pub(super) turned: Duration,
 }
 
 impl Thread {
-    /// Returns the total; `None` after its end, or while it is not known.
+    /// Returns the total; `None` after its end, or while it is unknown.
     pub(super) fn total(&self, shared: &Shared) -> Option<Duration> {
         let total = self.hold.cpu_time(shared.machine.as_ref());
         total.map(Duration::from_nanos)
     }
 
-    /// Notes the CPU time of the turn that ends, and returns whether the thread lives.
+    /// Notes the CPU time of the turn that ends. Returns whether the thread lives.
     fn count(&mut self, shared: &Shared) -> bool {
         let total = self.total(shared);
         let usage = &mut self.usage;
         let now = total.unwrap_or(usage.seen);
         let used = now.saturating_sub(std::mem::replace(&mut usage.seen, now));
-        usage.recent = usage.recent * (LATELY - 1) / LATELY + used;
+        usage.recent = usage.recent * (RECENT_TURNS - 1) / RECENT_TURNS + used;
         total.is_some()
     }
 }
 
 impl Process {
-    /// Returns the CPU time of all its threads, also of those that have ended.
+    /// Returns the CPU time of all its threads, including those that have ended.
     pub(super) fn total(&self, shared: &Shared) -> Duration {
         let total = shared.machine.process_time(self.pid);
-        // It has ended: nothing more to come.
+        // After the end of the process the total is final.
         total.map_or(self.usage.seen, Duration::from_nanos)
     }
 
-    /// Notes the CPU time since the last call, all of it at its present place. Returns the total.
+    /// Notes the CPU time since the last call, all of it in its present class. Returns the total.
     pub(super) fn note(&mut self, shared: &Shared) -> Duration {
         let total = self.total(shared);
         let usage = &mut self.usage;
         let used = total.saturating_sub(std::mem::replace(&mut usage.seen, total));
-        usage.untold.0 += used;
-        if self.placement.place == Place::Urgent {
-            usage.untold.1 += used;
+        usage.unreported.0 += used;
+        if self.placement.class == ProcessClass::Urgent {
+            usage.unreported.1 += used;
         }
         total
     }
@@ -99,44 +100,48 @@ impl Process {
     pub(super) fn charge_quotas(&mut self, total: Duration, now: Instant) {
         let charged = &mut self.usage.charged;
         let used = || total.saturating_sub(std::mem::replace(charged, total));
-        self.bill.charge(used, now);
+        self.quota_usage.charge(used, now);
     }
 
-    /// Counts the CPUs that it runs on: as many as it has threads that compute now, and no more
-    /// than it may use. One system call for each thread.
+    /// Counts the CPUs that it runs on: its threads that compute now, but no more than the CPUs
+    /// that it may use. One system call for each thread.
     pub(super) fn count_cpus(&mut self, shared: &Shared) {
         let computes = |thread: &&Thread| {
             // A thread that has ended runs on no CPU.
             let total = thread.total(shared);
             total.is_some_and(|total| {
-                thread.usage.recent + total.saturating_sub(thread.usage.seen) >= COMPUTES
+                thread.usage.recent + total.saturating_sub(thread.usage.seen) >= MIN_COMPUTING
             })
         };
-        let threads = self.threads.values().take(LOOKED_AT).filter(computes);
+        let threads = self
+            .threads
+            .values()
+            .take(MAX_SAMPLED_THREADS)
+            .filter(computes);
         self.cpus.computing = (threads.count() as u32).clamp(1, self.cpus.width);
     }
 
     /// Reports its CPU time, and the CPUs that it ran on, to its domain.
     pub(in crate::rules) fn count(&mut self, shared: &Shared, domains: &mut Domains, now: Instant) {
         if shared.machine.process_time(self.pid).is_err() {
-            // Its end has not been heard of yet.
-            self.part(domains, now);
-            self.usage.told = now;
+            // The end of the process has not been reported yet.
+            self.charge_departure(domains, now);
+            self.usage.reported = now;
             return;
         }
         self.note(shared);
         let usage = &mut self.usage;
-        let (used, urgent) = std::mem::take(&mut usage.untold);
-        usage.told = now;
-        usage.recent = usage.recent * (LATELY - 1) / LATELY + used;
+        let (used, urgent) = std::mem::take(&mut usage.unreported);
+        usage.reported = now;
+        usage.recent = usage.recent * (RECENT_TURNS - 1) / RECENT_TURNS + used;
         self.cpus.computing = 1;
-        if usage.recent < COMPUTES {
+        if usage.recent < MIN_COMPUTING {
             return domains.charge(&self.cpus.allowed, urgent, 0);
         }
         let (mut cpus, mut threads, mut living) = (CpuSet::empty(), 0, 0);
-        for (&tid, thread) in self.threads.iter_mut().take(LOOKED_AT) {
+        for (&tid, thread) in self.threads.iter_mut().take(MAX_SAMPLED_THREADS) {
             let lives = thread.count(shared);
-            if thread.usage.recent >= COMPUTES {
+            if thread.usage.recent >= MIN_COMPUTING {
                 threads += 1;
                 living += u32::from(lives);
                 let there = shared.sys.sched_getaffinity(tid);
@@ -145,17 +150,17 @@ impl Process {
         }
         self.cpus.computing = living.clamp(1, self.cpus.width);
         if threads == 0 {
-            // Those that computed have ended.
+            // The threads that computed have ended.
             (cpus, threads) = (self.cpus.allowed, 1);
         }
         domains.charge(&cpus, urgent, threads);
     }
 
     /// Charges its domain for a process that has ended, or leaves its rule. Its CPU time since the
-    /// last report is not known, so it counts as the most it can have been.
-    pub(in crate::rules) fn part(&self, domains: &mut Domains, now: Instant) {
-        if self.placement.place == Place::Urgent {
-            let unknown = (now - self.usage.told).min(TURN);
+    /// last report is unknown, so the longest possible time counts.
+    pub(in crate::rules) fn charge_departure(&self, domains: &mut Domains, now: Instant) {
+        if self.placement.class == ProcessClass::Urgent {
+            let unknown = (now - self.usage.reported).min(TURN);
             domains.charge(&self.cpus.allowed, unknown, 0);
         }
     }

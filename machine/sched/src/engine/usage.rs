@@ -1,4 +1,5 @@
-//! What tasks used: for the policy, for the report, and to find the task that runs where the policy favours none.
+//! CPU time of tasks: for the policy, for the report, and to find the running task where the policy
+//! favours none.
 
 use super::{Engine, Slot};
 use crate::member::{Member, Standing};
@@ -6,62 +7,63 @@ use crate::policy::{Nanos, TaskId, Usage};
 use crate::report::{Report, TaskReport};
 
 /// A turn shorter than this says nothing about which tasks slept, ns.
-const TELLING: Nanos = 50_000;
+const MIN_TURN: Nanos = 50_000;
 
-/// A task that seems to sleep on is asked every so many turns whether it does.
-const ASK_AGAIN: u32 = 32;
+/// A task that was asleep is asked again after this many turns.
+const TURNS_UNASKED: u32 = 32;
 
 impl<M: Member> Slot<M> {
-    /// Reads the CPU time; what is new is added to what the policy does not know yet.
-    pub(super) fn look(&mut self) {
+    /// Reads the CPU time and adds the difference to the unreported time.
+    pub(super) fn read_cpu_time(&mut self) {
         if let Some(member) = &mut self.member {
             let now = member.cpu_time().max(self.seen);
-            self.untold += now - self.seen;
+            self.unreported += now - self.seen;
             self.seen = now;
         }
     }
 
-    /// Whether it has used little because something above kept it from its CPU, or the machine from this one. Asking is dear, so
-    /// one that is known to sleep is asked rarely.
+    /// Whether the task used little because a higher thread, or another guest of the machine, kept
+    /// it from its CPU. The question is expensive, so a known sleeper is rarely asked.
     fn is_kept_from_its_cpu(&mut self) -> bool {
-        self.unasked += 1;
-        if self.sleeps && self.unasked < ASK_AGAIN {
+        self.turns_unasked += 1;
+        if self.sleeps && self.turns_unasked < TURNS_UNASKED {
             return false;
         }
-        self.unasked = 0;
+        self.turns_unasked = 0;
         self.member.as_ref().is_some_and(Member::wants_cpu)
     }
 }
 
 impl<M: Member> Engine<M> {
-    /// Tells the policy what was used in the turn that ends: by the favoured tasks, and by all others if those left time over.
+    /// Reports to the policy the usage of the turn that ends: that of the favoured tasks, and of
+    /// all others if those left time over.
     pub(super) fn charge(&mut self, now: Nanos) {
         let elapsed = now.saturating_sub(self.turn_began);
-        let telling = elapsed >= TELLING && !self.turn_was_open;
-        let mut told = Vec::new();
+        let long_enough = elapsed >= MIN_TURN && !self.turn_was_open;
+        let mut favoured = Vec::new();
         let mut left_over = self.turn_was_open;
         for cpu in &self.cpus {
             let mut left = elapsed;
             for &task in &cpu.favoured {
                 let slot = &mut self.slots[task.0];
-                slot.look();
-                if telling {
-                    slot.sleeps = slot.untold * 2 < left && !slot.is_kept_from_its_cpu();
+                slot.read_cpu_time();
+                if long_enough {
+                    slot.sleeps = slot.unreported * 2 < left && !slot.is_kept_from_its_cpu();
                 }
-                left = left.saturating_sub(slot.untold);
-                told.push(task);
+                left = left.saturating_sub(slot.unreported);
+                favoured.push(task);
             }
             left_over |= left > elapsed / 50;
         }
         for id in (0..self.slots.len()).map(TaskId) {
             let slot = &mut self.slots[id.0];
-            if left_over && !told.contains(&id) {
-                slot.look();
+            if left_over && !favoured.contains(&id) {
+                slot.read_cpu_time();
             }
-            if slot.member.is_some() && (slot.untold > 0 || told.contains(&id)) {
+            if slot.member.is_some() && (slot.unreported > 0 || favoured.contains(&id)) {
                 let usage = Usage {
                     task: id,
-                    cpu_time: std::mem::take(&mut slot.untold),
+                    cpu_time: std::mem::take(&mut slot.unreported),
                     slept: slot.sleeps,
                 };
                 self.policy.used(usage, now);
@@ -69,16 +71,16 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    pub(super) fn look_at_all(&mut self) {
-        self.slots.iter_mut().for_each(Slot::look);
+    pub(super) fn read_cpu_times(&mut self) {
+        self.slots.iter_mut().for_each(Slot::read_cpu_time);
     }
 
-    /// Returns whether the tasks have left ordinary threads their part of each CPU since
-    /// [`Engine::begin_anew`], so that nothing need be opened. The scheduler, and a task that has
-    /// changed its CPU, may have used their time on any CPU. `own`: the scheduler's CPU time. Reads
-    /// the CPU time of every task.
-    pub(super) fn others_have_had_theirs(&mut self, now: Nanos, own: Nanos) -> bool {
-        self.look_at_all();
+    /// Whether the tasks have left ordinary threads their part of each CPU since
+    /// [`Engine::begin_interval`], so that no piece is needed. The scheduler, and a task that has
+    /// changed its CPU, count on every CPU. `own` is the scheduler's CPU time. Reads the CPU time
+    /// of every task.
+    pub(super) fn ordinary_threads_had_their_part(&mut self, now: Nanos, own: Nanos) -> bool {
+        self.read_cpu_times();
         let own = own.saturating_sub(self.own_at_close);
         let mut used = vec![own; self.cpus.len()];
         for slot in &self.slots {
@@ -96,9 +98,9 @@ impl<M: Member> Engine<M> {
         used.into_iter().all(|used| used as f64 <= most)
     }
 
-    /// Begins a new time of which ordinary threads are to have their part. `own`: the scheduler's
+    /// Begins an interval of which ordinary threads are due their part. `own` is the scheduler's
     /// CPU time.
-    pub(super) fn begin_anew(&mut self, now: Nanos, own: Nanos) {
+    pub(super) fn begin_interval(&mut self, now: Nanos, own: Nanos) {
         self.closed_at = now;
         self.own_at_close = own;
         self.moved = false;
@@ -107,13 +109,17 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Where the policy favours none, an open piece must not decide which goes on: finds the one that used most since the last one. The CPU
-    /// times have just been read.
+    /// Favours, on CPUs without a favoured task, the one that used most since the last piece, so
+    /// that an open piece does not change which task runs. The CPU times have just been read.
     pub(super) fn find_leaders(&mut self) {
         if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
             return;
         }
-        let used: Vec<Nanos> = self.slots.iter().map(|it| it.seen - it.at_close).collect();
+        let used: Vec<Nanos> = self
+            .slots
+            .iter()
+            .map(|slot| slot.seen - slot.at_close)
+            .collect();
         for (index, cpu) in self.cpus.iter_mut().enumerate() {
             if !cpu.favoured.is_empty() {
                 continue;
@@ -126,7 +132,8 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Makes the leaders equal again. A thread that is lowered stays the first of its new priority, so they go on.
+    /// Returns the leaders to the base. A thread that is lowered is the first of its new priority,
+    /// so they continue to run.
     pub(super) fn equalise_leaders(&mut self) -> Result<(), crate::SchedError> {
         for index in 0..self.cpus.len() {
             if !std::mem::take(&mut self.cpus[index].leads) {
@@ -141,9 +148,9 @@ impl<M: Member> Engine<M> {
         Ok(())
     }
 
-    /// What happened until now.
+    /// Returns the report up to now.
     pub(super) fn report(&mut self, now: Nanos, own_cpu_time: Nanos) -> Report {
-        self.look_at_all();
+        self.read_cpu_times();
         let used = |slot: &Slot<M>| slot.seen - slot.first;
         let all: Nanos = self.slots.iter().map(used).sum();
         let task = |slot: &Slot<M>| TaskReport {

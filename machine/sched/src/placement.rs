@@ -1,12 +1,12 @@
-//! Which CPU each task has.
+//! Placement: the CPU of each task.
 //!
-//! The favoured tasks are spread first: in order, each goes to the CPU with the fewest favoured tasks that are awake, stays
-//! where it is if that is one of those, and so on. The others stay where they are unless the CPUs have come to differ by
-//! two or more tasks. Pure logic.
+//! The favoured tasks are spread first: in order, each goes to the CPU with the fewest favoured
+//! tasks that are awake, and prefers its present CPU. The other tasks stay unless the CPUs differ
+//! by two or more tasks. Pure logic.
 
 use crate::policy::TaskId;
 
-/// One task, as far as placing it goes.
+/// The CPU of a task, and the facts that decide it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) task: TaskId,
@@ -14,7 +14,8 @@ pub(crate) struct Placement {
     pub(crate) sleeps: bool,
 }
 
-/// Moves the tasks among `cpus` CPUs (counted from 0), and returns the favoured tasks of each CPU, in order.
+/// Moves the tasks among `cpus` CPUs (counted from 0), and returns the favoured tasks of each CPU,
+/// in order.
 pub(crate) fn place(
     favoured: &[TaskId],
     placements: &mut [Placement],
@@ -23,7 +24,10 @@ pub(crate) fn place(
     let mut front: Vec<Vec<TaskId>> = vec![Vec::new(); cpus];
     let mut awake = vec![0usize; cpus];
     for &task in favoured {
-        let Some(placement) = placements.iter_mut().find(|it| it.task == task) else {
+        let Some(placement) = placements
+            .iter_mut()
+            .find(|placement| placement.task == task)
+        else {
             continue;
         };
         let load = |cpu: usize| (awake[cpu], front[cpu].len(), cpu != placement.cpu);
@@ -38,7 +42,7 @@ pub(crate) fn place(
     }
     for placement in placements
         .iter_mut()
-        .filter(|it| !favoured.contains(&it.task))
+        .filter(|placement| !favoured.contains(&placement.task))
     {
         let least = (0..cpus).min_by_key(|&cpu| load[cpu]).unwrap_or(0);
         if load[placement.cpu] >= load[least] + 2 {
@@ -68,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn winners_stay_where_they_are_if_they_can() {
+    fn favoured_tasks_keep_their_cpu_if_they_can() {
         let mut all = placements(&[0, 1, 0]);
         assert_eq!(place(&ids(&[0, 1]), &mut all, 2), [ids(&[0]), ids(&[1])]);
         assert_eq!(place(&ids(&[1, 2]), &mut all, 2), [ids(&[2]), ids(&[1])]);
@@ -76,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn two_winners_never_share_a_cpu_while_another_has_none() {
+    fn two_favoured_tasks_never_share_a_cpu_while_another_has_none() {
         let mut all = placements(&[0, 0, 0]);
         let front = place(&ids(&[0, 2]), &mut all, 2);
         assert!(front.iter().all(|tasks| tasks.len() == 1));
@@ -91,11 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn others_are_spread() {
+    fn other_tasks_are_spread() {
         let mut all = placements(&[0; 6]);
         place(&[], &mut all, 3);
         for cpu in 0..3 {
-            assert_eq!(all.iter().filter(|it| it.cpu == cpu).count(), 2);
+            assert_eq!(
+                all.iter().filter(|placement| placement.cpu == cpu).count(),
+                2
+            );
         }
     }
 }
