@@ -27,7 +27,7 @@ mod routes;
 mod state;
 
 use upshift::net::TcpListener;
-use upshift::{Level, Preemption, Runtime, signal};
+use upshift::{Preemption, Runtime, signal};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt()
