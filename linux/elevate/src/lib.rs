@@ -28,8 +28,7 @@
 //! | [`Elevator`], [`Elevated`] | threads that are elevated and restored |
 //! | [`Rights`] | the rights of this process, and the remedy for missing ones |
 //! | [`Calibration`] | the cost of switches and timers here, and the smallest sensible quantum |
-//! | [`dispatch`] | permits: a thread's right to use shared state, revoked with an asymmetric
-//! barrier |
+//! | [`dispatch`] | permits: a revocable right of a thread to use shared state |
 //! | [`events`] | births and ends of threads, as the kernel reports them |
 //! | [`sys`], [`testing`] | the system calls, and a way to make them fail |
 //!
