@@ -1,7 +1,7 @@
 //! SCHED_FIFO bands for threads, with a guarantee that every thread is restored.
 //!
 //! Linux lets a program decide which of its threads, or of another program's, runs on a CPU: put
-//! all candidates into SCHED_FIFO on that CPU and raise the one that shall run. The kernel switches
+//! all candidates into SCHED_FIFO on that CPU and raise the one that is to run. The kernel switches
 //! at once, at the cost of one system call and the switch, and every thread keeps its own stack, so
 //! code is interrupted at any instruction. This is the *priority elevation trick* (Yasukata and
 //! Ishiguro, "Developing Process Scheduling Policies in User Space with Common OS Features", APSys
