@@ -99,7 +99,8 @@ impl Elevated {
     /// policy, unless another program has moved the thread meanwhile.
     ///
     /// # Errors
-    /// `EINVAL` if there is no such CPU or the thread may not run there, `ESRCH` if the thread has ended.
+    /// `EINVAL` if there is no such CPU or the thread may not run there, `ESRCH` if the thread has
+    /// ended.
     pub fn pin(&self, cpu: usize) -> io::Result<()> {
         let only = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
         if !self.inner.is_owner() {

@@ -1,7 +1,7 @@
 //! SCHED_FIFO bands for threads, with a guarantee that every thread is restored.
 //!
 //! Linux lets a program decide which of its threads, or of another program's, runs on a CPU: put
-//! all candidates into SCHED_FIFO on that CPU and raise the one that shall run. The kernel switches
+//! all candidates into SCHED_FIFO on that CPU and raise the one that is to run. The kernel switches
 //! at once, at the cost of one system call and the switch, and every thread keeps its own stack, so
 //! code is interrupted at any instruction. This is the *priority elevation trick* (Yasukata and
 //! Ishiguro, "Developing Process Scheduling Policies in User Space with Common OS Features", APSys
@@ -28,8 +28,7 @@
 //! | [`Elevator`], [`Elevated`] | threads that are elevated and restored |
 //! | [`Rights`] | the rights of this process, and the remedy for missing ones |
 //! | [`Calibration`] | the cost of switches and timers here, and the smallest sensible quantum |
-//! | [`dispatch`] | permits: a thread's right to use shared state, revoked with an asymmetric
-//! barrier |
+//! | [`dispatch`] | permits: a revocable right of a thread to use shared state |
 //! | [`events`] | births and ends of threads, as the kernel reports them |
 //! | [`sys`], [`testing`] | the system calls, and a way to make them fail |
 //!

@@ -38,7 +38,7 @@ pub struct SchedAttr {
     pub nice: i32,
     /// Priority of `SCHED_FIFO` and `SCHED_RR`, 1 … 99.
     pub priority: u32,
-    /// `SCHED_DEADLINE`: budget in ns. Others: the slice in ns, where the kernel has one for each thread.
+    /// `SCHED_DEADLINE`: budget in ns. Others: the slice in ns, if the kernel has one per thread.
     pub runtime: u64,
     /// `SCHED_DEADLINE`: deadline in ns.
     pub deadline: u64,

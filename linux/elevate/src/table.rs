@@ -99,7 +99,7 @@ impl Slot {
 pub(crate) struct Header {
     /// 1: the owner ends the guardian in good order.
     pub(crate) closing: AtomicU32,
-    /// 1: the guardian checks the heartbeat, or has been told to. 0: it sleeps until it is told.
+    /// 1: the guardian checks the heartbeat, or has been woken to. 0: it sleeps until woken.
     pub(crate) armed: AtomicU32,
     /// Number of signs of life of the owner.
     pub(crate) beats: AtomicU64,

@@ -50,8 +50,8 @@ fn a_request_is_answered_or_seen_to_be_late() {
             other.leave()
         });
         let in_use = permit.ask(|| fence(SeqCst));
-        let told = thread.join().unwrap();
+        let notified = thread.join().unwrap();
         // A request made before the use began counts as answered at its end.
-        assert!(told || !in_use);
+        assert!(notified || !in_use);
     });
 }

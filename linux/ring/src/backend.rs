@@ -137,7 +137,7 @@ impl Backend {
     }
 
     /// Returns whether there are completions to reap or to fetch. Makes a system call where no
-    /// shared memory tells.
+    /// shared memory shows them.
     pub(crate) fn has_arrivals(&self) -> bool {
         match self {
             Self::Kernel(uring) => uring.has_completions(),

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_loses_exactly_what_is_removed() {
+    fn removing_a_slot_leaves_the_others_in_order() {
         let slots: Vec<Slot> = (0..4).map(Slot::new).collect();
         let queue = SlotQueue::new();
         for slot in &slots {

@@ -61,7 +61,7 @@
 //! On the ring's thread an operation costs no system call, no lock and, up to 64 bytes, no
 //! allocation. It costs one atomic read-modify-write to deliver the result, two to clone and drop
 //! the [`Fd`], and the cost of the waker. A request of a server (an event of a [`RecvMulti`] and a
-//! [`op::Send`]) adds up to two such operations. On another thread, polling adds a
+//! [`op::Send`]) costs two such operations. On another thread, polling adds a
 //! read-modify-write, and returning the slot adds a lock.
 //!
 //! # Faults

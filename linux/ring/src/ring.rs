@@ -201,7 +201,7 @@ impl Ring {
     }
 
     /// Returns whether there are completions to reap or to fetch. Makes a system call where no
-    /// shared memory tells.
+    /// shared memory shows them.
     pub fn has_arrivals(&self) -> bool {
         self.shared().driver.backend.has_arrivals()
     }

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_known_failure_names_what_to_change() {
+    fn every_known_failure_carries_advice() {
         let cases = [
             (libc::EPERM, Some(2), "kernel.io_uring_disabled=0"),
             (libc::EPERM, Some(1), "io_uring_group"),

@@ -1,4 +1,4 @@
-//! A collective that runs without pause while every rank serves the one before it.
+//! A collective that runs without pause while every rank serves the previous one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,7 +32,7 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     })
 }
 
-/// For as long as rank 0 says, which is part of what is reduced.
+/// Reduces while rank 0 says so, by a number that is part of the reduced data.
 async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
     if !runs {
         return Ok(());

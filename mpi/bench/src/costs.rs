@@ -1,4 +1,4 @@
-//! What a message, a byte, a call and a multiplication cost.
+//! The cost of a message, a byte, a call and a multiplication.
 
 use std::time::Instant;
 

@@ -1,10 +1,10 @@
-//! `cargo xtask mpi bench`: what overlapping, levels and serving bring on 1, 2 and 4 ranks, and from the measured costs what 64 and
-//! 1,024 ranks would do.
+//! `cargo xtask mpi bench`: the effect of overlap, levels and serving on 1, 2 and 4 ranks, and a
+//! model of 64 and 1,024 ranks from the measured costs.
 //!
-//! The driver starts this program by `mpirun` once for each way of doing a thing, in interleaved rounds, prints medians with their
-//! spread, and writes them into `mpi/bench/FIGURES.md` (not with `--quick`, and only if the tree is
-//! that of a commit). The ways do the same work on the same ranks. All ranks share one machine: no
-//! network is measured.
+//! The driver starts this program by `mpirun` once for each way of each measurement, in interleaved
+//! rounds, prints medians with their spread, and writes them into `mpi/bench/FIGURES.md` (not with
+//! `--quick`, and only if the tree is that of a commit). The ways do the same work on the same
+//! ranks. All ranks share one machine: no network is measured.
 
 mod collective;
 mod costs;
@@ -38,7 +38,7 @@ struct Arguments {
     rank: Option<Vec<String>>,
 }
 
-/// What is measured, in which ways.
+/// The measurements and their ways.
 const MEASUREMENTS: [(&str, &[&str]); 5] = [
     ("costs", &["blocking", "upshift"]),
     (
@@ -169,7 +169,7 @@ fn measure(
         return Err(format!("{name} {way} on {ranks} ranks: {}", output.status));
     }
     for line in String::from_utf8_lossy(&output.stdout).lines() {
-        // What a measurement says: `figure NAME VALUE`, the name with its unit.
+        // A measurement prints `figure NAME VALUE`, the name with its unit.
         if let Some((figure, value)) = line
             .strip_prefix("figure ")
             .and_then(|rest| rest.rsplit_once(' '))

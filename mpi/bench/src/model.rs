@@ -1,11 +1,13 @@
-//! What many ranks would do, from what two of them cost: on paper.
+//! A model of many ranks, computed from the measured costs of two.
 //!
-//! SUMMA of order n on √P × √P ranks, panels of width w = 64: each rank multiplies n³/P times; it takes part in two broadcasts per
-//! panel, each in ⌈log₂ √P⌉ steps of a message with w·n/√P numbers. Rank 0 cuts the matrix up and collects the product:
-//! 2·n² numbers and 2·P messages go through it, one after the other. A step costs α, a byte β, a multiplication γ.
+//! SUMMA of order n on √P × √P ranks, panels of width w = 64: each rank multiplies n³/P times. It
+//! takes part in two broadcasts per panel, each in ⌈log₂ √P⌉ steps of a message with w·n/√P
+//! numbers. Rank 0 cuts the matrix up and collects the product: 2·n² numbers and 2·P messages pass
+//! it, one after the other. A step costs α, a byte β, a multiplication γ.
 //!
-//! What it leaves out: the network (α and β are those of shared memory here: put in those of yours), contention in it, ranks that
-//! are late, and the memory bandwidth that ranks of a node share.
+//! The model leaves out the network (α and β are those of shared memory: replace them by those of
+//! your network), contention in it, late ranks, and the memory bandwidth that ranks of a node
+//! share.
 
 use upshift_report::Table;
 
@@ -23,7 +25,7 @@ struct Costs {
     call: f64,
 }
 
-/// The tables.
+/// Returns the tables.
 ///
 /// # Errors
 /// The costs were not measured.

@@ -1,4 +1,5 @@
-//! Communication and computing at once: blocking MPI one after the other, a thread for communication with `MPI_THREAD_MULTIPLE`, coroutines.
+//! Overlap of communication and computing: blocking MPI without overlap, a thread for communication
+//! with `MPI_THREAD_MULTIPLE`, coroutines.
 
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ fn report(first: bool, sides: [Vec<Duration>; 3]) {
     figure("4 hidden %", hidden * 100.0);
 }
 
-/// Times each of three, in turn.
+/// Times each of three functions, in turn.
 fn timed(times: usize, barrier: impl Fn(), mut sides: [&mut dyn FnMut(); 3]) -> [Vec<Duration>; 3] {
     let mut taken = [const { Vec::new() }; 3];
     for _ in 0..times {
@@ -48,7 +49,7 @@ fn timed(times: usize, barrier: impl Fn(), mut sides: [&mut dyn FnMut(); 3]) -> 
     taken
 }
 
-/// How much computing takes as long as the messages.
+/// Returns the pieces of computing that take as long as the messages.
 fn pieces(plain: &Plain, peer: i32, out: &[u8], into: &mut [u8]) -> u64 {
     let mut taken = Vec::new();
     for _ in 0..10 {
@@ -159,7 +160,7 @@ async fn coroutines(world: &World, times: usize) -> Result<()> {
         let began = Instant::now();
         let computing = spawn(compute_giving_way(pieces), Level::at::<60>());
         (out, into) = exchange(out, into).await?;
-        // It is not what is waited for until now: awaiting lends it the level.
+        // Awaited only now, because awaiting lends the level.
         let _ = computing.await;
         taken[2].push(began.elapsed());
     }

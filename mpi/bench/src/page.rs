@@ -10,7 +10,7 @@ use crate::{EXPLAINED, Figures, MEASUREMENTS, model, sizes};
 const BEGIN: &str = "<!-- written by `cargo xtask mpi bench` -->";
 const END: &str = "<!-- end of what is written -->";
 
-/// All tables.
+/// Returns all tables.
 ///
 /// # Errors
 /// The costs were not measured.
@@ -20,12 +20,12 @@ pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
     Ok(page)
 }
 
-/// The tables of the measured figures.
+/// Returns the tables of the measured figures.
 pub(crate) fn only(figures: &Figures) -> String {
     let mut page = String::new();
     for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
         let keys = figures.keys().filter(|key| key.0 == *name);
-        // A way or, with more of them, an operation has a row for each number of ranks.
+        // Each way has a row for each number of ranks, or, with more of them, each operation.
         let mut rows: Vec<(usize, &str)> = Vec::new();
         let mut columns: Vec<&str> = Vec::new();
         let is_by_size = *name == "sizes";
@@ -80,7 +80,7 @@ pub(crate) fn only(figures: &Figures) -> String {
     page
 }
 
-/// Median with smallest and largest, in three digits.
+/// Formats the median with the smallest and the largest value, in three digits.
 fn spread(values: &[f64]) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -112,7 +112,7 @@ fn output(program: &str, args: &[&str]) -> String {
     text.unwrap_or_default()
 }
 
-/// The commit of the tree; `None` if the tree differs from it in more than this page.
+/// Returns the commit of the tree; `None` if the tree differs from it in more than this page.
 pub(crate) fn commit() -> Option<String> {
     let changes = output(
         "git",
@@ -130,7 +130,7 @@ pub(crate) fn commit() -> Option<String> {
     (changes.is_empty() && !commit.is_empty()).then_some(commit)
 }
 
-/// What it was measured with.
+/// Describes the machine and the versions of the measurement.
 pub(crate) fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu

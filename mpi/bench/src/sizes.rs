@@ -1,5 +1,6 @@
-//! Operations from one byte to 256 MiB: blocking MPI as the library has it, and with messages in pieces as [`Launch`] asks for by default; a
-//! thread that starts the operation and calls `MPI_Wait`; coroutines.
+//! Operations from one byte to 256 MiB: blocking MPI with the library's defaults, and with messages
+//! in pieces as [`Launch`] sets by default; a thread that starts the operation and calls
+//! `MPI_Wait`; coroutines.
 
 use std::ffi::{c_int, c_void};
 use std::sync::mpsc::sync_channel;
@@ -25,7 +26,7 @@ enum What {
     Broadcast,
     Gather,
     Alltoall,
-    /// To the next rank, from the one before.
+    /// A message to the next rank, and one from the previous rank.
     Messages,
 }
 
@@ -37,7 +38,7 @@ const WHATS: [(&str, What); 5] = [
     ("messages", What::Messages),
 ];
 
-/// Where the row of this name belongs in the table.
+/// Returns the position of the row with this name in the table.
 pub(crate) fn place(row: &str) -> (usize, usize) {
     let (what, size) = row.split_once(", ").unwrap_or_default();
     let of = |names: [&str; 5], name| names.iter().position(|known| *known == name);
@@ -62,15 +63,15 @@ pub(crate) fn run(way: &str, quick: bool) -> Result<()> {
     }
 }
 
-/// As `Launch` does.
+/// Makes MPI send in pieces, as `Launch` does.
 fn in_pieces() {
     for transport in ["self", "vader", "tcp"] {
-        // SAFETY: the first thing in `main`: there is no other thread.
+        // SAFETY: this runs first in `main`: there is no other thread.
         unsafe { std::env::set_var(format!("OMPI_MCA_btl_{transport}_flags"), "send,inplace") };
     }
 }
 
-/// Items of one rank in each buffer: sent, received; and what MPI is told as the count.
+/// Returns the items of one rank in each buffer, sent and received, and MPI's count.
 fn lengths(what: What, bytes: usize, rank: usize, size: usize) -> (usize, usize, usize) {
     let share = (bytes / size).max(1);
     match what {
@@ -101,8 +102,11 @@ struct Requests {
 }
 
 impl Requests {
+    /// Starts the operation.
+    ///
     /// # Safety
-    /// MPI is initialised; the buffers have the lengths that `lengths` says and live until the requests are complete.
+    /// MPI is initialised; the buffers have the lengths that `lengths` returns and live until the
+    /// requests are complete.
     unsafe fn start(
         plain: &Plain,
         what: What,
@@ -111,7 +115,7 @@ impl Requests {
         items: usize,
     ) -> Requests {
         let n = items as c_int;
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (t, comm) = (sys::RSMPI_UINT8_T, sys::RSMPI_COMM_WORLD);
             let mut requests = [sys::RSMPI_REQUEST_NULL; 2];
@@ -135,10 +139,12 @@ impl Requests {
         }
     }
 
+    /// Waits for the requests.
+    ///
     /// # Safety
-    /// As of `start`.
+    /// As for `start`.
     unsafe fn wait(mut self) {
-        // SAFETY: active requests; no status is wanted.
+        // SAFETY: active requests; the null pointer requests no status.
         unsafe {
             sys::MPI_Waitall(
                 self.count,
@@ -149,11 +155,13 @@ impl Requests {
     }
 }
 
+/// Runs the blocking form.
+///
 /// # Safety
-/// As of `Requests::start`.
+/// As for `Requests::start`.
 unsafe fn block(plain: &Plain, what: What, sent: *mut c_void, received: *mut c_void, items: usize) {
     let n = items as c_int;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let (t, comm) = (sys::RSMPI_UINT8_T, sys::RSMPI_COMM_WORLD);
         match what {
@@ -212,10 +220,10 @@ fn blocking(quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the thread is to do.
+/// A job of the thread.
 struct Job(What, *mut c_void, *mut c_void, usize);
 
-// SAFETY: the sender waits until it is done.
+// SAFETY: the sender waits until the job is done.
 unsafe impl Send for Job {}
 
 fn thread(quick: bool) -> Result<()> {
@@ -253,7 +261,8 @@ async fn coroutines(world: &World, quick: bool) -> Result<()> {
         let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
         let mut taken = Vec::new();
         for _ in 0..times {
-            // Buffers are made outside of the time where the operation takes them and gives others.
+            // Where the operation takes buffers and returns others, they are made outside of the
+            // timing.
             let out = std::mem::take(&mut sent);
             comm.barrier().await?;
             let began = Instant::now();

@@ -22,7 +22,8 @@ fn matrix(n: usize) -> Vec<u8> {
 
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     let seconds = f64::from(scale) * 0.3;
-    // SAFETY: the lengths of all messages and collectives are computed from the order of the matrix on all ranks.
+    // SAFETY: the lengths of all messages and collectives are computed from the order of the matrix
+    // on all ranks.
     let launch = unsafe { Launch::new().single_copy() };
     launch.run(async |world: World| {
         let levels = if way == "equals" {
@@ -63,7 +64,7 @@ async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool)
     let level = levels.level(0);
     let (asking, noted) = (matrices.clone(), latencies.clone());
     let began = Instant::now();
-    // What makes the requests is never late itself: it stands for clients elsewhere.
+    // The source of the requests must not be late itself: it stands for clients elsewhere.
     let asker = spawn(
         async move {
             let mut schedule = Schedule::new(PER_SECOND, seconds);

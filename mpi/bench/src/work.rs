@@ -1,4 +1,4 @@
-//! What all ways of a measurement share: computing that can be stopped, time, histograms, and MPI as C has it.
+//! Helpers shared by all measurements: interruptible computing, time, histograms, and plain MPI.
 
 use std::ffi::c_int;
 use std::hint::black_box;
@@ -29,7 +29,7 @@ pub(crate) async fn compute_giving_way(pieces: u64) {
     black_box(seed);
 }
 
-/// How many pieces take that long on this rank now.
+/// Returns the number of pieces that take that long on this rank now.
 pub(crate) fn pieces_in(time: Duration) -> u64 {
     let began = Instant::now();
     compute(20_000);
@@ -50,9 +50,9 @@ pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Latencies in nanoseconds, from the intended moment.
+/// Creates a histogram of latencies in nanoseconds, from the intended moment.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // Up to a minute.
+    // The upper bound is a minute.
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed")
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn quantiles(name: &str, latencies: &Histogram<u64>) {
     }
 }
 
-/// The moments of an open loop.
+/// The schedule of an open loop.
 pub(crate) struct Schedule {
     began: Instant,
     period: Duration,
@@ -81,7 +81,7 @@ impl Schedule {
         }
     }
 
-    /// The next intended moment, once it has come.
+    /// Waits for the next intended moment.
     pub(crate) async fn next(&mut self) -> Option<Instant> {
         let after = self.period * self.number;
         self.number += 1;
@@ -94,18 +94,20 @@ impl Schedule {
     }
 }
 
-/// MPI as a program in C uses it.
+/// MPI as a C program uses it.
 pub(crate) struct Plain {
     pub(crate) rank: c_int,
     pub(crate) size: c_int,
 }
 
 impl Plain {
+    /// Initialises MPI.
+    ///
     /// # Safety
-    /// Called once, before anything else of MPI.
+    /// Called once, before any other call of MPI.
     pub(crate) unsafe fn init(threads: c_int) -> Result<Plain> {
         let (mut provided, mut rank, mut size) = (0, 0, 0);
-        // SAFETY: the caller's; out-parameters.
+        // SAFETY: guaranteed by the caller; out-parameters.
         unsafe {
             sys::MPI_Init_thread(
                 std::ptr::null_mut(),
@@ -124,7 +126,8 @@ impl Plain {
 
     /// Sends to and receives from one rank at the same time; waits for both.
     pub(crate) fn exchange(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
-        // SAFETY: MPI is initialised while a `Plain` lives, and both sides exchange buffers of one length.
+        // SAFETY: MPI is initialised while a `Plain` lives, and both sides exchange buffers of one
+        // length.
         unsafe {
             let mut status: sys::MPI_Status = std::mem::zeroed();
             sys::MPI_Sendrecv(
@@ -144,7 +147,7 @@ impl Plain {
         }
     }
 
-    /// Rank 0 sends first, rank 1 answers.
+    /// Makes a round trip: rank 0 sends first, rank 1 answers.
     pub(crate) fn round_trip(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
         let send = || {
             // SAFETY: MPI is initialised while a `Plain` lives.
@@ -193,7 +196,7 @@ impl Drop for Plain {
     }
 }
 
-/// Pairs of ranks; the last of an odd number, or the only one, with itself.
+/// Returns the partner of a rank; the last of an odd number, or the only one, is its own.
 pub(crate) fn partner(rank: usize, size: usize) -> usize {
     let other = rank ^ 1;
     if other < size { other } else { rank }

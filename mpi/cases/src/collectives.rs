@@ -1,4 +1,4 @@
-//! Every collective, in both forms, against what it should give.
+//! Every collective, in both forms, compared with the expected result.
 
 use std::time::Duration;
 
@@ -101,13 +101,14 @@ async fn refused(world: &World) -> Result<()> {
         let uneven = comm.scatter(vec![0u8; 1], 7, 0).await;
         assert_eq!(uneven, Err(Error::Uneven(1, size)));
     }
-    // Bits of floats.
+    // An operation on bits with floats.
     let bits = comm.allreduce(vec![1.0f32], Op::Xor).await;
     assert!(matches!(bits, Err(Error::Mpi(..))), "{bits:?}");
     Ok(())
 }
 
-/// A collective is awaited at an urgent level while every rank computes; it completes before what is computed.
+/// Awaits a collective at an urgent level while every rank computes: it completes before the
+/// computation.
 async fn beside_work(world: &World) -> Result<()> {
     let batch = spawn(
         async {

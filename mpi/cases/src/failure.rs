@@ -1,4 +1,4 @@
-//! Ranks that die in several ways. The tests look at what the others say, and when.
+//! Ranks that die in several ways. The tests check the messages of the others, and their time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ async fn serve(world: &World) -> Result<()> {
     world.comm().barrier().await?;
     if world.rank() == 0 {
         world.call_at(last, Level::at::<0>(), vec![1; 77]).await?;
-        // Less urgent: it is not what is to be named.
+        // Less urgent, so the message must not name it.
         world.call_at(last, Level::at::<5>(), vec![1; 11]).await?;
     }
     world.comm().barrier().await

@@ -1,4 +1,5 @@
-//! What goes wrong: sizes that do not match, futures that are dropped, counts and lengths beyond what is sensible.
+//! Faults of the program: sizes that do not match, dropped futures, counts and lengths beyond the
+//! limits.
 
 use std::time::Duration;
 
@@ -22,12 +23,12 @@ async fn mismatched(world: &World) -> Result<()> {
         assert!(matches!(short, Err(Error::Mpi(..))), "{short:?}");
         sent.await?;
     }
-    // Bytes that are no whole numbers.
+    // A number of bytes that is no whole number of items.
     let sent = comm.isend(vec![1u8; 13], peer, 2);
     let partial = comm.irecv(vec![0u64; 10], Source::Any, 2).await;
     assert_eq!(partial, Err(Error::PartialItem));
     sent.await?;
-    // No such rank.
+    // A rank that does not exist.
     let size = world.size();
     for rank in [size, size + 7, 1 << 31, usize::MAX] {
         let unknown = Error::Rank(rank, size);
@@ -54,11 +55,11 @@ async fn mismatched(world: &World) -> Result<()> {
     assert_eq!(refused, Some(Error::Colour(1 << 31)));
     let refused = comm.split(Some(0), usize::MAX).await.err();
     assert_eq!(refused, Some(Error::Key(usize::MAX)));
-    // The greatest.
+    // The greatest colour and key.
     let most = i32::MAX as u32;
     let all = comm.split(Some(most), most as usize).await?;
     assert_eq!(all.map(|all| all.size()), Some(size));
-    // More than MPI counts. The memory is never touched.
+    // A length beyond MPI's count. The memory is never touched.
     let long = comm.isend(vec![0u8; 1 << 31], peer, 4).await;
     assert_eq!(long.err(), Some(Error::TooLong(1 << 31)));
     Ok(())
@@ -80,14 +81,14 @@ async fn dropped(world: &World) -> Result<()> {
         let came = comm.irecv(vec![0u32; length], Source::Any, 2).await?;
         assert_eq!(came.data, vec![8; length]);
         sent.await?;
-        // A collective goes on in the background.
+        // A collective continues in the background.
         drop(comm.allreduce(vec![1u32; length], Op::Sum));
         drop(comm.improbe(Source::Any, 3));
         // A message that was probed, and never received.
         let sent = comm.issend(vec![7u32; length], peer, 4);
         drop(comm.improbe(Source::Any, 4).await?);
         sent.await?;
-        // Never dropped at all: the buffer stays.
+        // A receive that is never dropped: the buffer stays.
         std::mem::forget(comm.irecv(vec![0u32; length], Source::Any, 5));
     }
     Ok(())
@@ -102,7 +103,7 @@ async fn cancelled(world: &World) -> Result<()> {
     let receive = comm.irecv(vec![0u8; 10], Source::Any, 7);
     comm.isend(vec![3u8; 10], peer, 7).await?;
     comm.barrier().await?;
-    // It may have come or not, but it is not lost.
+    // Whether the message has come or not, it is not lost.
     let came = match receive.cancel().await? {
         Some(came) => came,
         None => comm.irecv(vec![0u8; 10], Source::Any, 7).await?,

@@ -1,4 +1,5 @@
-//! What the tests of this workspace start: jobs of `mpirun`, and a daemon. Each ends with its value, and has a bounded time.
+//! Programs that the tests of this workspace start: jobs of `mpirun`, and a daemon. Each ends when
+//! its handle is dropped, and after a bounded time.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -9,22 +10,23 @@ use std::time::{Duration, Instant};
 
 /// The time after which a job is killed, in seconds.
 const LIMIT: u32 = 60;
-/// How long something that should happen may take.
+/// Time limit for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One job at a time in a test program: each has more ranks than the machine may have CPUs.
+/// Ensures one job at a time in a test program: each has more ranks than the machine may have CPUs.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `mpirun` with what it needs to run as root and with more ranks than CPUs, up to the program. `timeout` ends it.
+/// Returns `mpirun` with the options to run as root and with more ranks than CPUs, up to the
+/// program. `timeout` ends it.
 #[must_use]
 pub fn mpirun(ranks: usize) -> Command {
     mpirun_for(LIMIT, ranks)
 }
 
-/// [`mpirun`] with a limit in seconds.
+/// Returns [`mpirun`] with a limit in seconds.
 #[must_use]
 pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
     let mut command = Command::new("timeout");
@@ -39,7 +41,7 @@ pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
     command
 }
 
-/// What a program has printed, of both kinds.
+/// Returns a program's output on both streams.
 #[must_use]
 pub fn text(output: &Output) -> String {
     let both = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy);
@@ -56,10 +58,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it, with its input and output connected.
+    /// Starts the program, with its input and output connected.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the program does not start.
     #[must_use]
     pub fn start(command: &mut Command) -> Running {
         let mut child = command
@@ -95,7 +97,7 @@ impl Running {
         }
     }
 
-    /// Waits for a line with `what` in it.
+    /// Waits for a line that contains `what`.
     ///
     /// # Panics
     /// If none comes in time.
@@ -116,10 +118,10 @@ impl Running {
         }
     }
 
-    /// Ends its input and waits for it; its status, and all that it printed.
+    /// Closes the program's input and waits for its end. Returns its status, and its output.
     ///
     /// # Panics
-    /// If it does not end in time.
+    /// If the program does not end in time.
     pub fn end(mut self) -> (ExitStatus, String) {
         drop(self.input.take());
         let deadline = Instant::now() + PATIENCE;
@@ -151,7 +153,7 @@ impl Drop for Running {
     }
 }
 
-/// A daemon of the test's own.
+/// A daemon for one test.
 pub struct Daemon {
     program: PathBuf,
     directory: PathBuf,
@@ -159,7 +161,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the one that this checkout has built; `None` if it has built none.
+    /// Starts the daemon that this checkout has built; `None` if it has built none.
     #[must_use]
     pub fn start(test: &str) -> Option<Daemon> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -191,16 +193,16 @@ impl Daemon {
         })
     }
 
-    /// Where it listens.
+    /// Returns the path of its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.directory.join("daemon.sock")
     }
 
-    /// Its account of itself, JSON.
+    /// Returns its status as JSON.
     ///
     /// # Panics
-    /// If it cannot be asked.
+    /// If it does not answer.
     #[must_use]
     pub fn status(&self) -> String {
         let output = Command::new(&self.program)

@@ -1,6 +1,7 @@
-//! What each rank runs in the test of a name. The tests start it by `mpirun`.
+//! The program of the ranks: runs the case of a name. The tests start it by `mpirun`.
 //!
-//! A case ends well if all ranks do; rank 0 says `ok` then. What a rank finds wrong is a panic, which ends the job.
+//! A case succeeds if all ranks do; rank 0 prints `ok` then. A rank that finds a fault panics,
+//! which ends the job.
 
 #![allow(clippy::unwrap_used)]
 

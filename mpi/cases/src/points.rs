@@ -1,4 +1,4 @@
-//! Messages between two ranks, each of them with itself, too.
+//! Messages between two ranks, and of each rank with itself.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn ring(world: &World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-    // From one item to some that do not fit in an eager message.
+    // From one item to a number that does not fit in an eager message.
     for length in [0, 1, 100, 1 << 10, 1 << 14, 1 << 18] {
         let sent = comm.isend(vec![rank as u64; length], next, 1);
         let came = comm.irecv(vec![0u64; length + 3], before, 1).await?;
@@ -35,7 +35,7 @@ async fn ring(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// One buffer, shared by all sends; received from any rank.
+/// Sends one shared buffer to all ranks; receives from any rank.
 async fn everyone_to_everyone(world: &World) -> Result<()> {
     let comm = world.comm();
     let items: Arc<[u32]> = vec![world.rank() as u32; 5000].into();
@@ -106,7 +106,7 @@ async fn persistent(world: &World) -> Result<()> {
         receive.wait().await?;
         assert_eq!(receive.output()?, vec![round; 4000]);
     }
-    // It never comes: the drop cancels it.
+    // The message never comes: the drop cancels the receive.
     receive.start()?;
     assert_eq!(receive.output(), Err(Error::Busy));
     Ok(())

@@ -1,4 +1,5 @@
-//! Requests between ranks: levels, order, panics, callers that go away, and what a rank costs while nothing comes.
+//! Requests between ranks: levels, order, panics, callers that go away, and the cost of an idle
+//! rank.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub(crate) async fn all(world: World) -> Result<()> {
         }
         let failed = world.call_at(rank, urgent, b"panic".to_vec()).await;
         assert_eq!(failed, Err(Error::Handler));
-        // As urgent as the caller.
+        // The handler is as urgent as the caller.
         let level = current_level().unwrap().get();
         assert_eq!(world.call(rank, Vec::new()).await?, [level]);
     }
@@ -38,7 +39,7 @@ pub(crate) async fn all(world: World) -> Result<()> {
     always_ready(&world).await
 }
 
-/// A coroutine whose operations are complete at once gives way all the same.
+/// Checks that a coroutine whose operations are complete at once gives way all the same.
 async fn always_ready(world: &World) -> Result<()> {
     let alone = world.comm().split(Some(world.rank() as u32), 0).await?;
     let alone = alone.unwrap();
@@ -62,7 +63,7 @@ async fn always_ready(world: &World) -> Result<()> {
     batch.await.unwrap()
 }
 
-/// More at a time than there are places.
+/// Sends more requests at a time than there are permits.
 async fn many(world: &World) -> Result<()> {
     let calls: Vec<_> = (0..1000usize)
         .map(|number| {
@@ -85,7 +86,7 @@ async fn many(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Callers that are dropped before the reply.
+/// Drops callers before the reply.
 async fn gone(world: &World) -> Result<()> {
     let rank = (world.rank() + 1) % world.size();
     for _ in 0..100 {
@@ -97,7 +98,7 @@ async fn gone(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Urgent requests that come to a rank full of batch requests are answered before these.
+/// Checks that urgent requests to a rank full of batch requests are answered before these.
 pub(crate) async fn overtakes(world: World) -> Result<()> {
     let batches = 40;
     let done = Arc::new(AtomicUsize::new(0));
@@ -160,10 +161,11 @@ fn cpu() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// What a rank takes while it serves and nothing comes, and that the first request after it is answered.
+/// Measures the CPU time of a rank that serves without requests, and checks that it answers the
+/// first request after that.
 pub(crate) async fn idle(world: World) -> Result<()> {
     world.serve(async |request| request.body);
-    // The first of them ends late enough that all have gone to sleep.
+    // The first sleep ends late enough that all ranks have gone to sleep.
     world.comm().barrier().await?;
     time::sleep(Duration::from_millis(200)).await;
     let (began, before) = (Instant::now(), cpu());
@@ -178,7 +180,7 @@ pub(crate) async fn idle(world: World) -> Result<()> {
     Ok(())
 }
 
-/// Ranks that a daemon elevates in turn. It ends when the input of rank 0 does.
+/// Runs ranks that a daemon elevates in turn. Ends when the input of rank 0 does.
 pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !Handle::current().is_ok_and(|handle| handle.board_stats().joined) {
@@ -198,7 +200,7 @@ pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     busy(world).await
 }
 
-/// Ranks that spin and compute, more of them than CPUs: each makes progress.
+/// Runs ranks that spin and compute, more of them than CPUs: each makes progress.
 pub(crate) async fn busy(world: World) -> Result<()> {
     world.serve(async |request| request.body);
     world.comm().barrier().await?;

@@ -1,4 +1,4 @@
-//! A storm of operations by a seed: awaited, dropped at once, dropped after a while, cancelled.
+//! Random operations from a seed: awaited, dropped at once, dropped after a while, cancelled.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ impl Random {
 
 const ROUNDS: u64 = 400;
 
-/// Every rank draws the same numbers, so each knows what the others send; what becomes of a receive is its own matter.
+/// Draws the same numbers on every rank, so each knows the messages of the others; each rank treats
+/// its receives its own way.
 pub(crate) async fn storm(world: World, seed: u64) -> Result<()> {
     let lanes: Vec<_> = {
         let mut comms = Vec::new();
@@ -65,7 +66,7 @@ async fn lane(comm: Comm, seed: u64) -> Result<()> {
                     sent.await?;
                 }
             }
-            // Receives that nothing is sent to.
+            // Receives without a sender.
             2 => {
                 for _ in 0..own.next(50) {
                     let receive = comm.irecv(vec![0u64; length], before, 2);

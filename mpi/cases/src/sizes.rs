@@ -1,10 +1,11 @@
-//! Operations from one byte to 256 MiB, every item of the results checked; and that long ones are not slower than their parts.
+//! Operations from one byte to 256 MiB with every item of the results checked, and a check that
+//! long operations are not slower than their parts.
 
 use std::time::{Duration, Instant};
 
 use upshift_mpi::{Comm, Op, Result, World};
 
-/// Item `at` of what `rank` gives.
+/// Returns item `at` of the buffer of `rank`.
 fn item(rank: usize, at: usize) -> u32 {
     (rank as u32 + 1).wrapping_mul(0x9e37_79b1) ^ at as u32
 }
@@ -13,7 +14,7 @@ fn items(rank: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| item(rank, at)).collect()
 }
 
-/// Every operation with a longest buffer of so many bytes: 1, or a multiple of 4.
+/// Runs every operation with a longest buffer of `bytes` bytes: 1, or a multiple of 4.
 pub(crate) async fn of(world: &World, bytes: usize) -> Result<()> {
     let (comm, rank, size) = (world.comm(), world.rank(), world.size());
     if bytes < 4 {
@@ -73,7 +74,7 @@ pub(crate) async fn huge(world: World) -> Result<()> {
 const PARTS: usize = 32;
 const PART: usize = 1 << 20;
 
-/// The shortest of three.
+/// Returns the shortest of three times.
 async fn shortest(comm: &Comm, parts: usize, length: usize) -> Result<Duration> {
     let mut least = Duration::MAX;
     for _ in 0..3 {
@@ -87,7 +88,8 @@ async fn shortest(comm: &Comm, parts: usize, length: usize) -> Result<Duration> 
     Ok(least)
 }
 
-/// A long operation, whose pieces need many looks, takes about as long as short ones of the same bytes.
+/// Checks that a long operation, whose pieces need many looks, takes about as long as short ones of
+/// the same bytes.
 pub(crate) async fn long(world: World) -> Result<()> {
     let parts = shortest(world.comm(), PARTS, PART).await?;
     let whole = shortest(world.comm(), 1, PARTS * PART).await?;

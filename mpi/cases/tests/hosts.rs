@@ -1,5 +1,5 @@
-//! Jobs on two hosts, which are network and name namespaces of this machine's, with a cable of
-//! their own: no interface of the machine is used. They need root, `ip` and `unshare`.
+//! Jobs on two hosts, which are network and name namespaces of this machine with a cable of their
+//! own: no interface of the machine is used. They need root, `ip` and `unshare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use upshift_mpi_cases::{alone, text};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 
-/// Two namespaces with a cable between them. They end with this.
+/// Two namespaces with a cable between them, removed when dropped.
 struct Hosts {
     names: [String; 2],
     folder: PathBuf,
@@ -27,7 +27,7 @@ fn script(path: &Path, text: &str) {
 }
 
 impl Hosts {
-    /// `None` if this machine allows no namespaces.
+    /// Creates the namespaces; `None` if this machine allows none.
     fn new(test: &str) -> Option<Hosts> {
         let id = std::process::id();
         let names = ["a", "b"].map(|host| format!("upshift-{test}-{host}-{id}"));
@@ -58,7 +58,7 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Runs a case with so many ranks on the first host, and so many on the second.
+    /// Runs a case with `near` ranks on the first host, and `far` on the second.
     fn job(&self, [near, far]: [usize; 2], case: &str) -> Output {
         let _one = alone();
         let [a, b] = &self.names;

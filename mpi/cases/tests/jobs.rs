@@ -1,4 +1,5 @@
-//! Every case as a job of `mpirun`, at 1, 2 and 4 ranks. A job that does not end in time is killed, which is a failure.
+//! Every case as a job of `mpirun`, at 1, 2 and 4 ranks. A job that does not end in time is killed,
+//! which is a failure.
 
 use std::process::{Command, Output};
 
@@ -29,13 +30,13 @@ fn passes_with(name: &str, seed: &str) {
     }
 }
 
-/// The job ends, in time, and says which rank it was and what it did last.
+/// Checks that the job ends in time and names the last rank with its last request.
 fn names_the_last_rank(name: &str, what: &str) {
     for ranks in [2, 4] {
         let output = job(ranks, &[name]);
         let text = text(&output);
         assert!(!output.status.success(), "{name}\n{text}");
-        // What `timeout` says of a job that it had to end.
+        // The status of `timeout` for a job that it had to end.
         assert_ne!(output.status.code(), Some(124), "{name} hangs\n{text}");
         let told: Vec<_> = text
             .lines()
@@ -99,7 +100,7 @@ fn a_huge_message_arrives() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// More ranks than CPUs among them.
+/// Some of these jobs have more ranks than CPUs.
 #[test]
 fn operations_of_all_sizes_give_what_they_should() {
     for ranks in [2, 3, 4] {
@@ -144,12 +145,13 @@ fn an_idle_rank_takes_little() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// Two ranks on one CPU, both in SCHED_FIFO from the first instruction to the last: whatever waits lets the other one run.
+/// Two ranks run on one CPU, both in SCHED_FIFO from the first instruction to the last: a rank that
+/// waits lets the other one run.
 #[test]
 fn elevated_ranks_that_share_a_cpu_get_on() {
     let _one = alone();
     let mut command = mpirun_for(20, 2);
-    // The kernel kills what has kept the CPU for three seconds: whatever goes wrong, the machine stays usable.
+    // The kernel kills a rank that has kept the CPU for three seconds: the machine stays usable.
     command.args(["prlimit", "--rttime=2000000:3000000"]);
     command.args(["taskset", "-c", "0", "chrt", "-f", "10", PROGRAM, "busy"]);
     let output = command.output().unwrap();
@@ -160,7 +162,7 @@ fn elevated_ranks_that_share_a_cpu_get_on() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// The same elevated by a real daemon, which every rank has joined.
+/// The ranks are elevated by a real daemon, which each has joined.
 #[test]
 fn ranks_join_the_board() {
     let _one = alone();
@@ -177,7 +179,8 @@ fn ranks_join_the_board() {
     assert!(status.success(), "{text}");
 }
 
-/// A library that gives less than is needed: the functions that count are wrapped as MPI's profiling interface provides for.
+/// The library provides less than is needed: the functions that count are wrapped through MPI's
+/// profiling interface.
 #[test]
 fn a_library_without_threads_is_refused() {
     let directory = std::env::temp_dir().join(format!("upshift-mpi-single-{}", std::process::id()));
@@ -198,7 +201,7 @@ fn a_library_without_threads_is_refused() {
     assert!(compile.status().unwrap().success());
     for (case, needed) in [("points", "Funneled"), ("points2", "Serialized")] {
         let _one = alone();
-        // Of two, what they say may be mixed in a line.
+        // With two ranks their messages may be mixed in a line.
         let mut command = mpirun(1);
         command
             .arg("-x")

@@ -1,9 +1,10 @@
 //! Collectives: operations that all ranks of a communicator start, in the same order.
 //!
-//! None of them blocks; what one rank computes meanwhile does not hold the others up for longer than a look of its
-//! progress coroutine takes to come. Dropped, they complete in the background: MPI cannot cancel them.
+//! None of them blocks. A rank that computes meanwhile delays the others only until its progress
+//! coroutine looks. A dropped collective completes in the background: MPI cannot cancel it.
 //!
-//! Each exists in a persistent form, too: `persistent.rs`. Both are made from one description, so that they cannot differ.
+//! Each collective also exists in a persistent form: `persistent.rs`. Both forms are made from one
+//! description, so that they cannot differ.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::operation::{Operation, start};
 use crate::persistent::Persistent;
 use crate::table::{Completion, Kind, Table};
 
-/// What a collective does with which buffers.
+/// A collective with its arguments and buffers.
 pub(crate) struct Call<T> {
     pub(crate) what: What,
     pub(crate) buffers: Buffers<T>,
@@ -40,7 +41,8 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// The persistent form, as MPI 4 names it; before, Open MPI has it with the prefix `MPIX`.
+    /// Returns the name of the persistent form in MPI 4; before, Open MPI has it with the prefix
+    /// `MPIX`.
     pub(crate) fn persistent_name(self) -> &'static str {
         match self {
             What::Barrier => "Barrier_init",
@@ -55,7 +57,8 @@ impl What {
     }
 }
 
-/// The buffers of a collective: one that goes and one that comes. A broadcast has one that does both.
+/// The buffers of a collective: one for sending, one for receiving. A broadcast uses the first for
+/// both.
 #[derive(Clone)]
 pub(crate) struct Buffers<T> {
     pub(crate) sent: Vec<T>,
@@ -68,7 +71,7 @@ impl<T> Buffers<T> {
     }
 }
 
-/// The arguments of one of MPI's functions.
+/// The arguments of an MPI function.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw {
     pub(crate) sent: *const c_void,
@@ -92,7 +95,8 @@ impl<T: Datatype> Call<T> {
         }
     }
 
-    /// The pointers are valid for as long as the buffers live, wherever they are moved.
+    /// Returns the arguments. The pointers are valid while the buffers live, also if they are
+    /// moved.
     pub(crate) fn raw(&mut self, comm: &Comm) -> impl FnOnce(&mut Table) -> Result<Raw> + use<T> {
         let sent = if self.what == What::Broadcast {
             self.buffers.sent.as_mut_ptr().cast_const()
@@ -132,7 +136,8 @@ impl<T: Datatype> Call<T> {
             finish,
             |table, request| {
                 let raw = raw(table)?;
-                // SAFETY: the buffers are in the table until MPI is done, and have the lengths that `Call` was made with.
+                // SAFETY: the buffers are in the table until MPI is done, and have the lengths that
+                // `Call` was made with.
                 crate::error::check(unsafe { begin(what, raw, request) })?;
                 Ok(raw.datatype)
             },
@@ -140,8 +145,11 @@ impl<T: Datatype> Call<T> {
     }
 }
 
+/// Starts the collective.
+///
 /// # Safety
-/// The buffers are as long as `what` needs for the share and the communicator, and live until the request is complete.
+/// The buffers have the length that `what` needs for the share and the communicator, and live until
+/// the request is complete.
 unsafe fn begin(what: What, raw: Raw, request: *mut sys::MPI_Request) -> c_int {
     let Raw {
         sent,
@@ -151,7 +159,7 @@ unsafe fn begin(what: What, raw: Raw, request: *mut sys::MPI_Request) -> c_int {
         root,
         comm,
     } = raw;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match what {
             What::Barrier => sys::MPI_Ibarrier(comm, request),
@@ -188,7 +196,7 @@ fn received<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>>
     Ok(buffers(completion)?.received)
 }
 
-/// What only the root has.
+/// Returns the buffer that only the root receives.
 fn at_root<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Option<Vec<T>>> {
     let received = buffers(completion)?.received;
     Ok((!received.is_empty()).then_some(received))
@@ -255,17 +263,17 @@ impl Comm {
         Ok(Call::new(What::Alltoall, buffer, length, 0, share))
     }
 
-    /// Completes when all ranks have started it.
+    /// Waits for all ranks: completes when each has started it.
     pub fn barrier(&self) -> Operation<()> {
         self.barrier_call().start(self, nothing)
     }
 
-    /// Gives every rank the items of `root`. All give buffers of the same length.
+    /// Gives every rank the items of `root`. All ranks pass buffers of the same length.
     pub fn broadcast<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Vec<T>> {
         self.broadcast_call(buffer, root).start(self, sent)
     }
 
-    /// Joins the buffers of all ranks item by item; `root` gets the result, the others `None`.
+    /// Reduces the buffers of all ranks item by item; `root` gets the result, the others `None`.
     pub fn reduce<T: Number>(
         &self,
         buffer: Vec<T>,
@@ -275,22 +283,22 @@ impl Comm {
         self.reduce_call(buffer, op, root).start(self, at_root)
     }
 
-    /// Joins the buffers of all ranks item by item; all get the result.
+    /// Reduces the buffers of all ranks item by item; all ranks get the result.
     pub fn allreduce<T: Number>(&self, buffer: Vec<T>, op: Op) -> Operation<Vec<T>> {
         self.allreduce_call(buffer, op).start(self, received)
     }
 
-    /// Brings the items of all ranks to `root`, in the order of the ranks; the others get `None`.
+    /// Collects the items of all ranks at `root`, in the order of the ranks; the others get `None`.
     pub fn gather<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Option<Vec<T>>> {
         self.gather_call(buffer, root).start(self, at_root)
     }
 
-    /// Brings the items of all ranks to all, in the order of the ranks.
+    /// Collects the items of all ranks at every rank, in the order of the ranks.
     pub fn allgather<T: Datatype>(&self, buffer: Vec<T>) -> Operation<Vec<T>> {
         self.allgather_call(buffer).start(self, received)
     }
 
-    /// Gives each rank its share of the items of `root`; what the others give is ignored.
+    /// Gives each rank its share of the items of `root`; the buffers of the others are ignored.
     pub fn scatter<T: Datatype>(
         &self,
         buffer: Vec<T>,
@@ -311,15 +319,15 @@ impl Comm {
         }
     }
 
-    /// The persistent form of [`barrier`](Self::barrier).
+    /// Creates the persistent form of [`barrier`](Self::barrier).
     ///
     /// # Errors
-    /// As of all persistent collectives: MPI's, and [`Error::Unsupported`].
+    /// MPI's, and [`Error::Unsupported`] if the library has no persistent collectives.
     pub fn barrier_init(&self) -> Result<Persistent<u8>> {
         Persistent::collective(self, self.barrier_call())
     }
 
-    /// The persistent form of [`broadcast`](Self::broadcast).
+    /// Creates the persistent form of [`broadcast`](Self::broadcast).
     ///
     /// # Errors
     /// As [`barrier_init`](Self::barrier_init).
@@ -331,7 +339,7 @@ impl Comm {
         Persistent::collective(self, self.broadcast_call(buffer, root))
     }
 
-    /// The persistent form of [`reduce`](Self::reduce).
+    /// Creates the persistent form of [`reduce`](Self::reduce).
     ///
     /// # Errors
     /// As [`barrier_init`](Self::barrier_init).
@@ -344,7 +352,7 @@ impl Comm {
         Persistent::collective(self, self.reduce_call(buffer, op, root))
     }
 
-    /// The persistent form of [`allreduce`](Self::allreduce).
+    /// Creates the persistent form of [`allreduce`](Self::allreduce).
     ///
     /// # Errors
     /// As [`barrier_init`](Self::barrier_init).
@@ -352,7 +360,7 @@ impl Comm {
         Persistent::collective(self, self.allreduce_call(buffer, op))
     }
 
-    /// The persistent form of [`gather`](Self::gather).
+    /// Creates the persistent form of [`gather`](Self::gather).
     ///
     /// # Errors
     /// As [`barrier_init`](Self::barrier_init).
@@ -360,7 +368,7 @@ impl Comm {
         Persistent::collective(self, self.gather_call(buffer, root))
     }
 
-    /// The persistent form of [`allgather`](Self::allgather).
+    /// Creates the persistent form of [`allgather`](Self::allgather).
     ///
     /// # Errors
     /// As [`barrier_init`](Self::barrier_init).
@@ -368,7 +376,7 @@ impl Comm {
         Persistent::collective(self, self.allgather_call(buffer))
     }
 
-    /// The persistent form of [`scatter`](Self::scatter).
+    /// Creates the persistent form of [`scatter`](Self::scatter).
     ///
     /// # Errors
     /// As [`barrier_init`](Self::barrier_init).
@@ -381,7 +389,7 @@ impl Comm {
         Persistent::collective(self, self.scatter_call(buffer, share, root)?)
     }
 
-    /// The persistent form of [`alltoall`](Self::alltoall).
+    /// Creates the persistent form of [`alltoall`](Self::alltoall).
     ///
     /// # Errors
     /// As [`barrier_init`](Self::barrier_init).

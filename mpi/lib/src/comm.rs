@@ -1,7 +1,7 @@
 //! Communicators: a group of ranks, and a space of tags of its own.
 //!
-//! All ranks start the collectives of a communicator in the same order. Coroutines that are not ordered among themselves
-//! each take a [`Comm::dup`].
+//! All ranks start the collectives of a communicator in the same order. Coroutines that are not
+//! ordered among themselves each take a [`Comm::dup`].
 
 use std::ffi::c_int;
 use std::fmt;
@@ -13,7 +13,8 @@ use crate::error::{Error, Result, check};
 use crate::job::Job;
 use crate::peers::Peers;
 
-/// A communicator. Clones name the same one; with the last, which every rank drops, it is freed.
+/// A communicator. Clones name the same one; it is freed with the last clone, which every rank must
+/// drop.
 #[derive(Clone)]
 pub struct Comm {
     inner: Arc<Inner>,
@@ -28,16 +29,16 @@ struct Inner {
     owned: bool,
 }
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used under the lock only.
+// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl Comm {
-    /// Takes a communicator over. The caller is allowed to call MPI, and the handle is valid.
+    /// Takes over a communicator. The caller may call MPI, and the handle is valid.
     pub(crate) fn adopt(job: &Arc<Job>, handle: sys::MPI_Comm, owned: bool) -> Result<Comm> {
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: a valid communicator, out-parameters, and arrays of the length that is said.
+        // SAFETY: a valid communicator, out-parameters, and arrays of the stated length.
         let world = unsafe {
             check(sys::MPI_Comm_set_errhandler(
                 handle,
@@ -72,13 +73,13 @@ impl Comm {
         })
     }
 
-    /// The number of this rank, from 0 on.
+    /// Returns the number of this rank, from 0 on.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.inner.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.inner.world.len()
@@ -92,7 +93,7 @@ impl Comm {
         self.inner.handle
     }
 
-    /// One of its ranks, as MPI wants it.
+    /// Checks a rank and converts it to MPI's type.
     pub(crate) fn known(&self, rank: usize) -> Result<c_int> {
         match c_int::try_from(rank) {
             Ok(known) if rank < self.size() => Ok(known),

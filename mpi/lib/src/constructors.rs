@@ -1,4 +1,4 @@
-//! Communicators made of one that is there: a copy of it, and parts of it.
+//! Communicators made from an existing one: a copy of it, and parts of it.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::peers::Peers;
 use crate::table::{Completion, Kind};
 
 impl Comm {
-    /// A communicator of the same ranks, whose messages and collectives meet none of this one's. Collective.
+    /// Creates a communicator of the same ranks with its own messages and collectives. Collective.
     pub fn dup(&self) -> Operation<Comm> {
         let mut made = Box::new(Made(self.handle()));
         let target = &raw mut made.0;
-        // MPI fills the handle in at any time until the end: the box is in the table until then.
+        // MPI may write the handle at any time until the end: the box is in the table until then.
         let payload = Box::new(Stable(Box::into_raw(made)));
         start(
             self.job(),
@@ -36,15 +36,15 @@ impl Comm {
         )
     }
 
-    /// The communicator of all ranks that give the same `colour`, in the order of their `key`s. `None` for no colour.
-    /// Collective.
+    /// Creates a communicator of all ranks that give the same `colour`, in the order of their
+    /// `key`s. `None` for no colour. Collective.
     ///
-    /// MPI knows only a blocking form of it. So all ranks meet in a barrier first, which does not block; then each is in
-    /// MPI for as long as the last one needs to be polled.
+    /// MPI has only a blocking form of this. So all ranks meet in a barrier first, which does not
+    /// block; then each blocks in MPI until the last rank is polled.
     ///
     /// # Errors
-    /// [`Error::Colour`] and [`Error::Key`] beyond 2147483647; MPI's. The other ranks wait for one that had such an error: it has not
-    /// taken part.
+    /// [`Error::Colour`] and [`Error::Key`] beyond 2147483647; MPI's. A rank with such an error
+    /// does not take part, and the other ranks wait for it.
     pub async fn split(&self, colour: Option<u32>, key: usize) -> Result<Option<Comm>> {
         // SAFETY: constants of the library.
         let (none, undefined) = unsafe { (sys::RSMPI_COMM_NULL, sys::RSMPI_UNDEFINED) };
@@ -69,10 +69,11 @@ impl Comm {
 
 struct Made(sys::MPI_Comm);
 
-/// The box that MPI writes a handle to. A raw pointer, because MPI's own pointer into it must stay valid.
+/// The box that MPI writes a handle to. A raw pointer, because MPI's own pointer into it must stay
+/// valid.
 struct Stable(*mut Made);
 
-// SAFETY: the owner of a box.
+// SAFETY: the value owns a box.
 unsafe impl Send for Stable {}
 
 impl Drop for Stable {

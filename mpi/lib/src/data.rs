@@ -1,8 +1,9 @@
-//! What can be sent: item types, and buffers that an operation owns while it runs.
+//! The data that can be sent: item types, and buffers that an operation owns while it runs.
 //!
-//! An item is any type of bytemuck's `Pod`: no padding, no invalid bit pattern, so whatever another rank sends is a value.
-//! The derive is bytemuck's. Numbers travel as MPI's own types, which reductions need; other items as blocks of bytes, so all
-//! ranks must have the same byte order.
+//! An item is any type of bytemuck's `Pod`: no padding, no invalid bit pattern, so any bytes from
+//! another rank are a value. The derive is bytemuck's. Numbers travel as MPI's own types, which
+//! reductions need; other items travel as blocks of bytes, so all ranks must have the same byte
+//! order.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -62,12 +63,12 @@ numbers! {
 
 const _: () = assert!(size_of::<usize>() == 8, "ranks are 64-bit programs");
 
-/// The types that were made for items other than numbers, one per Rust type. They live as long as MPI does.
+/// MPI's types for items other than numbers, one per Rust type. They live as long as MPI does.
 #[derive(Default)]
 pub(crate) struct Types(HashMap<TypeId, sys::MPI_Datatype>);
 
 impl Types {
-    /// The caller is allowed to call MPI.
+    /// Returns MPI's type of `T`, made on first use. The caller may call MPI.
     pub(crate) fn of<T: Datatype>(&mut self) -> Result<sys::MPI_Datatype> {
         const { assert!(size_of::<T>() > 0, "an item has at least one byte") };
         let id = TypeId::of::<T>();
@@ -91,24 +92,24 @@ impl Types {
     }
 }
 
-/// A length as MPI counts.
+/// Converts a length to MPI's count.
 pub(crate) fn count(items: usize) -> Result<c_int> {
     c_int::try_from(items).map_err(|_| Error::TooLong(items))
 }
 
-/// What can be sent without a copy: it is given back when the operation is complete.
+/// A buffer that can be sent without a copy, and is returned when the operation is complete.
 ///
 /// # Safety
-/// `items` names the same memory however often the owner is moved, and nothing writes to it while the owner lives
-/// untouched.
+/// `items` returns the same memory even if the owner is moved, and no code writes to it while the
+/// owner is not accessed.
 pub unsafe trait SendBuf: Send + 'static {
-    /// What it holds.
+    /// The type of its items.
     type Item: Datatype;
-    /// The items.
+    /// Returns the items.
     fn items(&self) -> &[Self::Item];
 }
 
-// SAFETY: the items of a vector stay where they are when it is moved.
+// SAFETY: the items of a vector keep their address when it is moved.
 unsafe impl<T: Datatype> SendBuf for Vec<T> {
     type Item = T;
     fn items(&self) -> &[T] {
@@ -132,7 +133,7 @@ unsafe impl<T: Datatype> SendBuf for Arc<Vec<T>> {
     }
 }
 
-// SAFETY: immutable for ever.
+// SAFETY: immutable for the whole run.
 unsafe impl<T: Datatype> SendBuf for &'static [T] {
     type Item = T;
     fn items(&self) -> &[T] {
@@ -140,22 +141,22 @@ unsafe impl<T: Datatype> SendBuf for &'static [T] {
     }
 }
 
-/// How [`reduce`](crate::Comm::reduce) joins two numbers.
+/// The operation by which [`reduce`](crate::Comm::reduce) combines two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Their sum; integers wrap.
     Sum,
     /// Their product; integers wrap.
     Product,
-    /// The less.
+    /// The smaller one.
     Min,
-    /// The greater.
+    /// The greater one.
     Max,
-    /// Bits of both; integers only.
+    /// The bits of both; integers only.
     And,
-    /// Bits of either; integers only.
+    /// The bits of either; integers only.
     Or,
-    /// Bits of one of them; integers only.
+    /// The bits of exactly one; integers only.
     Xor,
 }
 

@@ -1,36 +1,38 @@
-//! What can go wrong, with what to do about it.
+//! The errors, each with advice.
 
 use std::ffi::{c_char, c_int};
 use std::fmt;
 use std::time::Duration;
 
-/// The result of what this crate does.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation, or the job, has failed.
+/// The reason why an operation, or the job, has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The library offers less thread safety than the runtime's vCPUs need.
     Threads {
-        /// What [`Launch`](crate::Launch) asked for.
+        /// The support that [`Launch`](crate::Launch) requested.
         needed: Threads,
-        /// What the library gave.
+        /// The support that the library provides.
         provided: Threads,
     },
-    /// With [`Threads::Funneled`], a thread other than that of the runtime started an operation.
+    /// A thread other than that of the runtime started an operation with [`Threads::Funneled`].
     WrongThread,
-    /// MPI counts items in 31 bits; carries the number asked for.
+    /// MPI counts items in 31 bits; carries the requested number.
     TooLong(usize),
-    /// The buffer does not divide into equal parts for the ranks; carries its length and the number of ranks.
+    /// The buffer does not divide into equal parts for the ranks; carries its length and the number
+    /// of ranks.
     Uneven(usize, usize),
-    /// No such rank; carries the one asked for and the number of ranks of the communicator.
+    /// There is no such rank; carries the requested one and the number of ranks of the
+    /// communicator.
     Rank(usize, usize),
     /// A colour beyond the greatest, 2147483647; carries it.
     Colour(u32),
     /// A key beyond the greatest, 2147483647; carries it.
     Key(usize),
-    /// What was received is not a whole number of items of the type that it was received as.
+    /// The received message is not a whole number of items of the requested type.
     PartialItem,
     /// MPI refused: class of the error and its text.
     Mpi(i32, String),
@@ -44,9 +46,10 @@ pub enum Error {
     Unsupported(&'static str),
     /// The persistent operation still runs: await it first.
     Busy,
-    /// When the job ended, so many operations of this rank were not complete: other ranks never received or joined.
+    /// Operations of this rank were not complete at the end of the job, because other ranks never
+    /// received or joined; carries their number.
     Undrained(usize),
-    /// The operating system refused what the job needs.
+    /// The operating system refused a resource that the job needs.
     System(String),
 }
 
@@ -116,7 +119,7 @@ pub struct Death {
     pub rank: usize,
     /// Its process.
     pub pid: u32,
-    /// It lives, but has not polled for so long.
+    /// The time for which it has not polled, if it is alive.
     pub hangs: Option<Duration>,
     /// The level-0 request that it began last.
     pub last_urgent: Option<String>,
@@ -152,14 +155,14 @@ impl fmt::Display for Death {
     }
 }
 
-/// How many threads may call MPI.
+/// The number of threads that may call MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Threads {
     /// The process has one thread.
     Single,
-    /// One thread calls MPI: enough for one vCPU without preemption.
+    /// A single thread calls MPI: enough for one vCPU without preemption.
     Funneled,
-    /// Several threads, one at a time: what several vCPUs need.
+    /// Several threads, one at a time: needed for several vCPUs.
     Serialized,
     /// Several at once: never needed here.
     Multiple,
@@ -178,7 +181,7 @@ impl Threads {
         }
     }
 
-    /// The levels of thread support are numbers in ascending order.
+    /// Returns the level of thread support. MPI's numbers of the levels ascend.
     pub(crate) fn of(number: c_int) -> Threads {
         [Threads::Multiple, Threads::Serialized, Threads::Funneled]
             .into_iter()
@@ -187,16 +190,16 @@ impl Threads {
     }
 }
 
-/// Turns what an MPI function returned into a result.
+/// Turns the return value of an MPI function into a result.
 ///
-/// Its caller is allowed to call MPI: the text is the library's.
+/// The caller may call MPI: the text is the library's.
 pub(crate) fn check(code: c_int) -> Result<()> {
     if code == mpi_sys::MPI_SUCCESS as c_int {
         return Ok(());
     }
     let mut text = [0u8; mpi_sys::MPI_MAX_ERROR_STRING as usize + 1];
     let (mut length, mut class) = (0, 0);
-    // SAFETY: the buffer has the length that MPI asks for.
+    // SAFETY: the buffer has the length that MPI requires.
     unsafe {
         mpi_sys::MPI_Error_class(code, &mut class);
         mpi_sys::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &mut length);

@@ -1,7 +1,8 @@
 //! MPI on Upshift: requests are futures, and a level crosses ranks.
 //!
-//! For MPI programs whose ranks also serve requests, or overlap communication and computing. [`Launch`] starts a rank;
-//! [`World`] names all of them; [`Comm`] has messages and collectives, each an [`Operation`] to await:
+//! The crate is for MPI programs whose ranks also serve requests, or overlap communication and
+//! computing. [`Launch`] starts a rank; [`World`] names all of them; [`Comm`] has messages and
+//! collectives, each an [`Operation`] to await:
 //!
 //! ```no_run
 //! use upshift_mpi::{Launch, Op, Result};
@@ -23,24 +24,26 @@
 //! | module | concern |
 //! |---|---|
 //! | `launch` | MPI, runtime, watchdog: begin and end |
-//! | `table` | where a request and its buffer live |
+//! | `table` | the requests and their buffers |
 //! | `job` | the lock under which MPI is called |
-//! | `progress` | the coroutine that asks what is complete |
+//! | `progress` | the coroutine that asks for completions |
 //! | `operation` | the future of a request |
-//! | `comm`, `constructors`, `point`, `collective`, `persistent` | what MPI offers |
+//! | `comm`, `constructors`, `point`, `collective`, `persistent` | the functions of MPI |
 //! | `serve` | requests with a level between ranks |
-//! | `node`, `watch` | pages and wake-ups between the ranks of a node; what happens when one dies |
+//! | `node`, `watch` | pages and wake-ups between the ranks of a node; the death of a rank |
 //!
 //! # Drop and cancel
 //!
-//! An operation runs from the call that makes it. A dropped receive is cancelled; a message that had reached it is lost with it
-//! ([`Operation::cancel`] loses none). A dropped send or collective completes in the background. Buffers are freed when MPI is done
-//! with them, whatever becomes of the future.
+//! An operation runs from the call that makes it. Dropping a receive cancels it, and loses a
+//! message that had reached it ([`Operation::cancel`] loses none). A dropped send or collective
+//! completes in the background. Buffers are freed when MPI is done with them, whether the future
+//! lives or not.
 //!
 //! # Bindings
 //!
-//! Those of the crate `mpi-sys`, made from the `mpi.h` of the library that is there. The crate `mpi` above it holds a request in the value that the
-//! program holds, which panics when it is dropped early: no future can be made of it.
+//! The crate `mpi-sys` makes its bindings from the `mpi.h` of the installed library. The crate
+//! `mpi` above it ties a request to a value that panics when it is dropped early, so it cannot
+//! serve as the base of a future.
 
 mod collective;
 mod comm;
@@ -70,7 +73,7 @@ pub use point::{Message, Received, Source, Tag};
 pub use serve::{PLACES, Request, World};
 pub use watch::STATUS;
 
-/// The program of the page is compiled with the examples of the documentation.
+/// The program of the documentation page, compiled with the doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/mpi.md")]
 struct Page;

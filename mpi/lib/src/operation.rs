@@ -14,13 +14,17 @@ use crate::job::{Job, level_here};
 use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Outcome, Payload, Start, lost};
 
-/// Makes the result of an operation from how it ended. A function, not a closure: it has no state but the payload.
+/// Makes the result of an operation from its completion. A function rather than a closure: it has
+/// no state but the payload.
 pub(crate) type Finish<T> = fn(&Arc<Job>, Completion) -> Result<T>;
 
-/// A request that runs. Await it for its result; its buffer comes back with it.
+/// A running request. Awaiting it returns its result, and its buffer.
 ///
-/// It runs from the call on that made it, awaited or not. Dropped before its end, a receive is cancelled, and if a message
-/// had reached it already, that is lost; everything else completes in the background, since other ranks count on it.
+/// It runs from the call that made it, awaited or not.
+///
+/// # Cancellation safety
+/// Dropping a receive cancels it, and loses a message that had reached it already. Any other
+/// operation completes in the background, since other ranks depend on it.
 #[must_use = "an operation that is dropped is cancelled if it receives; await it"]
 pub struct Operation<T> {
     job: Arc<Job>,
@@ -54,10 +58,11 @@ impl<T> Operation<T> {
         }
     }
 
-    /// Cancels a receive, and says whether a message came before: then it is not lost. Anything else runs to its end.
+    /// Cancels a receive. Returns its message if one came before, so that none is lost. Any other
+    /// operation runs to its end.
     ///
     /// # Errors
-    /// As of the operation.
+    /// Those of the operation.
     pub async fn cancel(mut self) -> Result<Option<T>> {
         if let State::Running(key) = self.state {
             self.job.with(|table| table.cancel(key));
@@ -82,7 +87,7 @@ impl<T> Operation<T> {
             self.state = State::Over;
             return Poll::Ready(Ok(completion));
         }
-        // After the waker is there: what fails the job wakes all of them.
+        // Checked after the waker is registered: a failure of the job wakes all wakers.
         match self.job.death() {
             Some(death) => Poll::Ready(Err(Error::Died(death.clone()))),
             None if self.job.has_ended() => Poll::Ready(Err(Error::Ended)),
@@ -94,7 +99,7 @@ impl<T> Operation<T> {
 impl<T> Future for Operation<T> {
     type Output = Result<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        // A loop whose operations are all complete at once would keep the vCPU.
+        // A loop whose operations are all complete at once would otherwise keep the vCPU.
         if pin!(yield_if_needed()).poll(cx).is_pending() {
             return Poll::Pending;
         }
@@ -106,7 +111,7 @@ impl<T> Future for Operation<T> {
     }
 }
 
-// Nothing in it is pinned: `T` is only made, never held.
+// No field is pinned: `T` is only made, never held.
 impl<T> Unpin for Operation<T> {}
 
 impl<T> Drop for Operation<T> {
@@ -128,7 +133,8 @@ impl<T> fmt::Debug for Operation<T> {
     }
 }
 
-/// Starts an operation: `begin` calls MPI with pointers into `payload`, which the table owns from then on.
+/// Starts an operation: `begin` calls MPI with pointers into `payload`, which the table owns from
+/// then on.
 pub(crate) fn start<T>(
     job: &Arc<Job>,
     kind: Kind,
@@ -170,7 +176,7 @@ pub(crate) fn start<T>(
     Operation::of(job, key, finish)
 }
 
-/// A short message is often gone when its send returns: it needs no look.
+/// Tests a request at once: a short message is often gone when its send returns, and needs no look.
 fn at_once(request: &mut sys::MPI_Request, datatype: sys::MPI_Datatype) -> Result<Option<Outcome>> {
     let mut flag = 0;
     // SAFETY: an active request, out-parameters.

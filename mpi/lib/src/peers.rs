@@ -1,8 +1,8 @@
-//! Which ranks an operation concerns: those to ring for when it has started or ended.
+//! The ranks that an operation concerns: those to wake when it has started or ended.
 
 use std::sync::Arc;
 
-/// Which ranks an operation may let go on, by their numbers in the world.
+/// The ranks that an operation concerns, by their numbers in the world.
 #[derive(Clone, Debug)]
 pub(crate) enum Peers {
     None,

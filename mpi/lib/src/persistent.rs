@@ -1,6 +1,7 @@
-//! Persistent operations: arguments that MPI is told once, for an operation that is run many times.
+//! Persistent operations: MPI gets the arguments once, for an operation that runs many times.
 //!
-//! The buffers go to the table for each run, and come back with its end: they can be touched between runs only.
+//! The buffers go to the table for each run, and come back at its end: they can be accessed only
+//! between runs.
 
 use std::ffi::{CString, c_int, c_void};
 use std::future::poll_fn;
@@ -17,20 +18,21 @@ use crate::job::{Job, level_here};
 use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Start};
 
-/// An operation that can be run again and again. Dropped while it runs, it ends as an [`Operation`](crate::Operation) does.
+/// An operation that can be run again and again. Dropped while it runs, it ends as an
+/// [`Operation`](crate::Operation) does.
 pub struct Persistent<T: Datatype> {
     comm: Comm,
     kind: Kind,
     datatype: Handle,
     peers: Peers,
-    /// The buffer of a broadcast or a send both goes and comes.
+    /// Set if the operation has one buffer, as a broadcast or a send.
     one: bool,
     state: State<T>,
 }
 
 struct Handle(sys::MPI_Datatype);
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used under the lock only.
+// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -38,11 +40,11 @@ unsafe impl Sync for Handle {}
 enum State<T> {
     Rests(sys::MPI_Request, Buffers<T>),
     Runs(Key),
-    /// It failed, and its buffers with it.
+    /// The operation failed and lost its buffers.
     Gone,
 }
 
-// SAFETY: MPI's handles are names, which any thread may hold; they are used under the lock only.
+// SAFETY: MPI's handles are names, which any thread may hold; they are used only under the lock.
 unsafe impl<T: Datatype> Send for State<T> {}
 // SAFETY: as above.
 unsafe impl<T: Datatype> Sync for State<T> {}
@@ -81,8 +83,8 @@ impl<T: Datatype> Persistent<T> {
         let (kind, peers) = (Kind::Completes, comm.all());
         Persistent::new(comm, kind, peers, one, buffers, |table, request| {
             let raw = raw(table)?;
-            // SAFETY: the function has the type that MPI 4 gives the one of this name; the buffers live as long as the
-            // request: here, or in the table.
+            // SAFETY: the function has the type of this name in MPI 4; the buffers live as long as
+            // the request: here, or in the table.
             check(unsafe { init(function, what, raw, request) })?;
             Ok(raw.datatype)
         })
@@ -92,10 +94,10 @@ impl<T: Datatype> Persistent<T> {
         self.comm.job()
     }
 
-    /// Starts it. [`wait`](Self::wait) awaits its end.
+    /// Starts a run. [`wait`](Self::wait) awaits its end.
     ///
     /// # Errors
-    /// [`Error::Busy`] if it runs; MPI's.
+    /// [`Error::Busy`] if the operation runs; MPI's.
     pub fn start(&mut self) -> Result<()> {
         let request = match &self.state {
             State::Rests(request, _) => *request,
@@ -127,10 +129,13 @@ impl<T: Datatype> Persistent<T> {
         Ok(())
     }
 
-    /// Awaits the end of the run that was started. Dropped, it may be called again.
+    /// Awaits the end of the run.
+    ///
+    /// # Cancellation safety
+    /// This method is cancellation safe: it may be called again.
     ///
     /// # Errors
-    /// As of the operation. Then it is over: a persistent operation that has failed cannot be run again.
+    /// Those of the operation. A persistent operation that has failed cannot be run again.
     pub async fn wait(&mut self) -> Result<()> {
         let completion = poll_fn(|cx| {
             let State::Runs(key) = self.state else {
@@ -164,7 +169,7 @@ impl<T: Datatype> Persistent<T> {
         completion.outcome.map(drop)
     }
 
-    /// Starts it and awaits its end.
+    /// Runs the operation once and awaits its end.
     ///
     /// # Errors
     /// As [`start`](Self::start) and [`wait`](Self::wait).
@@ -173,10 +178,10 @@ impl<T: Datatype> Persistent<T> {
         self.wait().await
     }
 
-    /// What the next run sends.
+    /// Returns the items that the next run sends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while it runs.
+    /// [`Error::Busy`] while the operation runs.
     pub fn input(&mut self) -> Result<&mut [T]> {
         match &mut self.state {
             State::Rests(_, buffers) => Ok(&mut buffers.sent),
@@ -185,10 +190,10 @@ impl<T: Datatype> Persistent<T> {
         }
     }
 
-    /// What the last run has received.
+    /// Returns the items that the last run has received.
     ///
     /// # Errors
-    /// [`Error::Busy`] while it runs.
+    /// [`Error::Busy`] while the operation runs.
     pub fn output(&self) -> Result<&[T]> {
         match &self.state {
             State::Rests(_, buffers) if self.one => Ok(&buffers.sent),
@@ -224,7 +229,7 @@ impl<T: Datatype> std::fmt::Debug for Persistent<T> {
 }
 
 impl Comm {
-    /// The persistent form of [`isend`](Self::isend).
+    /// Creates the persistent form of [`isend`](Self::isend).
     ///
     /// # Errors
     /// [`Error::Rank`], [`Error::TooLong`]; MPI's.
@@ -266,7 +271,7 @@ impl Comm {
         )
     }
 
-    /// The persistent form of [`irecv`](Self::irecv): `length` items from `rank`.
+    /// Creates the persistent form of [`irecv`](Self::irecv), for `length` items from `rank`.
     ///
     /// # Errors
     /// [`Error::Rank`], [`Error::TooLong`]; MPI's.
@@ -310,12 +315,13 @@ impl Comm {
     }
 }
 
-/// The function of a persistent collective: MPI 4 has it; Open MPI 4, which implements MPI 3, as an extension. Looked up,
-/// because a program that names it would not start with a library that lacks it.
+/// Looks up the function of a persistent collective: MPI 4 has it; Open MPI 4, which implements MPI
+/// 3, has it as an extension. A program that names the function would not start with a library that
+/// lacks it.
 fn symbol(name: &'static str) -> Result<*mut c_void> {
     for prefix in ["MPI_", "MPIX_"] {
         let name = CString::new(format!("{prefix}{name}")).expect("no zero in it");
-        // SAFETY: a C string; the handle means all libraries of the process.
+        // SAFETY: a C string; the handle stands for all libraries of the process.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         if !found.is_null() {
             return Ok(found);
@@ -324,6 +330,8 @@ fn symbol(name: &'static str) -> Result<*mut c_void> {
     Err(Error::Unsupported(name))
 }
 
+/// Calls the function of a persistent collective.
+///
 /// # Safety
 /// `function` is the persistent form of `what`; otherwise as `begin`.
 unsafe fn init(
@@ -354,7 +362,7 @@ unsafe fn init(
         root,
         comm,
     } = raw;
-    // SAFETY: the types are those of MPI 4; the rest is the caller's.
+    // SAFETY: the types are those of MPI 4; the caller guarantees the rest.
     unsafe {
         let info = sys::RSMPI_INFO_NULL;
         match what {

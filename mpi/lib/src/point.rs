@@ -13,12 +13,12 @@ use crate::operation::{Operation, start};
 use crate::peers::Peers;
 use crate::table::{Completion, Kind, Matched, Pattern, improbe, of_probe};
 
-/// Whose message is received.
+/// The sender whose messages a receive accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// That of this rank.
+    /// This rank.
     Rank(usize),
-    /// Of any rank.
+    /// Any rank.
     Any,
 }
 
@@ -28,12 +28,12 @@ impl From<usize> for Source {
     }
 }
 
-/// Messages with which tag are received.
+/// The tag of the messages that a receive accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// With this one; MPI promises 0 to 32767.
+    /// This tag; MPI guarantees 0 to 32767.
     Is(u16),
-    /// With any.
+    /// Any tag.
     Any,
 }
 
@@ -43,7 +43,7 @@ impl From<u16> for Tag {
     }
 }
 
-/// What has been received.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received<T> {
     /// The items, as many as were sent.
@@ -71,12 +71,13 @@ fn tag(tag: Tag) -> c_int {
 }
 
 impl Comm {
-    /// Sends `buffer` to `rank`; gives it back when it can be used again, which does not say that it was received.
+    /// Sends `buffer` to `rank`. The operation returns the buffer when it can be used again,
+    /// possibly before the message is received.
     pub fn isend<B: SendBuf>(&self, buffer: B, rank: usize, tag: u16) -> Operation<B> {
         self.send_by(buffer, rank, tag, sys::MPI_Isend)
     }
 
-    /// As [`isend`](Self::isend), but complete only when the receive has begun.
+    /// Sends as [`isend`](Self::isend) does, and completes only when the receive has begun.
     pub fn issend<B: SendBuf>(&self, buffer: B, rank: usize, tag: u16) -> Operation<B> {
         self.send_by(buffer, rank, tag, sys::MPI_Issend)
     }
@@ -107,7 +108,8 @@ impl Comm {
             |table, request| {
                 let datatype = table.types.of::<B::Item>()?;
                 let (length, rank) = (count(length)?, self.known(rank)?);
-                // SAFETY: the items stay where they are (`SendBuf`), in the table, until MPI is done.
+                // SAFETY: the items keep their address (`SendBuf`), in the table, until MPI is
+                // done.
                 check(unsafe {
                     send(
                         items.cast(),
@@ -124,7 +126,8 @@ impl Comm {
         )
     }
 
-    /// Receives into `buffer` a message of at most as many items as it holds. A longer one is an error, and is lost.
+    /// Receives into `buffer` a message of at most as many items as it holds. A longer message is
+    /// an error, and is lost.
     pub fn irecv<T: Datatype>(
         &self,
         mut buffer: Vec<T>,
@@ -164,7 +167,8 @@ impl Comm {
         )
     }
 
-    /// Waits for a message without receiving it, and takes it: no other receive can. Its length is known then.
+    /// Waits for a message and reserves it, so that no other receive takes it and its length is
+    /// known.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
         let (from, with) = (source(self, from.into()), tag(with.into()));
         let level = level_here();
@@ -218,7 +222,7 @@ fn finish_probe(_: &Arc<Job>, completion: Completion) -> Result<Message> {
     Ok(Message { comm, matched })
 }
 
-/// A message that waits to be received. Dropped, it is received and thrown away.
+/// A message that waits to be received. Dropping it receives and discards the message.
 pub struct Message {
     comm: Comm,
     matched: Option<Matched>,
@@ -229,24 +233,24 @@ impl Message {
         self.matched.as_ref().map(|matched| &matched.status)
     }
 
-    /// The rank that sent it.
+    /// Returns the rank that sent it.
     #[must_use]
     pub fn source(&self) -> usize {
         let source = self.status().map_or(0, |status| status.MPI_SOURCE);
         usize::try_from(source).unwrap_or(0)
     }
 
-    /// Its tag.
+    /// Returns its tag.
     #[must_use]
     pub fn tag(&self) -> u16 {
         let tag = self.status().map_or(0, |status| status.MPI_TAG);
         u16::try_from(tag).unwrap_or(0)
     }
 
-    /// Its length in items of type `T`.
+    /// Returns its length in items of type `T`.
     ///
     /// # Errors
-    /// It is not a whole number of them; [`Error::WrongThread`].
+    /// [`Error::PartialItem`] if it is not a whole number of items; [`Error::WrongThread`].
     pub fn length<T: Datatype>(&self) -> Result<usize> {
         let Some(status) = self.status() else {
             return Ok(0);
@@ -259,7 +263,7 @@ impl Message {
         })
     }
 
-    /// Receives it, into a buffer that is made for it.
+    /// Receives the message into a new buffer.
     pub fn receive<T: Datatype>(mut self) -> Operation<Received<T>> {
         let job = self.comm.job().clone();
         let length = match self.length::<T>() {
@@ -270,7 +274,7 @@ impl Message {
         let items = buffer.as_mut_ptr();
         start(
             &job,
-            // It has been matched: it cannot be cancelled.
+            // A matched message cannot be cancelled.
             Kind::Completes,
             Peers::None,
             Box::new(buffer),
@@ -280,8 +284,8 @@ impl Message {
                 let datatype = table.types.of::<T>()?;
                 let length = count(length)?;
                 if let Some(matched) = &mut self.matched {
-                    // SAFETY: the items are in the table until MPI is done; every bit pattern is a `T`; the message is
-                    // received once, because it is taken below.
+                    // SAFETY: the items are in the table until MPI is done; every bit pattern is a
+                    // `T`; the message is received once, because it is taken below.
                     check(unsafe {
                         sys::MPI_Imrecv(
                             items.cast(),
@@ -299,7 +303,7 @@ impl Message {
     }
 }
 
-/// All of its items, whose number the probe has told.
+/// Returns all items of a message; the probe gave their number.
 fn finish_message<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Received<T>> {
     let outcome = completion.outcome?;
     let data = *completion

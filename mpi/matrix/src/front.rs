@@ -1,7 +1,8 @@
 //! The TCP front, on rank 0: a coroutine per connection.
 //!
-//! What reads a header has level 0 and bounded work; then the coroutine takes the level of the request, at which it reads the
-//! matrix, computes and replies. Once a rank has died, everything that comes is answered with [`wire::UNAVAILABLE`].
+//! Headers are read at level 0 with bounded work; then the coroutine takes the level of the
+//! request, at which it reads the matrix, computes and replies. Once a rank has died, every request
+//! is answered with [`wire::UNAVAILABLE`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use upshift_load::matrix::{HEADER, order};
 use crate::job::Matrices;
 use crate::wire::{self, header, parts};
 
-/// Connections at a time; further ones wait to be accepted.
+/// Maximum number of connections; further ones wait to be accepted.
 const CONNECTIONS: usize = 1024;
 
 /// Serves clients until it is dropped.
@@ -44,7 +45,7 @@ pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> 
 
 fn take(level: Level) {
     if let Some(id) = get_cid() {
-        // The coroutine that calls is alive.
+        // This cannot fail: the calling coroutine is alive.
         let _ = reprio(id, level);
     }
 }

@@ -1,11 +1,11 @@
-//! Where ranks stand, and which part of a matrix is whose.
+//! The grid of ranks, and the part of a matrix that each rank has.
 //!
-//! Ranks form a grid of `rows` × `columns`, as square as their number allows. A dimension of n is cut into parts whose lengths
-//! differ by one at most.
+//! Ranks form a grid of `rows` × `columns`, as square as their number allows. A dimension of n is
+//! cut into parts whose lengths differ by at most one.
 
 use std::ops::Range;
 
-/// The shape of the grid, and the place of each rank.
+/// The shape of the grid, and the position of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub(crate) rows: usize,
@@ -24,24 +24,24 @@ impl Grid {
         }
     }
 
-    /// Row and column of a rank.
+    /// Returns row and column of a rank.
     pub(crate) fn place(self, rank: usize) -> (usize, usize) {
         (rank / self.columns, rank % self.columns)
     }
 
-    /// The rows and the columns of a matrix of order `n` that are a rank's.
+    /// Returns the rows and the columns of a matrix of order `n` that belong to a rank.
     pub(crate) fn block(self, n: usize, rank: usize) -> (Range<usize>, Range<usize>) {
         let (row, column) = self.place(rank);
         (part(n, self.rows, row), part(n, self.columns, column))
     }
 }
 
-/// The k-th of `parts` parts of `0..n`.
+/// Returns the k-th of `parts` parts of `0..n`.
 pub(crate) fn part(n: usize, parts: usize, k: usize) -> Range<usize> {
     n * k / parts..n * (k + 1) / parts
 }
 
-/// Which part `at` is in.
+/// Returns the part that contains `at`.
 pub(crate) fn owner(n: usize, parts: usize, at: usize) -> usize {
     (0..parts)
         .find(|k| part(n, parts, *k).contains(&at))

@@ -1,4 +1,4 @@
-//! Which rank computes what: the part of the server that every rank has.
+//! The division of work among the ranks: the part of the server that every rank has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,27 +12,27 @@ use crate::kernel::multiply;
 use crate::summa::{self, Lanes};
 use crate::wire;
 
-/// From this order on a product is spread.
+/// Smallest order of a product that is spread over the ranks.
 pub const SPREAD: usize = 128;
 
 const SMALL: u8 = 0;
 const LARGE: u8 = 1;
 const END: u8 = 2;
 
-/// Tags of blocks: level and direction.
+/// Tag bit of the blocks of the product; the other bits are the level.
 const BACK: u16 = 64;
 
-/// Whether levels are kept.
+/// The use of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Levels {
-    /// Eight.
+    /// Eight levels.
     Eight,
-    /// All requests are equals: to compare with.
+    /// A single level for all requests, for comparison.
     One,
 }
 
 impl Levels {
-    /// The runtime's level of a request's.
+    /// Returns the runtime's level for a level of requests.
     #[must_use]
     pub fn level(self, of_request: u8) -> Level {
         let level = match self {
@@ -43,7 +43,7 @@ impl Levels {
     }
 }
 
-/// The products of a job. Every rank makes one, at the same time.
+/// The products of a job. Every rank makes this value, at the same time.
 #[derive(Clone)]
 pub struct Matrices {
     inner: Arc<Inner>,
@@ -53,7 +53,7 @@ struct Inner {
     world: World,
     grid: Grid,
     blocks: Comm,
-    /// One product at a time for each level of the requests, in the order in which they come.
+    /// A lane for each level of the requests: one product at a time, in the order of arrival.
     lanes: Vec<Mutex<Lanes>>,
     next: AtomicUsize,
     ended: Notify,
@@ -62,7 +62,7 @@ struct Inner {
 }
 
 impl Matrices {
-    /// Collective: makes the communicators, and takes requests from now on.
+    /// Makes the communicators, and takes requests from now on. Collective.
     ///
     /// # Errors
     /// Those of the job.
@@ -103,7 +103,7 @@ impl Matrices {
         Ok(matrices)
     }
 
-    /// The job's ranks.
+    /// Returns the job's ranks.
     #[must_use]
     pub fn world(&self) -> &World {
         &self.inner.world
@@ -118,7 +118,7 @@ impl Matrices {
             Some((&SMALL, payload)) => local(payload).await,
             Some((&LARGE, &[lane, ref order @ ..])) => {
                 let n = order.try_into().map_or(0, u32::from_le_bytes) as usize;
-                // What fails here fails at rank 0, too, which says so.
+                // An error here occurs at rank 0, too, which reports it.
                 let _ = self.take_part(lane, n).await;
                 Vec::new()
             }
@@ -129,7 +129,8 @@ impl Matrices {
         }
     }
 
-    /// A rank other than 0: receives its block, multiplies, sends its part of the product back.
+    /// Takes part in a product on a rank other than 0: receives its block, multiplies, sends its
+    /// part back.
     async fn take_part(&self, lane: u8, n: usize) -> Result<()> {
         let Inner {
             world,
@@ -141,7 +142,7 @@ impl Matrices {
         let lanes = lanes
             .get(usize::from(lane))
             .ok_or_else(|| Error::System(format!("there is no lane {lane}")))?;
-        // Rank 0 starts the next product of the lane when it has all of this one.
+        // Rank 0 starts the next product of the lane when it has all parts of this one.
         let lanes = lanes.lock().await;
         let (rows, columns) = grid.block(n, world.rank());
         let empty = vec![0u64; rows.len() * columns.len()];
@@ -151,7 +152,8 @@ impl Matrices {
         Ok(())
     }
 
-    /// The square of a matrix of order `n`, at the level of the coroutine that calls, in the lane of its request's level.
+    /// Returns the square of a matrix of order `n`, at the level of the calling coroutine, in the
+    /// lane of the request's level.
     ///
     /// # Errors
     /// Those of the job.
@@ -187,7 +189,7 @@ impl Matrices {
             let (rows, columns) = grid.block(n, rank);
             let mut start = vec![LARGE, lane];
             start.extend_from_slice(&(n as u32).to_le_bytes());
-            // Complete when they are gone; it is not awaited.
+            // The send completes by itself; it is not awaited.
             drop(world.send_at(rank, level, start));
             let block = cut(&matrix, n, rows.clone(), columns.clone());
             let empty = vec![0u64; block.len()];
@@ -209,7 +211,7 @@ impl Matrices {
         Ok(bytemuck::cast_slice(&product).to_vec())
     }
 
-    /// Ends the service of all ranks. Rank 0 calls it.
+    /// Ends the service of all ranks. Called on rank 0.
     ///
     /// # Errors
     /// Those of the job.
@@ -229,7 +231,7 @@ impl Matrices {
     }
 }
 
-/// The product on this rank.
+/// Computes the product on this rank alone.
 async fn local(payload: &[u8]) -> Vec<u8> {
     let matrix: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(payload);
     let n = matrix.len().isqrt();

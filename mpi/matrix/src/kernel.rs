@@ -4,7 +4,7 @@ use upshift::yield_if_needed;
 
 /// Adds the product of `a` (rows × inner) and `b` (inner × columns) to `c` (rows × columns).
 ///
-/// A row of `b` is what it computes between two chances to give way: some hundred nanoseconds.
+/// Between two chances to give way it computes a row of `b`, which takes some hundred nanoseconds.
 pub async fn multiply(a: &[u64], b: &[u64], c: &mut [u64], inner: usize, columns: usize) {
     if inner == 0 || columns == 0 {
         return;

@@ -1,13 +1,14 @@
-//! The matrix server of one machine, grown over several: rank 0 has the TCP front, and a large product is spread over all
-//! ranks. A request has one of eight levels, which holds on every rank that it touches.
+//! A matrix server over the ranks of an MPI job: rank 0 has the TCP front, and a large product is
+//! spread over all ranks. A request has one of eight levels, which holds on every rank that it
+//! touches.
 //!
 //! ```text
 //!  client ─► front (rank 0) ─ small ─► one rank, in turn: product ─────────────► reply
 //!                   └──────── large ─► blocks to all ranks, SUMMA, blocks back ─► reply
 //! ```
 //!
-//! `wire` is what clients speak, `front` accepts them, `job` says which rank computes what, `grid` places ranks and cuts matrices,
-//! `summa` is the spread product, `kernel` the arithmetic.
+//! `wire` is the clients' protocol, `front` accepts them, `job` divides the work among the ranks,
+//! `grid` arranges ranks and cuts matrices, `summa` is the spread product, `kernel` the arithmetic.
 
 mod front;
 mod grid;

@@ -1,5 +1,5 @@
-//! `mpirun -n 4 upshift-mpi-matrix`: the matrix server. Rank 0 prints where it listens, and each rank its process; it ends with the
-//! standard input of rank 0.
+//! `mpirun -n 4 upshift-mpi-matrix`: the matrix server. Rank 0 prints its address, and each rank
+//! its pid; the server ends with the standard input of rank 0.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -34,8 +34,8 @@ fn main() -> ExitCode {
     } else {
         Board::Off
     };
-    // SAFETY: all messages and collectives of the server have the lengths that both sides compute from the order of the
-    // matrix; requests are received with the length that they have.
+    // SAFETY: both sides compute the lengths of all messages and collectives of the server from the
+    // order of the matrix; requests are received with their own length.
     let launch = unsafe { Launch::new().single_copy() };
     match launch
         .board(board)
@@ -75,7 +75,8 @@ async fn rank(world: World, arguments: &Arguments) -> Result<()> {
         matrices.ended().await;
     }
     if world.failure().is_some() {
-        // mpirun ends the input, too, when a rank has died: clients are refused until the watchdog ends this one.
+        // mpirun ends the input, too, when a rank has died: clients are refused until the watchdog
+        // ends this rank.
         std::future::pending::<()>().await;
     }
     end

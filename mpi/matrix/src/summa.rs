@@ -1,7 +1,9 @@
-//! SUMMA (van de Geijn and Watts, 1997): each rank of a grid has a block of each matrix; for every panel of the inner dimension, the
-//! ranks that have it broadcast it along their rows and columns, and each rank multiplies what it received.
+//! SUMMA (van de Geijn and Watts, 1997): each rank of a grid has a block of each matrix. For every
+//! panel of the inner dimension, the ranks that have it broadcast it along their rows and columns,
+//! and each rank multiplies the panels that it received.
 //!
-//! The broadcasts of a panel run while the one before it is multiplied. Memory on a rank: three blocks and two panels.
+//! The broadcasts of a panel run while the previous one is multiplied. Memory on a rank: three
+//! blocks and two panels.
 
 use std::ops::Range;
 
@@ -10,19 +12,21 @@ use upshift_mpi::{Comm, Operation, Result};
 use crate::grid::{Grid, cut, owner, part};
 use crate::kernel::multiply;
 
-/// The width of a panel: so wide that a message is worth its cost, so narrow that the first one comes soon.
+/// Width of a panel: wide enough that a message is worth its cost, narrow enough that the first one
+/// comes soon.
 const PANEL: usize = 64;
 
 /// The communicators of one product at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
-    /// The ranks of this one's row of the grid.
+    /// The ranks of this rank's row of the grid.
     pub(crate) row: Comm,
-    /// Those of its column.
+    /// The ranks of its column.
     pub(crate) column: Comm,
 }
 
-/// The panels of the inner dimension: each lies in one part of the rows and one of the columns.
+/// Returns the panels of the inner dimension: each lies in one part of the rows and one of the
+/// columns.
 fn panels(n: usize, grid: Grid) -> Vec<Range<usize>> {
     let mut cuts: Vec<usize> = (0..grid.rows)
         .map(|k| part(n, grid.rows, k).start)
@@ -41,7 +45,7 @@ struct Panel {
     width: usize,
 }
 
-/// This rank's block of the square of a matrix of order `n`, of which it has `block`.
+/// Returns this rank's block of the square of a matrix of order `n`, of which it has `block`.
 pub(crate) async fn square(
     lanes: &Lanes,
     grid: Grid,

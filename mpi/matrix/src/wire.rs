@@ -1,55 +1,56 @@
-//! What clients speak: the frames of [`upshift_load::matrix`] with a byte more of meaning.
+//! The clients' protocol: the frames of [`upshift_load::matrix`] with one more meaningful byte.
 //!
-//! The upper eight bits of a request's length are its level, 0 to 7; those of a reply's are its status. A reply that is not [`OK`]
-//! has a text instead of a matrix. So what speaks the plain protocol is served, at level 0.
+//! The upper eight bits of a request's length are its level, 0 to 7; those of a reply's are its
+//! status. A reply that is not [`OK`] has a text in place of a matrix. So clients of the plain
+//! protocol are served, at level 0.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 
 use upshift_load::matrix::{HEADER, frame};
 
-/// The body is the product.
+/// Status: the body is the product.
 pub const OK: u8 = 0;
-/// A rank has died: the service ends.
+/// Status: a rank has died; the service ends.
 pub const UNAVAILABLE: u8 = 1;
-/// The request makes no sense; the connection ends.
+/// Status: the request is invalid; the connection ends.
 pub const REFUSED: u8 = 2;
 
-/// Levels of requests.
+/// Number of levels of requests.
 pub const LEVELS: u8 = 8;
 
-/// A header: length and what is above it.
+/// Makes a header from a length and the byte above it.
 #[must_use]
 pub fn header(length: usize, above: u8) -> [u8; HEADER] {
     (length as u32 & 0x00ff_ffff | u32::from(above) << 24).to_le_bytes()
 }
 
-/// The two parts of a header.
+/// Splits a header into its two parts.
 #[must_use]
 pub fn parts(header: [u8; HEADER]) -> (u32, u8) {
     let word = u32::from_le_bytes(header);
     (word & 0x00ff_ffff, (word >> 24) as u8)
 }
 
-/// What came back.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The product, in the bytes of the protocol.
     Product(Vec<u8>),
-    /// The service ends; says why.
+    /// The service ends; carries the reason.
     Unavailable(String),
-    /// The request was wrong; says why.
+    /// The request was invalid; carries the reason.
     Refused(String),
 }
 
-/// A connection that blocks: for tests and measurements.
+/// A blocking connection, for tests and measurements.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
     /// Those of the system.
@@ -59,7 +60,7 @@ impl Client {
         Ok(Client { stream })
     }
 
-    /// Asks for the square of the matrix of order `n` that `seed` stands for.
+    /// Requests the square of the matrix of order `n` that `seed` generates.
     ///
     /// # Errors
     /// Those of the system.
@@ -69,7 +70,7 @@ impl Client {
         self.send(&request)
     }
 
-    /// Sends any bytes, and reads a reply.
+    /// Sends arbitrary bytes, and reads a reply.
     ///
     /// # Errors
     /// Those of the system.

@@ -1,4 +1,5 @@
-//! The server as a user starts it: `mpirun`, clients over TCP, products checked against the plain ones.
+//! The server as a user starts it: `mpirun`, clients over TCP, products checked against the plain
+//! ones.
 
 use std::path::Path;
 use std::process::Command;
@@ -61,13 +62,13 @@ fn products_are_those_of_one_machine() {
     }
 }
 
-/// Clients get products, then refusals, then nothing; the job ends and names the rank.
+/// Clients get products, then refusals, then no connection; the job ends and names the rank.
 #[test]
 fn a_killed_rank_is_refused_then_named() {
     let _one = alone();
     let (mut running, address) = start(4, &[], None);
     let mut urgent = Client::connect(&address).unwrap();
-    // One for each rank.
+    // A request for each rank.
     for seed in 0..4 {
         assert!(urgent.square(0, 16, seed).unwrap() == expected(16, seed));
     }

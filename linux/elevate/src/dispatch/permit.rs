@@ -203,7 +203,7 @@ mod tests {
         assert!(permit.is_revoked());
         permit.grant();
         permit.enter();
-        assert!(!permit.leave(), "asked once, told once");
+        assert!(!permit.leave(), "asked once, notified once");
     }
 
     struct Plain(UnsafeCell<u64>);

@@ -28,7 +28,7 @@ impl fmt::Display for Throttling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Throttling::Off => {
-                f.write_str("off: an elevated thread that never sleeps keeps its CPU for ever")
+                f.write_str("off: an elevated thread that never sleeps keeps its CPU forever")
             }
             Throttling::On {
                 runtime_us,

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capable_are_told_what_else_refuses() {
+    fn a_capable_process_gets_the_other_reasons_of_a_refusal() {
         let mut rights = rights();
         rights.capable = true;
         assert!(explained(&rights, Some("/user.slice")).contains("rt_group_sched=0"));

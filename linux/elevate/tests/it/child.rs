@@ -77,13 +77,13 @@ fn victim() {
     let threads: Vec<Tid> = wanted
         .into_iter()
         .map(|attr| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 Kernel.sched_setattr(0, &attr).unwrap();
-                tell.send(current_tid()).unwrap();
+                sender.send(current_tid()).unwrap();
                 sleep(300_000);
             });
-            told.recv().unwrap()
+            receiver.recv().unwrap()
         })
         .collect();
     say_threads(&threads);
@@ -95,9 +95,9 @@ fn spinner() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let threads: Vec<Tid> = (0..cpus)
         .map(|_| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
-                tell.send(current_tid()).unwrap();
+                sender.send(current_tid()).unwrap();
                 sleep(50);
                 let end = Instant::now() + Duration::from_millis(700);
                 while Instant::now() < end {
@@ -105,7 +105,7 @@ fn spinner() {
                 }
                 sleep(300_000);
             });
-            told.recv().unwrap()
+            receiver.recv().unwrap()
         })
         .collect();
     say_threads(&threads);

@@ -139,13 +139,13 @@ pub(crate) struct Sleeper {
 impl Sleeper {
     pub(crate) fn start() -> Sleeper {
         let (wake, sleep) = channel::<()>();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let thread = std::thread::spawn(move || {
-            tell.send(current_tid()).unwrap();
+            sender.send(current_tid()).unwrap();
             let _ = sleep.recv();
         });
         Sleeper {
-            tid: told.recv().unwrap(),
+            tid: receiver.recv().unwrap(),
             wake: Some(wake),
             thread: Some(thread),
         }

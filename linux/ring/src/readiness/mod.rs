@@ -17,8 +17,7 @@
 //! | operation | implementation |
 //! |---|---|
 //! | NOP | completes at once |
-//! | SEND, SENDMSG, RECV, RECVMSG | `MSG_DONTWAIT`; with `MSG_WAITALL` repeated until all is
-//! transferred |
+//! | SEND, SENDMSG, RECV, RECVMSG | `MSG_DONTWAIT`; repeated until complete with `MSG_WAITALL` |
 //! | RECV and RECVMSG multishot | when readable, into the buffers of the pool, up to 32 at a time |
 //! | ACCEPT multishot | `accept4`; the listening socket becomes nonblocking for good |
 //! | CONNECT | nonblocking for the length of the call; see below for local sockets |

@@ -7,9 +7,10 @@
 //!
 //! | | unmasked (`wanted`) | masked |
 //! |---|---|---|
-//! | armed in the kernel | an arrival rings | the next arrival may ring needlessly; disarmed before
-//! the owner fetches |
+//! | armed in the kernel | an arrival rings | the next arrival may ring needlessly |
 //! | not armed | an arrival has rung | silence |
+//!
+//! A masked notifier is disarmed before the owner fetches.
 //!
 //! Masking is one store, so a thread whose polls follow one another without a fetch makes no system
 //! call for it; a fetch with the notifier armed costs two. A caller of
