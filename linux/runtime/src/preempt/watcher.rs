@@ -272,7 +272,7 @@ impl<'a> Watcher<'a> {
         let (ran, may_sleep) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
         let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.gives_turn(depended_on, now) && depended_on {
-            return self.stop(id, rule.place(ran), may_sleep, now);
+            return self.stop(id, rule.queue_end(ran), may_sleep, now);
         }
         let sight = self.sight(id, level, thread, ran, now);
         let is_asleep = || may_sleep && thread.is_asleep();
