@@ -35,7 +35,7 @@ mod policy;
 mod rule;
 
 pub use crate::base::events::Waits;
-pub use policy::{Decision, Looks, Policy, Sight};
+pub use policy::{Decision, Looks, Policy, Snapshot};
 pub use rule::{Ran, Rule};
 
 /// Reciprocal of the share of a vCPU's time that preemption takes at most.
