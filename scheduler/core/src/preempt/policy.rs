@@ -139,8 +139,7 @@ impl Policy {
             return Decision::SetAside;
         }
         // An earlier look would take the CPU time that it waits for. The more time the poll has
-        // lost to
-        // others, the longer it takes to use the rest.
+        // lost to others, the longer it takes to use the rest.
         let lost = ran.lasted.saturating_sub(ran.in_all);
         let least = (lost / 4).min(TURN).max(self.looks.timer);
         let left = left.unwrap_or(KEPT).clamp(least, KEPT);
@@ -220,8 +219,7 @@ impl Policy {
     }
 
     /// Returns true if other work on the vCPU may depend on a suspended poll while this one is
-    /// under
-    /// way.
+    /// under way.
     #[must_use]
     pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
         blocked || ran.stretch >= KEPT
@@ -236,8 +234,7 @@ impl Policy {
     }
 
     /// Returns the time until the next turn is due if other work depends on it: the watcher looks
-    /// by
-    /// then while a poll is suspended.
+    /// by then while a poll is suspended.
     #[must_use]
     pub fn next_turn_in(&self, now: u64) -> u64 {
         let due = self.turned_at.saturating_add(KEPT).saturating_sub(now);

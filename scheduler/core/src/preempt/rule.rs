@@ -28,8 +28,7 @@ pub struct Rule {
 
 impl Rule {
     /// Creates the rule. The quantum is at least 4 *C*: one suspension each for the poll and for
-    /// its
-    /// equal, and the looks that lead to them, which cost about as much.
+    /// its equal, and the looks that lead to them, which cost about as much.
     #[must_use]
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {

@@ -60,8 +60,7 @@ impl Laws {
 
     /// Returns the level at which a vCPU polls coroutine `k`. For its waiters a poll that is not
     /// interrupted is as urgent as at its beginning: a coroutine that makes itself less urgent in
-    /// the
-    /// middle has had its turn.
+    /// the middle has had its turn.
     fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
         let level = self.all[k].level;
         match self.picks[vcpu].chosen {

@@ -2,13 +2,11 @@
 //! and a watcher that wakes late.
 //!
 //! The model has no core and no threads: only the decision counts here, and millions of polls pass
-//! in
-//! seconds. A vCPU polls its most urgent work, in order within a level. Suspending takes *C*, all
-//! of it
-//! before the next poll, and resuming takes nothing: so the wait that a suspension causes is never
-//! shorter than on a real machine. Where other programs have a part of the CPU, polls take longer,
-//! and
-//! have used less than they last. An idle vCPU takes a poll that has not begun elsewhere.
+//! in seconds. A vCPU polls its most urgent work, in order within a level. Suspending takes *C*,
+//! all of it before the next poll, and resuming takes nothing: so the wait that a suspension causes
+//! is never shorter than on a real machine. Where other programs have a part of the CPU, polls take
+//! longer, and have used less than they last. An idle vCPU takes a poll that has not begun
+//! elsewhere.
 //!
 //! The watcher's timer, its rests and the watchdog are those of the runtime
 //! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
