@@ -52,6 +52,10 @@ use crate::vcpu::{Vcpu, release, wake};
 
 /// The right to the result of a coroutine, one word. Dropping it detaches the coroutine. Until then
 /// it keeps the control block alive, even after the result has been taken.
+///
+/// # Cancellation safety
+/// Awaiting `&mut handle` is cancel safe: a wait that is abandoned leaves the coroutine running and
+/// its result in place.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T, H: Host> {
     /// Its slot, tagged with [`TAKEN`] when the result has been taken.

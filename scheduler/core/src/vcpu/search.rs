@@ -91,7 +91,7 @@ pub(super) fn budget(look_after: u64) -> TokenBucket {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Wait {
-    /// Over: the vCPU has picked since.
+    /// The vCPU has picked since its last wait.
     Over,
     /// The vCPU looks when the limit of its wait is over.
     Watches,

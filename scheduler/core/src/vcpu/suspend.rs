@@ -20,7 +20,7 @@ use crate::tables::table::id_of;
 
 /// A coroutine that has been stopped in the middle of its poll and is in no queue. Dropping it
 /// queues the coroutine, too.
-#[must_use = "the coroutine goes on when this is dropped"]
+#[must_use = "the coroutine resumes when this is dropped"]
 pub struct Aside<H: Host>(NonNull<Slot<H>>);
 
 // SAFETY: it is the ownership of a coroutine on which no thread works; any thread may queue it.

@@ -202,7 +202,7 @@ impl Laws {
             let more_urgent = ((1_u64 << level) - 1) & !overtaken;
             if executor.bitmap() & more_urgent != 0 && !executor.need_preempt() {
                 let what = format!(
-                    "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to give way",
+                    "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to yield",
                     executor.bitmap()
                 );
                 return Err(self.violation(world, Law::Truth, what));
