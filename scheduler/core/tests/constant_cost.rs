@@ -2,8 +2,7 @@
 //! 100 000 coroutines.
 //!
 //! The cost is a median of many batches. A list that is searched would be a thousand times slower
-//! at the
-//! far end; the margin is there for the caches.
+//! at the far end; the margin is there for the caches.
 
 #![cfg(all(not(loom), not(miri)))]
 
@@ -172,8 +171,7 @@ fn invariant_4_a_wake_costs_the_same_with_many_coroutines() {
 #[test]
 fn invariant_6_a_coroutine_in_a_queue_takes_no_memory_of_its_own() {
     // A coroutine brings its links: the bound of every queue is the number of coroutines, and one
-    // that
-    // is woken often is queued once.
+    // that is woken often is queued once.
     let (domain, vcpu, ids) = yielding(1_000, 7);
     for _ in 0..10 {
         for &id in &ids {

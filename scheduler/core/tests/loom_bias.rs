@@ -1,8 +1,7 @@
 //! The bias of a vCPU's lock to the thread that serves it, under the model checker (`lock.rs`).
-//! Full
-//! fences stand for both barriers; the guarded data is a cell that the checker watches, in these
-//! models
-//! and in all others. See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! Full fences stand for both barriers; the guarded data is a cell that the checker watches, in
+//! these models and in all others. See `loom_state.rs` for how to run it, and `models` for the
+//! bounds.
 
 #![cfg(loom)]
 

@@ -1,6 +1,5 @@
 //! The inbox alone, under the model checker. See `loom_state.rs` for how to run it, and
-//! `loom_park.rs`
-//! for the protocol around it.
+//! `loom_park.rs` for the protocol around it.
 
 #![cfg(loom)]
 

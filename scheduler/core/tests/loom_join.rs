@@ -1,8 +1,6 @@
 //! A handle and the exit of its coroutine on two threads, under the model checker: the control
-//! block is
-//! freed once, by its last user (`join.rs`); otherwise the end of the domain would wait for ever.
-//! See
-//! `loom_state.rs` for how to run it, and `models` for the bounds.
+//! block is freed once, by its last user (`join.rs`); otherwise the end of the domain would wait
+//! for ever. See `loom_state.rs` for how to run it, and `models` for the bounds.
 
 #![cfg(loom)]
 
@@ -27,8 +25,7 @@ impl Drop for Output {
 }
 
 /// Spawns a coroutine that ends in its first poll, and returns its handle and the count of drops of
-/// its
-/// output.
+/// its output.
 fn child(vcpu: &Executor<ModelHost>) -> (JoinHandle<Output, ModelHost>, Arc<AtomicUsize>) {
     let drops = Arc::new(AtomicUsize::new(0));
     let output = Output(drops.clone());

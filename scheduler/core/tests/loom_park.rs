@@ -1,10 +1,8 @@
 //! Wakes, spawns and parking under the model checker: the scheduler itself, driven as its hosts
-//! drive it.
-//! See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! drive it. See `loom_state.rs` for how to run it, and `models` for the bounds.
 //!
 //! A vCPU that is parked at the end of a model would wait for ever. A vCPU that is not parked has
-//! been
-//! pended, or has not waited; it picks once more, and that must be enough.
+//! been pended, or has not waited; it picks once more, and that must be enough.
 
 #![cfg(loom)]
 
@@ -20,8 +18,7 @@ use upshift_core::{Domain, Executor, Kind};
 const LOOKS: [u64; 2] = [0, AFTER];
 
 /// Runs a turn of a runtime that finds no more work. Returns true if it would wait now, without a
-/// time
-/// limit.
+/// time limit.
 fn runs_and_parks(vcpu: &Executor<ModelHost>) -> bool {
     run(vcpu);
     serving(vcpu, || vcpu.prepare_park() && vcpu.sleep_limit().is_none())
@@ -190,8 +187,7 @@ fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
 }
 
 /// The pick takes work out of the inbox and leaves it in the queue, behind a poll that does not
-/// end. No
-/// vCPU looks.
+/// end. No vCPU looks.
 #[test]
 fn work_that_a_pick_leaves_while_another_vcpu_parks_is_taken() {
     check(3, || {

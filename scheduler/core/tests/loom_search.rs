@@ -22,8 +22,7 @@ fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
 }
 
 /// Asserts that the other vCPU will look at the poll that has begun on the first, whether it went
-/// to
-/// sleep meanwhile or not.
+/// to sleep meanwhile or not.
 fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     assert!(
         !sleeps || domain.host().pends(1) != 0,
@@ -32,8 +31,7 @@ fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
 }
 
 /// The vCPU was parked for a long time, and a coroutine that only it may poll has become ready: a
-/// timer,
-/// say.
+/// timer, say.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
     check(3, || {

@@ -123,7 +123,7 @@ impl Coroutine {
         self.released(self.word.release(1));
     }
 
-    fn released(&self, release: Released) {
+    fn released(&self, release: TransitionToFree) {
         match release {
             TransitionToFree::Alive => {}
             TransitionToFree::Free | TransitionToFree::FreeOrphan => {

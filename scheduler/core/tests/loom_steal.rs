@@ -1,6 +1,6 @@
 //! Work that changes its vCPU while it is woken, its level changes, or its vCPU parks, under the
-//! model
-//! checker (`vcpu/balance.rs`). See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! model checker (`vcpu/balance.rs`). See `loom_state.rs` for how to run it, and `models` for the
+//! bounds.
 
 #![cfg(loom)]
 
@@ -89,8 +89,7 @@ fn work_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
 }
 
 /// The level changes while the coroutine is on its way to a vCPU that parks: the bitmap of a parked
-/// vCPU
-/// is exact.
+/// vCPU is exact.
 #[test]
 fn a_change_of_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
     check(3, || {

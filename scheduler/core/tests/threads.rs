@@ -223,8 +223,7 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
                                 };
                                 let level = some_level(&mut random);
                                 // SAFETY: this thread serves the vCPU and retires it; the handle,
-                                // if
-                                // the domain is not closed yet, is dropped at once.
+                                // if the domain is not closed yet, is dropped at once.
                                 let handle = unsafe { executor.spawn_pinned(future, level) };
                                 drop(handle);
                             }
@@ -292,8 +291,7 @@ fn coroutines_that_wake_each_other_across_vcpus_never_stall() {
 }
 
 /// A thief moves a pinned coroutine from the inbox into the ready queue of a vCPU that parks at
-/// that
-/// moment.
+/// that moment.
 #[test]
 fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
     const ROUNDS: u64 = if cfg!(miri) { 20 } else { 100_000 };

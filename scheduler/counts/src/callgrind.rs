@@ -3,8 +3,7 @@
 use std::process::Command;
 
 /// Returns the instructions of one of `times` operations, from a run of `times` and one of three
-/// times
-/// as many.
+/// times as many.
 pub(crate) fn count(name: &str, times: u32) -> Result<f64, String> {
     let few = total(name, times)?;
     let many = total(name, 3 * times)?;

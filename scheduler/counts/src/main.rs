@@ -1,14 +1,11 @@
 //! Instructions per operation: figures that do not depend on the load of the machine.
 //!
 //! Each operation is run twice under callgrind, N times and 3 N times: the difference contains
-//! neither
-//! start nor end. It counts user-space instructions of all threads of the process; the kernel's are
-//! not
-//! included.
+//! neither start nor end. It counts user-space instructions of all threads of the process; the
+//! kernel's are not included.
 //!
 //! `table.txt` has the figures and the versions of the tools. Another compiler, C library or
-//! valgrind
-//! counts differently: nothing is compared then, and the program says so.
+//! valgrind counts differently: nothing is compared then, and the program says so.
 
 mod callgrind;
 mod operations;
@@ -22,11 +19,9 @@ use operations::OPERATIONS;
 use table::Table;
 
 /// Tolerated excess over the table, as a share: other code in the same binary changes inlining by
-/// as
-/// much. The change may be larger: with the row `serve` a `timer` takes 332 instead of 269, since
-/// `Sleep::advance` has more callers and is a function of its own, as in a program that sleeps in
-/// several
-/// places.
+/// as much. The change may be larger: with the row `serve` a `timer` takes 332 instead of 269,
+/// since `Sleep::advance` has more callers and is a function of its own, as in a program that
+/// sleeps in several places.
 const TOLERANCE: f64 = 0.03;
 
 /// Counts the instructions of operations under callgrind

@@ -49,8 +49,7 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
 
 fn on_one_vcpu<F: Future<Output = io::Result<()>>>(main: F) -> io::Result<()> {
     // The time of spinning depends on the clock, and under callgrind the vCPU would look at the
-    // ring
-    // after each poll. The watchdog's looks are not part of the operation.
+    // ring after each poll. The watchdog's looks are not part of the operation.
     let builder = Runtime::builder()
         .vcpus(1)
         .spin(Duration::ZERO)
@@ -303,8 +302,7 @@ fn echo(times: u32) -> io::Result<()> {
 }
 
 /// Like `echo`, but as a server: it receives in buffers of the runtime, and its reply goes out
-/// through
-/// the ring.
+/// through the ring.
 fn request(times: u32) -> io::Result<()> {
     static REPLY: [u8; 64] = [7; 64];
     on_one_vcpu(async move {

@@ -1,11 +1,8 @@
 //! Models of the signal that frees a CPU: a poll that has continued after a suspension is stopped
-//! once
-//! more, another thread is made current, and the poll continues again, with the unmodified permit.
-//! The
-//! handler runs at points that the test chooses, or never, since the model checker does not
-//! interrupt a
-//! thread: the signal comes never, late, or twice. The runtime's own steps around the permit
-//! (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
+//! once more, another thread is made current, and the poll continues again, with the unmodified
+//! permit. The handler runs at points that the test chooses, or never, since the model checker does
+//! not interrupt a thread: the signal comes never, late, or twice. The runtime's own steps around
+//! the permit (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_signal`
 
@@ -117,8 +114,7 @@ impl Vcpu {
     }
 
     /// A look of the watcher, later than a turn after the poll continued. Only a thread that waits
-    /// for
-    /// its permit has yet to continue, so the poll is stopped.
+    /// for its permit has yet to continue, so the poll is stopped.
     fn stops(&self) {
         let is_to_wake = self.woken.load(SeqCst) && self.permit.is_awaited();
         assert!(!is_to_wake, "its permit is granted");

@@ -1,8 +1,7 @@
 //! Models of suspension: the watcher stops a poll in its middle, another thread serves the vCPU,
-//! and the
-//! poll resumes; with the unmodified vCPU of the core and permit. The runtime's steps between the
-//! two
-//! (`preempt/suspend.rs`) are repeated in [`Seat`]: roles, signals and futexes are left out.
+//! and the poll resumes; with the unmodified vCPU of the core and permit. The runtime's steps
+//! between the two (`preempt/suspend.rs`) are repeated in [`Seat`]: roles, signals and futexes are
+//! left out.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_suspend`
 
@@ -104,8 +103,7 @@ impl Seat {
 
     fn sets_aside(&self) -> Option<Aside<ModelHost>> {
         // SAFETY: the polling thread continues when the coroutine has been picked; the domain
-        // outlives
-        // the result.
+        // outlives the result.
         let stopped = || unsafe { self.vcpu.set_aside_current() };
         self.stops()
             .then(|| stopped().expect("a poll is under way"))
@@ -199,8 +197,7 @@ fn a_wake_of_a_suspended_coroutine_is_not_lost() {
 }
 
 /// More urgent work is polled before the poll that made room for it resumes, also if it comes
-/// meanwhile
-/// from elsewhere.
+/// meanwhile from elsewhere.
 #[test]
 fn more_urgent_work_goes_before_the_poll_suspended_for_it() {
     check(3, || {
@@ -228,8 +225,7 @@ fn more_urgent_work_goes_before_the_poll_suspended_for_it() {
 }
 
 /// The thread of a poll sleeps until another coroutine of its vCPU has run. The poll is set aside,
-/// the
-/// other runs, and the poll resumes when it is known that it could, also while the vCPU parks.
+/// the other runs, and the poll resumes when it is known that it could, also while the vCPU parks.
 #[test]
 fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
     check(3, || {

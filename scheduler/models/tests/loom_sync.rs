@@ -146,8 +146,7 @@ fn add_one(cell: &UnsafeCell<u32>) {
 }
 
 /// Transitions 1 to 4 of the mutex: one holder at a time, which sees the writes of the last one,
-/// and no
-/// waiter waits for ever.
+/// and no waiter waits for ever.
 #[test]
 fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
     loom::model(|| {
@@ -215,8 +214,7 @@ fn permits_of_a_dropped_waiter_go_to_the_next() {
 }
 
 /// `notify_one` chooses a waiter that is being dropped: the other one is woken, or the permit
-/// stored for
-/// it.
+/// stored for it.
 #[test]
 fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
     loom::model(|| {

@@ -2,12 +2,9 @@
 //! law.
 //!
 //! Cases are small on purpose: violations of the laws appear first with two or three vCPUs and a
-//! handful
-//! of coroutines, and a million such cases pass in minutes. One in eight has up to the largest
-//! number of
-//! vCPUs of [`Family::SEVERAL`], one in four has a floor. The distributions of computing time are
-//! fixed,
-//! exponential and bimodal.
+//! handful of coroutines, and a million such cases pass in minutes. One in eight has up to the
+//! largest number of vCPUs of [`Family::SEVERAL`], one in four has a floor. The distributions of
+//! computing time are fixed, exponential and bimodal.
 
 use std::fmt;
 
@@ -215,8 +212,7 @@ impl fmt::Display for Found {
 }
 
 /// Generates `count` cases of a family from a seed and runs them; a violation of a law in `except`
-/// ends
-/// its case.
+/// ends its case.
 ///
 /// # Errors
 /// The smallest case found that breaks another law.

@@ -1,10 +1,8 @@
 //! The host of a simulation: at each upcall of the unmodified core the vCPU may stand still while
-//! others
-//! continue.
+//! others continue.
 //!
 //! The world is found through a thread-local, so that the host itself and the futures are `Send`
-//! without
-//! a promise: one OS thread runs one whole simulation at a time.
+//! without a promise: one OS thread runs one whole simulation at a time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

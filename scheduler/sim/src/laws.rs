@@ -2,22 +2,18 @@
 //!
 //! It is an ideal scheduler with one global queue that knows everything at once: spawned and woken
 //! coroutines, timers that are due, data that has arrived. It does not schedule; it tells, between
-//! any
-//! two events, which state an ideal scheduler would have prevented, and for how long the real one
-//! may be
-//! in that state, since it has many queues and every step has its cost. The laws are listed in the
-//! documentation of the crate.
+//! any two events, which state an ideal scheduler would have prevented, and for how long the real
+//! one may be in that state, since it has many queues and every step has its cost. The laws are
+//! listed in the documentation of the crate.
 //!
 //! A coroutine that waits has three times:
 //!
 //! * when the reason became true (the wake, the deadline, the arrival): conservation and progress
-//!   count
-//!   from then on;
+//!   count from then on;
 //! * when it became ready, which for a timer or for data is later: progress counts afresh from then
 //!   on;
 //! * when it was *settled*, that is, when the step that made it ready had returned: order and truth
-//!   count
-//!   from then on, since no other vCPU can have known earlier.
+//!   count from then on, since no other vCPU can have known earlier.
 
 use std::collections::HashMap;
 
@@ -253,8 +249,7 @@ impl Laws {
     // Reports of the world.
 
     /// Notes that coroutine `k` is about to be spawned, pinned to a vCPU or not. Returns false if
-    /// it
-    /// has been spawned before.
+    /// it has been spawned before.
     pub(crate) fn spawns(&mut self, k: usize, home: Option<usize>) -> bool {
         let tracked = &mut self.all[k];
         if tracked.phase != Phase::New {
@@ -352,8 +347,7 @@ impl Laws {
     }
 
     /// Notes that coroutines which a strand has made ready are visible to all, and after a pick
-    /// also
-    /// the one that had yielded.
+    /// also the one that had yielded.
     pub(crate) fn settle(&mut self, strand: usize, picked: bool) {
         let stamp = self.stamp();
         let pick = self.picks[0].count;

@@ -1,21 +1,15 @@
 //! The unmodified core under a simulated host.
 //!
 //! One OS thread, virtual time, 1 to 128 vCPUs. A thread of a real machine is a stack of its own
-//! here
-//! (`strand.rs`); a strand runs until it pauses, and an event loop (`world.rs`) decides which one
-//! continues, and when. So a poll takes as long as its program says, while other vCPUs poll, wake,
-//! steal
-//! and park beside it, and the same case always takes the same course.
+//! here (`strand.rs`); a strand runs until it pauses, and an event loop (`world.rs`) decides which
+//! one continues, and when. So a poll takes as long as its program says, while other vCPUs poll,
+//! wake, steal and park beside it, and the same case always takes the same course.
 //!
 //! **Interleaving.** At every upcall of the core (`host.rs`), every operation of a coroutine and
-//! every
-//! step of a vCPU's loop, the strand may stand still while others continue, also with a lock of the
-//! core
-//! held. How long it does is part of the case ([`Workload::delays`]), so that it is generated and
-//! shrunk
-//! with it. Between two upcalls the core runs as one step: the orderings of single atomic
-//! operations are
-//! checked by the models under `loom`.
+//! every step of a vCPU's loop, the strand may stand still while others continue, also with a lock
+//! of the core held. How long it does is part of the case ([`Workload::delays`]), so that it is
+//! generated and shrunk with it. Between two upcalls the core runs as one step: the orderings of
+//! single atomic operations are checked by the models under `loom`.
 //!
 //! **The laws**, and how each is broken; the assumptions are in `ARCHITECTURE.md`:
 //!

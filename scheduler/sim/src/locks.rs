@@ -2,10 +2,8 @@
 //! runtime (`sync/mutex.rs`).
 //!
 //! It counts among a coroutine's locks from before it is held until after. A waiter lends under the
-//! lock
-//! of the queue, which a holder with waiters takes before it reports the release. The mutex is
-//! handed
-//! over to the most urgent waiter.
+//! lock of the queue, which a holder with waiters takes before it reports the release. The mutex is
+//! handed over to the most urgent waiter.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -6,9 +6,8 @@ use upshift_core::Floor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
     /// Nanoseconds between the decision to suspend a poll and the next turn of its vCPU, and
-    /// between
-    /// the decision to resume it and its next instruction. A poll that has run for less is not
-    /// interrupted.
+    /// between the decision to resume it and its next instruction. A poll that has run for less is
+    /// not interrupted.
     pub suspension: u64,
     /// Nanoseconds after which a poll yields to an equal.
     pub quantum: u64,
@@ -65,9 +64,8 @@ impl Machine {
     }
 
     /// Returns *B* of the law of conservation: a poll is known to be long after two looks, which
-    /// may
-    /// just have missed its beginning; then vCPUs are woken, each of which wakes another, so that
-    /// their number doubles in a wake-up.
+    /// may just have missed its beginning; then vCPUs are woken, each of which wakes another, so
+    /// that their number doubles in a wake-up.
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());
@@ -87,6 +85,5 @@ impl Machine {
 }
 
 /// Largest sum of the delays that the interleaving inserts, at most 255 ns each: more than one case
-/// of
-/// the tests can hold.
+/// of the tests can hold.
 const SLACK: u64 = 20_000;

@@ -1,6 +1,5 @@
 //! The command of the simulator: generated cases, loads for the theorems of preemption, and the
-//! table of
-//! `docs/scale.md`.
+//! table of `docs/scale.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,10 +1,8 @@
 //! Preemption: the watcher of a vCPU, and the strands that take turns there.
 //!
 //! The rule is that of `docs/preemption.md`: for more urgent work, or for an arrival that has no
-//! level
-//! yet, a poll is suspended once it has run for as long as a suspension costs; for an equal, after
-//! its
-//! quantum.
+//! level yet, a poll is suspended once it has run for as long as a suspension costs; for an equal,
+//! after its quantum.
 
 use std::rc::Rc;
 

@@ -7,9 +7,9 @@ use upshift_trace::{Coroutine, What};
 use crate::timeline::{Entry, Timeline};
 
 impl Timeline {
-    /// Returns the timeline as a recording, which
-    /// [`upshift_trace::Timeline::write_chrome`] and [`to_svg`](upshift_trace::Timeline::to_svg)
-    /// write to a file. Coroutine `k` of the workload has the id `k`.
+    /// Returns the timeline as a recording, which [`upshift_trace::Timeline::write_chrome`] and
+    /// [`to_svg`](upshift_trace::Timeline::to_svg) write to a file. Coroutine `k` of the workload
+    /// has the id `k`.
     #[must_use]
     pub fn recording(&self, name: &str) -> upshift_trace::Timeline {
         let mut recording = upshift_trace::Timeline::new(name);

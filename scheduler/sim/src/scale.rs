@@ -2,10 +2,8 @@
 //! `docs/scale.md`.
 //!
 //! Jobs arrive from outside at random, one in ten of level 0, the others of level 40, and compute
-//! for an
-//! exponential time of 20 µs in the mean. The ideal scheduler has one global queue and no costs;
-//! like the
-//! core it does not interrupt polls.
+//! for an exponential time of 20 µs in the mean. The ideal scheduler has one global queue and no
+//! costs; like the core it does not interrupt polls.
 
 use std::collections::VecDeque;
 use std::fmt::Write;

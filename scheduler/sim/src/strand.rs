@@ -2,14 +2,12 @@
 //! thread.
 //!
 //! A poll is one call into the core; to let other vCPUs act in the middle of it, or of any step of
-//! the
-//! core, its stack is left standing. Exactly one strand runs at a time; it runs until it pauses,
-//! and only
-//! the [event loop](crate::world) resumes it. So a simulation is deterministic.
+//! the core, its stack is left standing. Exactly one strand runs at a time; it runs until it
+//! pauses, and only the [event loop](crate::world) resumes it. So a simulation is deterministic.
 //!
 //! A strand serves one vCPU for its whole life, or none (a thread from outside, a watcher). Of the
-//! strands
-//! of a vCPU one is its *owner*; the others are suspended in the middle of a poll, or spare.
+//! strands of a vCPU one is its *owner*; the others are suspended in the middle of a poll, or
+//! spare.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -102,8 +100,7 @@ impl Strand {
     /// Stands still. Called on the strand itself.
     pub(crate) fn pause(&self, pause: Pause) {
         // SAFETY: the pointer was set when the strand began, and lives as long as the stack that
-        // the
-        // caller is on.
+        // the caller is on.
         unsafe { &*self.yielder.get() }.suspend(pause);
     }
 }

@@ -175,8 +175,7 @@ impl World {
     }
 
     /// Reports a law that was broken in the middle of a strand: the event loop learns of it before
-    /// the
-    /// next event.
+    /// the next event.
     pub(crate) fn report(&self, result: Result<(), Violation>) {
         if let Err(violation) = result {
             self.broken.borrow_mut().get_or_insert(violation);

@@ -85,8 +85,7 @@ fn all_laws_hold_when_the_clock_is_set_back() {
 }
 
 /// A waiter that is handed a mutex may have become less urgent since it queued, and those behind it
-/// had
-/// lent to the previous holder. (A shrunk case.)
+/// had lent to the previous holder. (A shrunk case.)
 #[test]
 fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
     const LONG: u64 = 2_000_000;

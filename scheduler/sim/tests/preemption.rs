@@ -60,8 +60,7 @@ fn mean_ratio(service: Service) -> f64 {
 }
 
 /// Theorem 1, for the mean over arrivals that do not know of the polls: below 3 for all service
-/// times.
-/// The worst are those of polls that end just after they have used C.
+/// times. The worst are those of polls that end just after they have used C.
 #[test]
 fn the_mean_wait_is_below_three_times_the_ideals() {
     let worst = mean_ratio(Service::Fixed(C + C / 50));
@@ -131,16 +130,14 @@ fn load(arrivals: Vec<Arrival>, late: u64) -> Load {
 }
 
 /// Returns the longest time between two turns beside a poll that does not end: the watcher looks
-/// for
-/// turns every [`KEPT`], and only a poll that has run for as long since it was resumed may be
+/// for turns every [`KEPT`], and only a poll that has run for as long since it was resumed may be
 /// spinning.
 fn apart(late: u64) -> u64 {
     2 * KEPT + 2 * C + 3 * late
 }
 
 /// Theorem 4: suspended polls get turns behind a poll that does not end, each within its bound
-/// times
-/// their number.
+/// times their number.
 #[test]
 fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
     for (suspended, late) in [(1, 0), (2, 50_000), (5, 100_000), (20, 0)] {
@@ -196,8 +193,7 @@ fn a_poll_that_sleeps_is_set_aside() {
 }
 
 /// The watcher rests also where the next poll has begun, and another has arrived behind it, before
-/// the
-/// timer for the previous one goes off.
+/// the timer for the previous one goes off.
 #[test]
 fn short_polls_behind_which_others_always_wait_are_hardly_looked_at() {
     for levels in [1, 2] {

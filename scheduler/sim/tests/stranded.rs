@@ -7,8 +7,7 @@ const MS: u64 = 1_000_000;
 const LONG: u64 = 5 * MS;
 
 /// Asserts that no coroutine waits for longer than the law allows, and that one does if parked
-/// vCPUs do
-/// not look at the others.
+/// vCPUs do not look at the others.
 fn holds_by_looks(programs: impl Into<Vec<Program>>) {
     let machine = Machine::new(2);
     let workload = Workload::of(programs);

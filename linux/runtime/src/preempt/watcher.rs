@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::preempt::{Decision, KEPT, Policy, Ran, Sight, TURN};
+use upshift_core::preempt::{Decision, KEPT, Policy, Ran, Snapshot, TURN};
 use upshift_core::{Level, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -151,7 +151,7 @@ impl<'a> Watcher<'a> {
         if next != Next::Done {
             vcpu.counts.useless.fetch_add(1, Relaxed);
             if !by_timer {
-                self.policy.has_heard(now);
+                self.policy.has_looked(now);
             }
         }
         vcpu.alarm.set_rest(now, self.policy.rests_until());
@@ -276,9 +276,12 @@ impl<'a> Watcher<'a> {
         if self.give_turn(depended_on, now) && depended_on {
             return self.stop(id, rule.queue_end(ran), may_sleep, now);
         }
-        let sight = self.sight(id, level, thread, ran, now);
+        let snapshot = self.snapshot(id, level, thread, ran, now);
         let is_asleep = || may_sleep && thread.is_asleep();
-        match self.policy.decide(&rule, &sight, by_timer, is_asleep, now) {
+        match self
+            .policy
+            .decide(&rule, &snapshot, by_timer, is_asleep, now)
+        {
             Decision::Rest => Next::Rest,
             Decision::Later { wait, listens } => {
                 if !listens {
@@ -286,7 +289,7 @@ impl<'a> Watcher<'a> {
                 } else {
                     self.listen();
                     // Something more urgent may have arrived.
-                    if self.sight(id, level, thread, ran, now).waits() > sight.waits() {
+                    if self.snapshot(id, level, thread, ran, now).waits() > snapshot.waits() {
                         return Next::Now;
                     }
                 }
@@ -299,10 +302,10 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    fn sight(&self, id: PollId, level: Level, thread: &Thread, ran: Ran, now: u64) -> Sight {
+    fn snapshot(&self, id: PollId, level: Level, thread: &Thread, ran: Ran, now: u64) -> Snapshot {
         let executor = &self.vcpu.worker().executor();
         let hidden = self.hidden(now);
-        Sight {
+        Snapshot {
             poll: id.1,
             level: level.get(),
             ran,
@@ -311,8 +314,8 @@ impl<'a> Watcher<'a> {
             waiting: executor.bitmap() | hidden,
             lingering: hidden & level.bit() == 0 && executor.only_lingers(level),
             beside_idle: self.waits_beside_an_idle_vcpu(),
-            may_hear_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
-            is_one_suspended: self.vcpu.tally.suspended.load(Acquire) != 0,
+            expects_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
+            any_suspended: self.vcpu.tally.suspended.load(Acquire) != 0,
         }
     }
 

@@ -12,10 +12,8 @@ pub const MAX_VCPUS: usize = if cfg!(loom) { 4 } else { 256 };
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// A guaranteed share of CPU time for less urgent levels. `None`: priority is strict, and a
-    /// less
-    /// urgent level may starve. With a floor, for a share *f*, a quantum *Q*, the longest poll *P*
-    /// of
-    /// any level and *f* · *P* ≤ *Q*, on each vCPU:
+    /// less urgent level may starve. With a floor, for a share *f*, a quantum *Q*, the longest poll
+    /// *P* of any level and *f* · *P* ≤ *Q*, on each vCPU:
     ///
     /// * In any window of length *w* in which the floor's levels have work, they get at least
     ///   *f* · *w* − (*Q* + *P*).

@@ -28,14 +28,13 @@ pub struct Served(pub(crate) NonNull<()>);
 /// # Safety
 /// [`Host::current`] names a vCPU of this host, and only to a thread that has its
 /// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] return memory of the layout
-/// asked for. [`Host::catch`] calls the closure, which may drop a pinned future.
-/// A host that returns true from [`Host::has_heavy_barrier`] has such a barrier.
-/// [`Host::waker_table`] is made by [`waker_table!`](crate::waker_table), for this type.
+/// asked for. [`Host::catch`] calls the closure, which may drop a pinned future. A host that
+/// returns true from [`Host::has_heavy_barrier`] has such a barrier. [`Host::waker_table`] is made
+/// by [`waker_table!`](crate::waker_table), for this type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Bytes of a page of the domain's table of coroutines, a power of two. A page holds one slot
-    /// of
-    /// 64 bytes less than fits. With 4096 the table asks the global allocator for each page. With
-    /// more it asks [`Host::map`] for 1, 2, 4, … pages, and one more.
+    /// of 64 bytes less than fits. With 4096 the table asks the global allocator for each page.
+    /// With more it asks [`Host::map`] for 1, 2, 4, … pages, and one more.
     const TABLE_PAGE: usize = 4096;
 
     /// Returns the table of the wakers of this host's coroutines, made by
@@ -50,8 +49,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     }
 
     /// Returns monotonic time in ticks of the host's choice, comparable across vCPUs. Called at
-    /// most
-    /// once per poll, so that nanoseconds of cost matter.
+    /// most once per poll, so that nanoseconds of cost matter.
     fn now(&self) -> u64;
 
     /// Returns the time to use when the clock has shown less than `before`, an earlier reading:
@@ -63,8 +61,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     }
 
     /// Returns the vCPU that the calling thread serves, if any. An interrupt handler returns
-    /// `None`:
-    /// its wakes then go through the inbox.
+    /// `None`: its wakes then go through the inbox.
     fn current(&self) -> Option<Served>;
 
     /// Ends the wait of vCPU `index`, which is parked and has work.
@@ -74,8 +71,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// Passes time in a spin loop. Locks of this crate are held for a few instructions, but a
     /// hypervisor or an oversubscribed kernel may stop the holder: after many `spins` the host
-    /// gives
-    /// the CPU away.
+    /// gives the CPU away.
     fn relax(&self, spins: u32) {
         let _ = spins;
         core::hint::spin_loop();
@@ -108,8 +104,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn leave() {}
 
     /// Tells that another thread has made a coroutine ready on vCPU `index`, which is not parked.
-    /// Called from any thread, once per
-    /// [`Vcpu::set_attended`](crate::Vcpu::set_attended), which asks for this call.
+    /// Called from any thread, once per [`Vcpu::set_attended`](crate::Vcpu::set_attended), which
+    /// asks for this call.
     fn attend(&self, index: usize) {
         let _ = index;
     }
@@ -163,9 +159,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     }
 
     /// Maps zeroed memory for pages of the table, if [`Host::TABLE_PAGE`] is above 4096; returns
-    /// null
-    /// if there is none. The memory need not be resident before it is used. Called a few times in
-    /// the life of a domain.
+    /// null if there is none. The memory need not be resident before it is used. Called a few times
+    /// in the life of a domain.
     ///
     /// # Safety
     /// The layout is not empty, and its alignment is that of a word.

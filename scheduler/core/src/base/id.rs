@@ -4,6 +4,14 @@ use core::fmt;
 
 /// Name of one coroutine of a domain, for ever: a later coroutine in the same slot has another
 /// generation, so an old id is dead and never names another coroutine.
+///
+/// ```
+/// use upshift_core::CoroutineId;
+///
+/// let id = CoroutineId::from_u64(3 << 32 | 7);
+/// assert_eq!((id.index(), id.generation()), (7, 3));
+/// assert_eq!(CoroutineId::from_u64(id.to_u64()), id);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CoroutineId {
     generation: u32,

@@ -9,8 +9,7 @@ pub enum Kind {
     #[default]
     Task = 0,
     /// The completion side of an I/O operation or a system call: scheduled like a task, accounted
-    /// as
-    /// I/O.
+    /// as I/O.
     Completion = 1,
     /// A coroutine that is never done and is ready again after every poll, like the one whose poll
     /// is "run the most urgent user process until it traps" (SharedScheduler, "switching

@@ -208,6 +208,17 @@ impl WaitHistogram {
 }
 
 /// A [`WaitHistogram`] that any thread may add to: one atomic addition.
+///
+/// ```
+/// use upshift_core::TickHistogram;
+///
+/// let waits = TickHistogram::default();
+/// waits.add(100);
+/// waits.add(1_000);
+/// let waits = waits.snapshot();
+/// assert_eq!(waits.count(), 2);
+/// assert!((80..=100).contains(&waits.quantile(0.5)));
+/// ```
 pub struct TickHistogram {
     counts: [Statistic; BUCKETS],
 }

@@ -35,8 +35,7 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// Creates a full bucket at time `now`. It is refilled by a token per `interval` (0 counts as
-    /// 1)
-    /// and holds at most `capacity`. With the interval `u64::MAX` it is never refilled.
+    /// 1) and holds at most `capacity`. With the interval `u64::MAX` it is never refilled.
     #[must_use]
     pub fn new(interval: u64, capacity: u64, now: u64) -> TokenBucket {
         TokenBucket::with_rate((1, interval), capacity, now)

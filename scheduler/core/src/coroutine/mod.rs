@@ -13,11 +13,9 @@
 //! future. Access to the fields:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues the coroutine is; `next`
-//!   is
-//!   also the link of the inbox and of the free list;
+//!   is also the link of the inbox and of the free list;
 //! * `vcpu`: the owner of the coroutine (`OWNED` in the state word), under the lock of the vCPU
-//!   that
-//!   the coroutine leaves;
+//!   that the coroutine leaves;
 //! * `level`: written under the lock of `vcpu`, read by any thread;
 //! * the future: the owner of the coroutine that has begun a poll;
 //! * the output and the waiter: by the transitions of the state word;
@@ -274,8 +272,7 @@ impl<H: Host> Slot<H> {
     }
 
     /// Makes the poll under way, if it has woken its own coroutine, keep its place in the queue
-    /// when
-    /// it yields. Called by the thread that polls.
+    /// when it yields. Called by the thread that polls.
     pub(crate) fn keep_place(&self) {
         if self.has_woken_itself() {
             self.state

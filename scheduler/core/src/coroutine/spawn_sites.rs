@@ -1,19 +1,15 @@
 //! Interned spawn sites: pairs of the source position of a spawn and the calls of its future's
-//! type,
-//! numbered in 16 bits for the control block.
+//! type, numbered in 16 bits for the control block.
 //!
 //! A pair is looked up at each spawn, in the list of a bucket of a hash table, and at each poll by
 //! its number. Both are loads: a pair is never changed or freed before its domain, and a program
-//! has
-//! one per call of `spawn` and type of a future. When two threads meet a new pair at the same time,
-//! one of them may waste a number.
+//! has one per call of `spawn` and type of a future. When two threads meet a new pair at the same
+//! time, one of them may waste a number.
 //!
 //! Bound: 65,535 pairs (65,407 in chunks) of 24 bytes: one array where memory becomes resident only
 //! when it is used, else chunks that double. They are freed with the domain. A program that makes
-//! up
-//! more positions (each is `'static`, so it leaks them) gets the number of another position with
-//! the
-//! same type, or, if there is none, no coroutine.
+//! up more positions (each is `'static`, so it leaks them) gets the number of another position with
+//! the same type, or, if there is none, no coroutine.
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -26,8 +22,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
 /// Pairs in the first chunk, a page, where memory is resident from the beginning: most programs
-/// have
-/// fewer.
+/// have fewer.
 const FIRST_CHUNK: u32 = 128;
 /// Number of chunks: enough for all numbers of 16 bits; a model has few pairs.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 9 };

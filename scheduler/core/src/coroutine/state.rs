@@ -14,18 +14,15 @@
 //! ```
 //!
 //! `OWNED` is the heart: it is set while the coroutine is bound to be polled (it is in a ready
-//! queue
-//! or an inbox, or it runs, or it is suspended). The thread that sets it must enqueue; its single
-//! holder may touch the future. Hence one poller at a time, and one queue entry at a time.
+//! queue or an inbox, or it runs, or it is suspended). The thread that sets it must enqueue; its
+//! single holder may touch the future. Hence one poller at a time, and one queue entry at a time.
 //!
 //! No wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it set and sets
-//! `NOTIFIED`
-//! in the same atomic step. `NOTIFIED` is cleared only by `begin_poll` (3), an acquire that
-//! precedes
-//! the poll, so that poll sees a wake absorbed earlier. `end_poll` clears `OWNED` (4) only in one
-//! step with seeing `NOTIFIED` clear, so a wake during the poll makes it return `Again` (5). A wake
-//! never skips its write when the bit is set already: the write orders the waker's data before the
-//! next poll.
+//! `NOTIFIED` in the same atomic step. `NOTIFIED` is cleared only by `begin_poll` (3), an acquire
+//! that precedes the poll, so that poll sees a wake absorbed earlier. `end_poll` clears `OWNED` (4)
+//! only in one step with seeing `NOTIFIED` clear, so a wake during the poll makes it return `Again`
+//! (5). A wake never skips its write when the bit is set already: the write orders the waker's data
+//! before the next poll.
 //!
 //! A poll that wakes its own coroutine needs none of this: its thread marks the control block
 //! (`Slot::wake_itself`), and looks at the mark before `end_poll`.
@@ -37,8 +34,7 @@
 //!
 //! The coroutine's own reference is released with the exit in one step (6), except in two cases in
 //! which the control block is still needed: a waiter that is a box, or an output that its handle
-//! has
-//! just left behind. A waiter that is an id is read by the exiting thread, which says so in the
+//! has just left behind. A waiter that is an id is read by the exiting thread, which says so in the
 //! block (`join.rs`); the handle, which has seen the exit, then releases both references.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -418,10 +414,8 @@ impl StateWord {
     }
 
     /// Ends the handle and, if the result is `Done`, releases its reference, which was not the
-    /// last:
-    /// the coroutine has one of its own until it has exited. After `Exited` output and reference
-    /// are
-    /// still there.
+    /// last: the coroutine has one of its own until it has exited. After `Exited` output and
+    /// reference are still there.
     pub(crate) fn drop_handle_and_release(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
             Ok(_) => HandleTransition::Done,

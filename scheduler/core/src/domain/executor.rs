@@ -20,8 +20,7 @@ use crate::sync::fence;
 use crate::vcpu::{Next, Vcpu};
 
 /// The right to serve one vCPU. It may be sent to the thread that will serve the vCPU, and is used
-/// by
-/// one thread at a time. Dropping it retires the vCPU.
+/// by one thread at a time. Dropping it retires the vCPU.
 pub struct Executor<H: Host> {
     pub(super) vcpu: NonNull<Vcpu<H>>,
     pub(super) domain: Domain<H>,

@@ -1,10 +1,8 @@
 //! A domain: vCPUs that share one table of coroutines.
 //!
 //! [`Domain`] is a handle that can be cloned and sent anywhere; an [`Executor`] is the right to
-//! serve
-//! one vCPU. When the last of both is dropped, every coroutine is cancelled and the memory is
-//! freed,
-//! except for slots that wakers and join handles still refer to; these go with their last
+//! serve one vCPU. When the last of both is dropped, every coroutine is cancelled and the memory is
+//! freed, except for slots that wakers and join handles still refer to; these go with their last
 //! reference.
 
 use alloc::boxed::Box;
@@ -145,8 +143,7 @@ impl<H: Host> Domain<H> {
     ///
     /// # Errors
     /// [`SpawnError`] for lack of memory or of a vCPU, or after [`close`](Self::close); the future
-    /// is
-    /// dropped.
+    /// is dropped.
     #[track_caller]
     pub fn spawn<F>(
         &self,
@@ -250,8 +247,7 @@ impl<H: Host> Domain<H> {
     /// Tells that the current coroutine takes a lock that lends: until it has released all such
     /// locks, it may be lent the levels of the waiters. Called before others can know that the
     /// coroutine holds the lock, and followed by [`Domain::lock_released`] if the coroutine does
-    /// not
-    /// get it. Returns the coroutine's id; `None` outside of a coroutine.
+    /// not get it. Returns the coroutine's id; `None` outside of a coroutine.
     pub fn lock_taken(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
@@ -283,9 +279,8 @@ impl<H: Host> Domain<H> {
     }
 
     /// Tells that the current coroutine waits for a holder outside of the domain, to which its
-    /// level
-    /// is lent: when the level changes while the coroutine is blocked, it is polled. Returns the
-    /// level; `None` outside of a coroutine.
+    /// level is lent: when the level changes while the coroutine is blocked, it is polled. Returns
+    /// the level; `None` outside of a coroutine.
     pub fn waits(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let waiting = self.shared.current()?;
@@ -308,8 +303,7 @@ impl<H: Host> Domain<H> {
     }
 
     /// Returns the level of the current coroutine, which is about to queue for a lock that lends:
-    /// if
-    /// it becomes more urgent later, it is polled. `None` outside of a coroutine.
+    /// if it becomes more urgent later, it is polled. `None` outside of a coroutine.
     pub fn level_to_lend(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
@@ -333,8 +327,7 @@ impl<H: Host> Domain<H> {
 
     /// Sets the most urgent level that waits for a lock of `holder`, which may be less urgent than
     /// before; `None`: no one waits. The loan of a coroutine that holds one lock follows. A
-    /// coroutine
-    /// with several locks keeps its loan until it has released the last.
+    /// coroutine with several locks keeps its loan until it has released the last.
     pub fn lend_again(&self, holder: CoroutineId, level: Option<Level>) {
         let level = level.map_or(NO_LOAN, Level::get);
         let _ = self.shared.with(holder, |coroutine| {
@@ -393,8 +386,7 @@ impl<H: Host> Domain<H> {
     }
 
     /// Returns the bitmap of the domain: bit L is set iff level L has a ready coroutine on any of
-    /// its
-    /// vCPUs.
+    /// its vCPUs.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.shared.vcpus().fold(0, |all, vcpu| all | vcpu.bitmap())

@@ -36,8 +36,7 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// The calling thread is the one that polls the coroutines pinned here, and is not in the
-    /// middle
-    /// of such a poll.
+    /// middle of such a poll.
     pub unsafe fn discard_pinned(&self) {
         while let Some(coroutine) = { self.locked().take_pinned() } {
             // SAFETY: the coroutine is out of its queue, so ours, and dropped on its own thread.

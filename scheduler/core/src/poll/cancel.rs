@@ -10,8 +10,7 @@ use crate::tables::table::id_of;
 use crate::vcpu::{release, wake};
 
 /// A handle that can cancel a coroutine and tell whether it has exited, from any thread. It keeps
-/// the
-/// control block alive.
+/// the control block alive.
 pub struct CancelHandle<H: Host> {
     slot: NonNull<Slot<H>>,
 }

@@ -1,12 +1,9 @@
 //! Join handles: awaiting a coroutine.
 //!
 //! A handle may publish one waiter, in one word of the control block: the id of the coroutine in
-//! whose
-//! poll the handle is awaited, if that coroutine is in the same domain and the waker is its own,
-//! else
-//! a boxed waker. While `WAITER` is set in the state word, the field belongs to the thread that
-//! exits
-//! the coroutine; while it is clear, to the handle.
+//! whose poll the handle is awaited, if that coroutine is in the same domain and the waker is its
+//! own, else a boxed waker. While `WAITER` is set in the state word, the field belongs to the
+//! thread that exits the coroutine; while it is clear, to the handle.
 //!
 //! An id needs no reference: if its coroutine has exited, or the slot has another tenant, there is
 //! nobody to wake. The exiting thread needs the control block only to read the id: it then clears
@@ -16,25 +13,18 @@
 //! # Lending
 //!
 //! While a coroutine is blocked on a less urgent one, it lends its level. A wait has no future of
-//! its
-//! own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and tells no one, and the
-//! poll
-//! that abandons it has polled the handle, too. So the rule is: **the last poll before a coroutine
-//! blocks lends, and any other poll of a handle takes back.** A coroutine that has polled handles
-//! of
-//! less urgent coroutines is polled once more before it blocks.
+//! its own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and tells no one, and the
+//! poll that abandons it has polled the handle, too. So the rule is: **the last poll before a
+//! coroutine blocks lends, and any other poll of a handle takes back.** A coroutine that has polled
+//! handles of less urgent coroutines is polled once more before it blocks.
 //!
 //! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.
 //! A wait that ends without a poll of the handle (`select!`, if the other branch was polled first,
-//! or
-//! the end of the waiter while the handle is elsewhere) leaves the loan in place until the handle
-//! is
-//! polled or dropped. A handle that is polled with a waker other than that of the coroutine around
-//! it
-//! (in a set of futures that polls those that were woken) lends in each poll, and until the handle
-//! is
-//! dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its waiter, whose poll
-//! decides again.
+//! or the end of the waiter while the handle is elsewhere) leaves the loan in place until the
+//! handle is polled or dropped. A handle that is polled with a waker other than that of the
+//! coroutine around it (in a set of futures that polls those that were woken) lends in each poll,
+//! and until the handle is dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes
+//! its waiter, whose poll decides again.
 //!
 //! Cost: a test of one bit for a poll that polls no less urgent handle; else one more poll when the
 //! coroutine blocks, and a change of level, O(1), for each handle.
@@ -62,6 +52,10 @@ use crate::vcpu::{Vcpu, release, wake};
 
 /// The right to the result of a coroutine, one word. Dropping it detaches the coroutine. Until then
 /// it keeps the control block alive, even after the result has been taken.
+///
+/// # Cancellation safety
+/// Awaiting `&mut handle` is cancel safe: a wait that is abandoned leaves the coroutine running and
+/// its result in place.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T, H: Host> {
     /// Its slot, tagged with [`TAKEN`] when the result has been taken.
@@ -140,8 +134,7 @@ impl<T, H: Host> JoinHandle<T, H> {
     }
 
     /// Asks the coroutine to end: its future is dropped instead of polled again. A poll that is
-    /// under
-    /// way finishes first; it is asked to yield, so that a computing poll which calls
+    /// under way finishes first; it is asked to yield, so that a computing poll which calls
     /// [`Vcpu::need_preempt`](crate::Vcpu::need_preempt) ends soon, whatever else is ready. The
     /// handle then returns [`JoinError::Cancelled`], unless the coroutine finished first.
     pub fn cancel(&self) {
@@ -168,8 +161,7 @@ impl<T, H: Host> JoinHandle<T, H> {
         }
         let mut result = MaybeUninit::<Result<T, JoinError>>::uninit();
         // SAFETY: the coroutine has exited, so the output is stored and the handle's; it has type
-        // `T`,
-        // and is taken once.
+        // `T`, and is taken once.
         let result = unsafe {
             block.take_output(block.vcpu().spawn_sites(), result.as_mut_ptr().cast());
             result.assume_init()
@@ -424,8 +416,7 @@ fn register<H: Host>(
 }
 
 /// Takes back the waiter that the handle has published, unless the coroutine has exited: a box, or
-/// an
-/// id, which needs no drop.
+/// an id, which needs no drop.
 fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>) {
     let word = &block.word;
     let by_id = word.has_waiter_by_id();
@@ -439,8 +430,7 @@ fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>)
 ///
 /// # Safety
 /// The field holds a box that is the caller's: not published, taken back, or published before an
-/// exit
-/// that the caller has made.
+/// exit that the caller has made.
 pub(crate) unsafe fn take_waiter<H: Host>(block: &Slot<H>) -> BoxedWaker {
     // SAFETY: `register` stored such a box, which is taken once.
     unsafe { Box::from_raw(block.waiter.load(Relaxed).cast()) }
@@ -450,8 +440,7 @@ pub(crate) unsafe fn take_waiter<H: Host>(block: &Slot<H>) -> BoxedWaker {
 ///
 /// # Safety
 /// The caller has just exited the coroutine, on this vCPU or for it, a waiter by id was published,
-/// and
-/// the section is critical.
+/// and the section is critical.
 pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>) {
     let id = {
         // SAFETY: the handle keeps the slot until the field is cleared.
@@ -466,8 +455,7 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
 }
 
 /// Returns the id of the coroutine that is being polled, in the form of the field, if the waker is
-/// its
-/// own. Never null: no slot has index 0.
+/// its own. Never null: no slot has index 0.
 fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
     if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;

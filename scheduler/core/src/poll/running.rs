@@ -178,8 +178,7 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
 }
 
 /// Polls a coroutine that has polled less urgent handles once more if it is about to block: it
-/// lends
-/// its level to those that this poll polls (see [`join`]).
+/// lends its level to those that this poll polls (see [`join`]).
 ///
 /// # Safety
 /// As [`poll_future`].

@@ -2,8 +2,7 @@
 //!
 //! It is an ordinary [`core::task::Waker`]; any future of the ecosystem may hold it, on any thread,
 //! for any time, also when the domain is gone. Clone and drop are one atomic step, a wake is one
-//! plus
-//! an enqueue.
+//! plus an enqueue.
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -25,12 +24,10 @@ pub const fn new_table<H: Host>() -> RawWakerVTable {
 }
 
 /// Expands to the body of [`Host::waker_table`]: the table of the wakers of this host's coroutines,
-/// a
-/// static.
+/// a static.
 ///
 /// Wakers are recognized by its address. A constant of a generic function would have another
-/// address
-/// in each crate that uses the function.
+/// address in each crate that uses the function.
 #[macro_export]
 macro_rules! waker_table {
     ($host:ty) => {{

@@ -2,29 +2,23 @@
 //! are nanoseconds.
 //!
 //! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). The remaining
-//! time
-//! of the poll is not known. That is the ski-rental problem: to rent (the poll runs on) until the
-//! rent
-//! has reached the price and then to buy (the poll is suspended) costs at most twice as much as a
-//! decision that knows the future.
+//! time of the poll is not known. That is the ski-rental problem: to rent (the poll runs on) until
+//! the rent has reached the price and then to buy (the poll is suspended) costs at most twice as
+//! much as a decision that knows the future.
 //!
 //! 1. A poll may be suspended for **more urgent** work once it has used *C* of CPU time. It returns
-//!    to
-//!    the head of its level until it has used its quantum, then to the tail.
+//!    to the head of its level until it has used its quantum, then to the tail.
 //! 2. A poll may be suspended for an **equal** once it has used its **quantum**, at least 4 *C*. It
 //!    returns to the tail, and from then on makes room for fresh equals as in 1. Polls of a level
-//!    that
-//!    have used their quantum do not interrupt each other: they take turns.
+//!    that have used their quantum do not interrupt each other: they take turns.
 //! 3. **One budget**: suspensions, turns and vain looks are charged to one [`TokenBucket`] that is
 //!    refilled by a tenth of the time. Equals use it only while it is at least half full. While it
 //!    does not hold *C*, polls run on. After a vain look (the poll that it was meant for has ended)
 //!    the watcher ignores arrivals for 20 ms ([`SELDOM`]), or until a poll is suspended; it still
 //!    looks at a poll that lasts for 2 to 4 ms.
 //! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while other work may
-//!    depend
-//!    on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that sleeps
-//!    while
-//!    others wait behind it is set aside.
+//!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that
+//!    sleeps while others wait behind it is set aside.
 //!
 //! `docs/preemption-proofs.md` states the bounds as theorems. The simulator holds this code against
 //! them, and the runtime's watcher runs it.
@@ -35,14 +29,13 @@ mod policy;
 mod rule;
 
 pub use crate::base::events::Waits;
-pub use policy::{Decision, Looks, Policy, Sight};
+pub use policy::{Decision, Looks, Policy, Snapshot};
 pub use rule::{Ran, Rule};
 
 /// Reciprocal of the share of a vCPU's time that preemption takes at most.
 pub const SHARE: u64 = 10;
 /// Longest time in nanoseconds that a suspended poll is kept off the CPU while other work may
-/// depend
-/// on it, per suspended poll.
+/// depend on it, per suspended poll.
 pub const KEPT: u64 = 2_000_000;
 /// Length of a suspended poll's turn in nanoseconds.
 pub const TURN: u64 = KEPT / SHARE;
@@ -50,8 +43,7 @@ pub const TURN: u64 = KEPT / SHARE;
 /// watcher's rest after a vain look.
 pub const SELDOM: u64 = SHARE * KEPT;
 /// Capacity of the budget in nanoseconds: a burst of suspensions takes no longer than a suspended
-/// poll
-/// may be kept off the CPU.
+/// poll may be kept off the CPU.
 pub const BURST: u64 = KEPT;
 /// Part of the budget in nanoseconds that suspensions for equals leave to more urgent work.
 pub const RESERVE: u64 = BURST / 2;

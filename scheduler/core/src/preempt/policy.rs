@@ -16,7 +16,7 @@ pub struct Looks {
 
 /// The poll under way and the work that waits, at the time of a look.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight {
+pub struct Snapshot {
     /// Number of the poll, different from that of any other poll of its vCPU.
     pub poll: u64,
     /// Level of the poll.
@@ -35,12 +35,12 @@ pub struct Sight {
     /// True if work of any level has arrived there that an idle vCPU could run.
     pub beside_idle: bool,
     /// True while an operation is in flight that is more urgent than the poll.
-    pub may_hear_urgent: bool,
+    pub expects_urgent: bool,
     /// True while a poll is suspended, which shows that polls are long here.
-    pub is_one_suspended: bool,
+    pub any_suspended: bool,
 }
 
-impl Sight {
+impl Snapshot {
     /// Returns the most urgent kind of work that may interrupt the poll. Polls that have used their
     /// quantum may not: they take turns with it ([`Policy::turn_is_due`]).
     #[must_use]
@@ -102,19 +102,19 @@ impl Policy {
     pub fn decide(
         &mut self,
         rule: &Rule,
-        sight: &Sight,
+        snapshot: &Snapshot,
         by_timer: bool,
         is_asleep: impl FnOnce() -> bool,
         now: u64,
     ) -> Decision {
-        let ran = sight.ran;
-        if sight.waiting == 0 {
+        let ran = snapshot.ran;
+        if snapshot.waiting == 0 {
             self.awaited = None;
             return Decision::Rest;
         }
-        let here = sight.waits();
+        let here = snapshot.waits();
         let waits = match here {
-            Waits::Nothing if sight.beside_idle => Waits::Equal,
+            Waits::Nothing if snapshot.beside_idle => Waits::Equal,
             _ => here,
         };
         let price = match waits {
@@ -122,7 +122,7 @@ impl Policy {
             Waits::Equal | Waits::Nothing => rule.cost.saturating_add(RESERVE),
         };
         let left = rule.left(waits, ran).map(|left| {
-            let turn = sight.turn.saturating_sub(ran.stretch);
+            let turn = snapshot.turn.saturating_sub(ran.stretch);
             left.max(turn).max(self.budget.wait(price, now))
         });
         if left == Some(0) {
@@ -139,17 +139,16 @@ impl Policy {
             return Decision::SetAside;
         }
         // An earlier look would take the CPU time that it waits for. The more time the poll has
-        // lost to
-        // others, the longer it takes to use the rest.
+        // lost to others, the longer it takes to use the rest.
         let lost = ran.lasted.saturating_sub(ran.in_all);
         let least = (lost / 4).min(TURN).max(self.looks.timer);
         let left = left.unwrap_or(KEPT).clamp(least, KEPT);
-        let is_young = !sight.was_suspended && ran.in_all < rule.quantum;
+        let is_young = !snapshot.was_suspended && ran.in_all < rule.quantum;
         // The poll for which the timer is set has ended before the timer goes off.
         let is_over = self
             .awaited
-            .is_some_and(|(poll, until)| poll != sight.poll && now < until);
-        if is_young && is_over && self.rests_until == 0 && !sight.is_one_suspended {
+            .is_some_and(|(poll, until)| poll != snapshot.poll && now < until);
+        if is_young && is_over && self.rests_until == 0 && !snapshot.any_suspended {
             return self.rest(now);
         }
         if waits == Waits::Nothing {
@@ -165,7 +164,7 @@ impl Policy {
                 listens: false,
             };
         }
-        if by_timer && is_young && self.is_in_vain(sight.poll) {
+        if by_timer && is_young && self.is_in_vain(snapshot.poll) {
             return self.rest(now);
         }
         let wait = if may_sleep {
@@ -173,13 +172,13 @@ impl Policy {
         } else {
             left.min((rule.cost - ran.lasted).max(self.looks.timer))
         };
-        self.awaited = Some((sight.poll, now + wait));
+        self.awaited = Some((snapshot.poll, now + wait));
         self.rests_until = 0;
         Decision::Later {
             wait,
             // After a look because of an arrival that was not more urgent, the next look is early
             // enough.
-            listens: by_timer && waits == Waits::Equal && sight.may_hear_urgent,
+            listens: by_timer && waits == Waits::Equal && snapshot.expects_urgent,
         }
     }
 
@@ -208,7 +207,7 @@ impl Policy {
     }
 
     /// Charges a look because of an arrival that has suspended no poll.
-    pub fn has_heard(&mut self, now: u64) {
+    pub fn has_looked(&mut self, now: u64) {
         self.budget.spend(self.looks.event, now);
     }
 
@@ -220,8 +219,7 @@ impl Policy {
     }
 
     /// Returns true if other work on the vCPU may depend on a suspended poll while this one is
-    /// under
-    /// way.
+    /// under way.
     #[must_use]
     pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
         blocked || ran.stretch >= KEPT
@@ -236,8 +234,7 @@ impl Policy {
     }
 
     /// Returns the time until the next turn is due if other work depends on it: the watcher looks
-    /// by
-    /// then while a poll is suspended.
+    /// by then while a poll is suspended.
     #[must_use]
     pub fn next_turn_in(&self, now: u64) -> u64 {
         let due = self.turned_at.saturating_add(KEPT).saturating_sub(now);
@@ -265,8 +262,8 @@ mod tests {
         timer: 15_000,
     };
 
-    fn sight(stretch: u64, waiting: u64) -> Sight {
-        Sight {
+    fn snapshot(stretch: u64, waiting: u64) -> Snapshot {
+        Snapshot {
             poll: 1,
             level: 20,
             ran: Ran {
@@ -279,13 +276,13 @@ mod tests {
             waiting,
             lingering: false,
             beside_idle: false,
-            may_hear_urgent: true,
-            is_one_suspended: false,
+            expects_urgent: true,
+            any_suspended: false,
         }
     }
 
-    fn decide(policy: &mut Policy, sight: &Sight, by_timer: bool) -> Decision {
-        policy.decide(&RULE, sight, by_timer, || false, 0)
+    fn decide(policy: &mut Policy, snapshot: &Snapshot, by_timer: bool) -> Decision {
+        policy.decide(&RULE, snapshot, by_timer, || false, 0)
     }
 
     fn later(wait: u64, listens: bool) -> Decision {
@@ -299,11 +296,11 @@ mod tests {
     #[test]
     fn a_poll_makes_room_for_the_more_urgent_and_goes_first_until_it_has_had_its_quantum() {
         let mut policy = Policy::new(LOOKS, 0);
-        let early = decide(&mut policy, &sight(5_000, URGENT), false);
+        let early = decide(&mut policy, &snapshot(5_000, URGENT), false);
         assert_eq!(early, later(15_000, false));
-        let first = decide(&mut policy, &sight(20_000, URGENT), true);
+        let first = decide(&mut policy, &snapshot(20_000, URGENT), true);
         assert_eq!(first, Decision::Suspend(QueueEnd::Head));
-        let last = decide(&mut policy, &sight(100_000, URGENT), true);
+        let last = decide(&mut policy, &snapshot(100_000, URGENT), true);
         assert_eq!(last, Decision::Suspend(QueueEnd::Tail));
     }
 
@@ -311,18 +308,18 @@ mod tests {
     fn an_equal_waits_for_the_quantum_and_then_goes_first() {
         let mut policy = Policy::new(LOOKS, 0);
         // The first look finds out whether the poll sleeps.
-        let begins = decide(&mut policy, &sight(5_000, EQUAL), false);
+        let begins = decide(&mut policy, &snapshot(5_000, EQUAL), false);
         assert_eq!(begins, later(15_000, false));
-        let early = decide(&mut policy, &sight(20_000, EQUAL), true);
+        let early = decide(&mut policy, &snapshot(20_000, EQUAL), true);
         assert_eq!(early, later(80_000, true));
-        let then = decide(&mut policy, &sight(100_000, EQUAL), true);
+        let then = decide(&mut policy, &snapshot(100_000, EQUAL), true);
         assert_eq!(then, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
     fn polls_that_have_had_their_quantum_do_not_interrupt_each_other() {
         let mut policy = Policy::new(LOOKS, 0);
-        let mut long = sight(RULE.quantum, EQUAL);
+        let mut long = snapshot(RULE.quantum, EQUAL);
         long.lingering = true;
         assert_eq!(decide(&mut policy, &long, true), later(KEPT, true));
         // More urgent work does, though the poll is one of them.
@@ -335,7 +332,7 @@ mod tests {
     fn a_poll_that_was_suspended_before_makes_room_at_once() {
         let mut policy = Policy::new(LOOKS, 0);
         for waiting in [URGENT, EQUAL] {
-            let mut resumed = sight(0, waiting);
+            let mut resumed = snapshot(0, waiting);
             resumed.ran.in_all = RULE.quantum;
             let decision = decide(&mut policy, &resumed, false);
             assert_eq!(decision, Decision::Suspend(QueueEnd::Tail));
@@ -345,12 +342,12 @@ mod tests {
     #[test]
     fn less_urgent_work_interrupts_only_where_another_vcpu_idles() {
         let mut policy = Policy::new(LOOKS, 0);
-        let mut less = sight(200_000, LESS);
+        let mut less = snapshot(200_000, LESS);
         assert_eq!(decide(&mut policy, &less, false), later(KEPT, true));
         less.beside_idle = true;
         let fetched = decide(&mut policy, &less, false);
         assert_eq!(fetched, Decision::Suspend(QueueEnd::Head));
-        let rest = decide(&mut policy, &sight(200_000, 0), false);
+        let rest = decide(&mut policy, &snapshot(200_000, 0), false);
         assert_eq!(rest, Decision::Rest);
     }
 
@@ -358,7 +355,7 @@ mod tests {
     fn a_poll_that_sleeps_is_set_aside_for_anything() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut asleep =
-            |ran, waiting| policy.decide(&RULE, &sight(ran, waiting), true, || true, 0);
+            |ran, waiting| policy.decide(&RULE, &snapshot(ran, waiting), true, || true, 0);
         assert_eq!(asleep(RULE.cost, LESS), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, EQUAL), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, 0), Decision::Rest);
@@ -369,7 +366,7 @@ mod tests {
     #[test]
     fn a_turn_is_not_cut_short() {
         let mut policy = Policy::new(LOOKS, 0);
-        let mut turn = sight(50_000, 1);
+        let mut turn = snapshot(50_000, 1);
         turn.turn = TURN;
         turn.was_suspended = true;
         assert_eq!(decide(&mut policy, &turn, true), later(150_000, false));
@@ -393,15 +390,15 @@ mod tests {
     fn after_a_vain_look_the_watcher_rests() {
         let mut policy = Policy::new(LOOKS, 0);
         assert_eq!(
-            decide(&mut policy, &sight(5_000, EQUAL), false),
+            decide(&mut policy, &snapshot(5_000, EQUAL), false),
             later(15_000, false)
         );
-        let mut other = sight(5_000, EQUAL);
+        let mut other = snapshot(5_000, EQUAL);
         other.poll = 2;
         assert_eq!(decide(&mut policy, &other, true), later(2 * KEPT, false));
         assert_eq!(policy.rests_until(), SELDOM);
         assert_eq!(decide(&mut policy, &other, true), later(2 * KEPT, false));
-        let mut long = sight(RULE.quantum, EQUAL);
+        let mut long = snapshot(RULE.quantum, EQUAL);
         long.poll = 3;
         assert_eq!(
             decide(&mut policy, &long, true),
@@ -412,21 +409,21 @@ mod tests {
     #[test]
     fn equals_leave_half_of_the_budget() {
         let mut policy = Policy::new(LOOKS, 0);
-        let equal = sight(100_000, EQUAL);
+        let equal = snapshot(100_000, EQUAL);
         let mut suspended = 0;
         while let Decision::Suspend(_) = decide(&mut policy, &equal, true) {
             policy.has_suspended(&RULE, 0);
             suspended += 1;
         }
         assert_eq!(suspended, RESERVE / RULE.cost);
-        let urgent = decide(&mut policy, &sight(100_000, URGENT), true);
+        let urgent = decide(&mut policy, &snapshot(100_000, URGENT), true);
         assert!(matches!(urgent, Decision::Suspend(_)));
     }
 
     #[test]
     fn an_empty_budget_delays_a_suspension_by_at_most_its_price_times_the_share() {
         let mut policy = Policy::new(LOOKS, 0);
-        let urgent = sight(100_000, URGENT);
+        let urgent = snapshot(100_000, URGENT);
         for _ in 0..BURST / RULE.cost {
             let decision = decide(&mut policy, &urgent, true);
             assert!(matches!(decision, Decision::Suspend(_)));

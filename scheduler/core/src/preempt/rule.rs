@@ -16,6 +16,16 @@ pub struct Ran {
 }
 
 /// Parameters of the decision.
+///
+/// ```
+/// use upshift_core::preempt::{Ran, Rule, Waits};
+///
+/// let rule = Rule::new(20_000, 100_000);
+/// let ran = Ran { in_all: 5_000, stretch: 5_000, lasted: 5_000 };
+/// assert_eq!(rule.left(Waits::Urgent, ran), Some(15_000));
+/// assert_eq!(rule.left(Waits::Equal, ran), Some(95_000));
+/// assert_eq!(rule.left(Waits::Nothing, ran), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// CPU time of suspending a poll and resuming it: *C*.
@@ -28,8 +38,7 @@ pub struct Rule {
 
 impl Rule {
     /// Creates the rule. The quantum is at least 4 *C*: one suspension each for the poll and for
-    /// its
-    /// equal, and the looks that lead to them, which cost about as much.
+    /// its equal, and the looks that lead to them, which cost about as much.
     #[must_use]
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {

@@ -1,9 +1,8 @@
 //! The ready queues of one vCPU: 64 levels, a bitmap, O(1) everything.
 //!
 //! Each level has four doubly linked lists: of coroutines that may move to another vCPU, of those
-//! that
-//! are pinned, and two of suspended coroutines, which may not move either: those that resume first,
-//! and the others. One bit is set iff any of the lists has an element.
+//! that are pinned, and two of suspended coroutines, which may not move either: those that resume
+//! first, and the others. One bit is set iff any of the lists has an element.
 //!
 //! Those that resume first are a stack, and come before all others. The rest is served as one FIFO:
 //! every element carries the strictly increasing stamp of its enqueueing, and suspended coroutines
@@ -12,8 +11,7 @@
 //! touch a constant number of words.
 //!
 //! All accesses are under the lock of the vCPU that owns the queues, except for [`Lengths`], which
-//! any
-//! thread may read.
+//! any thread may read.
 
 use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
@@ -83,8 +81,7 @@ fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
 impl<H: Host> Lists<H> {
     /// Returns the next coroutine, given the next one of the others, `fresh`, and whether it is a
     /// suspended one whose patience is over; see [`ReadyQueues::pop`]. `may_turn`: the last turn of
-    /// a
-    /// suspended coroutine is long enough ago.
+    /// a suspended coroutine is long enough ago.
     #[cold]
     fn with_suspended(
         &self,
@@ -262,8 +259,7 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Puts a coroutine that is not suspended before all others of its level that are not: its
-    /// stamp
-    /// is just before that of the oldest.
+    /// stamp is just before that of the oldest.
     ///
     /// # Safety
     /// As [`ReadyQueues::push`].
@@ -362,10 +358,9 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Takes the coroutine that resumes first in a level, else the oldest, or with `newest` the
-    /// other
-    /// end. Suspended coroutines count as `patience` ticks younger than they are, and one of them
-    /// per
-    /// `patience` goes before fresh ones, so that any number of them leaves the others their turns.
+    /// other end. Suspended coroutines count as `patience` ticks younger than they are, and one of
+    /// them per `patience` goes before fresh ones, so that any number of them leaves the others
+    /// their turns.
     pub(crate) fn pop(
         &mut self,
         level: Level,

@@ -1,14 +1,11 @@
 //! The cache of free slots that a vCPU keeps for its next spawns.
 //!
 //! The free list of the [`Table`] is one word that all vCPUs write: when two of them spawn busily,
-//! each
-//! spawn and each exit waits for a cache line that the other wrote last. So a vCPU keeps slots that
-//! are given back on it, up to [`CAPACITY`], and spawns from there, last in, first out: the slot
-//! that
-//! it takes is one whose line is still in its cache. An empty slot cache takes half of its capacity
-//! from the table in one step, and a full one gives half back in one: the table's word is written
-//! once
-//! per half, even if all spawns are on one vCPU and all exits on another.
+//! each spawn and each exit waits for a cache line that the other wrote last. So a vCPU keeps slots
+//! that are given back on it, up to [`CAPACITY`], and spawns from there, last in, first out: the
+//! slot that it takes is one whose line is still in its cache. An empty slot cache takes half of
+//! its capacity from the table in one step, and a full one gives half back in one: the table's word
+//! is written once per half, even if all spawns are on one vCPU and all exits on another.
 //!
 //! Bound: the table may be out of slots while each vCPU keeps [`CAPACITY`].
 

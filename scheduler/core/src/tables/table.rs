@@ -1,29 +1,22 @@
 //! The table of a domain's coroutines: slots that never move.
 //!
 //! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that
-//! are
-//! allocated as needed and freed with the domain, so any thread may look at a slot at any time,
-//! after any fate of its tenant: the state word tells. The first slot of each page holds the
-//! page's
+//! are allocated as needed and freed with the domain, so any thread may look at a slot at any time,
+//! after any fate of its tenant: the state word tells. The first slot of each page holds the page's
 //! number, so that the way back from a slot to its index is two loads.
 //!
 //! Pages are in chunks of 1, 2, 4, …. Where memory becomes resident only when it is used, a chunk
-//! is
-//! one allocation. Elsewhere a chunk is a list of the addresses of its pages, and each page is an
-//! allocation of its own: the table has only pages that it uses.
+//! is one allocation. Elsewhere a chunk is a list of the addresses of its pages, and each page is
+//! an allocation of its own: the table has only pages that it uses.
 //!
 //! To take or give back slots, one or several, is one compare-exchange on a tagged free list (the
-//! tag
-//! makes a stale head fail); there is no lock. vCPUs cache some free slots: see `slot_cache`. A
-//! table
-//! has at most 2³² slots, or 2²⁴ pages.
+//! tag makes a stale head fail); there is no lock. vCPUs cache some free slots: see `slot_cache`. A
+//! table has at most 2³² slots, or 2²⁴ pages.
 //!
 //! Bound: the table has as many slots as there were coroutines at once, rounded up to a page, and
-//! those
-//! in the caches of vCPUs. A slot that has had 2³² tenants is out of generations and is not used
-//! again:
-//! an id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and has room for
-//! 2⁶⁴.
+//! those in the caches of vCPUs. A slot that has had 2³² tenants is out of generations and is not
+//! used again: an id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and
+//! has room for 2⁶⁴.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
@@ -108,8 +101,7 @@ impl<H: Host> Table<H> {
             let base = self.chunks.get(chunk)?.load(Ordering::Acquire);
             let offset = within * Self::PER_PAGE as usize + slot as usize;
             // SAFETY: the slot is within the chunk, which lives as long as the table; all-zero
-            // memory
-            // is a valid slot.
+            // memory is a valid slot.
             return NonNull::new(base).map(|base| unsafe { base.add(offset) });
         }
         // SAFETY: the slot is within the page, which lives as long as the table.
@@ -127,8 +119,7 @@ impl<H: Host> Table<H> {
             return Some(unsafe { base.add(slots) });
         }
         // SAFETY: the chunk is a list of this many pages, which lives as long as the table;
-        // all-zero
-        // memory is a list of null pointers.
+        // all-zero memory is a list of null pointers.
         let page = unsafe { base.cast::<Page<H>>().add(within).as_ref() };
         NonNull::new(page.load(Ordering::Acquire))
     }
@@ -141,8 +132,7 @@ impl<H: Host> Table<H> {
             .map_addr(|address| address & !(Self::PAGE - 1));
         let within = (slot.addr().get() % Self::PAGE) / size_of::<Slot<H>>();
         // SAFETY: chunks are page-aligned, and the first slot of a page is its header, written
-        // before
-        // any other slot of the page was handed out.
+        // before any other slot of the page was handed out.
         let number = unsafe { (*page).next_free() };
         number * Self::PER_PAGE + within as u32
     }
@@ -157,15 +147,13 @@ impl<H: Host> Table<H> {
     }
 
     /// Takes slots from the free list until `to` is full or the list is empty. Returns their
-    /// number;
-    /// the first is from the head.
+    /// number; the first is from the head.
     pub(crate) fn take_some(&self, to: &mut [Option<NonNull<Slot<H>>>]) -> usize {
         let mut head = self.free.load(Ordering::Acquire);
         while head as u32 != 0 {
             let (mut next, mut taken) = (head as u32, 0);
             // Slots that others take meanwhile are no longer linked: `next` is then meaningless,
-            // and
-            // the exchange fails.
+            // and the exchange fails.
             while taken < to.len()
                 && next != 0
                 && let Some(place) = self.slot_ptr(next)
@@ -224,8 +212,7 @@ impl<H: Host> Table<H> {
     }
 
     /// Returns the layout of a chunk. Where memory is lazy, no allocator aligns to pages, so there
-    /// is
-    /// room to align in.
+    /// is room to align in.
     fn layout(chunk: usize) -> Option<Layout> {
         let pages = 1usize.checked_shl(chunk as u32)?;
         if !Self::WHOLE {
@@ -307,8 +294,7 @@ impl<H: Host> Table<H> {
     }
 
     /// Puts retired slots into the free list, the last of them at its head. All elements are
-    /// `Some`,
-    /// and there is at least one.
+    /// `Some`, and there is at least one.
     pub(crate) fn give_some(&self, slots: &[Option<NonNull<Slot<H>>>]) {
         let mut slots = slots.iter().flatten();
         let Some(&last) = slots.next() else {
@@ -357,8 +343,7 @@ impl<H: Host> Table<H> {
 }
 
 /// Allocates zeroed memory and stores it at `place`, unless another thread has stored there
-/// meanwhile.
-/// Returns the pointer at `place`; null if there is no memory.
+/// meanwhile. Returns the pointer at `place`; null if there is no memory.
 fn put<H: Host, T>(
     place: &AtomicPtr<T>,
     layout: Layout,
@@ -396,8 +381,7 @@ impl<H: Host> Drop for Table<H> {
             };
             if Self::WHOLE {
                 // SAFETY: `grow` allocated the chunk with this layout; the address of its memory is
-                // in
-                // the first page's header.
+                // in the first page's header.
                 unsafe {
                     let memory = (*base).waiter.load(Ordering::Relaxed);
                     take_back::<H>(memory.cast(), layout);

@@ -12,10 +12,8 @@ use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
     /// Returns true if the inbox may hold a coroutine that is more urgent than the running poll.
-    /// The
-    /// comparison is made here and not by the waker, because only the polling thread knows its
-    /// level
-    /// exactly.
+    /// The comparison is made here and not by the waker, because only the polling thread knows its
+    /// level exactly.
     #[cold]
     pub(super) fn has_urgent_arrivals(&self) -> bool {
         let arriving = self.mail.arriving.load(Acquire);
@@ -25,9 +23,8 @@ impl<H: Host> Vcpu<H> {
     /// Announces that a coroutine of these levels is in the inbox.
     ///
     /// Called after the push. A bit that is set already may be skipped: it is cleared before a
-    /// take,
-    /// which finds all earlier pushes. If the take were over already, the push would have read from
-    /// the take, which follows the clearing.
+    /// take, which finds all earlier pushes. If the take were over already, the push would have
+    /// read from the take, which follows the clearing.
     pub(super) fn announce_arrival(&self, levels: u64) {
         if self.mail.arriving.load(Relaxed) & levels == 0 {
             self.mail.arriving.fetch_or(levels, SeqCst);

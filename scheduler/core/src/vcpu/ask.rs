@@ -10,8 +10,7 @@ use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
     /// Returns true if a more urgent coroutine is ready here than the one that runs. One load,
-    /// three
-    /// if the inbox is not empty; no system call, no atomic step.
+    /// three if the inbox is not empty; no system call, no atomic step.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {

@@ -1,6 +1,5 @@
 //! Moves of coroutines between vCPUs: stolen by a vCPU with less urgent work or none, or passed on
-//! by
-//! a retired one.
+//! by a retired one.
 
 use super::{Locked, STEAL_MAX, Vcpu};
 use crate::base::events::Step;
@@ -42,8 +41,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Steals from `victim` the oldest coroutine of its most urgent wanted level, and with `idle`
-    /// up
-    /// to half of that level. Returns false if nothing was left of it.
+    /// up to half of that level. Returns false if nothing was left of it.
     pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) -> bool {
         let mut batch = [None; STEAL_MAX];
         let mut theirs = victim.locked();
@@ -95,8 +93,7 @@ impl<H: Host> Vcpu<H> {
     /// and its bitmap would stay wrong.
     ///
     /// Either the vCPU saw the published queues after it had set its flag, or the flag is seen
-    /// here,
-    /// after they were published.
+    /// here, after they were published.
     pub(crate) fn look_again(&self) {
         fence(SeqCst);
         if self.is_parked() && self.bitmap() != 0 {

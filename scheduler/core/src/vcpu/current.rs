@@ -22,8 +22,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Returns the tick at which the turn of the current coroutine would have begun if it had run
     /// without a break: the beginning of its poll minus the time that it has used since it last
-    /// went
-    /// to the tail of its level ([`Vcpu::keep_place`]).
+    /// went to the tail of its level ([`Vcpu::keep_place`]).
     #[inline]
     #[must_use]
     pub fn turn_began(&self) -> u64 {
@@ -69,9 +68,8 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the id of the coroutine that is being polled here (`get_cid` of the papers). Two
-    /// loads
-    /// and the way from a slot to its index. Exact on the thread that serves this vCPU; elsewhere
-    /// the poll may be over on return.
+    /// loads and the way from a slot to its index. Exact on the thread that serves this vCPU;
+    /// elsewhere the poll may be over on return.
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let slot = NonNull::new(self.current.load(Acquire))?;
@@ -93,8 +91,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the control block of the coroutine that is being polled here. Only for the thread
-    /// that
-    /// polls it, or while that thread is stopped.
+    /// that polls it, or while that thread is stopped.
     pub(crate) fn current(&self) -> Option<NonNull<Slot<H>>> {
         NonNull::new(self.current.load(Relaxed))
     }

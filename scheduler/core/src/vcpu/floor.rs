@@ -1,23 +1,19 @@
 //! The floor of a vCPU: a guaranteed share of its time for less urgent levels.
 //!
 //! A [`TokenBucket`] of time is refilled by the share and holds two quanta at most. While it holds
-//! one,
-//! the next turn goes to the most urgent ready level of the floor. A poll of the floor that begins
-//! while the bucket is not empty is charged with its time, from its pick to the next; other polls
-//! of
-//! the floor run in time that no more urgent level wanted.
+//! one, the next turn goes to the most urgent ready level of the floor. A poll of the floor that
+//! begins while the bucket is not empty is charged with its time, from its pick to the next; other
+//! polls of the floor run in time that no more urgent level wanted.
 //!
 //! [`Config::floor`](crate::Config::floor) has the two bounds that follow, and `upshift-sim` checks
 //! them. The budget is under the lock of the vCPU. Cost: O(1), a division or two per pick; in a
-//! domain
-//! without a floor, one test per poll that reads the clock.
+//! domain without a floor, one test per poll that reads the clock.
 
 use crate::base::config::Floor;
 use crate::base::token_bucket::TokenBucket;
 
 /// Largest charge for a poll, in quanta: a process that was stopped in the middle of a poll does
-/// not
-/// owe that time for hours.
+/// not owe that time for hours.
 const MAX_CHARGE: u64 = 100;
 
 /// The time budget of a vCPU's floor.
@@ -83,8 +79,7 @@ mod tests {
     }
 
     /// Runs polls of 10 ticks, with both levels always ready, up to a tick; returns the number of
-    /// polls
-    /// of the floor.
+    /// polls of the floor.
     fn polls(budget: &mut FloorBudget, until: u64) -> u64 {
         let mut of_floor = 0;
         for now in (0..until).step_by(10) {

@@ -27,8 +27,8 @@ impl<H: Host> Slot<H> {
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Relaxed);
     }
 
-    /// Moves the coroutine, which the caller owns and which is in no queue.
-    /// Moves the coroutine, which the caller owns and which is in no queue.
+    /// Moves the coroutine, which the caller owns and which is in no queue. Moves the coroutine,
+    /// which the caller owns and which is in no queue.
     pub(crate) fn moves_to(&self, vcpu: &Vcpu<H>) {
         // Release, for `settle`: under the lock of the new vCPU it must not see the coroutine still
         // queued on the old one.

@@ -56,8 +56,8 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if all work of a level here is polls that were suspended at its
-    /// [tail](crate::QueueEnd::Tail) and have had their turn. Three loads, from any thread; concurrent
-    /// changes may be seen or not.
+    /// [tail](crate::QueueEnd::Tail) and have had their turn. Three loads, from any thread;
+    /// concurrent changes may be seen or not.
     #[inline]
     #[must_use]
     pub fn only_lingers(&self, level: Level) -> bool {
@@ -65,8 +65,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the number of coroutines suspended here: interrupted in the middle of a poll, and
-    /// not
-    /// yet resumed. One load, from any thread.
+    /// not yet resumed. One load, from any thread.
     #[must_use]
     pub fn suspended(&self) -> usize {
         self.lengths.suspended()

@@ -132,8 +132,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Takes the inbox even if it looks empty: a flag was cleared that pushers skip when they see
-    /// it
-    /// set.
+    /// it set.
     #[inline(never)]
     pub(super) fn take_inbox(&mut self) {
         let vcpu = self.vcpu;
@@ -207,8 +206,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Enqueues a coroutine that has yielded, at its place in its level or at the tail, and leaves
-    /// it
-    /// to the caller to publish.
+    /// it to the caller to publish.
     ///
     /// # Safety
     /// As [`Locked::enqueue`]; the coroutine was polled here last.
@@ -297,8 +295,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Takes the next coroutine out of the queues and accounts for it. For a suspended coroutine,
-    /// the
-    /// second value tells whether it goes before fresh ones of its level.
+    /// the second value tells whether it goes before fresh ones of its level.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
@@ -427,8 +424,7 @@ impl<'a, H: Host> Locked<'a, H> {
             return true;
         } else if block.word.is_owned() {
             // In the inbox, or on its way there, where it stays: the thread that drains the inbox
-            // holds
-            // this lock and reads the level then; but the new level shows from now on.
+            // holds this lock and reads the level then; but the new level shows from now on.
             vcpu.announce_arrival(new.bit());
         } else {
             return true;

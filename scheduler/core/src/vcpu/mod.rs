@@ -1,22 +1,18 @@
 //! A vCPU: the right to run on one CPU, and the loop body that uses it.
 //!
 //! One thread (or hart) at a time *serves* a vCPU: it calls [`Vcpu::pick`], polls the coroutine
-//! that
-//! it gets, and passes a coroutine that has yielded to the next `pick`. So a turn takes the lock
-//! once.
-//! Other threads reach a vCPU by its inbox (wakes), by its lock (`reprio`, thieves), and by loads
-//! of
-//! its published words.
+//! that it gets, and passes a coroutine that has yielded to the next `pick`. So a turn takes the
+//! lock once. Other threads reach a vCPU by its inbox (wakes), by its lock (`reprio`, thieves), and
+//! by loads of its published words.
 //!
 //! Order: `pick` returns the oldest coroutine of the most urgent level that has one, here or, if
-//! more
-//! urgent and free to move, on another vCPU of the domain.
+//! more urgent and free to move, on another vCPU of the domain.
 //!
 //! Cost of a turn: no atomic step, or one exchange where other threads have recently taken the lock
 //! (see `lock`); a clock reading (or a quarter of one, see
 //! [`Config::coarse_below`](crate::Config::coarse_below)); a constant number of plain loads and
-//! stores;
-//! and with more than one vCPU one load per other vCPU. No allocation, no upcall but [`Host::now`].
+//! stores; and with more than one vCPU one load per other vCPU. No allocation, no upcall but
+//! [`Host::now`].
 //!
 //! # Writers and readers
 //!
@@ -200,9 +196,9 @@ pub struct Vcpu<H: Host> {
 }
 
 // SAFETY: `guarded` is accessed only under `lock`; coroutines behind the pointers are owned
-// according
-// to their state words; the slot cache is used by the thread that serves the vCPU; futures that are
-// not `Send` are only in pinned coroutines, whose vCPU is served by their own thread.
+// according to their state words; the slot cache is used by the thread that serves the vCPU;
+// futures that are not `Send` are only in pinned coroutines, whose vCPU is served by their own
+// thread.
 unsafe impl<H: Host> Send for Vcpu<H> {}
 // SAFETY: likewise.
 unsafe impl<H: Host> Sync for Vcpu<H> {}
@@ -282,9 +278,8 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the bitmap of this vCPU: bit L is set iff level L has a ready coroutine here, those
-    /// in
-    /// the inbox included. A coroutine whose level changes in the inbox shows at both levels until
-    /// the next pick.
+    /// in the inbox included. A coroutine whose level changes in the inbox shows at both levels
+    /// until the next pick.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)
@@ -346,8 +341,7 @@ impl<H: Host> Vcpu<H> {
     pub(crate) unsafe fn locked_by_owner(&self) -> Locked<'_, H> {
         Locked {
             // SAFETY: the calling thread has the executor. One thread at a time has it, and moving
-            // it
-            // to another thread synchronizes the two.
+            // it to another thread synchronizes the two.
             guard: unsafe { self.lock.lock_by_owner(&self.shared().host) },
             vcpu: self,
         }
@@ -360,8 +354,7 @@ impl<H: Host> Vcpu<H> {
     /// The calling thread serves the vCPU: it has the executor. `back` is owned by the caller, was
     /// polled here last, and is in no queue.
     // Always in line, like all that a loop calls once per poll: a program has two or three loops,
-    // and
-    // arguments and results stay in registers. The compiler alone finds it too long, and a turn
+    // and arguments and results stay in registers. The compiler alone finds it too long, and a turn
     // then takes a tenth longer.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
@@ -403,8 +396,7 @@ impl<H: Host> Vcpu<H> {
         unsafe { self.start(coroutine, resumed) };
         if was_long || must_offer {
             // A vCPU that goes to sleep sees a poll that is not long, and the work left here, or it
-            // is
-            // seen by the test below.
+            // is seen by the test below.
             fence(SeqCst);
         }
         // The wait of this vCPU was ended by a pick that notifies one vCPU, and may have left more
@@ -427,8 +419,7 @@ impl<H: Host> Vcpu<H> {
     /// Reads the host's clock, which may have been set back since the vCPU's last reading.
     fn host_now(&self) -> u64 {
         // The earlier reading comes first: otherwise a thread that loses the CPU between the two
-        // would
-        // take a later reading for it.
+        // would take a later reading for it.
         let before = self.clock();
         let host = &self.shared().host;
         let now = host.now();

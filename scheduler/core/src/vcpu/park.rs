@@ -11,8 +11,7 @@ use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
     /// Announces that the vCPU is about to wait. Returns true if it may wait: every wake from now
-    /// on
-    /// ends in [`Host::pend`]. Returns false if there is work.
+    /// on ends in [`Host::pend`]. Returns false if there is work.
     pub fn prepare_park(&self) -> bool {
         let domain = self.shared();
         // Before the flag is set: the thread that clears the flag subtracts.
@@ -22,8 +21,7 @@ impl<H: Host> Vcpu<H> {
         }
         fence(SeqCst);
         // A bit of `arriving` that outlived its coroutine counts as work: the next pick clears it,
-        // and
-        // the bitmap of a parked vCPU is exact.
+        // and the bitmap of a parked vCPU is exact.
         let work = !self.mail.inbox.is_empty()
             || (self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));
@@ -46,8 +44,7 @@ impl<H: Host> Vcpu<H> {
     /// Ends the wait of a parked vCPU, if there is one and a coroutine here may move. For work that
     /// has become ready during a poll that does not let it run soon. A host calls this before its
     /// own poll begins something that may take for ever: a kernel, before it enters user mode.
-    /// Costs a
-    /// fence and a load if no vCPU is parked.
+    /// Costs a fence and a load if no vCPU is parked.
     ///
     /// A vCPU that parks raises `idle`, then looks for work on all vCPUs ([`Vcpu::prepare_park`]);
     /// here ready work was published before `idle` is read. Both steps are sequentially consistent,
@@ -61,8 +58,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if coroutines have arrived since the last pick. Loads only; for a host that
-    /// spins
-    /// a little before it parks.
+    /// spins a little before it parks.
     #[must_use]
     pub fn has_arrivals(&self) -> bool {
         !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0

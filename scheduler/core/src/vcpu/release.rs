@@ -21,8 +21,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 }
 
 /// Releases the references of the handle of an exited coroutine. On a thread that serves a vCPU
-/// this
-/// takes no atomic step if they are the only ones, as they usually are.
+/// this takes no atomic step if they are the only ones, as they usually are.
 ///
 /// # Safety
 /// The caller is the handle, which has seen the exit, and has no reference afterwards.
@@ -38,8 +37,7 @@ pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
             && word.has_only_handle_refs()
         {
             // SAFETY: the calling thread serves the vCPU, in a critical section. The references are
-            // the
-            // caller's, and the only ones.
+            // the caller's, and the only ones.
             return unsafe { here.slot_cache.give(&here.shared().table, slot) };
         }
     }
@@ -72,9 +70,8 @@ pub(crate) unsafe fn finish<H: Host>(
 
 impl<H: Host> Shared<H> {
     /// Gives back a slot whose tenant's future is gone: to the vCPU of the calling thread, or to
-    /// the
-    /// table. The last handle to the domain may be waiting for this very slot, so the domain may be
-    /// freed while this function returns: no argument is a reference to it.
+    /// the table. The last handle to the domain may be waiting for this very slot, so the domain
+    /// may be freed while this function returns: no argument is a reference to it.
     ///
     /// # Safety
     /// The domain lives until the slot is back; the slot is in its table, without a tenant.
@@ -82,8 +79,7 @@ impl<H: Host> Shared<H> {
     pub(crate) unsafe fn give_slot_back(this: NonNull<Shared<H>>, slot: NonNull<Slot<H>>) {
         let _critical = Critical::<H>::enter();
         // SAFETY: the domain lives until the slot is back. A table is all atomics, so it may be
-        // freed
-        // while a call on it returns.
+        // freed while a call on it returns.
         let (here, table) = unsafe { ((*this.as_ptr()).here(), &(*this.as_ptr()).table) };
         match here {
             // SAFETY: the calling thread serves the vCPU, and the section is critical.

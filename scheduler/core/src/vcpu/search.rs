@@ -1,53 +1,41 @@
 //! Looks: an idle vCPU finds work that waits behind a long poll of another one.
 //!
 //! A vCPU that polls cannot tell others that work waits for the end of the poll. So parked vCPUs
-//! look,
-//! and the law that follows is *conservation*: while a vCPU of a domain is parked, no coroutine
-//! that
-//! may run there waits for long.
+//! look, and the law that follows is *conservation*: while a vCPU of a domain is parked, no
+//! coroutine that may run there waits for long.
 //!
 //! A poll is **long** when it has run for [`Config::look_after`](crate::Config::look_after) ticks,
-//! the
-//! cost of moving work to another CPU: by the ski-rental argument, work behind it is left alone
-//! until
-//! then and moved after. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is
-//! taken;
-//! work that becomes ready during one is announced to a parked vCPU at once; and the host, which
-//! knows
-//! its timers and its I/O, is told of it. So a long poll is found once, and costs no further looks.
+//! the cost of moving work to another CPU: by the ski-rental argument, work behind it is left alone
+//! until then and moved after. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is
+//! taken; work that becomes ready during one is announced to a parked vCPU at once; and the host,
+//! which knows its timers and its I/O, is told of it. So a long poll is found once, and costs no
+//! further looks.
 //!
 //! # Work that an idle vCPU takes
 //!
 //! * Work that is more urgent than the poll that it waits for, at once.
 //! * Work behind a long poll, or on a vCPU that is not served.
 //! * *Surplus*: work worth more than [`Config::notify_above`](crate::Config::notify_above) to its
-//!   own
-//!   vCPU, or work that was there at two looks and all the time between.
+//!   own vCPU, or work that was there at two looks and all the time between.
 //!
 //! All other work its own vCPU polls sooner than a move would take, and better: a child that is
-//! taken
-//! before its parent has yielded costs both CPUs their caches. If there is a reason to take work,
-//! the
-//! idle vCPU takes the most urgent that there is.
+//! taken before its parent has yielded costs both CPUs their caches. If there is a reason to take
+//! work, the idle vCPU takes the most urgent that there is.
 //!
 //! # Which vCPU looks, and when
 //!
 //! A parked vCPU *watches* or *sleeps*. [`Vcpu::sleep_limit`] decides:
 //!
 //! * It sleeps if there is nothing to find (all others are parked, or in polls known to be long),
-//!   or if
-//!   a vCPU with a lower index watches.
+//!   or if a vCPU with a lower index watches.
 //! * Else it watches: it looks next after `look_after`, or when its budget allows it.
 //!
 //! A vCPU that begins a poll while all parked vCPUs sleep wakes one ([`Vcpu::pick`]), and so does
-//! the
-//! one that watched, when it has found work. The two sides are ordered as in `park`: one adds
-//! itself to
-//! the count and looks at the other's words, the other changes its word and looks at the count. A
-//! vCPU
-//! becomes worth watching when it returns from its wait, begins the poll after a long one, or reads
-//! its
-//! clock after a period without; each is followed by a fence. Picks between pay for none.
+//! the one that watched, when it has found work. The two sides are ordered as in `park`: one adds
+//! itself to the count and looks at the other's words, the other changes its word and looks at the
+//! count. A vCPU becomes worth watching when it returns from its wait, begins the poll after a long
+//! one, or reads its clock after a period without; each is followed by a fence. Picks between pay
+//! for none.
 //!
 //! A poll is marked as long under the lock of its vCPU: the look sees work that the poll made ready
 //! earlier, and work that becomes ready later sees the mark.
@@ -55,17 +43,13 @@
 //! # Budget
 //!
 //! Each wait that ends without work is charged a *period* of `SHARE · look_after` to a
-//! [`TokenBucket`]
-//! of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So vain looks come at
-//! most
-//! once a period on average, at any load. A stranded coroutine waits for at most 2 · `look_after`
-//! plus
-//! the cost of a wake-up where long polls are found or rare, and for a period more where many short
-//! ones have used up the budget.
+//! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So
+//! vain looks come at most once a period on average, at any load. A stranded coroutine waits for at
+//! most 2 · `look_after` plus the cost of a wake-up where long polls are found or rare, and for a
+//! period more where many short ones have used up the budget.
 //!
 //! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): work that is more urgent
-//! than
-//! its own may be behind a long poll elsewhere, with no vCPU parked.
+//! than its own may be behind a long poll elsewhere, with no vCPU parked.
 //!
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 
@@ -81,8 +65,7 @@ use crate::sync::{AtomicU8, fence};
 pub(super) const SHARE: u64 = 20;
 
 /// Largest effective [`Config::look_after`](crate::Config::look_after): periods and a budget of
-/// them
-/// fit in 64 bits.
+/// them fit in 64 bits.
 pub(crate) const MAX_LOOK_AFTER: u64 = u64::MAX / (SHARE * SHARE);
 
 /// `surplus`: none.
@@ -108,7 +91,7 @@ pub(super) fn budget(look_after: u64) -> TokenBucket {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Wait {
-    /// Over: the vCPU has picked since.
+    /// The vCPU has picked since its last wait.
     Over,
     /// The vCPU looks when the limit of its wait is over.
     Watches,
@@ -327,8 +310,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Charges a wait that ended without work to the budget of looks. A wait whose purpose was to
-    /// pay
-    /// off the budget is not charged, since an idle vCPU would never come to rest.
+    /// pay off the budget is not charged, since an idle vCPU would never come to rest.
     pub fn waited_for_nothing(&self) {
         if matches!(self.published.wait.get(), Wait::Saves | Wait::Saved) {
             return;
@@ -339,10 +321,8 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Looks at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs,
-    /// again
-    /// at every look. Returns true if there is work to [`pick`](crate::Executor::pick) behind one
-    /// of
-    /// them, or `long` returned true.
+    /// again at every look. Returns true if there is work to [`pick`](crate::Executor::pick) behind
+    /// one of them, or `long` returned true.
     ///
     /// Only for the thread that serves this vCPU. O(vCPUs) loads, and a lock for each poll that is
     /// marked.

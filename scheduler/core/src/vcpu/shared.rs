@@ -92,8 +92,7 @@ impl<H: Host> Shared<H> {
     }
 
     /// Returns the vCPU with the most urgent work of the wanted levels, and those of the wanted
-    /// levels
-    /// that are at least as urgent as that work.
+    /// levels that are at least as urgent as that work.
     pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
         for vcpu in self.vcpus() {

@@ -1,6 +1,5 @@
 //! Suspended polls: stopped in the middle, by a host that can stop a thread, and resumed on the
-//! same
-//! stack.
+//! same stack.
 //!
 //! A poll that is stopped has handed over the ownership of its coroutine. Either the coroutine is
 //! queued ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) returns
@@ -20,9 +19,8 @@ use crate::sync::Ordering::Relaxed;
 use crate::tables::table::id_of;
 
 /// A coroutine that has been stopped in the middle of its poll and is in no queue. Dropping it
-/// queues
-/// the coroutine, too.
-#[must_use = "the coroutine goes on when this is dropped"]
+/// queues the coroutine, too.
+#[must_use = "the coroutine resumes when this is dropped"]
 pub struct Aside<H: Host>(NonNull<Slot<H>>);
 
 // SAFETY: it is the ownership of a coroutine on which no thread works; any thread may queue it.
@@ -42,8 +40,7 @@ impl<H: Host> Aside<H> {
     }
 
     /// Queues the coroutine, whose thread could continue, first in its level on the vCPU that it
-    /// was
-    /// stopped on. From any thread.
+    /// was stopped on. From any thread.
     pub fn go_on(self) {}
 }
 
@@ -68,8 +65,7 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The polling thread is stopped, outside of this crate, and continues only when the coroutine
     /// has been picked again, which happens before the vCPU is retired. Until this returns, no
-    /// other
-    /// thread serves the vCPU, and the calling thread synchronizes with the stopped one.
+    /// other thread serves the vCPU, and the calling thread synchronizes with the stopped one.
     pub unsafe fn suspend_current(&self, end: QueueEnd) -> Option<CoroutineId> {
         // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
         // meanwhile.
@@ -77,8 +73,7 @@ impl<H: Host> Vcpu<H> {
         let coroutine = self.current()?;
         self.interrupt(coroutine, end);
         // SAFETY: the coroutine is being polled, so it is alive and in no queue; its poller is
-        // stopped
-        // and has handed the ownership to us.
+        // stopped and has handed the ownership to us.
         unsafe { locked.enqueue(coroutine) };
         self.set_running(NOBODY);
         Some(id_of(coroutine))

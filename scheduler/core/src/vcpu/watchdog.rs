@@ -3,11 +3,9 @@
 //! A thread that wants to know of long polls looks at
 //! [`Vcpu::current_poll`](crate::Vcpu::current_poll) from time to time and asks by
 //! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll) to be told of its end. So the
-//! clock
-//! is read at the end of polls that were seen under way, and of no others: a thread that looks
-//! every
-//! *t* learns of every poll that takes longer than *t*, and of a shorter one with a probability
-//! proportional to its length.
+//! clock is read at the end of polls that were seen under way, and of no others: a thread that
+//! looks every *t* learns of every poll that takes longer than *t*, and of a shorter one with a
+//! probability proportional to its length.
 //!
 //! Cost: one load and one comparison per poll, whether a thread looks or not.
 
@@ -60,8 +58,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Makes the end of the poll under way here tell [`Host::watched`] how long it took. Any
-    /// thread;
-    /// two loads and a store.
+    /// thread; two loads and a store.
     pub fn watch_current_poll(&self) {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }

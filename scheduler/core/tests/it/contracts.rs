@@ -142,8 +142,7 @@ fn make_current_changes_nothing_for_the_current_coroutine() {
 }
 
 /// Any thread reaches a vCPU through its domain. The coroutine polled there may be gone when
-/// another
-/// thread looks.
+/// another thread looks.
 #[test]
 fn only_the_thread_that_polls_keeps_a_place() {
     let domain = domain(Config::default());

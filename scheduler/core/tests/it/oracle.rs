@@ -2,8 +2,7 @@
 //!
 //! With one vCPU the model predicts every poll; with two it predicts the level of every poll. After
 //! each operation the bitmap is compared with the set of levels that have a ready coroutine, and
-//! the
-//! polls of each coroutine with those that its wakes account for.
+//! the polls of each coroutine with those that its wakes account for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

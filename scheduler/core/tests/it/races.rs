@@ -179,8 +179,7 @@ fn reprio_is_not_lost_while_its_coroutine_moves_to_another_vcpu() {
         let d = domain.clone();
         let thread = thread::spawn(move || d.reprio(id, level(3)).unwrap());
         // `a` is parked: the coroutine moves, unless its new level, published before the move, has
-        // ended
-        // the wait of `a`.
+        // ended the wait of `a`.
         serving(&b, || domain.wake(id).unwrap());
         thread.join().unwrap();
         let moved = a.is_parked();

@@ -1,6 +1,5 @@
 //! Theorem 4 of `docs/preemption.md`: suspended coroutines of a level go before fresh ones of that
-//! level
-//! once per patience, however many there are.
+//! level once per patience, however many there are.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -14,9 +13,8 @@ use upshift_core::{Config, CoroutineId, Picked, QueueEnd};
 struct Resumptions(Vec<(u64, u64, CoroutineId)>);
 
 /// Runs `suspended` coroutines beside fresh ones of their level that are always ready. Each
-/// suspended
-/// one runs for a time of `turns` when it is resumed; the fresh ones run for `polls`, one after the
-/// other. Returns the times at which the fresh ones began and ended, and the resumptions.
+/// suspended one runs for a time of `turns` when it is resumed; the fresh ones run for `polls`, one
+/// after the other. Returns the times at which the fresh ones began and ended, and the resumptions.
 fn contend(
     suspended: usize,
     patience: u64,

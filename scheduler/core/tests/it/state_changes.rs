@@ -157,8 +157,7 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
         }
         cx.waker().wake_by_ref();
         // SAFETY: vCPUs live as long as their domain; this poll is under way on the vCPU, and
-        // continues
-        // when it has been picked, below.
+        // continues when it has been picked, below.
         unsafe {
             let vcpu = SERVED.get().unwrap();
             assert!(vcpu.as_ref().suspend_current(QueueEnd::Head).is_some());

@@ -328,8 +328,7 @@ fn a_handle_outlives_its_domain() {
 }
 
 /// A coroutine that awaits a handle. Each poll polls the handle first, as `timeout` does, and gives
-/// up
-/// when it is told to. Then the coroutine blocks on something else and keeps the handle.
+/// up when it is told to. Then the coroutine blocks on something else and keeps the handle.
 struct Patience {
     gives_up: Arc<AtomicBool>,
     waiter: JoinHandle<(), TestHost>,

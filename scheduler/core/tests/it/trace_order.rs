@@ -310,8 +310,7 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
 }
 
 /// While polls are short, the clock is read at every fourth, and the elapsed time is shared out
-/// among
-/// them.
+/// among them.
 #[test]
 fn ticks_between_two_readings_are_shared_out_by_level() {
     let domain = domain(Config {

@@ -1,10 +1,8 @@
 //! User code (destructors, wakers of other executors) never runs between [`Host::enter`] and
 //! [`Host::leave`], and the code that the end of a coroutine calls is still part of its poll, so
-//! that
-//! a host can suspend it.
+//! that a host can suspend it.
 //!
-//! [`Host::enter`]: upshift_core::Host::enter
-//! [`Host::leave`]: upshift_core::Host::leave
+//! [`Host::enter`]: upshift_core::Host::enter [`Host::leave`]: upshift_core::Host::leave
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;

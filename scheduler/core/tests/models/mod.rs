@@ -2,11 +2,9 @@
 //! thread-local of the checker, time stands still, and a vCPU that waits can be waited with.
 //!
 //! Bounds: one or two vCPUs, once three; one or two coroutines, at most two threads besides the
-//! first;
-//! three preemptions with two threads, two with three. The steps of one thread alone and the
-//! effects of
-//! the memory model are not bounded. The checker treats sequentially consistent loads and stores as
-//! acquire and release; only fences are exact.
+//! first; three preemptions with two threads, two with three. The steps of one thread alone and the
+//! effects of the memory model are not bounded. The checker treats sequentially consistent loads
+//! and stores as acquire and release; only fences are exact.
 
 #![allow(
     dead_code,
@@ -98,8 +96,7 @@ impl ModelHost {
 }
 
 /// Checks a model with at most two threads besides the first, and this number of preemptions unless
-/// the
-/// environment says otherwise.
+/// the environment says otherwise.
 pub fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_threads = 3;
@@ -116,8 +113,7 @@ pub fn domain(look_after: u64) -> Domain<ModelHost> {
 }
 
 /// Creates a domain on whose host the locks of vCPUs are biased, from the first time that their
-/// owners
-/// take them.
+/// owners take them.
 pub fn biased_domain(look_after: u64) -> Domain<ModelHost> {
     domain_of(look_after, true)
 }

@@ -1,6 +1,5 @@
 //! A host of real threads: each serves one vCPU and parks when it has no work; `pend` unparks it. A
-//! lost
-//! wake is a wait that does not end.
+//! lost wake is a wait that does not end.
 
 #![allow(
     dead_code,
@@ -143,8 +142,7 @@ impl Random {
 }
 
 /// Asserts that at most one thread is in the poll, and for a pinned coroutine that it is always the
-/// same
-/// thread.
+/// same thread.
 #[derive(Default)]
 pub struct OneAtATime {
     inside: AtomicUsize,

@@ -1,10 +1,8 @@
 //! The law of the floor: its levels get their share, and no more ahead of urgent work.
 //!
 //! Both halves bound *any* window. The largest excess of a window that ends now follows from that
-//! of a
-//! moment ago: time that counts is added to it, other time is taken off, and an excess below 0
-//! becomes 0,
-//! since a shorter window is then the worst.
+//! of a moment ago: time that counts is added to it, other time is taken off, and an excess below 0
+//! becomes 0, since a shorter window is then the worst.
 
 use upshift_core::Floor;
 

@@ -1,6 +1,5 @@
 //! Lent levels: a coroutine that holds a lock, or is awaited, is as urgent as its waiters, and no
-//! longer
-//! than that.
+//! longer than that.
 
 use upshift_core::Level;
 
@@ -29,8 +28,7 @@ impl Laws {
     }
 
     /// Checks that the coroutine that `k` waits for is at least as urgent as `k`. A coroutine that
-    /// is
-    /// not blocked any more may have changed its level, and passes it on when it is polled.
+    /// is not blocked any more may have changed its level, and passes it on when it is polled.
     fn lends(&self, world: &World, k: usize, to: usize) -> Result<(), Violation> {
         let (from, to_level) = (self.all[k].level, self.all[to].level);
         if self.all[k].phase != Phase::Blocked || !self.lives(to) || to_level <= from {

@@ -60,8 +60,7 @@ impl Laws {
 
     /// Returns the level at which a vCPU polls coroutine `k`. For its waiters a poll that is not
     /// interrupted is as urgent as at its beginning: a coroutine that makes itself less urgent in
-    /// the
-    /// middle has had its turn.
+    /// the middle has had its turn.
     fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
         let level = self.all[k].level;
         match self.picks[vcpu].chosen {
@@ -203,7 +202,7 @@ impl Laws {
             let more_urgent = ((1_u64 << level) - 1) & !overtaken;
             if executor.bitmap() & more_urgent != 0 && !executor.need_preempt() {
                 let what = format!(
-                    "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to give way",
+                    "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to yield",
                     executor.bitmap()
                 );
                 return Err(self.violation(world, Law::Truth, what));

@@ -64,8 +64,7 @@ pub struct Wait {
     /// Set when the poll had its turn, or made room for a turn.
     pub turned: bool,
     /// Set when another poll arrived while an equal waited: the watcher may have been woken, and
-    /// each
-    /// look is charged.
+    /// each look is charged.
     pub followed: bool,
 }
 

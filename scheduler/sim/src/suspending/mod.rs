@@ -2,13 +2,11 @@
 //! and a watcher that wakes late.
 //!
 //! The model has no core and no threads: only the decision counts here, and millions of polls pass
-//! in
-//! seconds. A vCPU polls its most urgent work, in order within a level. Suspending takes *C*, all
-//! of it
-//! before the next poll, and resuming takes nothing: so the wait that a suspension causes is never
-//! shorter than on a real machine. Where other programs have a part of the CPU, polls take longer,
-//! and
-//! have used less than they last. An idle vCPU takes a poll that has not begun elsewhere.
+//! in seconds. A vCPU polls its most urgent work, in order within a level. Suspending takes *C*,
+//! all of it before the next poll, and resuming takes nothing: so the wait that a suspension causes
+//! is never shorter than on a real machine. Where other programs have a part of the CPU, polls take
+//! longer, and have used less than they last. An idle vCPU takes a poll that has not begun
+//! elsewhere.
 //!
 //! The watcher's timer, its rests and the watchdog are those of the runtime
 //! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
@@ -21,7 +19,7 @@ mod vcpu;
 pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Rule, Sight, TURN, Waits};
+use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Rule, Snapshot, TURN, Waits};
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
 
@@ -330,7 +328,7 @@ impl Machine<'_> {
         if !stopped && by_timer {
             self.outcome.by_clock += 1;
         } else if !stopped {
-            vcpu.policy.has_heard(now);
+            vcpu.policy.has_looked(now);
             self.outcome.by_event += 1;
         }
         // As the runtime's watcher does while a poll is stopped.
@@ -356,7 +354,7 @@ impl Machine<'_> {
         let (now, rule) = (self.now, self.rule);
         let vcpu = &mut self.vcpus[index];
         let (poll, stretch, ran, asleep) = vcpu.under_way(now).expect("a poll is under way");
-        let sight = Sight {
+        let snapshot = Snapshot {
             poll: 1 + poll.n as u64,
             level: poll.level,
             ran,
@@ -365,8 +363,8 @@ impl Machine<'_> {
             waiting: vcpu.waiting,
             lingering: vcpu.only_lingers(poll.level),
             beside_idle: false,
-            may_hear_urgent: self.load.expects_urgent,
-            is_one_suspended: vcpu.suspended() != 0,
+            expects_urgent: self.load.expects_urgent,
+            any_suspended: vcpu.suspended() != 0,
         };
         let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
         if vcpu.gives_turn(depended_on, now) && depended_on {
@@ -383,7 +381,9 @@ impl Machine<'_> {
             return true;
         }
         let rested = vcpu.policy.rests_until();
-        let decision = vcpu.policy.decide(&rule, &sight, by_timer, || asleep, now);
+        let decision = vcpu
+            .policy
+            .decide(&rule, &snapshot, by_timer, || asleep, now);
         if vcpu.policy.rests_until() > rested.max(now) {
             self.outcome.in_vain[index] += 1;
         }
@@ -393,13 +393,13 @@ impl Machine<'_> {
             Decision::Later { wait, listens } => {
                 vcpu.listens = listens;
                 let watcher = vcpu.watcher();
-                let waits = sight.waits();
+                let waits = snapshot.waits();
                 let may_stop = rule.left(waits, ran) == Some(0);
                 for (_, _, wait) in &mut vcpu.open {
                     if watcher == WatcherState::Rests {
                         wait.watcher = watcher;
                     }
-                    wait.lacked |= may_stop && ran.stretch >= sight.turn;
+                    wait.lacked |= may_stop && ran.stretch >= snapshot.turn;
                 }
                 self.look_in(index, wait);
             }
@@ -410,9 +410,9 @@ impl Machine<'_> {
             }
             Decision::Suspend(end) => {
                 vcpu.policy.has_suspended(&rule, now);
-                let is_urgent = sight.waits() == Waits::Urgent;
+                let is_urgent = snapshot.waits() == Waits::Urgent;
                 let is_old = ran.in_all >= rule.quantum;
-                self.outcome.for_lingering += u64::from(sight.waits() == Waits::Nothing);
+                self.outcome.for_lingering += u64::from(snapshot.waits() == Waits::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
                 self.suspends(index, end);

@@ -167,8 +167,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
 }
 
 /// Returns the longest time in nanoseconds that theorem 1 or 2 allows for a wait. `loses`: polls
-/// sleep or
-/// wait for the CPU.
+/// sleep or wait for the CPU.
 fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     let (cost, slow) = (load.cost, load.slow);
     let quantum = load.quantum.max(4 * cost);
@@ -178,8 +177,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
         (cost, cost)
     };
     // The watcher does not look sooner than a look costs, nor, where a poll has slept or waited for
-    // the
-    // CPU, than a quarter of that time after the last look.
+    // the CPU, than a quarter of that time after the last look.
     let lost = if loses { TURN } else { 0 };
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
     let unheard = match wait.watcher {

@@ -238,8 +238,7 @@ impl Vcpu {
     }
 
     /// Picks as the queues of the core do: lingering polls are behind the others, except for one
-    /// per
-    /// KEPT whose patience is over.
+    /// per KEPT whose patience is over.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
