@@ -44,10 +44,11 @@ pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
 /// Those of the commands.
 pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
     let bare = ["--target", BARE_TARGET];
-    let packages: [&[&str]; 4] = [
+    let packages: [&[&str]; 5] = [
         &["--all-targets"],
         &["-p", "os-kernel"],
         &["-p", "os-kernel", "--features", "selftest,kernel-threads"],
+        &["-p", "os-kernel", "--features", "selftest,isolated"],
         // They have no tests of cargo's kind, which need a library that the target lacks.
         &[
             "-p", "os-pages", "-p", "os-user", "-p", "os-vdso", "--lib", "--bins",
