@@ -1,4 +1,4 @@
-//! What an operator does: another configuration, figures, a restart.
+//! Operation: another configuration, metrics, a restart.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -33,7 +33,7 @@ fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
     };
     daemon.reload(Config {
         rules: vec![rule(ALICE, Some(20)), rule(MALLORY, None)],
-        // Stays as it was: it needs another daemon.
+        // Stays as it was: it takes another daemon.
         cooperative: true,
         ..open_config("reload")
     });
@@ -43,10 +43,10 @@ fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
     assert_eq!(level(denied.pid(), "pid"), None);
     assert_eq!(processes(&path), 2);
     assert_eq!(census(&path)["enforcing"], true);
-    // What it claims counts as that.
+    // Its claim counts as the ceiling.
     rival.obey("level 10");
     assert_eq!(rival.obey("outranked 10"), "false");
-    // Programs, too, and again without.
+    // Programs get a level, too, and lose it again.
     let program = Process::start(
         "gap",
         &path,
@@ -91,10 +91,17 @@ fn each_ejection_is_a_line_with_its_reason() {
             Kernel.sched_setaffinity(tid, &CpuSet::all()).unwrap();
         }
     }
-    until("both are told of", || {
+    until("both are reported", || {
         let text = std::fs::read_to_string(&errors).unwrap_or_default();
-        let of = |it: &Process| format!("of process {} is put out: it has left CPU 0", it.pid());
-        wanderers.iter().all(|it| text.contains(&of(it)))
+        let line = |wanderer: &Process| {
+            format!(
+                "of process {} is ejected: it has left CPU 0",
+                wanderer.pid()
+            )
+        };
+        wanderers
+            .iter()
+            .all(|wanderer| text.contains(&line(wanderer)))
     });
 }
 
