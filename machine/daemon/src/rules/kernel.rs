@@ -3,7 +3,7 @@
 //! | behaviour | since Linux | remedy |
 //! |---|---|---|
 //! | SCHED_FIFO has no slices | always | threads that compute take turns: `process/turns.rs` |
-//! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer breaths: `domain.rs` |
+//! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer pauses: `domain.rs` |
 //! | RLIMIT_RTTIME kills a thread that computes | 2.6.25 | stays ordinary: [`report_time_limit`] |
 //! | a cgroup without real-time time refuses SCHED_FIFO | 2.6.25 | ordinary: [`report_refusal`] |
 //! | quotas of cgroups do not hold real-time threads | 2.6.32 | charged here: `bounds/quota.rs` |

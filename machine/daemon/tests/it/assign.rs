@@ -39,9 +39,9 @@ fn daemon(name: &str, assign: Vec<Assign>) -> Daemon {
 
 fn burner(path: &Path, user: u32) -> Process {
     let cpu = ("CPU", "0".to_string());
-    let mut it = Process::start("gap", path, &[("USER", user.to_string()), cpu]);
-    it.line("ready").unwrap();
-    it
+    let mut process = Process::start("gap", path, &[("USER", user.to_string()), cpu]);
+    process.line("ready").unwrap();
+    process
 }
 
 /// Lets both spin for a second; returns µs of each.
@@ -54,7 +54,7 @@ fn race(mut a: Process, mut b: Process) -> (u64, u64) {
 
 pub(crate) fn assigned(census: &Value, pid: i32) -> Option<&Value> {
     let all = census["assigned"].as_array().unwrap();
-    all.iter().find(|it| it["pid"] == pid)
+    all.iter().find(|process| process["pid"] == pid)
 }
 
 #[test]
@@ -91,14 +91,14 @@ fn a_thread_that_an_administrator_makes_ordinary_is_not_reported_as_elevated() {
         return;
     }
     let path = socket("chrt");
-    let it = burner(&path, ALICE);
+    let process = burner(&path, ALICE);
     let _daemon = daemon("chrt", vec![rule(ALICE, 8)]);
     let elevated = || {
         let census = census(&path);
-        assigned(&census, it.pid()).map(|it| it["elevated"].clone())
+        assigned(&census, process.pid()).map(|process| process["elevated"].clone())
     };
     until("it is elevated", || elevated() == Some(Value::Bool(true)));
-    for thread in elevated_threads(it.pid()) {
+    for thread in elevated_threads(process.pid()) {
         Kernel
             .sched_setscheduler(thread, libc::SCHED_OTHER, 0)
             .unwrap();
@@ -125,18 +125,20 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
         let path = socket("each");
         let _daemon = daemon("each", vec![assign]);
         let two = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
-        let mut it = Process::start("spinners", &path, &two);
-        it.line("ready").unwrap();
-        until("it is elevated", || !elevated_threads(it.pid()).is_empty());
+        let mut process = Process::start("spinners", &path, &two);
+        process.line("ready").unwrap();
+        until("it is elevated", || {
+            !elevated_threads(process.pid()).is_empty()
+        });
         // This thread is above the program, or it would only check while that is not elevated.
         let elevator = Elevator::new().unwrap();
         let _above = elevator.elevate_current(Priority::of::<40>()).unwrap();
-        it.go_until(from_now(Duration::from_millis(2500)));
+        process.go_until(from_now(Duration::from_millis(2500)));
         std::thread::sleep(Duration::from_millis(300));
         let checks = 500;
         let check = |_: &i32| {
             std::thread::sleep(Duration::from_millis(2));
-            !elevated_threads(it.pid()).is_empty()
+            !elevated_threads(process.pid()).is_empty()
         };
         (0..checks).filter(check).count() * 100 / checks as usize
     };
@@ -207,14 +209,15 @@ fn programs_of_one_rule_share_a_cpu_by_slices() {
     let daemon = daemon("slices", vec![rule(ALICE, 8)]);
     let mut both = [0, 1].map(|_| burner(&path, ALICE));
     until("both are elevated", || {
-        both.iter().all(|it| !elevated_threads(it.pid()).is_empty())
+        both.iter()
+            .all(|process| !elevated_threads(process.pid()).is_empty())
     });
-    let before = both.each_ref().map(|it| interruptions(it.pid()));
+    let before = both.each_ref().map(|process| interruptions(process.pid()));
     let end = from_now(Duration::from_millis(2000));
-    both.iter_mut().for_each(|it| it.go_until(end));
-    let used = both.each_mut().map(|it| it.number("used "));
-    let longest = both.each_mut().map(|it| it.number("longest "));
-    let after = both.each_ref().map(|it| interruptions(it.pid()));
+    both.iter_mut().for_each(|process| process.go_until(end));
+    let used = both.each_mut().map(|process| process.number("used "));
+    let longest = both.each_mut().map(|process| process.number("longest "));
+    let after = both.each_ref().map(|process| interruptions(process.pid()));
     let often = [0, 1].map(|at| after[at] - before[at]);
     println!("used {used:?} us, longest without {longest:?} us, interrupted {often:?} times");
     // Without slices, budgets of 40 ms and pauses make 130.
@@ -324,11 +327,11 @@ fn a_process_that_registers_twice_and_leaves_once_is_not_assigned() {
     }
     let path = socket("twice");
     let _daemon = daemon("twice", vec![rule(ALICE, 20)]);
-    let it = start_child("twice", &path, ALICE, (0, 3), &[]);
+    let process = start_child("twice", &path, ALICE, (0, 3), &[]);
     until("one registration is left", || {
         census(&path)["processes"].as_array().unwrap().len() == 1
     });
-    is_not_assigned(&path, &it);
+    is_not_assigned(&path, &process);
 }
 
 #[test]
@@ -339,21 +342,21 @@ fn a_process_that_was_registered_before_there_were_rules_is_not_assigned() {
     }
     let path = socket("before-rules");
     let daemon = daemon("before-rules", vec![]);
-    let it = start_child("twice", &path, ALICE, (0, 3), &[]);
+    let process = start_child("twice", &path, ALICE, (0, 3), &[]);
     let config = open_config("before-rules");
     let assign = vec![rule(ALICE, 20)];
     daemon.reload(Config { assign, ..config });
-    is_not_assigned(&path, &it);
+    is_not_assigned(&path, &process);
 }
 
 /// Asserts that a process is not assigned, while another process of `ALICE`, which starts later,
 /// is.
-fn is_not_assigned(path: &Path, it: &Process) {
+fn is_not_assigned(path: &Path, process: &Process) {
     let other = burner(path, ALICE);
     until("the other one is assigned", || {
         assigned(&census(path), other.pid()).is_some()
     });
     // A new thread is reported at once, and a sweep comes within ten seconds.
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(assigned(&census(path), it.pid()), None);
+    assert_eq!(assigned(&census(path), process.pid()), None);
 }

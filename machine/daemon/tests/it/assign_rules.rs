@@ -115,7 +115,7 @@ fn a_share_is_of_all_cpus_of_the_domain() {
         until("it is assigned", || is_assigned(&path, &urgent));
         let end = from_now(Duration::from_millis(1000));
         urgent.go_until(end);
-        others.iter_mut().for_each(|it| it.go_until(end));
+        others.iter_mut().for_each(|process| process.go_until(end));
         let used = urgent.number("used ");
         println!("{bound:?}: {used} us, {} alarms", census(&path)["alarms"]);
         parts.push(used);
@@ -208,7 +208,7 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
     let dots = Cgroup::new("up..shift", Some(&own)).unwrap();
     dots.delegate(MALLORY);
     let [false_unit, dotted] =
-        [&own, &dots].map(|it| Cgroup::new("upshift-test.service", Some(it)).unwrap());
+        [&own, &dots].map(|parent| Cgroup::new("upshift-test.service", Some(parent)).unwrap());
     false_unit.delegate(MALLORY);
     dotted.delegate(MALLORY);
     let Some(unit) = Cgroup::new("upshift-test.service", None) else {

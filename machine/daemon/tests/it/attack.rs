@@ -100,9 +100,9 @@ pub(crate) fn us() -> u64 {
 
 /// Starts a program that is not registered, on `cpu`.
 pub(crate) fn bystander(path: &Path, cpu: usize) -> Process {
-    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
-    it.line("ready").unwrap();
-    it
+    let mut process = Process::start("gap", path, &[("CPU", cpu.to_string())]);
+    process.line("ready").unwrap();
+    process
 }
 
 /// Lets the attacker `role` and a bystander run on CPU 0, beside a less urgent process of another

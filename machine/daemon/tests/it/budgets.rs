@@ -43,9 +43,9 @@ fn race(name: &str, rule: Assign, mut all: Vec<Process>) -> u64 {
     });
     let end = from_now(TIME);
     bystander.go_until(end);
-    all.iter_mut().for_each(|it| it.go_until(end));
+    all.iter_mut().for_each(|process| process.go_until(end));
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let taken = all.iter_mut().map(|it| it.number("used ")).sum();
+    let taken = all.iter_mut().map(|process| process.number("used ")).sum();
     let seen = census(&path);
     let alarms = &seen["alarms"];
     println!(

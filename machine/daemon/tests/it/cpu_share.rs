@@ -62,11 +62,11 @@ fn two_that_take_turns_leave_bystanders_their_share() {
     });
     let end = from_now(Duration::from_millis(1200));
     bystander.go_until(end);
-    for it in &mut pair {
-        it.go_until(end);
+    for process in &mut pair {
+        process.go_until(end);
     }
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
+    let burnt: u64 = pair.iter_mut().map(|process| process.number("used ")).sum();
     println!("the pair {burnt}, bystander {used} us of 1200000, longest gap {longest} us");
     assert!(takes_at_most(97, burnt, 1_200_000));
 }
@@ -144,11 +144,11 @@ fn two_that_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
         let mut other = start_child("flapper", &path, MALLORY, (there, 30), &more);
         let (end, before) = (from_now(TIME), used_by_the_scheduler());
         victim.go_until(end);
-        for it in pair.iter_mut().chain([&mut other]) {
-            it.go_until(end);
+        for process in pair.iter_mut().chain([&mut other]) {
+            process.go_until(end);
         }
         let used = victim.number("used ");
-        let burnt: u64 = pair.iter_mut().map(|it| it.number("used ")).sum();
+        let burnt: u64 = pair.iter_mut().map(|process| process.number("used ")).sum();
         let daemon = (used_by_the_scheduler() - before) / 1000;
         println!("{policy}: victim {used} us, the pair {burnt}, the daemon {daemon}");
         // A fifth for the daemon, and pauses that the pair has where no bystander is. If a canary

@@ -235,7 +235,7 @@ fn a_daemon_that_is_stopped_keeps_no_thread_elevated() {
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
     burner.go_until(from_now(PATIENCE));
-    let elevated = |it: &Process| !elevated_threads(it.pid()).is_empty();
+    let elevated = |process: &Process| !elevated_threads(process.pid()).is_empty();
     until("it is elevated", || elevated(&burner));
     daemon.signal(libc::SIGSTOP);
     until("it is demoted", || !elevated(&burner));

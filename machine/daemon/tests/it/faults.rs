@@ -80,7 +80,7 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
     until("nobody is elevated", || {
         clients
             .iter()
-            .all(|it| elevated_threads(it.pid()).is_empty())
+            .all(|process| elevated_threads(process.pid()).is_empty())
     });
 }
 
@@ -269,7 +269,7 @@ fn failing_registrations_leave_nothing_behind_and_succeed_in_the_end() {
     until("nobody is elevated", || {
         clients
             .iter()
-            .all(|it| elevated_threads(it.pid()).is_empty())
+            .all(|process| elevated_threads(process.pid()).is_empty())
     });
 }
 
@@ -284,7 +284,8 @@ fn a_process_that_cannot_be_looked_up_is_refused_in_time_and_delays_no_client() 
     let released = Arc::new(AtomicBool::new(false));
     let is_released = Arc::clone(&released);
     let machine = Arc::new(Hooked(move |call: &str, pid: i32| {
-        let user_of = |pid| std::fs::metadata(format!("/proc/{pid}")).map_or(0, |it| it.uid());
+        let user_of =
+            |pid| std::fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
         while call == "process" && user_of(pid) == ALICE && !is_released.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -311,8 +312,8 @@ fn a_process_that_cannot_be_looked_up_is_refused_in_time_and_delays_no_client() 
         census(&path)["refused"].as_u64() >= Some(4)
     });
     released.store(true, Relaxed);
-    for it in &mut stuck {
-        it.line("joined").unwrap();
+    for process in &mut stuck {
+        process.line("joined").unwrap();
     }
     assert_eq!(processes(&path), 12);
 }

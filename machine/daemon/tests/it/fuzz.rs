@@ -44,7 +44,7 @@ fn valid(random: &mut Random) -> Vec<u8> {
     };
     let threads: Vec<Thread> = (0..4).map(|_| thread()).collect();
     let cpus: Vec<u32> = (0..number(4).min(63)).map(|_| number(3) as u32).collect();
-    let tids: Vec<i32> = threads.iter().map(|it| it.tid).collect();
+    let tids: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
     let some = number(5) as usize % 5;
     let kind = number(5);
     let mut message = wire::buffer();

@@ -68,11 +68,11 @@ fn without_main_thread(
     prepare: impl FnOnce(&Process),
 ) -> Process {
     let joins = [("JOINS", u8::from(joins).to_string())];
-    let mut it = start_child("headless", path, user, (0, 2), &joins);
-    prepare(&it);
-    it.say("0");
-    it.line("headless").unwrap();
-    it
+    let mut process = start_child("headless", path, user, (0, 2), &joins);
+    prepare(&process);
+    process.say("0");
+    process.line("headless").unwrap();
+    process
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_process_that_ends_its_main_thread_keeps_the_quota_of_its_cgroup() {
         };
         let mut taken = false;
         let user = if joins { MALLORY } else { ALICE };
-        let burner = without_main_thread(&path, user, joins, |it| taken = fifth.take(it));
+        let burner = without_main_thread(&path, user, joins, |process| taken = fifth.take(process));
         if !taken {
             return skipped("a process cannot be moved to a cgroup");
         }
@@ -128,9 +128,10 @@ fn a_process_that_ends_its_main_thread_keeps_its_bounds() {
     };
     let _daemon = Daemon::start(config).unwrap();
     let mut bystander = bystander(&path, 0);
-    let mut burner = without_main_thread(&path, ALICE, false, |it| {
+    let mut burner = without_main_thread(&path, ALICE, false, |process| {
         until("its main thread is elevated", || {
-            Policy::of(&Kernel, it.pid()).is_ok_and(|it| matches!(it.class(), Class::Fifo(_)))
+            Policy::of(&Kernel, process.pid())
+                .is_ok_and(|policy| matches!(policy.class(), Class::Fifo(_)))
         });
     });
     let end = from_now(TIME);

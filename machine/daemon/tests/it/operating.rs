@@ -23,8 +23,8 @@ fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
     let level = |pid: i32, field: &str| {
         let seen = census(&path);
         let all = seen["processes"].as_array().unwrap();
-        let found = all.iter().find(|it| it["pid"] == pid);
-        found.map(|it| it[field].clone())
+        let found = all.iter().find(|process| process["pid"] == pid);
+        found.map(|process| process[field].clone())
     };
     assert_eq!(level(ghost.pid(), "ceiling"), Some(0.into()));
     let rule = |user, ceiling| Rule {
@@ -81,12 +81,14 @@ fn each_ejection_is_a_line_with_its_reason() {
     daemon.line("ready").unwrap();
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let mut wanderers = [0, 1].map(|_| start_child("burner", &path, MALLORY, (0, 40), &[]));
-    for it in &mut wanderers {
-        it.go_until(from_now(PATIENCE));
+    for process in &mut wanderers {
+        process.go_until(from_now(PATIENCE));
     }
-    for it in &wanderers {
-        until("it is elevated", || !elevated_threads(it.pid()).is_empty());
-        for tid in elevated_threads(it.pid()) {
+    for process in &wanderers {
+        until("it is elevated", || {
+            !elevated_threads(process.pid()).is_empty()
+        });
+        for tid in elevated_threads(process.pid()) {
             use upshift_elevate::sys::{CpuSet, Kernel, Sys};
             Kernel.sched_setaffinity(tid, &CpuSet::all()).unwrap();
         }

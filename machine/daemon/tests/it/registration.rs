@@ -84,8 +84,8 @@ fn thousands_of_users_do_not_keep_root_out() {
 fn others_register_beside(role: &str, more: &[(&str, String)], count: &str) {
     let (path, _daemon) = open_daemon(role);
     let mut attackers = [MALLORY, TRUDY].map(|user| start_child(role, &path, user, (0, 0), more));
-    for it in &mut attackers {
-        it.go_until(from_now(Duration::from_millis(3000)));
+    for process in &mut attackers {
+        process.go_until(from_now(Duration::from_millis(3000)));
     }
     std::thread::sleep(Duration::from_millis(300));
     let once = |_| {
@@ -94,10 +94,10 @@ fn others_register_beside(role: &str, more: &[(&str, String)], count: &str) {
         began.elapsed()
     };
     let took: Vec<Duration> = (0..5).map(once).collect();
-    let counts = attackers.map(|mut it| it.number(&format!("{count} ")));
+    let counts = attackers.map(|mut process| process.number(&format!("{count} ")));
     println!("{role}: {count} {counts:?} in 3 s; another user registers in {took:?}");
     assert!(
-        took.iter().all(|it| *it < Duration::from_secs(3)),
+        took.iter().all(|took| *took < Duration::from_secs(3)),
         "{took:?}"
     );
 }
@@ -139,11 +139,14 @@ fn a_client_that_asks_for_censuses_without_end_keeps_no_client_from_registering(
     }
     std::thread::sleep(Duration::from_millis(300));
     let during: Vec<Duration> = (0..5).map(|_| took()).collect();
-    let answered: Vec<u64> = askers.iter_mut().map(|it| it.number("answered ")).collect();
+    let answered: Vec<u64> = askers
+        .iter_mut()
+        .map(|process| process.number("answered "))
+        .collect();
     println!("{before:?} alone, {during:?} beside askers that had {answered:?} answers");
     // More answers would mean that the rate of censuses is not limited.
     assert!(
-        answered.iter().all(|it| (1..200).contains(it)),
+        answered.iter().all(|count| (1..200).contains(count)),
         "{answered:?}"
     );
 }
@@ -180,11 +183,14 @@ fn memory_that_is_sent_is_given_back_by_ordinary_threads() {
     let (path, _daemon) = open_daemon("memory");
     let more = [("MB", "64".to_string()), ("CONNECTIONS", "1".to_string())];
     let mut all = [MALLORY, TRUDY].map(|user| start_child("burdener", &path, user, (0, 0), &more));
-    for it in &mut all {
-        it.go_until(from_now(Duration::from_secs(1)));
+    for process in &mut all {
+        process.go_until(from_now(Duration::from_secs(1)));
     }
     let before = used_by_threads("upshift-daemon");
-    let sent: Vec<u64> = all.iter_mut().map(|it| it.number("sent ")).collect();
+    let sent: Vec<u64> = all
+        .iter_mut()
+        .map(|process| process.number("sent "))
+        .collect();
     let used = (used_by_threads("upshift-daemon") - before) / 1000;
     let closing = used_by_threads("upshift-reader") / 1000;
     println!("{sent:?} files; the control thread used {used} us, those that close {closing}");

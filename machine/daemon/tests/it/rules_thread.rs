@@ -136,7 +136,7 @@ fn a_process_that_changes_its_name_without_end_holds_up_no_rule_and_little_of_a_
         namer.number("changes ")
     );
     assert!(
-        found.iter().all(|it| *it < Duration::from_secs(4)),
+        found.iter().all(|took| *took < Duration::from_secs(4)),
         "{found:?}"
     );
 }

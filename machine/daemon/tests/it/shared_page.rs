@@ -71,10 +71,16 @@ fn pages_of_random_bits_take_no_more_than_the_rules_allow() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let words: Vec<u64> = vandals.iter_mut().map(|it| it.number("wrote ")).collect();
+    let words: Vec<u64> = vandals
+        .iter_mut()
+        .map(|process| process.number("wrote "))
+        .collect();
     let took = (monotonic() - began) / 1000;
     println!("{words:?} words; bystander {used} of {took} us, longest gap {longest} us");
-    let burnt = vandals.iter_mut().map(|it| it.number("used ")).sum();
+    let burnt = vandals
+        .iter_mut()
+        .map(|process| process.number("used "))
+        .sum();
     assert!(takes_at_most(97, burnt, took));
     // The rules ensure that, not the canary, which may miss its turn now and then where other
     // programs share the rest.

@@ -34,9 +34,13 @@ fn race(mut all: Vec<Process>) -> Vec<u64> {
         // elevated.
         std::thread::sleep(Duration::from_millis(20));
     }
-    let used = all.iter_mut().map(|it| it.number("used")).collect();
+    let used = all
+        .iter_mut()
+        .map(|process| process.number("used"))
+        .collect();
     until("nobody is elevated", || {
-        all.iter().all(|it| elevated_threads(it.pid()).is_empty())
+        all.iter()
+            .all(|process| elevated_threads(process.pid()).is_empty())
     });
     used
 }

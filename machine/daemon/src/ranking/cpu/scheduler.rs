@@ -162,7 +162,7 @@ impl Scheduler {
         let elevator = self.shared.elevator.as_ref()?;
         elevator
             .elevate_current(DAEMON)
-            .inspect_err(|error| self.shared.warn("rise", || error.to_string()))
+            .inspect_err(|error| self.shared.warn("elevate", || error.to_string()))
             .ok()
     }
 
