@@ -1,9 +1,13 @@
-//! The daemon's decisions on machines that are not at hand, in virtual time: `cargo run --release -p upshift-daemon --example scale [FOLDER]` prints
-//! the table of `docs/scale.md`, and draws its plot into the folder.
+//! The daemon's decisions on large machines, in virtual time.
 //!
-//! Real: the lines and words of the pages, claims, standings and when they ask for a ring, ranking, the choice of a winner, the limits of rings. Of
-//! the scheduler thread of a CPU its loop is rebuilt here as `cpu/scheduler.rs` has it: wake, read and rank until the standings hold still,
-//! place what has changed its band, at most 4 ms of work in 20. Assumed are times: [`WAKE`], [`ENTRANT`], [`PLACE`].
+//! `cargo run --release -p upshift-daemon --example scale [FOLDER]` prints the table of
+//! `docs/scale.md`, and draws its plot into the folder.
+//!
+//! Real are the lines and words of the pages, claims, standings, rings, ranking, the choice of a
+//! winner, and the limits of rings. The loop of a CPU's scheduler is rebuilt here after
+//! `ranking/cpu/scheduler.rs`: wake, read and rank until the standings are stable, move threads
+//! whose band has changed, at most 4 ms of work in 20. The times are assumed: [`WAKE`],
+//! [`ENTRANT`], [`MOVE`].
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,20 +23,20 @@ use upshift_elevate::testing::Random;
 use upshift_report::plot::{COLOURS, Look};
 use upshift_report::{Kind, Plot, Table};
 
-/// From a ring to the first instruction of the scheduler, and back: both on one CPU.
+/// Time from a ring to the first instruction of the scheduler, and back, on one CPU, ns.
 const WAKE: u64 = 3_000;
-/// Reading and ranking one vCPU, once; `rank` prints what it takes here.
+/// Time to read and rank one vCPU, ns; the example prints the time of ranking on this machine.
 const ENTRANT: u64 = 15;
-/// Moving one thread.
-const PLACE: u64 = 700;
-/// As in `cpu/scheduler.rs` and `shared.rs`.
+/// Time to move one thread, ns.
+const MOVE: u64 = 700;
+/// Values of `ranking/cpu/scheduler.rs` and `shared.rs`.
 const SETTLE: usize = 3;
 const RINGS: (u64, u64) = (20_000, 10_000);
-const DEAF: u64 = 36_000_000;
-/// ns of work: in a second, and at once.
+const IGNORED: u64 = 36_000_000;
+/// Work budget, ns: in a second, and at once.
 const WORK: (u64, u64) = (200_000_000, 4_000_000);
 
-/// Creates a full bucket of so many tokens per second, with such a burst.
+/// Creates a full bucket of `rate` tokens per second that holds `burst`.
 fn per_second(rate: u64, burst: u64) -> TokenBucket {
     TokenBucket::with_rate((rate, 1_000_000_000), burst, 0)
 }
@@ -41,22 +45,22 @@ const MACHINES: [usize; 3] = [8, 64, 256];
 const PROCESSES: usize = 1_000;
 const CHANGES: u64 = 100_000;
 const SECOND: u64 = 1_000_000_000;
-/// A decision later than that after the change is late.
+/// Latency from which on a decision is late, ns.
 const LATE: u64 = 1_000_000;
 
-/// One vCPU of a process, pinned to a CPU.
+/// A vCPU of a process, pinned to a CPU.
 struct Vcpu {
     line: VcpuLine,
-    /// The daemon's word for it.
+    /// The standing that the daemon has published.
     standing: AtomicU32,
     cpu: usize,
     user: u32,
-    /// The most urgent of eight levels it changes between.
+    /// The most urgent of the eight levels that it changes between.
     base: u8,
     rings: TokenBucket,
-    deaf_until: u64,
+    ignored_until: u64,
     band: u8,
-    /// When it changed beyond its thresholds, if that is not decided yet.
+    /// Time of a change beyond its thresholds that is not decided yet.
     waiting: Option<u64>,
 }
 
@@ -71,7 +75,8 @@ impl Vcpu {
         }
     }
 
-    /// Another level, or asleep and waiting for its most urgent one; whether that is one to ring for.
+    /// Changes to another level, or sleeps and awaits its most urgent one. Returns whether that
+    /// rings.
     fn change(&mut self, random: &mut Random) -> bool {
         let level = self.base + random.below(8) as u8;
         let runs = random.below(2) == 0;
@@ -86,41 +91,41 @@ impl Vcpu {
 struct Cpu {
     vcpus: Vec<usize>,
     rings: TokenBucket,
-    /// A wake-up is under way.
+    /// Set while a wake-up is under way.
     woken: bool,
-    /// Works, or has used up its budget, until then.
+    /// Time until which it works, or has used up its budget.
     busy_until: u64,
     work: TokenBucket,
     total: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum Action {
     Change,
     Wake(usize),
-    ListenAgain(usize),
+    EnableDoorbell(usize),
 }
 
-/// What came of one machine.
+/// The figures of one machine.
 #[derive(Default)]
 struct Outcome {
     rings: u64,
     turns: u64,
     ranked: u64,
     moved: u64,
-    /// ns from a change to the decision.
+    /// Latencies of decisions, ns.
     decisions: Vec<u64>,
-    /// Rings that were not listened to.
+    /// Rings that were ignored.
     unheard: u64,
     /// Words of standings that were written.
     words: u64,
-    /// Lines by number of their writers, with a line for each word (as it is) and with 16 words in one (as it was).
+    /// Lines with several writers: with a line for each word, and with 16 words in a line.
     shared_lines: usize,
     shared_lines_before: usize,
-    /// Changes of the machine's bitmap, which all schedulers wrote before, and lines read to find that out.
+    /// Changes of a bitmap of the whole machine, and lines read to compute it.
     header_before: u64,
     scanned_before: u64,
-    /// Bands that were other than those by the claims, at a change that did not ring: of so many that were looked at.
+    /// Wrong bands after a change that did not ring, of `checked` changes.
     wrong: u64,
     checked: u64,
     busiest: f64,
@@ -129,7 +134,7 @@ struct Outcome {
 struct Machine {
     vcpus: Vec<Vcpu>,
     cpus: Vec<Cpu>,
-    queue: BinaryHeap<Reverse<(u64, What)>>,
+    queue: BinaryHeap<Reverse<(u64, Action)>>,
     random: Random,
     out: Outcome,
     writers: HashMap<usize, Vec<usize>>,
@@ -166,7 +171,7 @@ impl Machine {
             let first = random.below(cpus as u64) as usize;
             let base = random.below(56) as u8;
             for index in 0..each {
-                // One on each CPU of a row, as a runtime that takes a part of the machine.
+                // A runtime uses a row of CPUs, a part of the machine.
                 let cpu = (first + index) % cpus;
                 machine.cpus[cpu].vcpus.push(machine.vcpus.len());
                 machine.vcpus.push(Vcpu {
@@ -176,7 +181,7 @@ impl Machine {
                     user: process as u32 % 100,
                     base,
                     rings: per_second(RINGS.1, RINGS.1 / 50),
-                    deaf_until: 0,
+                    ignored_until: 0,
                     band: 0,
                     waiting: None,
                 });
@@ -186,17 +191,17 @@ impl Machine {
     }
 
     fn run(mut self) -> Outcome {
-        self.queue.push(Reverse((0, What::Change)));
-        // All have just joined.
+        self.queue.push(Reverse((0, Action::Change)));
+        // All processes have just joined.
         (0..self.cpus.len()).for_each(|cpu| self.wake(cpu, 0));
-        while let Some(Reverse((now, what))) = self.queue.pop() {
+        while let Some(Reverse((now, action))) = self.queue.pop() {
             if now >= SECOND {
                 break;
             }
-            match what {
-                What::Change => self.change(now),
-                What::Wake(cpu) => self.turn(cpu, now),
-                What::ListenAgain(vcpu) => self.wake(self.vcpus[vcpu].cpu, now),
+            match action {
+                Action::Change => self.change(now),
+                Action::Wake(cpu) => self.turn(cpu, now),
+                Action::EnableDoorbell(vcpu) => self.wake(self.vcpus[vcpu].cpu, now),
             }
         }
         let busiest = self.cpus.iter().map(|cpu| cpu.total).max().unwrap_or(0);
@@ -216,12 +221,12 @@ impl Machine {
         self.out
     }
 
-    /// Somewhere a level changes; the next change is at random, too.
+    /// Changes a level of a random vCPU, and schedules the next change at a random time.
     fn change(&mut self, now: u64) {
         let which = self.random.below(self.vcpus.len() as u64) as usize;
         let mean = SECOND / CHANGES;
         let next = now + 1 + self.random.below(2 * mean);
-        self.queue.push(Reverse((next, What::Change)));
+        self.queue.push(Reverse((next, Action::Change)));
         let vcpu = &mut self.vcpus[which];
         if !vcpu.change(&mut self.random) {
             if self.random.below(64) == 0 {
@@ -233,24 +238,25 @@ impl Machine {
         self.vcpus[which].waiting.get_or_insert(now);
         let vcpu = &mut self.vcpus[which];
         let cpu = &mut self.cpus[vcpu.cpu];
-        if now < vcpu.deaf_until {
+        if now < vcpu.ignored_until {
             self.out.unheard += 1;
         } else if vcpu.rings.try_take(1, now) && cpu.rings.try_take(1, now) {
             let cpu = vcpu.cpu;
             self.wake(cpu, now);
         } else {
             self.out.unheard += 1;
-            vcpu.deaf_until = now + DEAF;
+            vcpu.ignored_until = now + IGNORED;
             self.queue
-                .push(Reverse((now + DEAF, What::ListenAgain(which))));
+                .push(Reverse((now + IGNORED, Action::EnableDoorbell(which))));
         }
     }
 
-    /// A change within the thresholds: no band may be another than it is. What is still to be decided on this CPU is no such case.
+    /// Checks that no band is wrong after a change within the thresholds, unless a decision of this
+    /// CPU is pending.
     fn check(&mut self, which: usize) {
         let cpu = &self.cpus[self.vcpus[which].cpu];
         let others = || cpu.vcpus.iter().map(|&index| &self.vcpus[index]);
-        if cpu.woken || others().any(|it| it.waiting.is_some()) {
+        if cpu.woken || others().any(|vcpu| vcpu.waiting.is_some()) {
             return;
         }
         let entrants: Vec<Entrant> = others().map(Vcpu::entrant).collect();
@@ -265,11 +271,11 @@ impl Machine {
     }
 
     fn wake(&mut self, cpu: usize, now: u64) {
-        let it = &mut self.cpus[cpu];
-        if !it.woken {
-            it.woken = true;
-            let at = now.max(it.busy_until) + WAKE;
-            self.queue.push(Reverse((at, What::Wake(cpu))));
+        let scheduler = &mut self.cpus[cpu];
+        if !scheduler.woken {
+            scheduler.woken = true;
+            let at = now.max(scheduler.busy_until) + WAKE;
+            self.queue.push(Reverse((at, Action::Wake(cpu))));
         }
     }
 
@@ -304,7 +310,7 @@ impl Machine {
         for (&index, standing) in indices.iter().zip(&self.standings) {
             let vcpu = &mut self.vcpus[index];
             if std::mem::replace(&mut vcpu.band, standing.band) != standing.band {
-                took += PLACE;
+                took += MOVE;
                 self.out.moved += 1;
             }
         }
@@ -319,16 +325,16 @@ impl Machine {
         }
         if std::mem::replace(&mut self.bitmaps[cpu], bitmap) != bitmap {
             self.out.scanned_before += self.bitmaps.len() as u64;
-            let header = self.bitmaps.iter().fold(0, |all, it| all | it);
+            let header = self.bitmaps.iter().fold(0, |all, bitmap| all | bitmap);
             self.out.header_before += u64::from(header != self.header);
             self.header = header;
         }
-        let it = &mut self.cpus[cpu];
-        std::mem::swap(&mut it.vcpus, &mut indices);
-        it.woken = false;
-        it.work.charge(took, decided);
-        it.total += took;
-        it.busy_until = decided + it.work.wait(0, decided);
+        let scheduler = &mut self.cpus[cpu];
+        std::mem::swap(&mut scheduler.vcpus, &mut indices);
+        scheduler.woken = false;
+        scheduler.work.charge(took, decided);
+        scheduler.total += took;
+        scheduler.busy_until = decided + scheduler.work.wait(0, decided);
     }
 }
 
@@ -338,7 +344,7 @@ fn percentile(sorted: &[u64], part: f64) -> f64 {
     sorted.get(at.min(last)).map_or(0.0, |&ns| ns as f64 / 1e3)
 }
 
-/// What ranking takes on this machine, so that [`ENTRANT`] can be judged.
+/// Prints the time of ranking on this machine, to compare with [`ENTRANT`].
 fn measure() {
     let mut random = Random(7);
     let entrants: Vec<Entrant> = (0..1000)
@@ -375,7 +381,7 @@ fn main() -> std::io::Result<()> {
             "p99",
             "longest",
             "later than 1 ms",
-            "not listened to",
+            "ignored rings",
             "busiest scheduler",
         ],
     );
@@ -398,7 +404,11 @@ fn main() -> std::io::Result<()> {
             let each = each.min(cpus);
             let out = Machine::new(cpus, each).run();
             let [p50, p99, most] = [0.5, 0.99, 1.0].map(|part| percentile(&out.decisions, part));
-            let late = out.decisions.iter().filter(|&&it| it > LATE).count();
+            let late = out
+                .decisions
+                .iter()
+                .filter(|&&latency| latency > LATE)
+                .count();
             decisions.row([
                 cpus.to_string(),
                 each.to_string(),

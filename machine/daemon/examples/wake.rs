@@ -1,4 +1,4 @@
-//! How long a wake takes in a process that is demoted, and in one that sleeps in its band.
+//! Latency of a wake in a process that is demoted, and in one that sleeps in its band.
 //!
 //! Needs a daemon (`upshift daemon`, as root), then:
 //!
@@ -6,12 +6,16 @@
 //! cargo run --release -p upshift-daemon --example wake -- [SOCKET [CPU [ROUNDS]]]
 //! ```
 //!
-//! Two processes share one CPU. A rival burns at level 40. This process burns at level 50, so it is demoted, and has a dispatcher
-//! thread; from another CPU an event is sent to it each 3 ms. Measured is from the event to
+//! Two processes share one CPU. A rival spins at level 40. This process spins at level 50, so it is
+//! demoted, and has a dispatcher thread; another CPU sends it an event each 3 ms. The example
+//! measures the time from the event to
 //!
-//! * `dispatcher`: the dispatcher's first instruction, which is the floor: no process is demoted then;
-//! * `worker`: the worker's, after the dispatcher has published level 2 and rung, and the daemon has elevated the worker;
-//! * `sleeper`: a worker that sleeps in its band because it awaits level 2: the daemon has nothing to do.
+//!
+//! * `dispatcher`: the dispatcher's first instruction, which is the floor: no process is demoted
+//!   then;
+//! * `worker`: the worker's, after the dispatcher has published level 2 and rung, and the daemon
+//!   has elevated the worker;
+//! * `sleeper`: a worker that sleeps in its band because it awaits level 2: the daemon has no work.
 //!
 //! The rival ends with this process.
 
@@ -28,8 +32,8 @@ use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec, client, os
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-/// How long the whole may take.
-const LONGEST: Duration = Duration::from_secs(30);
+/// Longest time of a run.
+const MAX_TIME: Duration = Duration::from_secs(30);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -60,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measured
 }
 
-/// Burns at level 40 until its standard input closes.
+/// Spins at level 40 until its standard input closes.
 fn rival(socket: &std::path::Path, cpu: usize) -> Result<(), Box<dyn std::error::Error>> {
     let ended = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&ended);
@@ -77,7 +81,7 @@ fn rival(socket: &std::path::Path, cpu: usize) -> Result<(), Box<dyn std::error:
     vcpu.settle()?;
     println!("ready");
     let start = Instant::now();
-    while !ended.load(Acquire) && start.elapsed() < LONGEST {
+    while !ended.load(Acquire) && start.elapsed() < MAX_TIME {
         std::hint::spin_loop();
     }
     Ok(())
@@ -98,10 +102,10 @@ fn spec(cpu: usize, threads: &[(i32, Role)]) -> VcpuSpec {
     }
 }
 
-/// What the threads of this process share.
+/// State that the threads of this process share.
 struct Shared {
     start: Instant,
-    /// ns at which the last event was sent; 0: it has been answered.
+    /// Time at which the last event was sent, ns; 0: it has been answered.
     sent: AtomicU64,
     dispatched: AtomicU64,
     answered: AtomicU64,
@@ -118,7 +122,7 @@ impl Shared {
     }
 }
 
-/// An eventfd whose reads wait.
+/// Creates an eventfd whose reads block.
 fn waiting_eventfd() -> std::io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(
         0,
@@ -193,7 +197,7 @@ fn measure(
         } else {
             shared.eventfd.as_fd()
         })?;
-        while shared.answered.load(Acquire) == 0 && shared.start.elapsed() < LONGEST {
+        while shared.answered.load(Acquire) == 0 && shared.start.elapsed() < MAX_TIME {
             std::hint::spin_loop();
         }
         let answered = shared.answered.load(Acquire).saturating_sub(sent);
@@ -203,7 +207,7 @@ fn measure(
             figures[0].push(shared.dispatched.load(Acquire).saturating_sub(sent));
             figures[1].push(answered);
         }
-        if shared.start.elapsed() >= LONGEST {
+        if shared.start.elapsed() >= MAX_TIME {
             break;
         }
     }
@@ -239,22 +243,22 @@ fn measure(
 fn spawn(
     shared: &Arc<Shared>,
     vcpu: &Vcpu,
-    place: usize,
+    index: usize,
     cpu: usize,
     body: fn(&Shared, &Vcpu),
 ) -> std::thread::JoinHandle<()> {
     let (shared, vcpu) = (Arc::clone(shared), vcpu.clone());
     std::thread::spawn(move || {
         if pin(cpu).is_ok() {
-            shared.tids[place].store(current_tid(), Release);
+            shared.tids[index].store(current_tid(), Release);
             body(&shared, &vcpu);
         }
     })
 }
 
-/// Burns at level 50, looks for what has arrived, or sleeps for it.
+/// Spins at level 50 and polls for arrivals, or sleeps until one.
 fn worker(shared: &Shared, vcpu: &Vcpu) {
-    while !shared.over.load(Acquire) && shared.start.elapsed() < LONGEST {
+    while !shared.over.load(Acquire) && shared.start.elapsed() < MAX_TIME {
         if shared.sleeping.load(Acquire) {
             wait(&shared.nap);
             shared.answered.store(shared.now(), Release);
@@ -268,7 +272,7 @@ fn worker(shared: &Shared, vcpu: &Vcpu) {
     }
 }
 
-/// Sleeps until an event is sent; says that something of level 2 has arrived.
+/// Sleeps until an event is sent, and publishes an arrival of level 2.
 fn dispatcher(shared: &Shared, vcpu: &Vcpu) {
     while !shared.over.load(Acquire) {
         wait(&shared.eventfd);

@@ -19,7 +19,7 @@
 //! ```text
 //!  control thread ── connections, registrations, deaths, heartbeat
 //!        │ mailboxes
-//!  scheduler thread per CPU ── reads claims, ranks, elevates      (epoll on the doorbells of its vCPUs)
+//!  scheduler thread per CPU ── reads claims, ranks, elevates (epoll on its doorbells)
 //!        │ upshift-elevate                         canary per CPU, and a monitor of all
 //!  guardian process ── restores threads if this process dies, demotes all if it is stopped
 //! ```

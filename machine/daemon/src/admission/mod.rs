@@ -291,7 +291,7 @@ impl Admission {
         }
     }
 
-    /// Removes what [`Admission::register`] has counted.
+    /// Removes a registration that [`Admission::register`] has counted.
     pub(crate) fn unregister(&mut self, user: u32, load: Load<'_>) {
         if let Some(user) = self.users.get_mut(&user) {
             user.registrations = user.registrations.saturating_sub(1);

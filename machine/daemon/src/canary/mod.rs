@@ -111,7 +111,7 @@ impl Canaries {
         let _own = elevator.and_then(|elevator| match elevator.elevate_current(MONITOR) {
             Ok(own) => Some(own),
             Err(error) => {
-                self.shared.warn("rise", || error.to_string());
+                self.shared.warn("elevate", || error.to_string());
                 None
             }
         });

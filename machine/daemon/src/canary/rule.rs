@@ -31,7 +31,7 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 /// The threads that rest because of this CPU's canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// No thread.
+    /// The empty set.
     Calm,
     /// All threads elevated on this CPU.
     Here,

@@ -17,7 +17,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Those of this machine, of groups that rules name. Groups of other sources (LDAP, `pam_group`) are not known.
+    /// Returns the members of this machine of groups that rules name. Groups of other sources
+    /// (LDAP, `pam_group`) are not known.
     pub(super) fn of_groups_in(rules: &[Rule]) -> Vec<Member> {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let (passwd, group) = (read("/etc/passwd"), read("/etc/group"));

@@ -177,7 +177,7 @@ impl Control {
         let _own = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);
             elevated
-                .inspect_err(|error| self.shared.warn("rise", || error.to_string()))
+                .inspect_err(|error| self.shared.warn("elevate", || error.to_string()))
                 .ok()
         });
         self.print_remarks();

@@ -110,7 +110,7 @@ mod tests {
             let found = with_mounts(&format!("0::{path}\n"), mounts, is_of_root);
             found[0].trusted().to_string()
         };
-        for (path, trusted) in [
+        for (path, expected) in [
             (
                 "/../../system.slice/redis.service",
                 "/../../system.slice/redis.service",
@@ -120,7 +120,7 @@ mod tests {
             ("/../..", "/../.."),
             ("/own", ""),
         ] {
-            assert_eq!(trusted(path), trusted, "{path}");
+            assert_eq!(trusted(path), expected, "{path}");
         }
     }
 

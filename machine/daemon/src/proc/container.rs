@@ -4,7 +4,7 @@
 //! | engine | path with the id | files with names, labels and annotations |
 //! |---|---|---|
 //! | Docker | `/docker/ID`, `docker-ID.scope` | `/var/lib/docker/containers/ID/config.v2.json` |
-//! | Podman, CRI-O | `libpod-ID.scope`, `crio-ID.scope` | `containers.json`, `ID/userdata/config.json` |
+//! | Podman, CRI-O | `libpod-ID.scope`, `crio-ID.scope` | `containers.json`, `ID/…/config.json` |
 //! | Kubernetes | `cri-containerd-ID.scope`, `/kubepods/…/podUID/ID` | `ID/config.json` |
 //!
 //! The files of Podman and CRI-O are below `/var/lib/containers/storage/overlay-containers` and

@@ -17,7 +17,7 @@
 //!   as a class that is always present: vCPUs more urgent than it are elevated, those at or below
 //!   it are not.
 //! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing
-//!   the order, whatever the others do within theirs: two neighbours that may both move share the
+//!   the order, even if the others move within theirs: two neighbours that may both move share the
 //!   levels between them.
 //!
 //! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are
@@ -51,7 +51,7 @@ struct Summary {
     best: u8,
     entrants: usize,
     bystanders: Option<u8>,
-    /// For each level, the users of the vCPUs that are less urgent.
+    /// Users of the vCPUs that are less urgent than each level.
     below: [Users; NOTHING as usize],
 }
 
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Creates an entrant of a user who is not trusted.
+    /// Creates an entrant of an untrusted user.
     fn of(user: u32, level: u8) -> Entrant {
         Entrant {
             user,
@@ -357,7 +357,7 @@ mod tests {
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
-    /// Creates entrants of three users who are not trusted.
+    /// Creates entrants of three untrusted users.
     fn of_another() -> impl Strategy<Value = Entrant> {
         (entrant(), 0..3u32).prop_map(|(entrant, user)| Entrant {
             user,

@@ -38,8 +38,8 @@ struct Domain {
     cpus: CpuSet,
     /// CPU time of its processes in this period while they were elevated.
     used: Duration,
-    /// For each of its CPUs, the number of processes that compute there; a process counts in equal
-    /// parts on all its CPUs.
+    /// Number of processes that compute on each of its CPUs; a process counts in equal parts on all
+    /// its CPUs.
     crowds: Vec<f32>,
     /// Time until which its processes pause.
     pause_until: Option<Instant>,

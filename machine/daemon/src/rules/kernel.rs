@@ -3,13 +3,13 @@
 //! | behaviour | since Linux | remedy |
 //! |---|---|---|
 //! | SCHED_FIFO has no slices | always | threads that compute take turns: `process/turns.rs` |
-//! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer breaths: `domain.rs` |
+//! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer pauses: `domain.rs` |
 //! | RLIMIT_RTTIME kills a thread that computes | 2.6.25 | stays ordinary: [`report_time_limit`] |
-//! | a cgroup without real-time time refuses SCHED_FIFO | 2.6.25 | stays ordinary: [`report_refusal`] |
+//! | a cgroup without real-time time refuses SCHED_FIFO | 2.6.25 | ordinary: [`report_refusal`] |
 //! | quotas of cgroups do not hold real-time threads | 2.6.32 | charged here: `bounds/quota.rs` |
 //! | moves between cgroups are not reported | always | a sweep, each `SWEEP` |
 //! | events are lost when their reader is late | 2.6.15 | a sweep, a second later |
-//! | `/proc/PID` is empty without its main thread | always | another thread is read: `proc/living.rs` |
+//! | `/proc/PID` is empty without its main thread | always | another thread: `proc/living.rs` |
 //! | a lookup in `/proc` may wait for any thread | always (6.18) | readers: `proc/reader.rs` |
 //! | numbers of threads are used again | always | recorded, then proved: `process.rs` |
 

@@ -165,7 +165,7 @@ impl Lookups {
         }
     }
 
-    /// Lists all processes, in order to lookup them up.
+    /// Lists all processes, in order to look them up.
     pub(super) fn ask_for_all(&mut self, shared: &Shared) {
         if std::mem::replace(&mut self.lists, true) {
             return;

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn
-//!      ▲                       ▲  │└─────budget used────▲             ceiling is at most the rule's level
+//!      ▲                       ▲  │└─────budget used────▲
 //!      │                       └──▼ pause of the domain: SCHED_IDLE
 //!      └──── fits none, registers: its threads are the schedulers' then,
 //!                                  and its ceiling is at most the rule's level
@@ -20,7 +20,7 @@
 //! The kernel reports new processes (`upshift_elevate::events`). All processes are swept at the
 //! start, after lost events, and each [`SWEEP`], because moves to another cgroup are not reported.
 //!
-//! Readers lookup processes up and compare them with the rules (`lookup.rs`). The rest is one thread,
+//! Readers look processes up and compare them with the rules (`lookup.rs`). The rest is one thread,
 //! at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or
 //! until the first moment at which a budget can be used up: a process that sleeps costs one read of
 //! its CPU time each period.
@@ -52,7 +52,7 @@ pub use rule::{Assign, Bound, Fitting};
 use lookup::{Found, Lookup, Lookups};
 
 /// Period of budgets and shares: half of the silence that a canary tolerates, so that a process at
-/// its budget never lookups like one that occupies the CPU.
+/// its budget never looks like one that occupies the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
 /// Time between sweeps of all processes; a tenth of it without events, or after a loss.

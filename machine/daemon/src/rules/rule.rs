@@ -1,7 +1,7 @@
 //! [`Assign`]: a rule that gives programs a level without their cooperation.
 //!
 //! All conditions of a rule must match. A program chooses its own name, so a rule by `comm` alone
-//! lets every user who may start programs choose its level: where users are not trusted, a rule
+//! lets every user that may start programs choose its level: where users are not trusted, a rule
 //! also names a user, a unit or a cgroup.
 
 use std::fmt;

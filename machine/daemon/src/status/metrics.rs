@@ -223,31 +223,31 @@ fn list(value: &Value) -> &[Value] {
 
 fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
     let uptime = number(&census["uptime_ms"]) / 1e3;
-    out.single("uptime_seconds", "Since the daemon began.", uptime)?;
+    out.single("uptime_seconds", "Time since the daemon started.", uptime)?;
     for (name, field, help) in [
-        ("enforcing", "enforcing", "1: it elevates."),
+        ("enforcing", "enforcing", "1: the daemon elevates threads."),
         (
             "registrations_total",
             "registrations",
             "Registrations so far.",
         ),
-        ("refused_total", "refused", "Requests refused."),
+        ("refused_total", "refused", "Refused requests."),
         (
             "ejected_total",
             "ejected",
-            "Threads put out for what they did.",
+            "Threads and users ejected for their behaviour.",
         ),
-        (
-            "alarms_total",
-            "alarms",
-            "How often the canary of a CPU was silent.",
-        ),
+        ("alarms_total", "alarms", "Silences of a canary."),
     ] {
         out.single(name, help, number(&census[field]))?;
     }
     for (name, field, help) in [
-        ("processes", "processes", "Registered now."),
-        ("assigned_processes", "assigned", "With a level by a rule."),
+        ("processes", "processes", "Registered processes."),
+        (
+            "assigned_processes",
+            "assigned",
+            "Processes with a level by a rule.",
+        ),
     ] {
         out.single(name, help, list(&census[field]).len())?;
     }
@@ -255,7 +255,7 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
         (
             "contenders",
             "contenders",
-            "vCPUs with something to run, by CPU.",
+            "vCPUs with runnable or awaited work, by CPU.",
         ),
         (
             "switches_total",
@@ -270,10 +270,10 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
     }
     // Sums over the registered processes: they fall when one leaves.
     for (name, help) in [
-        ("rings", "Doorbells heard, of registered processes."),
-        ("floods", "Doorbells not listened to for a while."),
-        ("overdrafts", "Dispatchers moved down."),
-        ("breaths", "Times the CPU was left to others."),
+        ("rings", "Doorbell rings answered, of registered processes."),
+        ("floods", "Times a doorbell was ignored for a while."),
+        ("overdrafts", "Times dispatchers were lowered."),
+        ("breaths", "Pauses of elevated threads for other programs."),
     ] {
         let processes = list(&census["processes"]).iter();
         let vcpus = processes.flat_map(|process| list(&process["vcpus"]));

@@ -1,4 +1,4 @@
-//! Programs that know nothing of the daemon and have a level by the configuration.
+//! Programs that do not register and have a level by the configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,12 +39,12 @@ fn daemon(name: &str, assign: Vec<Assign>) -> Daemon {
 
 fn burner(path: &Path, user: u32) -> Process {
     let cpu = ("CPU", "0".to_string());
-    let mut it = Process::start("gap", path, &[("USER", user.to_string()), cpu]);
-    it.line("ready").unwrap();
-    it
+    let mut process = Process::start("gap", path, &[("USER", user.to_string()), cpu]);
+    process.line("ready").unwrap();
+    process
 }
 
-/// Lets both burn for a second; µs of each.
+/// Lets both spin for a second; returns µs of each.
 fn race(mut a: Process, mut b: Process) -> (u64, u64) {
     let end = from_now(Duration::from_millis(1000));
     a.go_until(end);
@@ -54,7 +54,7 @@ fn race(mut a: Process, mut b: Process) -> (u64, u64) {
 
 pub(crate) fn assigned(census: &Value, pid: i32) -> Option<&Value> {
     let all = census["assigned"].as_array().unwrap();
-    all.iter().find(|it| it["pid"] == pid)
+    all.iter().find(|process| process["pid"] == pid)
 }
 
 #[test]
@@ -66,17 +66,17 @@ fn an_assigned_program_is_urgent_within_its_budget() {
     let path = socket("assigned");
     let before = burner(&path, ALICE);
     let _daemon = daemon("assigned", vec![rule(ALICE, 8)]);
-    until("what runs already is assigned", || {
+    until("a running program is assigned", || {
         assigned(&census(&path), before.pid()).is_some()
     });
     let (urgent, other) = race(before, burner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
-    // Beyond its 80 % it is as ordinary as the other, and as whatever else runs here: at most some 90 % in all.
+    // Beyond its 80 % the program is ordinary, and shares the rest: at most some 90 % in all.
     assert!(urgent < 970_000, "{urgent} {other}");
     assert_eq!(census(&path)["alarms"], 0);
     let after = burner(&path, ALICE);
-    until("what starts later is assigned", || {
+    until("a later program is assigned", || {
         assigned(&census(&path), after.pid()).is_some()
     });
     let (urgent, other) = race(after, burner(&path, MALLORY));
@@ -91,14 +91,14 @@ fn a_thread_that_an_administrator_makes_ordinary_is_not_reported_as_elevated() {
         return;
     }
     let path = socket("chrt");
-    let it = burner(&path, ALICE);
+    let process = burner(&path, ALICE);
     let _daemon = daemon("chrt", vec![rule(ALICE, 8)]);
     let elevated = || {
         let census = census(&path);
-        assigned(&census, it.pid()).map(|it| it["elevated"].clone())
+        assigned(&census, process.pid()).map(|process| process["elevated"].clone())
     };
     until("it is elevated", || elevated() == Some(Value::Bool(true)));
-    for thread in elevated_threads(it.pid()) {
+    for thread in elevated_threads(process.pid()) {
         Kernel
             .sched_setscheduler(thread, libc::SCHED_OTHER, 0)
             .unwrap();
@@ -115,7 +115,8 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return crate::skipped("needs two CPUs");
     }
-    // The time in which it is elevated, of a second: 40 % if 80 % of one CPU is for both threads.
+    // Returns the part of a second in which the program is elevated, percent: 40 if 80 % of one CPU
+    // is for both threads.
     let elevated = |bound: Bound| {
         let assign = Assign {
             bound,
@@ -124,20 +125,22 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
         let path = socket("each");
         let _daemon = daemon("each", vec![assign]);
         let two = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
-        let mut it = Process::start("spinners", &path, &two);
-        it.line("ready").unwrap();
-        until("it is elevated", || !elevated_threads(it.pid()).is_empty());
-        // Above the program, or it would only look when that is not elevated.
+        let mut process = Process::start("spinners", &path, &two);
+        process.line("ready").unwrap();
+        until("it is elevated", || {
+            !elevated_threads(process.pid()).is_empty()
+        });
+        // This thread is above the program, or it would only check while that is not elevated.
         let elevator = Elevator::new().unwrap();
         let _above = elevator.elevate_current(Priority::of::<40>()).unwrap();
-        it.go_until(from_now(Duration::from_millis(2500)));
+        process.go_until(from_now(Duration::from_millis(2500)));
         std::thread::sleep(Duration::from_millis(300));
-        let looks = 500;
-        let look = |_: &i32| {
+        let checks = 500;
+        let check = |_: &i32| {
             std::thread::sleep(Duration::from_millis(2));
-            !elevated_threads(it.pid()).is_empty()
+            !elevated_threads(process.pid()).is_empty()
         };
-        (0..looks).filter(look).count() * 100 / looks as usize
+        (0..checks).filter(check).count() * 100 / checks as usize
     };
     let (one, each) = (elevated(Bound::Budget(80)), elevated(Bound::default()));
     println!("elevated {one} % of the time with 80 % of one CPU, {each} % with 80 % of each");
@@ -145,7 +148,7 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
 }
 
 #[test]
-fn an_assigned_program_is_given_back_and_its_children_are_assigned_too() {
+fn an_assigned_program_is_restored_and_its_children_are_assigned_too() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -165,7 +168,7 @@ fn an_assigned_program_is_given_back_and_its_children_are_assigned_too() {
     }
 }
 
-/// A parent with a child that outlives it, of `ALICE`, and the child.
+/// Starts a parent of `ALICE`, with a child that outlives it. Returns both.
 fn parent_and_child(path: &Path) -> (Process, i32) {
     let settings = [("USER", ALICE.to_string()), ("ORPHAN", "1".to_string())];
     let mut parent = Process::start("sleeping parent", path, &settings);
@@ -183,7 +186,7 @@ fn end(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// How often something took the CPU from the threads of a process.
+/// Returns the number of times that the threads of a process were preempted.
 fn interruptions(pid: i32) -> u64 {
     let mut count = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -206,17 +209,18 @@ fn programs_of_one_rule_share_a_cpu_by_slices() {
     let daemon = daemon("slices", vec![rule(ALICE, 8)]);
     let mut both = [0, 1].map(|_| burner(&path, ALICE));
     until("both are elevated", || {
-        both.iter().all(|it| !elevated_threads(it.pid()).is_empty())
+        both.iter()
+            .all(|process| !elevated_threads(process.pid()).is_empty())
     });
-    let before = both.each_ref().map(|it| interruptions(it.pid()));
+    let before = both.each_ref().map(|process| interruptions(process.pid()));
     let end = from_now(Duration::from_millis(2000));
-    both.iter_mut().for_each(|it| it.go_until(end));
-    let used = both.each_mut().map(|it| it.number("used "));
-    let longest = both.each_mut().map(|it| it.number("longest "));
-    let after = both.each_ref().map(|it| interruptions(it.pid()));
+    both.iter_mut().for_each(|process| process.go_until(end));
+    let used = both.each_mut().map(|process| process.number("used "));
+    let longest = both.each_mut().map(|process| process.number("longest "));
+    let after = both.each_ref().map(|process| interruptions(process.pid()));
     let often = [0, 1].map(|at| after[at] - before[at]);
     println!("used {used:?} us, longest without {longest:?} us, interrupted {often:?} times");
-    // Without slices, budgets of 40 ms and breaths make 130.
+    // Without slices, budgets of 40 ms and pauses make 130.
     assert!(often.iter().all(|&often| often > 200), "{often:?}");
     daemon.stop();
 }
@@ -247,7 +251,7 @@ fn children_are_a_step_below_the_process_that_has_forked_them() {
 }
 
 #[test]
-fn children_stay_ordinary_where_the_rule_says_so() {
+fn children_stay_ordinary_if_the_rule_says_so() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -299,7 +303,7 @@ fn a_process_that_registers_gets_no_more_than_its_rule() {
     assert!(elevated_threads(ghost.pid()).is_empty());
 }
 
-/// Registers by two threads over two connections, and leaves by one of them.
+/// Registers two threads over two connections, and leaves by one of them.
 pub(crate) fn twice() {
     let register = || {
         pin(0);
@@ -323,11 +327,11 @@ fn a_process_that_registers_twice_and_leaves_once_is_not_assigned() {
     }
     let path = socket("twice");
     let _daemon = daemon("twice", vec![rule(ALICE, 20)]);
-    let it = start_child("twice", &path, ALICE, (0, 3), &[]);
+    let process = start_child("twice", &path, ALICE, (0, 3), &[]);
     until("one registration is left", || {
         census(&path)["processes"].as_array().unwrap().len() == 1
     });
-    is_not_assigned(&path, &it);
+    is_not_assigned(&path, &process);
 }
 
 #[test]
@@ -338,20 +342,21 @@ fn a_process_that_was_registered_before_there_were_rules_is_not_assigned() {
     }
     let path = socket("before-rules");
     let daemon = daemon("before-rules", vec![]);
-    let it = start_child("twice", &path, ALICE, (0, 3), &[]);
+    let process = start_child("twice", &path, ALICE, (0, 3), &[]);
     let config = open_config("before-rules");
     let assign = vec![rule(ALICE, 20)];
     daemon.reload(Config { assign, ..config });
-    is_not_assigned(&path, &it);
+    is_not_assigned(&path, &process);
 }
 
-/// Another process of `ALICE` is, which is looked at later.
-fn is_not_assigned(path: &Path, it: &Process) {
+/// Asserts that a process is not assigned, while another process of `ALICE`, which starts later,
+/// is.
+fn is_not_assigned(path: &Path, process: &Process) {
     let other = burner(path, ALICE);
     until("the other one is assigned", || {
         assigned(&census(path), other.pid()).is_some()
     });
-    // Everything is looked through each ten seconds at the latest; by what the kernel tells of a new thread at once.
+    // A new thread is reported at once, and a sweep comes within ten seconds.
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(assigned(&census(path), it.pid()), None);
+    assert_eq!(assigned(&census(path), process.pid()), None);
 }

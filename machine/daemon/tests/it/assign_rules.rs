@@ -28,7 +28,7 @@ fn is_assigned(path: &Path, process: &Process) -> bool {
     assigned(&census(path), process.pid()).is_some()
 }
 
-/// A shell of `user` that burns, by its only thread, for ten seconds at most.
+/// A shell of `user` that spins, with one thread, for ten seconds at most.
 struct Shell(Child);
 
 impl Shell {
@@ -55,9 +55,9 @@ impl Shell {
         Some(policy.class())
     }
 
-    /// As [`Shell::start`], in the cgroup with these processes.
+    /// Starts a shell in the cgroup with these processes.
     fn in_cgroup(user: u32, processes: &Path) -> Shell {
-        // It moves itself there before it is that user's.
+        // The shell moves itself there before it becomes that user's.
         let text = format!(
             "echo $$ > {} && exec setpriv --reuid {user} --clear-groups sh -c 'ulimit -t 10; while :; do :; done'",
             processes.display()
@@ -76,7 +76,7 @@ impl Shell {
         assigned(&census(path), self.0.id() as i32).is_some()
     }
 
-    /// Is its policy the one that it was started with, that of the tests?
+    /// Whether its policy is the one that it was started with, that of the tests.
     fn is_as_before(&self) -> bool {
         let own = Policy::of(&Kernel, std::process::id() as i32).ok();
         self.class() == own.map(|own| own.class())
@@ -115,12 +115,12 @@ fn a_share_is_of_all_cpus_of_the_domain() {
         until("it is assigned", || is_assigned(&path, &urgent));
         let end = from_now(Duration::from_millis(1000));
         urgent.go_until(end);
-        others.iter_mut().for_each(|it| it.go_until(end));
+        others.iter_mut().for_each(|process| process.go_until(end));
         let used = urgent.number("used ");
         println!("{bound:?}: {used} us, {} alarms", census(&path)["alarms"]);
         parts.push(used);
     }
-    // Beyond its bound it has a quarter of the rest.
+    // Beyond its bound the program has a quarter of the rest.
     assert!(parts[0] * 10 > parts[1] * 13, "{parts:?}");
     assert!(parts[1] * 10 > parts[2] * 13, "{parts:?}");
 }
@@ -153,7 +153,7 @@ fn a_daemon_that_is_killed_leaves_no_program_elevated() {
         return;
     }
     let path = socket("left");
-    // The name of the period in files that set a deadline.
+    // A file may name the period as a deadline.
     let config =
         format!("[[assign]]\nuser = {ALICE}\nlevel = 8\nruntime_us = 2000\ndeadline_us = 20000\n");
     let mut daemon = Process::start("daemon", &path, &[("CONFIG", config)]);
@@ -163,7 +163,7 @@ fn a_daemon_that_is_killed_leaves_no_program_elevated() {
         matches!(shell.class(), Some(Class::Fifo(_)))
     });
     daemon.kill();
-    until("the guardian has given it back", || shell.is_as_before());
+    until("the guardian has restored it", || shell.is_as_before());
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_container_is_known_by_its_cgroup() {
     let outside = start_child("spinners", &path, ALICE, (0, 0), &[]);
     assert!(cgroup.take(&inside));
     let _daemon = daemon("container", rule);
-    until("what is in the container is assigned", || {
+    until("the program in the container is assigned", || {
         is_assigned(&path, &inside)
     });
     assert!(!is_assigned(&path, &outside));
@@ -208,7 +208,7 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
     let dots = Cgroup::new("up..shift", Some(&own)).unwrap();
     dots.delegate(MALLORY);
     let [false_unit, dotted] =
-        [&own, &dots].map(|it| Cgroup::new("upshift-test.service", Some(it)).unwrap());
+        [&own, &dots].map(|parent| Cgroup::new("upshift-test.service", Some(parent)).unwrap());
     false_unit.delegate(MALLORY);
     dotted.delegate(MALLORY);
     let Some(unit) = Cgroup::new("upshift-test.service", None) else {
@@ -231,10 +231,11 @@ fn a_user_does_not_make_a_unit_or_a_container_by_a_directory() {
     drop((impostors, member));
 }
 
-/// A copy of `sleep` that belongs to `user` and runs as that user, whichever user starts it.
+/// Creates a copy of `sleep` that belongs to `user` and runs as that user.
 fn set_user_id_program(user: u32) -> std::path::PathBuf {
     let program = crate::directory().join("sleeper");
-    // By another process: one that another test forks here would hold the file open for writing.
+    // Another process copies: a child that another test forks here would hold the file open for
+    // writing.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     std::os::unix::fs::chown(&program, Some(user), Some(user)).unwrap();
@@ -262,11 +263,11 @@ fn a_program_with_the_set_user_id_bit_fits_no_rule_of_its_owner() {
     }
     let of_alice = start(Path::new("sleep"), ALICE);
     let _daemon = daemon("bit", rule(ALICE, 8));
-    until("the one that its user has started is assigned", || {
+    until("the program of its own user is assigned", || {
         of_alice.is_assigned(&path)
     });
     assert!(!theirs.is_assigned(&path));
-    // One that starts later, and is heard of.
+    // A later one, which the kernel reports.
     let later = start(&crate::directory().join("sleeper"), MALLORY);
     let after = start(Path::new("sleep"), ALICE);
     until("so is the next", || after.is_assigned(&path));
@@ -274,14 +275,16 @@ fn a_program_with_the_set_user_id_bit_fits_no_rule_of_its_owner() {
 }
 
 #[test]
-fn a_rule_that_the_kernel_does_not_let_work_is_complained_of() {
+fn a_rule_that_the_kernel_prevents_is_reported() {
     let _turn = turn();
     if !permitted() {
         return;
     }
     let name = format!("upshift-poor-{}", std::process::id());
-    let place = Path::new("/sys/fs/cgroup/cpu");
-    let Some(poor) = Cgroup::below(place, &name).filter(|it| it.has("cpu.rt_runtime_us")) else {
+    let hierarchy = Path::new("/sys/fs/cgroup/cpu");
+    let Some(poor) =
+        Cgroup::below(hierarchy, &name).filter(|cgroup| cgroup.has("cpu.rt_runtime_us"))
+    else {
         return skipped("real-time time is not shared out by cgroup here");
     };
     let path = socket("poor");
@@ -291,7 +294,7 @@ fn a_rule_that_the_kernel_does_not_let_work_is_complained_of() {
     let mut daemon = Process::start("daemon", &path, &settings);
     daemon.line("ready").unwrap();
     let inside = Shell::in_cgroup(ALICE, &poor.path().join("cgroup.procs"));
-    until("it is told of", || {
+    until("it is reported", || {
         let text = std::fs::read_to_string(&errors).unwrap_or_default();
         text.contains(&format!("process {} stays ordinary", inside.0.id()))
     });

@@ -1,4 +1,5 @@
-//! What tests of attacks have in common: users, a daemon open to them, children that compete for a CPU, and what is asserted of what they had.
+//! Common parts of tests of attacks: users, a daemon open to them, children that compete for a CPU,
+//! and assertions on their CPU time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ pub(crate) const TRUDY: u32 = 64_002;
 
 pub(crate) const ALICE: u32 = 64_003;
 
-/// Everybody may connect.
+/// Returns a configuration that lets every user connect.
 pub(crate) fn open_config(name: &str) -> Config {
     Config {
         mode: 0o666,
@@ -24,12 +25,12 @@ pub(crate) fn open_config(name: &str) -> Config {
     }
 }
 
-/// A daemon with that configuration, and its socket.
+/// Starts a daemon with that configuration. Returns its socket, too.
 pub(crate) fn open_daemon(name: &str) -> (PathBuf, Daemon) {
     daemon_with_rules(name, Vec::new())
 }
 
-/// The same with rules that give programs a level.
+/// Starts it with rules that give programs a level.
 pub(crate) fn daemon_with_rules(name: &str, assign: Vec<Assign>) -> (PathBuf, Daemon) {
     let config = Config {
         assign,
@@ -38,7 +39,7 @@ pub(crate) fn daemon_with_rules(name: &str, assign: Vec<Assign>) -> (PathBuf, Da
     (socket(name), Daemon::start(config).unwrap())
 }
 
-/// The child `role` of `user`, on CPU `cpu` at `level`, when it is ready.
+/// Starts the child `role` of `user`, on CPU `cpu` at `level`, and waits until it is ready.
 pub(crate) fn start_child(
     role: &str,
     path: &Path,
@@ -61,20 +62,21 @@ pub(crate) fn from_now(time: Duration) -> u64 {
     monotonic() + time.as_nanos() as u64
 }
 
-/// Whether the attackers, which had `burnt` µs of a CPU in `time` µs, had so many percent at most. What else runs on the machine takes from
-/// them, too, so that this holds on a loaded one if it does on a quiet one; what a single bystander has does not.
+/// Whether the attackers, which had `burnt` µs of a CPU in `time` µs, had at most `percent`. Other
+/// programs of the machine only take time from them, so the check holds on a loaded machine if it
+/// does on a quiet one; the time of a single bystander would not.
 pub(crate) fn takes_at_most(percent: u64, burnt: u64, time: u64) -> bool {
     println!("{burnt} of {time} us are taken: {percent} % may be");
     burnt * 100 <= percent * time
 }
 
-/// The first and the last CPU; the same if there is one only.
+/// Returns the first and the last CPU; the same if there is only one.
 pub(crate) fn two_cpus() -> (usize, usize) {
     let count = std::thread::available_parallelism().unwrap().get();
     (0, usize::from(count > 1))
 }
 
-/// A turn, and two different CPUs; `None`: the calling test says why it does not test.
+/// Returns a turn, and two different CPUs; `None`, with a report, if there is only one.
 pub(crate) fn turn_with_two_cpus() -> Option<(Turn, (usize, usize))> {
     let turn = turn();
     if !permitted() {
@@ -88,22 +90,23 @@ pub(crate) fn turn_with_two_cpus() -> Option<(Turn, (usize, usize))> {
     Some((turn, (here, there)))
 }
 
-/// For so long.
+/// Duration of an attack.
 pub(crate) const TIME: Duration = Duration::from_millis(1500);
 
-/// The same in µs.
+/// Duration of an attack, µs.
 pub(crate) fn us() -> u64 {
     TIME.as_micros() as u64
 }
 
-/// A program that is not registered, on `cpu`.
+/// Starts a program that is not registered, on `cpu`.
 pub(crate) fn bystander(path: &Path, cpu: usize) -> Process {
-    let mut it = Process::start("gap", path, &[("CPU", cpu.to_string())]);
-    it.line("ready").unwrap();
-    it
+    let mut process = Process::start("gap", path, &[("CPU", cpu.to_string())]);
+    process.line("ready").unwrap();
+    process
 }
 
-/// Lets the attacker `role` and a bystander go on CPU 0, beside a less urgent process of another user: µs of the attacker.
+/// Lets the attacker `role` and a bystander run on CPU 0, beside a less urgent process of another
+/// user. Returns µs of the attacker.
 pub(crate) fn compete(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
     let (path, _daemon) = open_daemon(name);
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
@@ -112,7 +115,7 @@ pub(crate) fn compete(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
     race_bystander(name, &path, &mut bystander, &mut attacker, TIME).0
 }
 
-/// Lets both go for so long: µs of the attacker, and how often a canary was silent.
+/// Lets both run for `time`. Returns µs of the attacker, and the number of silences of a canary.
 pub(crate) fn race_bystander(
     name: &str,
     path: &Path,
@@ -140,7 +143,7 @@ pub(crate) fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
         .collect()
 }
 
-/// How long a newcomer of another user waits until it is registered and elevated.
+/// Returns the time until a newcomer of another user is registered and elevated.
 pub(crate) fn newcomer(path: &std::path::Path) -> Duration {
     let began = Instant::now();
     let mut burner = start_child("burner", path, ALICE, (0, 2), &[]);
@@ -151,7 +154,7 @@ pub(crate) fn newcomer(path: &std::path::Path) -> Duration {
     began.elapsed()
 }
 
-/// The rules leave 5 % to programs that are not registered.
+/// Asserts that the attacker left 5 % to programs that are not registered.
 pub(crate) fn leaves_their_share(burnt: u64) {
     assert!(takes_at_most(97, burnt, us()));
 }

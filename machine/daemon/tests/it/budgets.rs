@@ -1,5 +1,5 @@
-//! Attacks of programs that a rule gives a level on the budget that the rule gives with it. The
-//! attackers are in `budgets/attackers.rs`.
+//! Attacks of assigned programs on the budget of their rule. The attackers are in
+//! `budgets/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -17,7 +17,7 @@ use crate::client::census;
 use crate::process::{Process, until};
 use crate::{permitted, socket, turn};
 
-/// As [`race`], of `count` programs of role `role`, which a rule for their user names.
+/// Runs [`race`] with `count` programs of role `role`, which a rule for their user names.
 fn assigned_beside(name: &str, role: &str, count: usize) -> u64 {
     let path = socket(name);
     let more = [("THREADS", "1".to_string())];
@@ -25,26 +25,27 @@ fn assigned_beside(name: &str, role: &str, count: usize) -> u64 {
     race(name, rule(MALLORY, 8), (0..count).map(start).collect())
 }
 
-/// The same of one with settings of its own.
+/// The same for one program with settings of its own.
 fn assigned_as(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
     let program = start_child(role, &socket(name), MALLORY, (0, 0), more);
     race(name, rule(MALLORY, 8), vec![program])
 }
 
-/// Lets programs that `rule` names and a bystander go on CPU 0: µs of the programs together, on a machine that may do other work
-/// with the rest.
+/// Lets programs that `rule` names and a bystander run on CPU 0. Returns µs of the programs
+/// together, on a machine that may do other work with the rest.
 fn race(name: &str, rule: Assign, mut all: Vec<Process>) -> u64 {
     let (path, _daemon) = daemon_with_rules(name, vec![rule]);
     let mut bystander = bystander(&path, 0);
     until("all are assigned", || {
         let seen = census(&path);
-        all.iter().all(|it| assigned(&seen, it.pid()).is_some())
+        all.iter()
+            .all(|program| assigned(&seen, program.pid()).is_some())
     });
     let end = from_now(TIME);
     bystander.go_until(end);
-    all.iter_mut().for_each(|it| it.go_until(end));
+    all.iter_mut().for_each(|process| process.go_until(end));
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let taken = all.iter_mut().map(|it| it.number("used ")).sum();
+    let taken = all.iter_mut().map(|process| process.number("used ")).sum();
     let seen = census(&path);
     let alarms = &seen["alarms"];
     println!(
@@ -111,7 +112,7 @@ fn assigned_programs_within_their_budgets_leave_bystanders_their_share_together(
         return;
     }
     let taken = assigned_beside("legion", "gap", 4);
-    // Without breaths 98.7 %, beside one that has all of the rest.
+    // Without pauses 98.7 %, beside a program that has all of the rest.
     assert!(takes_at_most(97, taken, us()));
 }
 
@@ -139,11 +140,12 @@ fn a_process_that_executes_itself_again_and_again_does_not_evade_its_budget() {
         us()
     );
     assert!(lives > 10);
-    // 80 %, and half of the rest.
+    // A budget of 80 %, and half of the rest.
     assert!(takes_at_most(93, burnt, us()));
 }
 
-/// Thousands of processes a second that a rule fits, beside a bystander; another program that a rule fits is still found and elevated.
+/// Thousands of processes a second fit a rule, beside a bystander; another program that fits a rule
+/// is still found and elevated.
 #[test]
 fn a_storm_of_processes_that_a_rule_fits_leaves_bystanders_their_share() {
     let _turn = turn();
@@ -160,7 +162,7 @@ fn a_storm_of_processes_that_a_rule_fits_leaves_bystanders_their_share() {
         storm.go_until(end);
         let began = Instant::now();
         let later = start_child("spinners", &path, ALICE, (0, 0), &[]);
-        until("what starts later is assigned", || {
+        until("a later program is assigned", || {
             assigned(&census(&path), later.pid()).is_some()
         });
         let found = began.elapsed();
@@ -170,7 +172,7 @@ fn a_storm_of_processes_that_a_rule_fits_leaves_bystanders_their_share() {
             "{born} processes of {each} us, {at_once} at once: {taken}, bystander {used} us of {}, longest gap {longest} us; another is assigned after {found:?}",
             us()
         );
-        // A budget of 80 %, half of the rest, and what each has before it is seen.
+        // A budget of 80 %, half of the rest, and the time of each process until it is found.
         assert!(takes_at_most(96, taken, us()));
     }
 }
@@ -185,11 +187,11 @@ fn a_program_with_a_limit_on_real_time_stays_ordinary_and_lives() {
     let limit = settings(&[("LIMIT", "200000")]);
     let mut limited = start_child("gap", &path, ALICE, (0, 0), &limit);
     let other = start_child("gap", &path, ALICE, (0, 0), &[]);
-    until("what has no limit is assigned", || {
+    until("a program without a limit is assigned", || {
         assigned(&census(&path), other.pid()).is_some()
     });
     limited.go_until(from_now(TIME));
-    // As it was before it was elevated for longer than its limit, if it was.
+    // Its policy is the one before it was elevated for longer than its limit, if it was.
     let used = limited.number("used ");
     println!("it has used {used} us, with a limit of 200000 in SCHED_FIFO");
     assert_eq!(assigned(&census(&path), limited.pid()), None);

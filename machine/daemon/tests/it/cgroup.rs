@@ -1,4 +1,4 @@
-//! Cgroups that tests make.
+//! Cgroups for tests.
 
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use crate::process::Process;
 
-/// A cgroup below the root of a hierarchy; goes with its guard. Processes in it have to end before.
+/// A cgroup below the root of a hierarchy, removed when dropped. Its processes have to end before.
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `None`: this machine does not let us. Below `above`, if that is given.
+    /// Creates a cgroup, below `above` if that is given; `None` if this machine does not allow it.
     pub(crate) fn new(name: &str, above: Option<&Cgroup>) -> Option<Cgroup> {
         let roots = ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup"].map(Path::new);
         let roots = roots
             .into_iter()
             .filter(|root| root.join("cgroup.procs").exists());
-        let mut places = above.map_or_else(
+        let mut parents = above.map_or_else(
             || roots.map(Path::to_path_buf).collect::<Vec<_>>(),
-            |it| vec![it.0.clone()],
+            |above| vec![above.0.clone()],
         );
-        let place = places.drain(..).map(|it| it.join(name));
-        place
+        let paths = parents.drain(..).map(|parent| parent.join(name));
+        paths
             .into_iter()
-            .find(|it| std::fs::create_dir(it).is_ok())
+            .find(|path| std::fs::create_dir(path).is_ok())
             .map(Cgroup)
     }
 
-    /// Below the root of this hierarchy.
+    /// Creates a cgroup below the root of this hierarchy.
     pub(crate) fn below(root: &Path, name: impl AsRef<Path>) -> Option<Cgroup> {
         let path = root.join(name);
         std::fs::create_dir(&path).is_ok().then_some(Cgroup(path))
@@ -41,7 +41,7 @@ impl Cgroup {
         self.0.join(file).exists()
     }
 
-    /// Leaves the directory to `user`.
+    /// Gives the directory to `user`.
     pub(crate) fn delegate(&self, user: u32) {
         chown(&self.0, Some(user), Some(user)).unwrap();
     }
@@ -63,7 +63,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A cgroup with a fifth of a CPU; goes with its guard. `None`: this machine does not let us.
+/// A cgroup with a fifth of a CPU, removed when dropped.
 pub(crate) struct Fifth(std::path::PathBuf);
 
 impl Fifth {
@@ -74,18 +74,17 @@ impl Fifth {
             if std::fs::create_dir(&path).is_err() {
                 continue;
             }
-            let it = Fifth(path);
-            let write = |file: &str, text: &str| std::fs::write(it.0.join(file), text).is_ok();
-            let limited = match first {
-                // Where real-time is shared out by cgroup, a part of it is needed, too. Elsewhere there is no such file.
-                true => {
-                    let _ = write("cpu.rt_runtime_us", "500000");
-                    write("cpu.cfs_period_us", "100000") && write("cpu.cfs_quota_us", "20000")
-                }
-                false => write("cpu.max", "20000 100000"),
+            let fifth = Fifth(path);
+            let write = |file: &str, text: &str| std::fs::write(fifth.0.join(file), text).is_ok();
+            let limited = if first {
+                // Where real-time is divided by cgroup, a part of it is needed, too.
+                let _ = write("cpu.rt_runtime_us", "500000");
+                write("cpu.cfs_period_us", "100000") && write("cpu.cfs_quota_us", "20000")
+            } else {
+                write("cpu.max", "20000 100000")
             };
             if limited {
-                return Some(it);
+                return Some(fifth);
             }
         }
         None

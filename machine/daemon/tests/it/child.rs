@@ -1,4 +1,4 @@
-//! What the children do.
+//! Roles of the child processes.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use crate::client::Registration;
 use crate::process::{ROLE, monotonic};
 
-/// Not a test of its own: this program, started by other tests to be one of their children.
+/// Is not a test of its own: other tests start this program as their child.
 #[test]
 fn plays_a_role() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -18,7 +18,7 @@ fn plays_a_role() {
     };
     // Longer than a slow machine takes for any test.
     bound_this_process(300);
-    // What a rule is to fit has no limit of its own, or it would stay ordinary.
+    // A program that a rule is to fit has no limit, or it would stay ordinary.
     let limit = match setting("LIMIT").parse() {
         Ok(us) => Some(us),
         Err(_) if PROGRAMS.contains(&role.as_str()) => None,
@@ -27,7 +27,8 @@ fn plays_a_role() {
     bound_in_fifo(limit);
     become_user();
     if setting("UNNAMED") == "1" {
-        // SAFETY: a plain call. A process that has changed its user does not own its files in `/proc` before.
+        // SAFETY: a plain call. Without it a process that has changed its user does not own its
+        // files in `/proc`.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
         std::fs::write(format!("/proc/{}/comm", std::process::id()), b"\xff\xfe").unwrap();
     }
@@ -92,7 +93,7 @@ fn plays_a_role() {
     }
 }
 
-/// Programs that know nothing of the daemon. They end by themselves, soon.
+/// Programs that do not register. They end by themselves, soon.
 const PROGRAMS: [&str; 12] = [
     "twice",
     "renewer",
@@ -108,7 +109,7 @@ const PROGRAMS: [&str; 12] = [
     "headless",
 ];
 
-/// This process is killed when it keeps a CPU in SCHED_FIFO for so many µs.
+/// Has this process killed when it occupies a CPU in SCHED_FIFO for `limit` µs.
 fn bound_in_fifo(limit: Option<u64>) {
     let us = limit.unwrap_or(libc::RLIM_INFINITY);
     let limit = libc::rlimit {
@@ -119,19 +120,19 @@ fn bound_in_fifo(limit: Option<u64>) {
     unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &raw const limit) };
 }
 
-/// Whatever goes wrong, this process ends within `seconds`.
+/// Has this process ended within `seconds`, in any case.
 fn bound_this_process(seconds: u32) {
     // SAFETY: plain calls with live arguments.
     unsafe {
         libc::alarm(seconds);
-        // As programs of other sessions are, which the kernel schedules as groups (autogroup): what one uses is not held against
-        // others, nor against the canaries.
+        // The kernel schedules sessions as groups (autogroup): in a session of its own, this
+        // process is not charged for others, nor they or the canaries for it.
         libc::setsid();
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
 }
 
-/// Becomes the user `USER`, if one is named, for good.
+/// Becomes the user `USER` for good, if one is named.
 fn become_user() {
     let Ok(user) = setting("USER").parse::<u32>() else {
         return;
@@ -159,7 +160,7 @@ pub(crate) fn pin(cpu: usize) {
         .unwrap();
 }
 
-/// Waits until the parent says so; returns the deadline it gives.
+/// Waits for the parent's word; returns its deadline.
 pub(crate) fn wait_for_go() -> u64 {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -183,7 +184,7 @@ pub(crate) fn join() -> (Board, Vcpu) {
     (board, vcpu)
 }
 
-/// A daemon of its own process, to be killed.
+/// Runs a daemon in this process, to be killed.
 fn daemon(machine: std::sync::Arc<dyn Machine>) {
     if let Ok(errors) = std::fs::File::create(setting("ERRORS")) {
         rustix::stdio::dup2_stderr(errors).unwrap();
@@ -206,13 +207,13 @@ fn daemon(machine: std::sync::Arc<dyn Machine>) {
     wait_for_go();
 }
 
-/// Memory that this process shares with the children it forks, all 0.
+/// Returns memory that this process shares with its forked children, all 0.
 ///
 /// # Safety
-/// All 0 is a valid `T`.
+/// All 0 must be a valid `T`.
 pub(crate) unsafe fn shared<T: Sync>() -> &'static T {
     const { assert!(size_of::<T>() <= 4096) };
-    // SAFETY: a fresh anonymous mapping of a page, which stays; the rest is the caller's promise.
+    // SAFETY: a fresh anonymous mapping of a page, which stays; the caller promises the rest.
     unsafe {
         let address = libc::mmap(
             std::ptr::null_mut(),
@@ -227,7 +228,7 @@ pub(crate) unsafe fn shared<T: Sync>() -> &'static T {
     }
 }
 
-/// ns of CPU the calling thread has used.
+/// Returns the CPU time of the calling thread, ns.
 pub(crate) fn cpu_time() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -238,7 +239,7 @@ pub(crate) fn cpu_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Burns until the parent's deadline at `LEVEL`, registered or not, and says how much CPU it got.
+/// Spins until the parent's deadline at `LEVEL`, registered or not, and prints its CPU time.
 fn burner(registered: bool) {
     let joined = registered.then(join);
     if !registered {
@@ -263,8 +264,8 @@ fn burner(registered: bool) {
     wait_for_go();
 }
 
-/// A thread beside those of the test harness, and a child process; all sleep. The child ends with
-/// this process, unless `ORPHAN` is set.
+/// Starts a thread besides those of the test harness, and a child process; all sleep. The child
+/// ends with this process, unless `ORPHAN` is set.
 fn sleeping_parent() {
     let orphan = std::env::var_os("ORPHAN").is_some();
     std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));
@@ -284,7 +285,8 @@ fn sleeping_parent() {
     wait_for_go();
 }
 
-/// Burns on `CPU` until the deadline: how much of it it got, and the longest time without, both in µs.
+/// Spins on `CPU` until the deadline; prints its CPU time, and the longest time without the CPU,
+/// both in µs.
 pub(crate) fn gap() {
     pin(number("CPU") as usize);
     println!("ready");
@@ -306,8 +308,8 @@ pub(crate) fn ghost() {
     pin(number("CPU") as usize);
     let own = [(current_tid(), Role::Worker)];
     let none = setting("THREADS") == "0";
-    let it = Registration::new(if none { &[] } else { &own });
+    let registration = Registration::new(if none { &[] } else { &own });
     println!("ready");
     wait_for_go();
-    it.run(NOTHING);
+    registration.run(NOTHING);
 }

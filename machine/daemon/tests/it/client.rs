@@ -1,4 +1,5 @@
-//! The protocol without the client of `upshift-board`, so that a test or an attacker may send what that would not.
+//! The protocol without the client of `upshift-board`, so that a test or an attacker may send
+//! messages that the client would not.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use upshift_elevate::current_tid;
 
 use crate::child::{number, setting};
 
-/// Connects, without the client.
+/// Connects to the daemon.
 pub(crate) fn connect(path: &Path) -> OwnedFd {
     let address = SocketAddrUnix::new(path).unwrap();
     let socket = rustix::net::socket_with(
@@ -25,18 +26,18 @@ pub(crate) fn connect(path: &Path) -> OwnedFd {
         None,
     )
     .unwrap();
-    let patience = Some(Duration::from_secs(5));
+    let timeout = Some(Duration::from_secs(5));
     for which in [
         rustix::net::sockopt::Timeout::Recv,
         rustix::net::sockopt::Timeout::Send,
     ] {
-        rustix::net::sockopt::set_socket_timeout(&socket, which, patience).unwrap();
+        rustix::net::sockopt::set_socket_timeout(&socket, which, timeout).unwrap();
     }
     rustix::net::connect(&socket, &address).unwrap();
     socket
 }
 
-/// Sends a registration; the reason of the refusal, or the descriptors.
+/// Sends a registration; returns the descriptors, or the reason of the refusal.
 pub(crate) fn register(
     socket: &OwnedFd,
     cpus: &[u32],
@@ -66,7 +67,7 @@ pub(crate) fn worker(tid: i32) -> Thread {
     }
 }
 
-/// A registration made by hand.
+/// A registration without the client of `upshift-board`.
 pub(crate) struct Registration {
     pub(crate) socket: OwnedFd,
     pub(crate) page: Mapping<LocalPage>,
@@ -79,7 +80,7 @@ impl Registration {
         Registration::try_new(threads).unwrap()
     }
 
-    /// `None`: refused.
+    /// Registers; `None` after a refusal.
     pub(crate) fn try_new(threads: &[(i32, Role)]) -> Option<Registration> {
         let socket = connect(&PathBuf::from(setting("SOCKET")));
         let (file, page) = os::local_page().unwrap();
@@ -90,16 +91,16 @@ impl Registration {
         let cpu = number("CPU") as u32;
         let mut bells = register(&socket, &[cpu], &threads, &file).ok()?;
         bells.remove(0);
-        let it = Registration {
+        let registration = Registration {
             socket,
             page,
             bells,
         };
-        it.run(number("LEVEL") as u8);
-        Some(it)
+        registration.run(number("LEVEL") as u8);
+        Some(registration)
     }
 
-    /// Adds the calling thread, whether or not that is allowed; one at a time.
+    /// Adds the calling thread. Returns whether the daemon accepts it.
     pub(crate) fn add_current(&self, role: Role) -> bool {
         let own = Thread {
             tid: current_tid(),
@@ -116,35 +117,35 @@ impl Registration {
         !matches!(reply, Reply::Refused { .. })
     }
 
-    /// Says that it runs something of `level`.
+    /// Claims to run at `level`.
     pub(crate) fn run(&self, level: u8) {
         self.page.vcpu(0).unwrap().set_running(level);
         os::ring(&self.bells[0]).unwrap();
     }
 }
 
-/// So many threads, small ones, which sleep until `gate` is open, as workers.
+/// Starts `count` small threads, which sleep until `gate` is open; returns them as workers.
 pub(crate) fn sleepers_behind<'scope>(
     gate: &'scope Mutex<()>,
     scope: &'scope Scope<'scope, '_>,
     count: u64,
 ) -> Vec<(i32, Role)> {
-    let (told, tids) = std::sync::mpsc::channel();
+    let (sender, tids) = std::sync::mpsc::channel();
     for _ in 0..count {
-        let told = told.clone();
+        let sender = sender.clone();
         let small = std::thread::Builder::new().stack_size(64 * 1024);
         let body = move || {
-            told.send(current_tid()).unwrap();
-            drop(told);
+            sender.send(current_tid()).unwrap();
+            drop(sender);
             drop(gate.lock());
         };
         small.spawn_scoped(scope, body).unwrap();
     }
-    drop(told);
+    drop(sender);
     tids.iter().map(|tid| (tid, Role::Worker)).collect()
 }
 
-/// What the daemon says to a registration of `tid` over `connection`.
+/// Registers `tid` over `connection`. Returns "in", or the reason of the refusal.
 pub(crate) fn verdict(connection: &OwnedFd, tid: i32) -> String {
     let worker = Thread {
         tid,
@@ -165,9 +166,9 @@ pub(crate) fn processes(socket: &Path) -> usize {
     census(socket)["processes"].as_array().unwrap().len()
 }
 
-/// One number of the first vCPU of process `pid`.
-pub(crate) fn of_vcpu(census: &Value, pid: i32, what: &str) -> u64 {
+/// Returns a number of the first vCPU of process `pid`.
+pub(crate) fn of_vcpu(census: &Value, pid: i32, field: &str) -> u64 {
     let all = census["processes"].as_array().unwrap();
-    let process = all.iter().find(|it| it["pid"] == pid).unwrap();
-    process["vcpus"][0][what].as_u64().unwrap()
+    let process = all.iter().find(|process| process["pid"] == pid).unwrap();
+    process["vcpus"][0][field].as_u64().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Whichever process dies, and whenever: no thread stays elevated, and the others continue.
+//! Deaths of any process at any time: no thread stays elevated, and the others continue.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ fn survivor(socket: &Path, level: u8) -> Process {
     process
 }
 
-/// Two clients of different levels, which compete, and an ordinary program on each CPU, which takes what it can get.
+/// Two clients of different levels, which compete, and an ordinary program on each CPU, which takes
+/// the remaining time.
 struct Crowd {
     clients: [Process; 2],
     _load: Vec<Process>,
@@ -44,26 +45,29 @@ impl Crowd {
     }
 
     fn any_is_elevated(&self) -> bool {
-        let is_elevated = |it: &Process| !elevated_threads(it.pid()).is_empty();
+        let is_elevated = |client: &Process| !elevated_threads(client.pid()).is_empty();
         self.clients.iter().any(is_elevated)
     }
 
-    /// Waits until none is elevated, within the promise: how long that took after `victim`, which was killed, had died. Of a machine that stands still for
-    /// a moment only a part counts: no program keeps a promise then.
+    /// Waits until no client is elevated, within the promise. Returns the time after the death of
+    /// `victim`, which was killed. A pause of the whole machine counts only in part: no program
+    /// could keep the promise then.
     ///
-    /// What the daemon is to do after a client's death begins when the last thread of that has died. All are ordinary but the one that was elevated, and an
-    /// ordinary thread dies when it gets a CPU, which is a matter of what else runs on the machine. A killed daemon has no such time: its guardian
-    /// misses its heartbeat whether its threads can die or not.
+    /// After a client's death the daemon acts when its last thread has died. All of them but the
+    /// elevated one are ordinary, and an ordinary thread dies when it gets a CPU, which depends on
+    /// the other programs of the machine. A killed daemon has no such time: its guardian misses its
+    /// heartbeat whether its threads can die or not.
     ///
-    /// Whatever burns, this thread sees it at once. It is elevated for no longer: the kernel, when it removes what `/proc` has of a process that was waited
-    /// for, turns in a loop until another thread that is in the middle of the same has got on, which it does not below this one on its CPU.
+    /// This thread is elevated while it waits, so that it checks in time, but no longer: when the
+    /// kernel removes the files in `/proc` of a process that was waited for, it loops until another
+    /// thread has finished the same removal, which cannot run below this one on its CPU.
     fn wait_until_none_is_elevated(
         &self,
         elevator: &Elevator,
         victim: Victim,
         daemon: &Process,
     ) -> Duration {
-        let eyes = elevator.elevate_current(Priority::of::<48>()).unwrap();
+        let checking = elevator.elevate_current(Priority::of::<48>()).unwrap();
         let (mut took, mut dying) = (Duration::ZERO, Duration::ZERO);
         while self.any_is_elevated() {
             let dies = match victim {
@@ -77,7 +81,7 @@ impl Crowd {
             if took >= PROMISE || dying >= PATIENCE {
                 let clients = self.clients.each_ref().map(Process::pid);
                 let which = elevated(&clients);
-                drop(eyes);
+                drop(checking);
                 let [first, second] = clients;
                 let all = [
                     ("client 0", first),
@@ -94,15 +98,15 @@ impl Crowd {
     }
 }
 
-/// What was killed.
+/// The killed process.
 #[derive(Debug, Clone, Copy)]
 enum Victim {
     Daemon,
     Client(usize),
 }
 
-/// Daemons that are killed while a client is elevated, or at any moment of their start, and clients that are killed before, on a machine
-/// of which every CPU is busy. On every one of these deaths the promise is kept.
+/// Kills daemons while a client is elevated, or at any moment of their start, and clients before
+/// that, on a machine with a load on every CPU. The promise holds for every one of these deaths.
 #[test]
 fn hundreds_of_killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
     let _turn = turn();
@@ -117,7 +121,7 @@ fn hundreds_of_killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
     let mut crowd = Crowd::new(&path);
     for round in 0..rounds {
         if round % 100 == 99 {
-            // Their lives are bounded.
+            // The children's lives are bounded.
             crowd = Crowd::new(&path);
         }
         let mut daemon = Process::start("daemon", &path, &[]);
@@ -134,7 +138,7 @@ fn hundreds_of_killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
         }
 
         if round % 5 == 3 {
-            // One that is alone is not elevated.
+            // A client that is alone is not elevated.
             let which = random.below(2) as usize;
             crowd.clients[which].signal(libc::SIGKILL);
             clients.push(crowd.wait_until_none_is_elevated(
@@ -157,7 +161,7 @@ fn hundreds_of_killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
     clients.sort_unstable();
     let (median, longest) = (daemons[daemons.len() / 2], daemons[daemons.len() - 1]);
     println!(
-        "{rounds} daemons were killed, {starts} while they began, the others while a thread was elevated: none was elevated any more after {longest:?}, \
+        "{rounds} daemons were killed, {starts} while they began, the others while a thread was elevated: no thread was elevated after {longest:?}, \
          in the median {median:?}; {} clients were, too: {:?}",
         clients.len(),
         clients.last()
@@ -231,7 +235,7 @@ fn a_daemon_that_is_stopped_keeps_no_thread_elevated() {
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
     burner.go_until(from_now(PATIENCE));
-    let elevated = |it: &Process| !elevated_threads(it.pid()).is_empty();
+    let elevated = |process: &Process| !elevated_threads(process.pid()).is_empty();
     until("it is elevated", || elevated(&burner));
     daemon.signal(libc::SIGSTOP);
     until("it is demoted", || !elevated(&burner));

@@ -1,4 +1,5 @@
-//! Descriptors that take long to close, sent to the daemon: the thread that closes the last one waits, so it must not be one that serves others.
+//! Descriptors that take long to close, sent to the daemon: the thread that closes the last copy
+//! blocks, so it must not serve others.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +15,8 @@ use crate::client::connect;
 use crate::process::until;
 use crate::{config, socket, turn};
 
-/// A connection whose last close takes up to a minute: it lingers over what its peer does not read.
+/// Returns a connection whose last close takes up to a minute: it lingers over data that its peer
+/// does not read.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -25,7 +27,7 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (sender.into(), peer)
 }
 
-/// A socket that holds `within` in its queue, and ends with the last descriptor of it.
+/// Returns a socket that holds `within` in its queue, and ends with the last descriptor of it.
 fn wrapped(within: OwnedFd) -> OwnedFd {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (outer, inner) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
@@ -33,7 +35,8 @@ fn wrapped(within: OwnedFd) -> OwnedFd {
     outer
 }
 
-/// Sends a registration whose page is `page`, in a packet that is `longer` than it should be, and closes everything.
+/// Sends a registration whose page is `page`, in a packet that is `longer` than it should be, and
+/// closes everything.
 fn send(path: &Path, page: OwnedFd, longer: usize) {
     let mut message = wire::buffer();
     let length = wire::encode_register(&mut message, &[0], &[]).unwrap();
@@ -42,7 +45,7 @@ fn send(path: &Path, page: OwnedFd, longer: usize) {
     let connection = connect(path);
     // The daemon may have closed it already.
     let _ = os::send(connection.as_fd(), &message, &[page.as_fd()]);
-    // If the daemon has closed it, the last descriptor is this one.
+    // If the daemon has closed its copy, this one is the last.
     std::thread::spawn(move || drop(page));
 }
 

@@ -10,7 +10,7 @@ use crate::quiet::used_by_the_scheduler;
 use crate::{daemon, permitted, socket, turn};
 
 #[test]
-fn a_flooded_doorbell_is_not_listened_to_for_a_while() {
+fn a_flooded_doorbell_is_ignored_for_a_while() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -22,12 +22,12 @@ fn a_flooded_doorbell_is_not_listened_to_for_a_while() {
     flooder.obey("level 40");
     let rings: u64 = flooder.obey("ring 400").parse().unwrap();
     let seen = census(&path);
-    let heard = of_vcpu(&seen, flooder.pid(), "rings");
-    println!("{rings} rings, {heard} heard");
+    let answered = of_vcpu(&seen, flooder.pid(), "rings");
+    println!("{rings} rings, {answered} answered");
     assert!(of_vcpu(&seen, flooder.pid(), "floods") > 0);
-    assert!(heard < 10_000, "{heard} of {rings}");
+    assert!(answered < 10_000, "{answered} of {rings}");
     other.obey("level 2");
-    until("the other is heard", || {
+    until("the other is elevated", || {
         !elevated_threads(other.pid()).is_empty()
     });
 }

@@ -1,4 +1,4 @@
-//! Which thread is elevated, against which rival, and until when.
+//! Elevation: of which thread, against which rival, and until when.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn forks_of_a_registered_process_are_ordinary() {
 }
 
 #[test]
-fn a_process_that_execs_while_elevated_is_given_back() {
+fn a_process_that_execs_while_elevated_is_restored() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -91,7 +91,7 @@ fn a_process_that_execs_while_elevated_is_given_back() {
 }
 
 #[test]
-fn a_process_that_moves_to_another_cpu_is_put_out() {
+fn a_process_that_moves_to_another_cpu_is_ejected() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -109,9 +109,9 @@ fn a_process_that_moves_to_another_cpu_is_put_out() {
         !elevated_threads(mover.pid()).is_empty()
     });
     assert_eq!(mover.obey("affinity 1"), "true");
-    until("it is put out", || elevated_threads(mover.pid()).is_empty());
+    until("it is ejected", || elevated_threads(mover.pid()).is_empty());
     assert_eq!(census(&path)["ejected"], 1);
-    // It chose its CPU itself, so it keeps it; its policy is what it was.
+    // The process chose its CPU, so it keeps it; its policy is restored.
     let own = mover.obey("own");
     assert!(own.starts_with("SCHED_OTHER"), "{own}");
 }
@@ -136,7 +136,7 @@ fn a_process_that_changes_its_own_policy_harms_itself_only() {
     low.say(format!("burn {end}"));
     assert!(low.number("burn=") > 0);
     changer.obey("leave");
-    // Its choice stands.
+    // Its own choice stays.
     assert_eq!(changer.obey("own"), "SCHED_OTHER nice 5");
 }
 
@@ -166,7 +166,7 @@ fn a_stopped_winner_does_not_keep_the_cpu() {
 }
 
 #[test]
-fn every_arrival_in_a_demoted_process_elevates_it_and_taking_it_in_demotes_it() {
+fn every_arrival_elevates_a_demoted_process_until_it_is_reaped() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -181,7 +181,7 @@ fn every_arrival_in_a_demoted_process_elevates_it_and_taking_it_in_demotes_it() 
         until("the rival is above", || {
             elevated_threads(demoted.pid()).is_empty()
         });
-        // Whether it rings depends on whether the daemon happens to look just then.
+        // Whether the call rings depends on whether the daemon is checking at this moment.
         demoted.obey("arrive 2");
         until("it is above", || {
             !elevated_threads(demoted.pid()).is_empty()
@@ -191,7 +191,7 @@ fn every_arrival_in_a_demoted_process_elevates_it_and_taking_it_in_demotes_it() 
 }
 
 #[test]
-fn a_client_that_says_that_it_sleeps_and_burns_leaves_bystanders_their_share() {
+fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -246,7 +246,7 @@ fn cooperative_processes_see_which_is_more_urgent() {
 }
 
 #[test]
-fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
+fn a_lone_client_is_not_elevated_and_a_former_rival_is_restored() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -264,7 +264,7 @@ fn a_lone_burner_is_not_elevated_and_a_former_rival_is_given_back() {
     });
     rival.kill();
     until("it is not", || elevated_threads(lone.pid()).is_empty());
-    // After a calm second nothing is left of it, reset-on-fork included.
+    // After a second without competition everything is restored, reset-on-fork included.
     until("it is as it was", || {
         Policy::of(&Kernel, lone.pid()).is_ok_and(|policy| {
             !policy.resets_on_fork() && matches!(policy.class(), Class::Other { .. })
@@ -284,7 +284,7 @@ fn no_process_is_elevated_by_a_contest_with_itself() {
     let none = [("THREADS", "0".to_string())];
     let mut rivals = [
         start_child("ghost", &path, MALLORY, (0, 63), &[]),
-        // Has nothing that could run.
+        // A vCPU without threads has nothing that could run.
         start_child("ghost", &path, TRUDY, (0, 62), &none),
     ];
     let end = monotonic() + 300_000_000;
@@ -302,7 +302,7 @@ fn no_process_is_elevated_by_a_contest_with_itself() {
 }
 
 #[test]
-fn threads_that_the_kernel_makes_for_an_elevated_one_are_ordinary() {
+fn threads_that_the_kernel_starts_for_an_elevated_one_are_ordinary() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -316,14 +316,14 @@ fn threads_that_the_kernel_makes_for_an_elevated_one_are_ordinary() {
     }
     let threads = std::fs::read_dir(format!("/proc/{}/task", summoner.pid())).unwrap();
     assert!(threads.count() > 2, "there is a thread of the kernel's");
-    // The main thread of the role, if anything.
+    // At most the main thread of the role.
     assert!(elevated_threads(summoner.pid()).len() <= 1);
 }
 
-/// Once it is elevated, it has the kernel start threads for it: of io_uring, which poll and which work.
+/// Has the kernel start threads of io_uring, which poll and work, once it is elevated.
 pub(crate) fn summoner() {
     pin(number("CPU") as usize);
-    let it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
     while crate::process::elevated_threads(std::process::id() as i32).is_empty()
@@ -339,6 +339,6 @@ pub(crate) fn summoner() {
     // SAFETY: a live structure of the kernel's length.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, parameters.as_mut_ptr()) };
     println!("ring {}", i32::from(ring >= 0));
-    it.run(NOTHING);
+    registration.run(NOTHING);
     wait_for_go();
 }

@@ -37,13 +37,13 @@ fn join(path: &Path, answer: &[u8], fds: &[OwnedFd]) -> Result<(), JoinError> {
         let joined = board.join(path, &[VcpuSpec { cpu: 0, threads }]);
         let vcpu = board.vcpu(0).unwrap();
         assert_eq!(vcpu.standing(), Standing::ALONE);
-        // Also after a welcome: its sender exits.
+        // After a welcome, too, the sender exits.
         until("it is alone", || !board.is_joined());
         joined.map(drop)
     })
 }
 
-/// What could be the global page.
+/// Creates a possible global page.
 fn page(bytes: usize, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("a false page", flags).unwrap();
@@ -53,7 +53,7 @@ fn page(bytes: usize, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn pages_that_a_false_daemon_could_cut_and_nonsense_are_refused() {
+fn pages_that_a_false_daemon_could_truncate_and_garbage_are_refused() {
     let _turn = turn();
     let path = socket("false");
     let mut message = wire::buffer();
@@ -81,6 +81,6 @@ fn pages_that_a_false_daemon_could_cut_and_nonsense_are_refused() {
     assert!(join(&path, welcome, &[]).is_err(), "no descriptors");
     assert!(join(&path, b"UPBD", &[]).is_err(), "no message");
     assert!(join(&path, &[], &[]).is_err(), "nothing");
-    // A whole page is taken, and a slot that it does not have is alone there.
+    // A complete page is accepted, and a slot beyond it is alone there.
     join(&path, welcome, &with(GLOBAL_BYTES, sealed)).unwrap();
 }

@@ -1,4 +1,4 @@
-//! System calls that fail: the daemon goes on, says so, and nobody stays elevated.
+//! System calls that fail: the daemon continues, reports that, and no thread stays elevated.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,7 +23,8 @@ use crate::{config, permitted, socket, turn};
 
 const ERRORS: [i32; 4] = [libc::EPERM, libc::ESRCH, libc::EINTR, libc::ENOMEM];
 
-/// Two puppets that change their levels and burn for a while; registering may fail, because the daemon's calls do.
+/// Lets two clients change their levels and spin for a while; registering may fail, because the
+/// daemon's calls do.
 fn quarrel(path: &std::path::Path, clients: &mut [Process]) {
     for step in 0..6u64 {
         for (index, client) in clients.iter_mut().enumerate() {
@@ -67,7 +68,7 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
         quarrel(&path, &mut clients);
         faulty.heal();
     }
-    // Healed, it schedules again: threads that were left alone for a second, too.
+    // After the faults it schedules again, including threads that were left alone for a second.
     clients[0].obey("level 2");
     clients[1].obey("level 40");
     until("the more urgent is elevated", || {
@@ -79,13 +80,13 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
     until("nobody is elevated", || {
         clients
             .iter()
-            .all(|it| elevated_threads(it.pid()).is_empty())
+            .all(|process| elevated_threads(process.pid()).is_empty())
     });
 }
 
-/// What a failing call says of a thread, while its clock says that it lives.
+/// A failing call reports the end of a thread, while its clock shows that it lives.
 #[test]
-fn a_thread_that_is_said_to_have_ended_and_lives_is_elevated_again_and_given_back() {
+fn a_living_thread_that_is_reported_as_ended_is_elevated_again_and_restored() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -122,17 +123,18 @@ fn a_thread_that_is_said_to_have_ended_and_lives_is_elevated_again_and_given_bac
             clients[round % 2].obey("ring 5");
         }
         faulty.heal();
-        // Those that were left alone for a second, too.
+        // Includes threads that were left alone for a second.
         contest(&mut clients, round % 2, &what);
         contest(&mut clients, 1 - round % 2, &what);
     }
     daemon.stop();
-    for it in &clients {
-        assert!(elevated_threads(it.pid()).is_empty());
+    for client in &clients {
+        assert!(elevated_threads(client.pid()).is_empty());
     }
 }
 
-/// The real calls; before each of them something is done that knows its name, and the process if it is about one, and may fail.
+/// The real calls, each preceded by a hook that gets its name and its process, if any, and may
+/// fail.
 struct Hooked<F>(F);
 
 impl<F> std::fmt::Debug for Hooked<F> {
@@ -141,7 +143,8 @@ impl<F> std::fmt::Debug for Hooked<F> {
     }
 }
 
-/// A thread that reads CPU time panics: a scheduler, while it has a thread elevated.
+/// Returns calls with which a thread that reads CPU time panics: a scheduler, while it has a thread
+/// elevated.
 pub(crate) fn panics() -> Arc<dyn Machine> {
     Arc::new(Hooked(|call: &str, _| {
         assert_ne!(call, "cpu_time", "a test: a scheduler panics");
@@ -226,7 +229,7 @@ fn a_scheduler_that_panics_ends_the_daemon_and_leaves_no_thread_elevated() {
     burner.line("burn=").unwrap();
 }
 
-/// Of the real calls every so many fail, with one errno after another.
+/// Returns calls of which every fourth fails, at random, with one errno after another.
 fn flaky() -> Arc<dyn Machine> {
     let dice = Mutex::new((7u64, 0));
     Arc::new(Hooked(move |_: &str, _| {
@@ -266,13 +269,13 @@ fn failing_registrations_leave_nothing_behind_and_succeed_in_the_end() {
     until("nobody is elevated", || {
         clients
             .iter()
-            .all(|it| elevated_threads(it.pid()).is_empty())
+            .all(|process| elevated_threads(process.pid()).is_empty())
     });
 }
 
 /// Opening a file of a process may take as long as its owner likes.
 #[test]
-fn a_process_that_cannot_be_looked_at_is_refused_in_time_and_delays_no_client() {
+fn a_process_that_cannot_be_looked_up_is_refused_in_time_and_delays_no_client() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -281,8 +284,9 @@ fn a_process_that_cannot_be_looked_at_is_refused_in_time_and_delays_no_client() 
     let released = Arc::new(AtomicBool::new(false));
     let is_released = Arc::clone(&released);
     let machine = Arc::new(Hooked(move |call: &str, pid: i32| {
-        let of = |pid| std::fs::metadata(format!("/proc/{pid}")).map_or(0, |it| it.uid());
-        while call == "process" && of(pid) == ALICE && !is_released.load(Relaxed) {
+        let user_of =
+            |pid| std::fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
+        while call == "process" && user_of(pid) == ALICE && !is_released.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -308,8 +312,8 @@ fn a_process_that_cannot_be_looked_at_is_refused_in_time_and_delays_no_client() 
         census(&path)["refused"].as_u64() >= Some(4)
     });
     released.store(true, Relaxed);
-    for it in &mut stuck {
-        it.line("joined").unwrap();
+    for process in &mut stuck {
+        process.line("joined").unwrap();
     }
     assert_eq!(processes(&path), 12);
 }

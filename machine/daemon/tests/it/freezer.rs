@@ -8,7 +8,7 @@ use crate::attack::{
 use crate::process::{Process, elevated_threads, until};
 use crate::{permitted, skipped, turn};
 
-/// A cgroup that stops all that is in it; the processes have to end before. `None`: this machine does not let us.
+/// A cgroup that stops all its processes, which have to end before it is dropped.
 struct Freezer {
     directory: std::path::PathBuf,
     file: &'static str,
@@ -29,12 +29,12 @@ impl Freezer {
         kinds.into_iter().find_map(|(root, file, words)| {
             let directory = std::path::Path::new(root).join(&name);
             std::fs::create_dir(&directory).ok()?;
-            let it = Freezer {
+            let freezer = Freezer {
                 directory,
                 file,
                 words,
             };
-            it.directory.join(file).exists().then_some(it)
+            freezer.directory.join(file).exists().then_some(freezer)
         })
     }
 
@@ -62,7 +62,7 @@ impl Drop for Freezer {
 }
 
 #[test]
-fn a_process_that_is_frozen_while_it_is_elevated_keeps_nothing() {
+fn a_process_that_is_frozen_while_elevated_delays_no_client() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -83,7 +83,7 @@ fn a_process_that_is_frozen_while_it_is_elevated_keeps_nothing() {
     freezer.freeze(true);
     victim.go_until(from_now(TIME));
     let used = victim.number("used ");
-    // In turns, so that each look finds it another way.
+    // Both states in turn, so that checks find both.
     for turn in 0..100 {
         freezer.freeze(turn % 2 == 0);
         std::thread::sleep(Duration::from_millis(5));
@@ -94,7 +94,7 @@ fn a_process_that_is_frozen_while_it_is_elevated_keeps_nothing() {
         us()
     );
     assert!(used * 4 > us(), "{used}");
-    // Others come and go meanwhile, and it is given back as it is.
+    // Other processes come and go meanwhile, and it is restored while frozen.
     let waited = newcomer(&path);
     daemon.stop();
     assert!(elevated_threads(frozen.pid()).is_empty());

@@ -1,7 +1,8 @@
-//! Generated nonsense: messages, and pages.
+//! Generated messages and pages.
 //!
-//! What is drawn follows from a seed, which is printed with a failure; `cargo xtask soak` draws more. The variables are numbers:
-//! `UPSHIFT_DAEMON_MESSAGES` (10⁴ messages, 10⁶ in a soak), `UPSHIFT_DAEMON_SCRIBBLE` (ms), `UPSHIFT_DAEMON_SEED`.
+//! The sequence follows from a seed, which is printed; `cargo xtask soak` generates more. The
+//! environment variables are numbers: `UPSHIFT_DAEMON_MESSAGES` (10⁴ messages, 10⁶ in a soak),
+//! `UPSHIFT_DAEMON_SCRIBBLE` (ms), `UPSHIFT_DAEMON_SEED`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -21,7 +22,7 @@ pub(crate) fn drawn(name: &str, default: u64) -> u64 {
     set.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// A message that is well formed, of any kind: numbers mostly near those that mean something.
+/// Creates a well-formed message of any kind, with numbers mostly near valid ones.
 fn valid(random: &mut Random) -> Vec<u8> {
     let mut number = |near: u64| match random.below(8) {
         0 => random.below(1 << 32),
@@ -43,7 +44,7 @@ fn valid(random: &mut Random) -> Vec<u8> {
     };
     let threads: Vec<Thread> = (0..4).map(|_| thread()).collect();
     let cpus: Vec<u32> = (0..number(4).min(63)).map(|_| number(3) as u32).collect();
-    let tids: Vec<i32> = threads.iter().map(|it| it.tid).collect();
+    let tids: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
     let some = number(5) as usize % 5;
     let kind = number(5);
     let mut message = wire::buffer();
@@ -56,7 +57,7 @@ fn valid(random: &mut Random) -> Vec<u8> {
     message[..length.unwrap_or(0)].to_vec()
 }
 
-/// The same, or less well formed.
+/// Creates a message that may be malformed.
 fn message(random: &mut Random) -> Vec<u8> {
     let mut bytes = valid(random);
     match random.below(6) {
@@ -78,7 +79,8 @@ fn message(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Whether what has arrived is an answer of the protocol; `None`: nothing has, or the daemon has closed.
+/// Checks that a received packet is a reply of the protocol; `None` if there is none, or the daemon
+/// has closed.
 fn take_answer(socket: &OwnedFd, flags: RecvFlags) -> Option<()> {
     let mut answer = wire::buffer();
     match os::receive(socket.as_fd(), &mut answer, flags) {
@@ -116,12 +118,12 @@ fn generated_messages_are_answered_or_refused_and_leave_nothing() {
             let bytes = message(&mut random);
             let fds = [page.as_fd(), page.as_fd()];
             let fds = &fds[..(random.below(5) as usize).clamp(1, 3) - 1];
-            // A packet of nothing ends the connection.
+            // An empty packet ends the connection.
             if bytes.is_empty() || os::send(socket.as_fd(), &bytes, fds).is_err() {
                 break;
             }
             sent += 1;
-            // Each message has one answer, unless the daemon hangs up.
+            // Each message has one reply, unless the daemon closes.
             let flags = match random.below(4) {
                 0 => continue,
                 1 => RecvFlags::DONTWAIT,

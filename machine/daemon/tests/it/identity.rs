@@ -1,5 +1,5 @@
-//! Attacks on what the daemon takes a process for: its user, its groups, its name and its namespaces. The attackers are in
-//! `identity/attackers.rs`.
+//! Attacks on the identity of a process for the daemon: its user, its groups, its name and its
+//! namespaces. The attackers are in `identity/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -22,7 +22,8 @@ fn a_process_that_is_another_users_now_is_not_elevated() {
     }
     let (path, _daemon) = open_daemon("changeling");
     let program = directory().join("sleep");
-    // By another process: one that another test forks here would hold the file open for writing.
+    // Another process copies: a child that another test forks here would hold the file open for
+    // writing.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     use std::os::unix::fs::PermissionsExt;
@@ -77,11 +78,11 @@ fn a_user_that_is_in_hundreds_of_groups_is_denied_by_the_last() {
     }
 }
 
-/// The first of those that `MALLORY` may be in a user namespace.
+/// The first of the users that `MALLORY` may be in a user namespace.
 const SUBORDINATE: u32 = 165_536;
 
 #[test]
-fn subordinate_users_are_no_crowd() {
+fn subordinate_users_count_as_their_owner() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -113,7 +114,7 @@ fn subordinate_users_are_no_crowd() {
         !elevated_threads(burner.pid()).is_empty()
     });
     drop((burner, other, daemon));
-    // Nor do they take the places of others: all of them have those of one.
+    // Nor do they take the room of others: all of them have that of one user.
     let mut config = config("places");
     config.limits.connections_per_user = 20;
     let path = socket("places");
@@ -169,7 +170,7 @@ fn a_user_that_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
 }
 
 #[test]
-fn a_name_that_is_no_text_hides_no_process_from_a_rule() {
+fn a_name_that_is_not_utf8_hides_no_process_from_a_rule() {
     let _turn = turn();
     if !permitted() {
         return;

@@ -1,4 +1,5 @@
-//! What a test says that finds a thread elevated for too long: which thread that is, and what keeps those that should have demoted it.
+//! The report of a test that finds a thread elevated for too long: the thread, and the state of
+//! those that should have demoted it.
 
 use std::fmt::Write;
 
@@ -6,16 +7,17 @@ use upshift_elevate::sys::Kernel;
 use upshift_elevate::testing::{elevated_threads, pulse};
 use upshift_elevate::{Policy, Tid};
 
-/// The elevated threads of these processes.
+/// Returns the elevated threads of these processes, as text.
 pub(crate) fn elevated(pids: &[Tid]) -> String {
     let threads = |&pid: &Tid| {
-        let of = elevated_threads(pid).into_iter();
-        of.map(move |tid| format!("elevated: {}\n", thread(pid, tid)))
+        let tids = elevated_threads(pid).into_iter();
+        tids.map(move |tid| format!("elevated: {}\n", thread(pid, tid)))
     };
     pids.iter().flat_map(threads).collect()
 }
 
-/// All threads of these processes, and all guardians there are. Not for an elevated thread: it looks at processes that end.
+/// Describes all threads of these processes, and all guardians. Not to be called by an elevated
+/// thread: it reads files of processes that end.
 pub(crate) fn inquest(processes: &[(&str, Tid)]) -> String {
     let mut text = String::new();
     for &(name, pid) in processes {
@@ -29,19 +31,20 @@ pub(crate) fn inquest(processes: &[(&str, Tid)]) -> String {
         std::thread::sleep(std::time::Duration::from_millis(5));
         let (status, after) = (word(guardian, guardian, "status"), pulse(guardian));
         let parent = status.lines().find(|line| line.starts_with("PPid:"));
-        let (parent, it) = (parent.unwrap_or("PPid: none"), thread(guardian, guardian));
+        let (parent, state) = (parent.unwrap_or("PPid: none"), thread(guardian, guardian));
         let _ = writeln!(
             text,
-            "guardian: {it}, {parent}, {before:?}, 5 ms later {after:?}"
+            "guardian: {state}, {parent}, {before:?}, 5 ms later {after:?}"
         );
     }
     text
 }
 
-/// Name, policy and priority, state, CPU, what it waits for in the kernel, and how long it ran and waited for a CPU.
+/// Describes a thread: name, policy and priority, state, CPU, wait channel, and the times for which
+/// it ran and waited for a CPU.
 fn thread(pid: Tid, tid: Tid) -> String {
     let stat = word(pid, tid, "stat");
-    let mut fields = stat.rsplit_once(')').map_or("", |it| it.1).split(' ');
+    let mut fields = stat.rsplit_once(')').map_or("", |parts| parts.1).split(' ');
     let state = fields.nth(1).unwrap_or("gone").to_string();
     let cpu = fields.nth(35).unwrap_or("?");
     let policy = match Policy::of(&Kernel, tid) {
@@ -50,7 +53,7 @@ fn thread(pid: Tid, tid: Tid) -> String {
     };
     let (comm, channel) = (word(pid, tid, "comm"), word(pid, tid, "wchan"));
     let times = word(pid, tid, "schedstat");
-    let mut times = times.split(' ').filter_map(|it| it.parse::<u64>().ok());
+    let mut times = times.split(' ').filter_map(|word| word.parse::<u64>().ok());
     let mut ms = || times.next().unwrap_or(0) / 1_000_000;
     let (ran, waited) = (ms(), ms());
     format!(
@@ -58,13 +61,13 @@ fn thread(pid: Tid, tid: Tid) -> String {
     )
 }
 
-/// A file of a thread in `/proc`; empty if it has ended.
+/// Reads a file of a thread in `/proc`; empty if it has ended.
 fn word(pid: Tid, tid: Tid, file: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}"));
     text.unwrap_or_default().trim().to_string()
 }
 
-/// Whether nothing of it runs any more: its main thread is a zombie, and it has no other.
+/// Whether no thread of it runs any more: its main thread is a zombie, and it has no other.
 pub(crate) fn has_ended(pid: Tid) -> bool {
     let others = numbers(&format!("/proc/{pid}/task"));
     let stat = word(pid, pid, "stat");

@@ -1,4 +1,4 @@
-//! Attacks by calls of the kernel that are none of the protocol. The attackers are in
+//! Attacks by calls of the kernel outside of the protocol. The attackers are in
 //! `kernel/attackers.rs`.
 
 pub(crate) mod attackers;
@@ -13,7 +13,7 @@ use crate::client::census;
 use crate::process::elevated_threads;
 use crate::{permitted, turn};
 
-/// For children that have a CPU for longer than others may, in SCHED_FIFO, µs.
+/// Settings of children that may occupy a CPU in SCHED_FIFO for longer than others, µs.
 pub(crate) fn long() -> Vec<(&'static str, String)> {
     settings(&[("LIMIT", "5000000")])
 }
@@ -40,7 +40,8 @@ fn memory_calls_on_a_page_that_the_daemon_reads_leave_a_victim_its_cpu() {
         "{calls}; victim {used} us of {}, longest gap of a bystander {longest} us",
         2 * us()
     );
-    // The scheduler has locked the page: its looks take no part in what becomes of it, but for the moment in which it is mapped anew.
+    // The scheduler has locked the page, so its checks only wait at the moment in which the page is
+    // mapped.
     assert!(used * 2 > us(), "{used}");
 }
 
@@ -59,7 +60,7 @@ fn threads_that_are_moved_and_changed_without_end_leave_a_victim_its_cpu() {
     jostler.go_until(end);
     let (used, calls) = (victim.number("used "), jostler.line("calls ").unwrap());
     println!("{calls}; victim {used} us of {}", us());
-    // 94 % by the rules; half where elevated threads of another daemon have the CPU, too.
+    // 94 % by the rules; half if elevated threads of another daemon have the CPU, too.
     assert!(used * 2 > us(), "{used}");
 }
 
@@ -77,7 +78,7 @@ fn a_process_that_goes_to_other_namespaces_stays_its_users() {
     let end = from_now(TIME);
     bystander.go_until(end);
     emigrant.go_until(end);
-    // It is not while a breath is under way.
+    // It is not elevated in a pause.
     let elevated = (0..20).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         !elevated_threads(pid).is_empty()
@@ -90,7 +91,7 @@ fn a_process_that_goes_to_other_namespaces_stays_its_users() {
         "went {went}, elevated {elevated}: {burnt}, bystander {used} us of {}, longest gap {longest} us, {ejected} ejected",
         us()
     );
-    // It is the same user to the kernel, and to the daemon, and has what the rules give, no more.
+    // It is the same user to the kernel and to the daemon, and has no more than the rules allow.
     assert!(takes_at_most(97, burnt, us()));
     assert_eq!(ejected, 0);
 }

@@ -1,5 +1,5 @@
-//! Attacks on the canary: a priority that is lent to a thread that is not registered. The
-//! attackers are in `lending/attackers.rs`.
+//! Attacks on the canary: a priority that is lent to a thread that is not registered. The attackers
+//! are in `lending/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -9,8 +9,8 @@ use crate::attack::{
 };
 use crate::{permitted, turn};
 
-/// Lets `role` lend a priority to a thread that burns on the other CPU, beside a bystander
-/// there: everything rests after 0.12 s, for 1 s, then for 2 s.
+/// Lets `role` lend a priority to a thread that spins on the other CPU, beside a bystander there:
+/// everything rests after 0.12 s, for 1 s, then for 2 s.
 fn is_taken_back(name: &str, role: &str, more: &[(&str, &str)]) {
     let (here, there) = two_cpus();
     let (path, _daemon) = open_daemon(name);
@@ -35,7 +35,7 @@ fn a_priority_lent_behind_the_daemons_back_is_taken_back_by_the_canary() {
 }
 
 #[test]
-fn a_priority_lent_to_a_process_of_nobody_is_taken_back_by_the_canary() {
+fn a_priority_lent_to_an_unregistered_process_is_taken_back_by_the_canary() {
     let _turn = turn();
     if permitted() {
         for links in ["1", "3"] {
@@ -64,9 +64,10 @@ fn a_priority_lent_by_calls_of_another_kind_is_taken_back_by_the_canary() {
     }
 }
 
-/// Its own threads lend again as soon as the rest is over: the second one is twice as long.
+/// The threads of the process lend again as soon as the rest is over: the second rest is twice as
+/// long.
 #[test]
-fn rests_of_a_process_that_goes_on_lending_grow() {
+fn rests_of_a_process_that_lends_again_grow() {
     let Some((_turn, (here, there))) = turn_with_two_cpus() else {
         return;
     };
@@ -83,7 +84,7 @@ fn rests_of_a_process_that_goes_on_lending_grow() {
 }
 
 #[test]
-fn a_priority_lent_in_breaths_only_leaves_bystanders_their_share() {
+fn a_priority_lent_in_pauses_only_leaves_bystanders_their_share() {
     let _turn = turn();
     if permitted() {
         let burnt = compete("whisperer", "whisperer", &[("LENT", "600".to_string())]);

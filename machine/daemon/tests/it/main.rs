@@ -1,7 +1,8 @@
-//! Tests on the real kernel: a daemon, and processes that are good, bad, or killed.
+//! Tests on the real kernel: a daemon, and processes that behave, misbehave, or are killed.
 //!
-//! Whatever can be elevated is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a clock. Without the right to
-//! use SCHED_FIFO a test prints `skipped:` and the reason. They run one at a time, because each wants a CPU for itself.
+//! Every elevated thread is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a
+//! clock. Without the right to use SCHED_FIFO a test prints `skipped:` and the reason. The tests
+//! run one at a time, because each needs a CPU for itself.
 
 mod assign;
 mod assign_rules;
@@ -25,7 +26,6 @@ mod kernel;
 mod lending;
 mod main_thread;
 mod operating;
-mod place;
 mod proc_files;
 mod process;
 mod protocol;
@@ -38,6 +38,7 @@ mod rules_thread;
 mod shared_page;
 mod sharing;
 mod silence;
+mod socket_path;
 mod status_socket;
 mod upheaval;
 
@@ -52,7 +53,7 @@ use upshift_elevate::{Priority, Rights};
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A test's turn; the directory of its sockets goes with it.
+/// A test's turn. Dropping it removes the directory of its sockets.
 struct Turn {
     _turn: MutexGuard<'static, ()>,
 }
@@ -73,16 +74,16 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("upshift-daemon-{}", std::process::id()))
 }
 
-/// Says that the calling test does not test, past the capture of the test harness.
+/// Reports that the calling test is skipped, past the capture of the test harness.
 fn skipped(why: impl Display) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("test");
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
 
-/// Whether this machine lets us; if not, says why.
+/// Whether this machine has the rights for a test; if not, reports that.
 fn permitted() -> bool {
-    // SAFETY: cannot fail.
+    // SAFETY: a plain call that cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         skipped("needs root");
         return false;
@@ -102,13 +103,13 @@ fn permitted() -> bool {
     }
 }
 
-/// A path for a socket of the calling test's own.
+/// Returns a path for a socket of the calling test.
 fn socket(name: &str) -> PathBuf {
     std::fs::create_dir_all(directory()).unwrap();
     directory().join(format!("{name}.sock"))
 }
 
-/// A configuration that listens there.
+/// Returns a configuration that listens on that path.
 fn config(name: &str) -> Config {
     Config {
         socket: socket(name),

@@ -21,7 +21,7 @@ use crate::process::{Process, monotonic, until};
 use crate::quotas::gets_a_fifth;
 use crate::{permitted, skipped, socket, turn};
 
-/// Ends the main thread of this process, and nothing else.
+/// Ends the main thread of this process, and no other.
 fn end_main_thread() {
     extern "C" fn end(_: libc::c_int) {
         // SAFETY: ends the thread that the signal was sent to.
@@ -41,13 +41,14 @@ fn end_main_thread() {
     }
 }
 
-/// Ends its main thread when it is told to, registers if `JOINS` is set, and burns until the deadline.
+/// Ends its main thread on demand, registers if `JOINS` is set, and spins until the deadline.
 pub(crate) fn headless() {
     pin(number("CPU") as usize);
     println!("ready");
     wait_for_go();
     end_main_thread();
-    let it = (setting("JOINS") == "1").then(|| Registration::new(&[(current_tid(), Role::Worker)]));
+    let registration =
+        (setting("JOINS") == "1").then(|| Registration::new(&[(current_tid(), Role::Worker)]));
     println!("headless");
     let deadline = wait_for_go();
     let before = cpu_time();
@@ -55,11 +56,11 @@ pub(crate) fn headless() {
         std::hint::spin_loop();
     }
     println!("used {}", (cpu_time() - before) / 1000);
-    drop(it);
+    drop(registration);
     wait_for_go();
 }
 
-/// The same, without its main thread; `prepare` comes while it still has it.
+/// Starts such a child, and calls `prepare` before it ends its main thread.
 fn without_main_thread(
     path: &Path,
     user: u32,
@@ -67,11 +68,11 @@ fn without_main_thread(
     prepare: impl FnOnce(&Process),
 ) -> Process {
     let joins = [("JOINS", u8::from(joins).to_string())];
-    let mut it = start_child("headless", path, user, (0, 2), &joins);
-    prepare(&it);
-    it.say("0");
-    it.line("headless").unwrap();
-    it
+    let mut process = start_child("headless", path, user, (0, 2), &joins);
+    prepare(&process);
+    process.say("0");
+    process.line("headless").unwrap();
+    process
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn a_process_that_ends_its_main_thread_keeps_the_quota_of_its_cgroup() {
         };
         let mut taken = false;
         let user = if joins { MALLORY } else { ALICE };
-        let burner = without_main_thread(&path, user, joins, |it| taken = fifth.take(it));
+        let burner = without_main_thread(&path, user, joins, |process| taken = fifth.take(process));
         if !taken {
             return skipped("a process cannot be moved to a cgroup");
         }
@@ -108,14 +109,14 @@ fn a_process_that_ends_its_main_thread_keeps_the_level_of_its_rule() {
     let seen = census(&path);
     assert_eq!(seen["processes"][0]["ceiling"], 40, "{seen}");
     let program = without_main_thread(&path, MALLORY, false, |_| {});
-    // Longer than everything is looked through again.
+    // Takes a sweep at the latest.
     until("it is assigned", || {
         assigned(&census(&path), program.pid()).is_some()
     });
 }
 
 #[test]
-fn a_process_that_ends_its_main_thread_leaves_no_bound_with_it() {
+fn a_process_that_ends_its_main_thread_keeps_its_bounds() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -127,9 +128,10 @@ fn a_process_that_ends_its_main_thread_leaves_no_bound_with_it() {
     };
     let _daemon = Daemon::start(config).unwrap();
     let mut bystander = bystander(&path, 0);
-    let mut burner = without_main_thread(&path, ALICE, false, |it| {
+    let mut burner = without_main_thread(&path, ALICE, false, |process| {
         until("its main thread is elevated", || {
-            Policy::of(&Kernel, it.pid()).is_ok_and(|it| matches!(it.class(), Class::Fifo(_)))
+            Policy::of(&Kernel, process.pid())
+                .is_ok_and(|policy| matches!(policy.class(), Class::Fifo(_)))
         });
     });
     let end = from_now(TIME);

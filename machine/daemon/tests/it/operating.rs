@@ -1,4 +1,4 @@
-//! What an operator does: another configuration, figures, a restart.
+//! Operation: another configuration, metrics, a restart.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -23,8 +23,8 @@ fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
     let level = |pid: i32, field: &str| {
         let seen = census(&path);
         let all = seen["processes"].as_array().unwrap();
-        let found = all.iter().find(|it| it["pid"] == pid);
-        found.map(|it| it[field].clone())
+        let found = all.iter().find(|process| process["pid"] == pid);
+        found.map(|process| process[field].clone())
     };
     assert_eq!(level(ghost.pid(), "ceiling"), Some(0.into()));
     let rule = |user, ceiling| Rule {
@@ -33,7 +33,7 @@ fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
     };
     daemon.reload(Config {
         rules: vec![rule(ALICE, Some(20)), rule(MALLORY, None)],
-        // Stays as it was: it needs another daemon.
+        // Stays as it was: it takes another daemon.
         cooperative: true,
         ..open_config("reload")
     });
@@ -43,10 +43,10 @@ fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
     assert_eq!(level(denied.pid(), "pid"), None);
     assert_eq!(processes(&path), 2);
     assert_eq!(census(&path)["enforcing"], true);
-    // What it claims counts as that.
+    // Its claim counts as the ceiling.
     rival.obey("level 10");
     assert_eq!(rival.obey("outranked 10"), "false");
-    // Programs, too, and again without.
+    // Programs get a level, too, and lose it again.
     let program = Process::start(
         "gap",
         &path,
@@ -81,20 +81,29 @@ fn each_ejection_is_a_line_with_its_reason() {
     daemon.line("ready").unwrap();
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let mut wanderers = [0, 1].map(|_| start_child("burner", &path, MALLORY, (0, 40), &[]));
-    for it in &mut wanderers {
-        it.go_until(from_now(PATIENCE));
+    for process in &mut wanderers {
+        process.go_until(from_now(PATIENCE));
     }
-    for it in &wanderers {
-        until("it is elevated", || !elevated_threads(it.pid()).is_empty());
-        for tid in elevated_threads(it.pid()) {
+    for process in &wanderers {
+        until("it is elevated", || {
+            !elevated_threads(process.pid()).is_empty()
+        });
+        for tid in elevated_threads(process.pid()) {
             use upshift_elevate::sys::{CpuSet, Kernel, Sys};
             Kernel.sched_setaffinity(tid, &CpuSet::all()).unwrap();
         }
     }
-    until("both are told of", || {
+    until("both are reported", || {
         let text = std::fs::read_to_string(&errors).unwrap_or_default();
-        let of = |it: &Process| format!("of process {} is put out: it has left CPU 0", it.pid());
-        wanderers.iter().all(|it| text.contains(&of(it)))
+        let line = |wanderer: &Process| {
+            format!(
+                "of process {} is ejected: it has left CPU 0",
+                wanderer.pid()
+            )
+        };
+        wanderers
+            .iter()
+            .all(|wanderer| text.contains(&line(wanderer)))
     });
 }
 

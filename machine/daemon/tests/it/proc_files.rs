@@ -18,7 +18,8 @@ use crate::client::{Registration, census};
 use crate::process::{Process, elevated_threads, monotonic, until};
 use crate::{permitted, skipped, turn};
 
-/// A process of `MALLORY` that holds leases on its files in `/proc`; `None` where the kernel gives none.
+/// Starts a process of `MALLORY` that holds leases on its files in `/proc`; `None` if the kernel
+/// grants none.
 fn start_lessor(path: &std::path::Path, more: &[(&str, &str)]) -> Option<Process> {
     let mut all = settings(&[("CPU", "0"), ("LEVEL", "40")]);
     all.push(("USER", MALLORY.to_string()));
@@ -40,7 +41,8 @@ fn leases_on_files_in_proc_delay_no_client() {
     if !permitted() {
         return;
     }
-    // One that registers, one that would be elevated and takes them afterwards, one that a rule may name.
+    // A process that registers, one that would be elevated and takes them afterwards, one that a
+    // rule may name.
     for more in [
         [("WHEN", "before"), ("JOINS", "false")],
         [("WHEN", "after"), ("JOINS", "true")],
@@ -51,15 +53,15 @@ fn leases_on_files_in_proc_delay_no_client() {
             return;
         };
         lessor.go_until(from_now(TIME));
-        // Longer than a cgroup is remembered.
+        // Longer than a cgroup is cached.
         std::thread::sleep(Duration::from_millis(1200));
-        until("whose quotas cannot be read is not elevated", || {
+        until("a process with unknown quotas is not elevated", || {
             elevated_threads(lessor.pid()).is_empty()
         });
         let waited = newcomer(&path);
         let mut later = Process::start("spinners", &path, &[("USER", TRUDY.to_string())]);
         later.line("ready").unwrap();
-        until("what starts later is assigned", || {
+        until("a later program is assigned", || {
             assigned(&census(&path), later.pid()).is_some()
         });
         println!("{more:?}: a newcomer is elevated after {waited:?}");
@@ -67,7 +69,7 @@ fn leases_on_files_in_proc_delay_no_client() {
         daemon.stop();
         let stopped = began.elapsed();
         assert!(elevated_threads(lessor.pid()).is_empty());
-        // Opening one such file takes 45 s, or until the lessor ends.
+        // Opening such a file takes 45 s, or until the lessor ends.
         let held_up = Duration::from_secs(10);
         assert!(
             waited < held_up && stopped < held_up,
@@ -78,11 +80,13 @@ fn leases_on_files_in_proc_delay_no_client() {
 
 const MS: u64 = 1_000_000;
 
-/// Registers and burns on `CPU`, and takes a lease on whatever the daemon may read of it: before it registers (`WHEN` is `before`) or after.
-/// A thread that opens such a file waits until the lease is broken, 45 s by default.
+/// Registers and spins on `CPU`, and takes a lease on every file of it that the daemon may read:
+/// before it registers (`WHEN` is `before`) or after. A thread that opens such a file waits until
+/// the lease is broken, 45 s by default.
 pub(crate) fn lease_holder() {
     pin(number("CPU") as usize);
-    // SAFETY: plain calls. A process that has changed its user does not own its files in `/proc` before; SIGIO would end it.
+    // SAFETY: plain calls. Without the first one a process that has changed its user does not own
+    // its files in `/proc`; SIGIO would end it.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 1);
         libc::signal(libc::SIGIO, libc::SIG_IGN);
@@ -91,7 +95,7 @@ pub(crate) fn lease_holder() {
     if setting("WHEN") == "before" {
         leases.extend(lease_all());
     }
-    let it =
+    let registration =
         (setting("JOINS") != "false").then(|| Registration::new(&[(current_tid(), Role::Worker)]));
     if setting("WHEN") != "before" {
         leases.extend(lease_all());
@@ -105,14 +109,14 @@ pub(crate) fn lease_holder() {
         while monotonic() < end {
             std::hint::spin_loop();
         }
-        // Again and again: those that were broken meanwhile.
+        // Takes leases again that were broken meanwhile.
         for file in &leases {
             lease(file);
         }
     }
     println!("used {}", (cpu_time() - before) / 1000);
-    if let Some(it) = it {
-        it.run(NOTHING);
+    if let Some(registration) = registration {
+        registration.run(NOTHING);
     }
     wait_for_go();
 }
@@ -122,7 +126,7 @@ fn lease(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
 }
 
-/// Leases on the files of this process and its thread.
+/// Takes leases on the files of this process and its thread.
 fn lease_all() -> Vec<File> {
     let (pid, tid) = (std::process::id(), current_tid());
     let names = [
@@ -134,14 +138,14 @@ fn lease_all() -> Vec<File> {
         "schedstat",
         "limits",
     ];
-    let of = |name: &str| {
+    let paths = |name: &str| {
         [
             format!("/proc/{pid}/{name}"),
             format!("/proc/{tid}/{name}"),
             format!("/proc/{pid}/task/{tid}/{name}"),
         ]
     };
-    let files = names.iter().flat_map(|name| of(name));
+    let files = names.iter().flat_map(|name| paths(name));
     let open = files.filter_map(|path| File::open(path).ok());
     open.filter(lease).collect()
 }

@@ -1,4 +1,4 @@
-//! Processes the tests start and look at.
+//! Child processes of the tests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,10 +9,10 @@ use upshift_elevate::Tid;
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 pub(crate) use upshift_testing::{PATIENCE, until, within};
 
-/// The variable that tells this program which child to be.
+/// Environment variable with the role of the child.
 pub(crate) const ROLE: &str = "UPSHIFT_DAEMON_ROLE";
 
-/// This program again, as the child `role`; ends with its guard.
+/// A child process: this program in a role. Killed when dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     out: BufReader<ChildStdout>,
@@ -59,26 +59,26 @@ impl Process {
         unsafe { libc::kill(self.pid(), signal) };
     }
 
-    /// Tells the child to go on until `deadline`, CLOCK_MONOTONIC in ns.
+    /// Tells the child to run until `deadline`, CLOCK_MONOTONIC in ns.
     pub(crate) fn go_until(&mut self, deadline: u64) {
         let _ = writeln!(self.into, "{deadline}");
     }
 
-    /// The rest of the next line that begins with `name`; `None` at the end of the output.
+    /// Returns the rest of the next line that begins with `name`; `None` at the end of the output.
     pub(crate) fn line(&mut self, name: &str) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.out.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The test harness may have written something before.
+            // The test harness may have printed on the same line.
             if let Some((_, rest)) = line.trim().split_once(name) {
                 return Some(rest.trim().to_string());
             }
         }
     }
 
-    /// As [`Process::line`], as a number.
+    /// Returns [`Process::line`] as a number.
     pub(crate) fn number(&mut self, name: &str) -> u64 {
         let Some(line) = self.line(name) else {
             panic!("the child says nothing of {name}: {:?}", self.child.wait());
@@ -98,18 +98,18 @@ impl Drop for Process {
     }
 }
 
-/// The thread of this process with that name, which a thread gives itself when it begins.
+/// Returns the id of the thread of this process with that name, which a thread sets when it begins.
 pub(crate) fn thread_named(name: &str) -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let has_name = |it: &std::fs::DirEntry| {
-        let comm = std::fs::read_to_string(it.path().join("comm"));
-        comm.is_ok_and(|it| it.trim() == name)
+    let has_name = |task: &std::fs::DirEntry| {
+        let comm = std::fs::read_to_string(task.path().join("comm"));
+        comm.is_ok_and(|comm| comm.trim() == name)
     };
     let mut found = tasks.filter(has_name);
-    found.find_map(|it| it.file_name().into_string().ok())
+    found.find_map(|task| task.file_name().into_string().ok())
 }
 
-/// ns of CPU that the threads of this process with that name have used.
+/// Returns the CPU time of the threads of this process with that name, ns.
 pub(crate) fn used_by_threads(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let used = tasks.filter_map(|task| {
@@ -121,10 +121,11 @@ pub(crate) fn used_by_threads(name: &str) -> u64 {
     used.sum()
 }
 
-/// The bound of the promise that nobody stays elevated, on a machine whose CPUs the daemon gets when it wants them.
+/// Bound of the promise that no thread stays elevated, on a machine whose CPUs the daemon gets when
+/// it needs them.
 pub(crate) const PROMISE: Duration = Duration::from_secs(1);
 
-/// CLOCK_MONOTONIC in ns: the same for all processes.
+/// Returns CLOCK_MONOTONIC in ns: the same for all processes.
 pub(crate) fn monotonic() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,4 +1,5 @@
-//! The protocol against the daemon: what is refused, floods of registrations, random bytes, and pages that cannot be misused.
+//! The protocol against the daemon: refusals, floods of registrations, random bytes, and pages that
+//! cannot be misused.
 
 use upshift_board::layout::{SLOTS, VCPUS};
 use upshift_board::wire::{Reason, Role, Thread};
@@ -36,31 +37,40 @@ fn threads_of_others_and_threads_that_roam_are_refused() {
     let path = socket("threads");
     let _daemon = Daemon::start(cooperative("threads")).unwrap();
     let (page, _view) = os::local_page().unwrap();
-    let try_it = |cpus: &[u32], threads: &[Thread]| {
+    let try_register = |cpus: &[u32], threads: &[Thread]| {
         register(&connect(&path), cpus, threads, &page).map(drop)
     };
-    // SAFETY: cannot fail.
+    // SAFETY: a plain call that cannot fail.
     let parent = unsafe { libc::getppid() };
     for foreign in [1, parent, i32::MAX] {
         assert_eq!(
-            try_it(&[0], &[worker(foreign)]),
+            try_register(&[0], &[worker(foreign)]),
             Err(Reason::Thread),
             "{foreign}"
         );
     }
-    assert_eq!(try_it(&[100_000], &[]), Err(Reason::Cpu));
+    assert_eq!(try_register(&[100_000], &[]), Err(Reason::Cpu));
     if std::thread::available_parallelism().unwrap().get() > 1 {
         std::thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(try_it(&[0], &[worker(current_tid())]), Err(Reason::Thread)));
+            scope.spawn(|| {
+                assert_eq!(
+                    try_register(&[0], &[worker(current_tid())]),
+                    Err(Reason::Thread)
+                )
+            });
         });
     }
     pinned(|| {
         let own = worker(current_tid());
-        assert_eq!(try_it(&[0], &[own, own]), Err(Reason::Thread), "twice");
+        assert_eq!(
+            try_register(&[0], &[own, own]),
+            Err(Reason::Thread),
+            "twice"
+        );
         let first = connect(&path);
         register(&first, &[0], &[own], &page).unwrap();
         assert_eq!(
-            try_it(&[0], &[own]),
+            try_register(&[0], &[own]),
             Err(Reason::Thread),
             "of another registration"
         );
@@ -72,7 +82,7 @@ fn threads_of_others_and_threads_that_roam_are_refused() {
 }
 
 #[test]
-fn users_that_a_rule_denies_stay_out_and_are_told_why() {
+fn users_that_a_rule_denies_are_refused_with_the_reason() {
     let _turn = turn();
     let path = socket("denied");
     let rules = vec![Rule {

@@ -1,4 +1,4 @@
-//! A process that does what it is told, good or bad, one order a line; each is answered by `order=result`.
+//! A process that executes orders, good or bad, one a line; each is answered by `order=result`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,7 @@ use upshift_elevate::{Policy, current_tid};
 use crate::child::{cpu_time, join, number, pin, setting};
 use crate::process::{Process, Random, monotonic};
 
-/// Obeys until its input ends.
+/// Executes orders until its input ends.
 pub(crate) fn puppet() {
     let mut state: Option<(Board, Vcpu)> = None;
     println!("ready");
@@ -56,7 +56,7 @@ pub(crate) fn puppet() {
             "fork" => fork(),
             "exec" => {
                 use std::os::unix::process::CommandExt;
-                // This is not the main thread, but becomes it.
+                // This thread is not the main thread, but becomes it.
                 println!("exec=soon");
                 panic!("{}", std::process::Command::new("sleep").arg("100").exec());
             }
@@ -83,7 +83,7 @@ pub(crate) fn puppet() {
     }
 }
 
-/// Rings for so many ms, as often as it can; how often that was.
+/// Rings for `ms` ms, as often as possible; returns the number of rings.
 fn ring(vcpu: &Vcpu, ms: u64) -> u64 {
     let (start, mut rings) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_millis(ms) {
@@ -93,14 +93,14 @@ fn ring(vcpu: &Vcpu, ms: u64) -> u64 {
     rings
 }
 
-/// Scribbles on its whole page for so many ms.
+/// Writes random words over its whole page for `ms` ms.
 fn garbage(vcpu: &Vcpu, ms: u64) -> String {
     let mut random = Random(0x5eed_5eed_5eed);
     let start = Instant::now();
     let base = std::ptr::from_ref(vcpu.line()).cast::<u64>().cast_mut();
     while start.elapsed() < Duration::from_millis(ms) {
-        // SAFETY: line 0 begins 64 bytes after the start of the page, and 62 lines follow it: 496 words, all of them atomics or
-        // unused, which others read as atomics.
+        // SAFETY: line 0 begins 64 bytes after the start of the page, and 62 lines follow it: 496
+        // words, all of them atomics or unused, which other processes read as atomics.
         unsafe {
             let word = base.add(random.below(8 * 62) as usize);
             std::sync::atomic::AtomicU64::from_ptr(word).store(random.below(u64::MAX), Relaxed);
@@ -112,12 +112,12 @@ fn garbage(vcpu: &Vcpu, ms: u64) -> String {
     "done".to_string()
 }
 
-/// Forks while it is registered; the policy of the child.
+/// Forks while it is registered; returns the policy of the child.
 fn fork() -> String {
     // SAFETY: the child makes one system call and ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: ends the child without running exit handlers of the parent.
         unsafe {
             let policy = libc::sched_getscheduler(0);
             libc::_exit(policy & 0xff);
@@ -129,7 +129,7 @@ fn fork() -> String {
     libc::WEXITSTATUS(status).to_string()
 }
 
-/// A process that burns in short pieces and joins whatever daemon there is, again and again.
+/// Spins in short pieces and joins any daemon that listens, again and again.
 pub(crate) fn survivor() {
     let cpu = number("CPU") as usize;
     pin(cpu);
@@ -165,7 +165,7 @@ pub(crate) fn survivor() {
     }
 }
 
-/// A puppet that has joined the daemon at `socket`.
+/// Starts a puppet that has joined the daemon at `socket`.
 pub(crate) fn start_puppet(socket: &Path) -> Process {
     let mut puppet = Process::start("puppet", socket, &[("CPU", "0".to_string())]);
     puppet.line("ready").unwrap();

@@ -1,4 +1,4 @@
-//! While the winner is unchanged the daemon does next to nothing.
+//! The daemon does next to no work while the winner is unchanged.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::process::{Process, elevated_threads, monotonic, until, used_by_thread
 use crate::puppet::start_puppet;
 use crate::{config, permitted, skipped, socket, turn};
 
-/// A sleeper that awaits level 2, above a burner of level 40: for 600 ms the same order.
+/// Starts a sleeper that awaits level 2, above a process of level 40 that spins: for 600 ms the
+/// same order.
 fn steady(path: &std::path::Path) -> (Process, Process) {
     let mut sleeper = start_puppet(path);
     let mut burner = start_puppet(path);
@@ -49,13 +50,13 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
         census(&path)["cpus"][0]["switches"].as_u64(),
     );
     assert_eq!(before.1, after.1);
-    // Two looks at the CPUs of the one elevated thread each 36 ms, one at the CPUs that are there each 500 ms, however long that took
-    // on a loaded machine; the last ones may have begun.
-    let looks = began.elapsed().as_millis() as u64 / 36 + 1;
+    // Two checks of the CPUs of the one elevated thread each 36 ms, one scan of the online CPUs
+    // each 500 ms, however long that took on a loaded machine; the last ones may have begun.
+    let checks = began.elapsed().as_millis() as u64 / 36 + 1;
     let calls = after.0 - before.0;
     assert!(
-        calls <= 2 * looks + looks / 13 + 4,
-        "{calls} calls in {looks} looks"
+        calls <= 2 * checks + checks / 13 + 4,
+        "{calls} calls in {checks} checks"
     );
     assert!(
         !elevated_threads(sleeper.pid()).is_empty() && elevated_threads(burner.pid()).is_empty()
@@ -63,7 +64,7 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
 }
 
 #[test]
-fn the_view_is_true_although_no_doorbell_rings() {
+fn the_census_is_current_although_no_doorbell_rings() {
     let _turn = turn();
     let path = socket("view");
     let quiet = Config {
@@ -92,13 +93,13 @@ fn the_view_is_true_although_no_doorbell_rings() {
     assert_eq!((&cpu["bitmap"], &cpu["contenders"]), (&0.into(), &0.into()));
 }
 
-/// ns of CPU that the scheduler of CPU 0 has used, which is a thread of this process.
+/// Returns the CPU time of the scheduler of CPU 0, a thread of this process, ns.
 pub(crate) fn used_by_the_scheduler() -> u64 {
     used_by_threads("upshift-cpu0")
 }
 
 #[test]
-fn a_cooperative_daemon_sleeps_while_two_compete_and_sees_what_no_doorbell_rings_for() {
+fn a_cooperative_daemon_sleeps_while_two_compete_and_notices_changes_without_rings() {
     let _turn = turn();
     let path = socket("sampled");
     let cooperative = Config {
@@ -110,7 +111,7 @@ fn a_cooperative_daemon_sleeps_while_two_compete_and_sees_what_no_doorbell_rings
     high.obey("await 2");
     high.obey("level 2");
     low.obey("level 40");
-    // Nobody waits for it to run for the first time.
+    // The scheduler may not have run yet.
     until("the scheduler runs", || used_by_the_scheduler() > 0);
     let before = used_by_the_scheduler();
     std::thread::sleep(Duration::from_secs(1));
@@ -119,15 +120,15 @@ fn a_cooperative_daemon_sleeps_while_two_compete_and_sees_what_no_doorbell_rings
     until("the less urgent gives way", || {
         low.obey("outranked 40") == "true"
     });
-    // It keeps its rank while it sleeps, so no ring tells that it does.
+    // The process keeps its rank while it sleeps, so no ring reports that.
     assert_eq!(high.obey("level 64"), "false");
-    until("the less urgent goes on", || {
+    until("the less urgent continues", || {
         low.obey("outranked 40") == "false"
     });
 }
 
 #[test]
-fn strace_sees_waits_and_looks_only() {
+fn strace_sees_only_waits_and_checks() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -169,35 +170,37 @@ fn strace_sees_waits_and_looks_only() {
         .iter()
         .filter(|call| call.starts_with("sched_set"))
         .count();
-    // Attaching may hold the daemon up for so long that the canary's watch or the guardian demotes everybody, once.
+    // Attaching may delay the daemon for so long that the canaries' monitor or the guardian demotes
+    // all threads, once.
     assert!(sets <= 4, "{log}");
-    // Waits, of the canaries and their watch too, and of a scheduler that tracing slows down beyond its budget.
+    // Waits, including those of the canaries and their monitor, and of a scheduler that tracing
+    // slows down beyond its budget.
     let waits = ["epoll", "futex", "restart_syscall", "clock_nanosleep"];
     let others = calls
         .iter()
         .filter(|call| !waits.iter().any(|wait| call.starts_with(wait)));
-    let (count, looks) = (
+    let (count, checks) = (
         others.count(),
         calls.iter().filter(|call| *call == "fstat").count(),
     );
-    // A look asks for the user of the one process that is elevated, and that is how it is counted;
-    // then for the thread's CPU time and its CPUs: three. Twice a second the watch reads which CPUs
-    // are there (six calls). Each thread was in some call when it was attached, and the last look
-    // may be cut.
+    // A check reads the user of the one elevated process, and is counted by that call; then the
+    // thread's CPU time and its CPUs: three calls. Twice a second the monitor reads the online CPUs
+    // (six calls). Each thread was in some call when it was attached, and the last check may be
+    // incomplete.
     let threads = log
         .lines()
         .filter_map(|line| line.split_whitespace().next());
     let threads = threads.collect::<std::collections::BTreeSet<_>>().len();
-    println!("{count} calls in {looks} looks, {threads} threads");
-    let most = 3 * looks + 6 * halves + threads + 4;
+    println!("{count} calls in {checks} checks, {threads} threads");
+    let most = 3 * checks + 6 * halves + threads + 4;
     assert!(
-        looks > 0 && count <= most,
-        "{count} in {looks} looks: {log}"
+        checks > 0 && count <= most,
+        "{count} in {checks} checks: {log}"
     );
 }
 
-/// A thread that looks up a path in `/proc` may have to wait for a less urgent one. Here a
-/// client registers, a program starts that a rule fits, and a canary is silent.
+/// A thread that looks up a path in `/proc` may have to wait for a less urgent one. Here a client
+/// registers, a program that fits a rule starts, and a canary is silent.
 #[test]
 fn no_elevated_thread_looks_up_a_file_of_others() {
     let _turn = turn();
@@ -222,14 +225,15 @@ fn no_elevated_thread_looks_up_a_file_of_others() {
     };
     let read = || std::fs::read_to_string(&log).unwrap_or_default();
     let task = format!("/proc/{}/task", daemon.pid());
-    let is_traced = |it: std::fs::DirEntry| {
-        let status = std::fs::read_to_string(it.path().join("status"));
-        status.is_ok_and(|it| it.contains("TracerPid:") && !it.contains("TracerPid:\t0"))
+    let is_traced = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status"));
+        status
+            .is_ok_and(|status| status.contains("TracerPid:") && !status.contains("TracerPid:\t0"))
     };
     let all_traced = || std::fs::read_dir(&task).unwrap().flatten().all(is_traced);
-    let patience = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     while !all_traced() {
-        if Instant::now() > patience {
+        if Instant::now() > deadline {
             let _ = (tracer.kill(), tracer.wait());
             return skipped("strace is not installed, or may not trace here");
         }
@@ -246,7 +250,7 @@ fn no_elevated_thread_looks_up_a_file_of_others() {
     for file in ["/cgroup", "/schedstat", "/comm"] {
         until(file, || read().contains(file));
     }
-    // SAFETY: a child that has not been waited for: `timeout`, which passes it on.
+    // SAFETY: a child that has not been waited for: `timeout`, which passes the signal on.
     unsafe { libc::kill(tracer.id() as i32, libc::SIGTERM) };
     let _ = tracer.wait();
     let log = read();
@@ -257,7 +261,7 @@ fn no_elevated_thread_looks_up_a_file_of_others() {
         let Some(name) = comm.trim().strip_prefix("upshift-") else {
             continue;
         };
-        if !names.iter().any(|it| name.starts_with(it)) {
+        if !names.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
         let tid = task.file_name().into_string().unwrap();

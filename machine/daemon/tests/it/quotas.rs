@@ -14,7 +14,7 @@ use crate::client::census;
 use crate::process::{Process, until};
 use crate::{permitted, skipped, socket, turn};
 
-/// Lets a program with a quota of a fifth of a CPU burn for a second: it gets little more.
+/// Asserts that a program with a quota of a fifth of a CPU gets little more in a second.
 #[track_caller]
 pub(crate) fn gets_a_fifth(mut burner: Process) {
     burner.go_until(from_now(Duration::from_millis(1000)));
@@ -38,7 +38,7 @@ fn no_process_is_elevated_beyond_the_quota_of_its_cgroup() {
     if !fifth.take(&burner) {
         return skipped("a process cannot be moved to a cgroup");
     }
-    // Makes the daemon look it up.
+    // The rival makes the daemon look the quota up.
     let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     std::thread::sleep(Duration::from_millis(1100));
     gets_a_fifth(burner);
@@ -70,7 +70,7 @@ fn an_assigned_program_is_not_elevated_beyond_the_quota_of_its_cgroup() {
 }
 
 #[test]
-fn a_cgroup_whose_name_is_no_text_does_not_hide_the_quota_above_it() {
+fn a_cgroup_whose_name_is_not_utf8_does_not_hide_the_quota_above_it() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -79,7 +79,7 @@ fn a_cgroup_whose_name_is_no_text_does_not_hide_the_quota_above_it() {
     let Some(fifth) = Fifth::new() else {
         return skipped("no cgroup with a CPU quota can be made");
     };
-    // As the user that the cgroup is delegated to would make one.
+    // The user that the cgroup is delegated to could create such a name.
     let name = std::ffi::OsStr::from_bytes(b"\xff");
     let Some(below) = Cgroup::below(fifth.path(), name) else {
         return skipped("no cgroup can be made below");

@@ -1,4 +1,4 @@
-//! Attacks on registering: other users still register, and soon. The attackers are in
+//! Attacks on registration: other users still register, and soon. The attackers are in
 //! `registration/attackers.rs`.
 
 pub(crate) mod attackers;
@@ -45,7 +45,7 @@ fn a_crowd_of_vcpus_neither_gets_in_nor_keeps_the_scheduler_busy() {
     crowd.line("done").unwrap();
     let (time, used) = (monotonic() - began, used_by_the_scheduler() - before);
     println!("{count} vCPUs; the scheduler used {used} of {time} ns");
-    // A fifth, and what one turn exceeds it by.
+    // A fifth, and the excess of one turn.
     assert!(used * 100 < time * 30, "{used} of {time} ns");
 }
 
@@ -73,18 +73,19 @@ fn thousands_of_users_do_not_keep_root_out() {
     assert_eq!(legion.number("ready "), 1100);
     assert_eq!(processes(&path), 0);
     let root = crate::puppet::start_puppet(&path);
-    // Nor those whom a rule names.
+    // Nor do they keep out users whom a rule names.
     let named = start_child("ghost", &path, ALICE, (0, 10), &[]);
     assert_eq!(processes(&path), 2);
     drop((root, named));
 }
 
-/// Two users attack as `role`, which says how often by `count`; another user registers within three seconds each time.
+/// Lets two users attack as `role`, which prints the number of attacks as `count`; another user
+/// registers within three seconds each time.
 fn others_register_beside(role: &str, more: &[(&str, String)], count: &str) {
     let (path, _daemon) = open_daemon(role);
     let mut attackers = [MALLORY, TRUDY].map(|user| start_child(role, &path, user, (0, 0), more));
-    for it in &mut attackers {
-        it.go_until(from_now(Duration::from_millis(3000)));
+    for process in &mut attackers {
+        process.go_until(from_now(Duration::from_millis(3000)));
     }
     std::thread::sleep(Duration::from_millis(300));
     let once = |_| {
@@ -93,10 +94,10 @@ fn others_register_beside(role: &str, more: &[(&str, String)], count: &str) {
         began.elapsed()
     };
     let took: Vec<Duration> = (0..5).map(once).collect();
-    let counts = attackers.map(|mut it| it.number(&format!("{count} ")));
+    let counts = attackers.map(|mut process| process.number(&format!("{count} ")));
     println!("{role}: {count} {counts:?} in 3 s; another user registers in {took:?}");
     assert!(
-        took.iter().all(|it| *it < Duration::from_secs(3)),
+        took.iter().all(|took| *took < Duration::from_secs(3)),
         "{took:?}"
     );
 }
@@ -138,11 +139,14 @@ fn a_client_that_asks_for_censuses_without_end_keeps_no_client_from_registering(
     }
     std::thread::sleep(Duration::from_millis(300));
     let during: Vec<Duration> = (0..5).map(|_| took()).collect();
-    let answered: Vec<u64> = askers.iter_mut().map(|it| it.number("answered ")).collect();
+    let answered: Vec<u64> = askers
+        .iter_mut()
+        .map(|process| process.number("answered "))
+        .collect();
     println!("{before:?} alone, {during:?} beside askers that had {answered:?} answers");
-    // Before: each connection had one of four in each round, of some ms each, and registering took 1.5 s.
+    // More answers would mean that the rate of censuses is not limited.
     assert!(
-        answered.iter().all(|it| (1..200).contains(it)),
+        answered.iter().all(|count| (1..200).contains(count)),
         "{answered:?}"
     );
 }
@@ -179,15 +183,18 @@ fn memory_that_is_sent_is_given_back_by_ordinary_threads() {
     let (path, _daemon) = open_daemon("memory");
     let more = [("MB", "64".to_string()), ("CONNECTIONS", "1".to_string())];
     let mut all = [MALLORY, TRUDY].map(|user| start_child("burdener", &path, user, (0, 0), &more));
-    for it in &mut all {
-        it.go_until(from_now(Duration::from_secs(1)));
+    for process in &mut all {
+        process.go_until(from_now(Duration::from_secs(1)));
     }
     let before = used_by_threads("upshift-daemon");
-    let sent: Vec<u64> = all.iter_mut().map(|it| it.number("sent ")).collect();
+    let sent: Vec<u64> = all
+        .iter_mut()
+        .map(|process| process.number("sent "))
+        .collect();
     let used = (used_by_threads("upshift-daemon") - before) / 1000;
     let closing = used_by_threads("upshift-reader") / 1000;
     println!("{sent:?} files; the control thread used {used} us, those that close {closing}");
-    // Before: up to 8 ms for each file, at SCHED_FIFO 46.
+    // Freeing the memory of a file takes up to 8 ms, which ordinary threads spend.
     assert!(takes_at_most(4, used, 1_000_000));
 }
 
@@ -207,7 +214,7 @@ fn hundreds_of_descriptors_in_each_message_keep_no_client_from_registering() {
 fn a_thousand_registrations_a_second_do_not_keep_others_out() {
     let _turn = turn();
     let path = socket("rate");
-    // So few that a slow machine asks more often, too.
+    // The limit is so low that a slow machine exceeds it, too.
     let limits = Limits {
         registrations_per_second: 5,
         ..Limits::default()

@@ -1,4 +1,4 @@
-//! Numbers of threads that come to mean others: in a pid namespace of its own, where the next number can be chosen.
+//! Reuse of thread ids: in a pid namespace of its own, where the next number can be chosen.
 
 use std::path::Path;
 use std::process::Command;
@@ -42,16 +42,16 @@ fn a_thread_that_gets_the_number_of_a_registered_thread_that_has_ended_is_left_a
     assert!(out.contains("left alone"), "{out}\n{error}");
 }
 
-/// A thread, pinned to CPU 0, that ends when it is told to; the number stays registered.
+/// Starts a thread, pinned to CPU 0, that ends on demand; its number stays registered.
 fn thread() -> (i32, impl FnOnce()) {
     let (end, ends) = std::sync::mpsc::channel::<()>();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         pin(0);
-        tell.send(current_tid()).unwrap();
+        sender.send(current_tid()).unwrap();
         let _ = ends.recv();
     });
-    let tid = told.recv().unwrap();
+    let tid = receiver.recv().unwrap();
     let finish = move || {
         drop(end);
         thread.join().unwrap();
@@ -61,7 +61,7 @@ fn thread() -> (i32, impl FnOnce()) {
     (tid, finish)
 }
 
-/// A process that has the number `tid`.
+/// Starts a process that has the number `tid`.
 fn successor(tid: i32, socket: &Path) -> Process {
     for _ in 0..20 {
         std::fs::write(NEXT, (tid - 1).to_string()).unwrap();
@@ -75,7 +75,8 @@ fn successor(tid: i32, socket: &Path) -> Process {
     panic!("nobody got number {tid}");
 }
 
-/// In the namespace: a client whose thread ends before it was ever elevated, or while it is, and then is elevated again.
+/// Runs in the namespace: a client whose thread ends before it was ever elevated, or while it is,
+/// and then is to be elevated again.
 pub(crate) fn reuse() {
     let path = socket("reuse");
     let _daemon = daemon("reuse");
@@ -99,7 +100,7 @@ pub(crate) fn reuse() {
             level(2);
             until("it is elevated", || is_elevated(tid));
             finish();
-            // Longer than the daemon takes to look at it.
+            // Longer than the daemon takes to check it.
             std::thread::sleep(Duration::from_millis(500));
             level(NOTHING);
         } else {
@@ -112,7 +113,7 @@ pub(crate) fn reuse() {
             assert!(elevated_threads(other.pid()).is_empty(), "{was_elevated}");
             level(NOTHING);
         }
-        // It may register, and the end of the first registration takes nothing from it.
+        // The other may register, and the end of the first registration takes nothing from it.
         other.obey("join");
         board.leave();
         other.obey("level 2");

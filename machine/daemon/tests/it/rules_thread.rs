@@ -17,7 +17,7 @@ use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until, used
 use crate::{permitted, socket, turn};
 
 #[test]
-fn threads_of_an_assigned_program_leave_others_their_places() {
+fn threads_of_an_assigned_program_leave_others_their_room() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -33,10 +33,10 @@ fn threads_of_an_assigned_program_leave_others_their_places() {
     let crowd = [0, 1, 2].map(|_| start_child("sleepers", &path, MALLORY, (0, 0), &threads));
     let count = || {
         let seen = census(&path);
-        let of = |it: &Process| {
-            assigned(&seen, it.pid()).map_or(0, |it| it["threads"].as_u64().unwrap())
+        let threads = |program: &Process| {
+            assigned(&seen, program.pid()).map_or(0, |found| found["threads"].as_u64().unwrap())
         };
-        crowd.iter().map(of).sum::<u64>()
+        crowd.iter().map(threads).sum::<u64>()
     };
     until("as many as may be are assigned", || {
         count() >= limit as u64 * 9 / 10
@@ -52,7 +52,7 @@ fn threads_of_an_assigned_program_leave_others_their_places() {
     });
 }
 
-/// As many threads as `THREADS`, all asleep; says when they are there.
+/// Starts `THREADS` threads, all asleep; reports when they are there.
 pub(crate) fn sleepers() {
     for _ in 0..number("THREADS") {
         let small = std::thread::Builder::new().stack_size(32 * 1024);
@@ -84,7 +84,8 @@ fn a_program_of_thousands_of_threads_keeps_the_thread_of_the_rules_within_its_bu
     assert!(used * 10 < time * 3, "{used} of {time} ns");
 }
 
-/// Changes its name as fast as it can until the deadline, in as many threads as `THREADS`: how often.
+/// Changes its name as fast as possible until the deadline, in `THREADS` threads; prints the number
+/// of changes.
 pub(crate) fn namer() {
     println!("ready");
     let deadline = wait_for_go();
@@ -123,7 +124,7 @@ fn a_process_that_changes_its_name_without_end_holds_up_no_rule_and_little_of_a_
         .map(|_| {
             let began = Instant::now();
             let later = start_child("spinners", &path, ALICE, (0, 0), &[]);
-            until("what starts later is assigned", || {
+            until("a later program is assigned", || {
                 assigned(&census(&path), later.pid()).is_some()
             });
             began.elapsed()
@@ -135,7 +136,7 @@ fn a_process_that_changes_its_name_without_end_holds_up_no_rule_and_little_of_a_
         namer.number("changes ")
     );
     assert!(
-        found.iter().all(|it| *it < Duration::from_secs(4)),
+        found.iter().all(|took| *took < Duration::from_secs(4)),
         "{found:?}"
     );
 }

@@ -25,7 +25,7 @@ use crate::puppet::start_puppet;
 use crate::{daemon, permitted, socket, turn};
 
 #[test]
-fn garbage_on_the_page_harms_its_writer_only() {
+fn garbage_on_the_page_harms_only_its_writer() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -41,14 +41,14 @@ fn garbage_on_the_page_harms_its_writer_only() {
     assert!(elevated_threads(vandal.pid()).is_empty());
     let mut third = start_puppet(&path);
     third.obey("level 2");
-    until("the daemon goes on", || {
+    until("the daemon continues", || {
         !elevated_threads(third.pid()).is_empty()
     });
     assert_eq!(other.obey("outranked 40"), "true");
 }
 
 #[test]
-fn pages_of_random_bits_take_no_more_than_the_rules_give() {
+fn pages_of_random_bits_take_no_more_than_the_rules_allow() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -71,12 +71,19 @@ fn pages_of_random_bits_take_no_more_than_the_rules_give() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let words: Vec<u64> = vandals.iter_mut().map(|it| it.number("wrote ")).collect();
+    let words: Vec<u64> = vandals
+        .iter_mut()
+        .map(|process| process.number("wrote "))
+        .collect();
     let took = (monotonic() - began) / 1000;
     println!("{words:?} words; bystander {used} of {took} us, longest gap {longest} us");
-    let burnt = vandals.iter_mut().map(|it| it.number("used ")).sum();
+    let burnt = vandals
+        .iter_mut()
+        .map(|process| process.number("used "))
+        .sum();
     assert!(takes_at_most(97, burnt, took));
-    // By the rules, not by the canary, which may miss its turn now and then where other programs share what the rules leave.
+    // The rules ensure that, not the canary, which may miss its turn now and then where other
+    // programs share the rest.
     let alarms = census(&path)["alarms"].as_u64().unwrap();
     assert!(alarms * 300_000 < took, "{alarms} alarms in {took} us");
     for mut vandal in vandals {
@@ -89,18 +96,20 @@ fn pages_of_random_bits_take_no_more_than_the_rules_give() {
     until("nobody is registered", || processes(&path) == 0);
 }
 
-/// Writes random bits over the whole page, and rings now and then, until the deadline: how many words.
+/// Writes random bits over the whole page, and rings now and then, until the deadline; prints the
+/// number of words.
 pub(crate) fn scribbler() {
     pin(number("CPU") as usize);
-    let it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
-    let page = it.page.address().cast::<u64>();
+    let page = registration.page.address().cast::<u64>();
     let mut random = Random(u64::from(number("USER") as u32) << 7 | 1);
     let (before, mut words) = (cpu_time(), 0u64);
     while monotonic() < deadline {
         for _ in 0..1000 {
-            // SAFETY: 512 words of a live page, all of them atomics or unused, which others read as atomics.
+            // SAFETY: 512 words of a live page, all of them atomics or unused, which other
+            // processes read as atomics.
             unsafe {
                 let word = page.add(random.below(512) as usize);
                 AtomicU64::from_ptr(word).store(random.below(u64::MAX), Relaxed);
@@ -108,7 +117,7 @@ pub(crate) fn scribbler() {
         }
         words += 1000;
         if random.below(4) == 0 {
-            os::ring(&it.bells[0]).unwrap();
+            os::ring(&registration.bells[0]).unwrap();
         }
     }
     println!("wrote {words}");
@@ -117,7 +126,7 @@ pub(crate) fn scribbler() {
 }
 
 #[test]
-fn pages_that_could_be_cut_are_refused_and_sealed_ones_cannot_be() {
+fn pages_that_could_be_truncated_are_refused_and_sealed_ones_cannot_be() {
     let _turn = turn();
     let path = socket("pages");
     let _daemon = Daemon::start(cooperative("pages")).unwrap();
@@ -133,7 +142,7 @@ fn pages_that_could_be_cut_are_refused_and_sealed_ones_cannot_be() {
     let length_only = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&holes, length_only).unwrap();
     assert!(refused(&holes));
-    // What is no memory, or memory of which a page may not be there when it is read: huge pages of an empty pool.
+    // Files that are no memory, or memory without pages: huge pages of an empty pool.
     for path in ["/proc", "/dev/zero", "/proc/self/mem"] {
         assert!(refused(&std::fs::File::open(path).unwrap().into()));
     }
@@ -172,7 +181,7 @@ fn the_global_page_cannot_be_made_writable() {
     );
     let write = ProtFlags::READ | ProtFlags::WRITE;
     for fd in std::iter::once(global).chain(&reopened) {
-        // SAFETY: fresh mappings, of which nothing is read; the attempts must fail.
+        // SAFETY: fresh mappings that are never read; the attempts must fail.
         unsafe {
             let null = std::ptr::null_mut();
             assert!(rustix::mm::mmap(null, GLOBAL_BYTES, write, MapFlags::SHARED, fd, 0).is_err());
@@ -190,8 +199,8 @@ fn the_global_page_cannot_be_made_writable() {
     }
 }
 
-/// What user.* attributes of 60 KB the file takes, up to 64.
-fn hang_on(file: &OwnedFd) -> usize {
+/// Adds user.* attributes of 60 KB to the file, up to 64; returns their number.
+fn add_attributes(file: &OwnedFd) -> usize {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let value = vec![b'x'; 60_000];
     let set = |index: &usize| {
@@ -201,7 +210,8 @@ fn hang_on(file: &OwnedFd) -> usize {
     (0..64).filter(set).count()
 }
 
-/// Registers and asks for a census, and hangs attributes on what it gets: how many stay on each.
+/// Registers and requests a census, and adds attributes to the received files; prints how many stay
+/// on each.
 pub(crate) fn hanger() {
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
@@ -215,14 +225,14 @@ pub(crate) fn hanger() {
     let (_, census) = os::receive(connection.as_fd(), &mut answer, RecvFlags::empty()).unwrap();
     files.extend(census);
     println!("ready");
-    println!("own {}", hang_on(&file));
-    let of_the_daemon: Vec<usize> = files.iter().map(hang_on).collect();
+    println!("own {}", add_attributes(&file));
+    let of_the_daemon: Vec<usize> = files.iter().map(add_attributes).collect();
     println!("hung {}", of_the_daemon.iter().sum::<usize>());
     wait_for_go();
 }
 
 #[test]
-fn what_the_daemon_hands_out_takes_no_attributes() {
+fn files_of_the_daemon_take_no_attributes() {
     let _turn = turn();
     if !permitted() {
         return;
@@ -230,7 +240,7 @@ fn what_the_daemon_hands_out_takes_no_attributes() {
     let (path, _daemon) = open_daemon("hanger");
     let mut hanger = start_child("hanger", &path, MALLORY, (0, 40), &[]);
     println!("{} on a file of its own", hanger.number("own "));
-    // Before: 60 KB each of the kernel's memory, for as long as the daemon lives.
+    // The attributes would be 60 KB of kernel memory each, as long as the daemon lives.
     assert_eq!(hanger.number("hung "), 0);
     assert_eq!(processes(&path), 1);
 }

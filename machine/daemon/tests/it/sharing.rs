@@ -1,4 +1,4 @@
-//! Who gets the CPU.
+//! Shares of the CPU.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,17 +25,22 @@ fn bystander(socket: &Path) -> Process {
     process
 }
 
-/// Lets all burn at once; µs of CPU of each.
+/// Lets all run at once; returns µs of CPU of each.
 fn race(mut all: Vec<Process>) -> Vec<u64> {
     let deadline = monotonic() + MS * 1_000_000;
-    for it in &mut all {
-        it.go_until(deadline);
-        // A client that has not yet published what it runs waits behind those that are already elevated.
+    for process in &mut all {
+        process.go_until(deadline);
+        // A client that has not yet published its level waits behind those that are already
+        // elevated.
         std::thread::sleep(Duration::from_millis(20));
     }
-    let used = all.iter_mut().map(|it| it.number("used")).collect();
+    let used = all
+        .iter_mut()
+        .map(|process| process.number("used"))
+        .collect();
     until("nobody is elevated", || {
-        all.iter().all(|it| elevated_threads(it.pid()).is_empty())
+        all.iter()
+            .all(|process| elevated_threads(process.pid()).is_empty())
     });
     used
 }
@@ -63,9 +68,9 @@ fn equals_share() {
     let share = |levels: &[u8]| {
         let mut used = vec![0; levels.len()];
         for _ in 0..4 {
-            let one = race(levels.iter().map(|&level| burner(&path, level)).collect());
-            println!("{levels:?} {one:?}");
-            used.iter_mut().zip(one).for_each(|(all, us)| *all += us);
+            let round = race(levels.iter().map(|&level| burner(&path, level)).collect());
+            println!("{levels:?} {round:?}");
+            used.iter_mut().zip(round).for_each(|(all, us)| *all += us);
         }
         used
     };
@@ -87,13 +92,13 @@ fn a_bystander_keeps_its_share() {
     let path = socket("bystander");
     let used = race(vec![burner(&path, 2), burner(&path, 40), bystander(&path)]);
     println!("{used:?}");
-    // The registered leave 5 % to this bystander and to the rest of the machine, but for the debt
-    // that is not paid off yet at the end.
+    // The registered processes leave 5 % to this bystander and to the rest of the machine, except
+    // for the debt that is not paid yet at the end.
     assert!((used[0] + used[1]) * 100 <= 98 * MS * 1000, "{used:?}");
     assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
 }
 
-/// As after the CPU was unplugged and is there again.
+/// The scheduler is in the same state after its CPU was unplugged and came back.
 #[test]
 fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
     let _turn = turn();

@@ -16,7 +16,7 @@ use crate::client::census;
 use crate::kernel::long;
 use crate::process::{elevated_threads, monotonic, until};
 
-/// Puts the calling thread on `cpu`, at that priority of SCHED_FIFO.
+/// Puts the calling thread on `cpu`, at `priority` of SCHED_FIFO.
 fn rise(cpu: usize, priority: u32) {
     pin(cpu);
     let attr = SchedAttr {
@@ -27,10 +27,10 @@ fn rise(cpu: usize, priority: u32) {
     Kernel.sched_setattr(0, &attr).unwrap();
 }
 
-/// A priority below everything of the daemon, and above the threads that it elevates here.
+/// A priority below all threads of the daemon, and above the threads that it elevates here.
 const BETWEEN: u32 = 40;
 
-/// Lets a thread of this process have `cpu` at [`BETWEEN`] until the daemon demotes the threads
+/// Lets a thread of this process occupy `cpu` at [`BETWEEN`] until the daemon demotes the threads
 /// that are elevated there, as if one of them had lent its priority. Returns a moment before the
 /// alarm.
 fn take_until_an_alarm(cpu: usize, path: &Path) -> Instant {
@@ -74,7 +74,7 @@ fn everything_on_a_cpu_rests_for_a_second_when_its_canary_is_silent() {
         !elevated_threads(innocent.pid()).is_empty()
     });
     let rests_until = take_until_an_alarm(there, &path) + Duration::from_secs(1);
-    // A thread that registers now waits like the others, or it would be a way to go on.
+    // A thread that registers now waits like the others, or registering would evade the rest.
     let mut newcomer = start_child("burner", &path, MALLORY, (there, 20), &long());
     newcomer.go_until(end);
     let mut looks = 0;

@@ -1,5 +1,5 @@
-//! Censuses and metrics: their contents, and attackers that ask for them without end or do not
-//! read them.
+//! Censuses and metrics: their contents, and attackers that request them without end or do not read
+//! them.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -34,12 +34,13 @@ fn censuses_that_no_client_reads_take_no_memory() {
     println!("{full} of {asked} answers held anything");
     assert!(asked > 50 && full <= 4, "{full} of {asked}");
     // For root, only truncating fails where opening does not.
-    // SAFETY: cannot fail.
+    // SAFETY: a plain call that cannot fail.
     assert!(writable == 0 || unsafe { libc::geteuid() } == 0);
     assert_eq!(processes(&path), 0);
 }
 
-/// Asks for the census again and again without reading, then reads everything: how many answers hold anything.
+/// Requests the census repeatedly without reading, then reads everything; prints how many replies
+/// have contents.
 pub(crate) fn hoarder() {
     let connections: Vec<OwnedFd> = (0..4)
         .map(|_| connect(&PathBuf::from(setting("SOCKET"))))
@@ -65,32 +66,32 @@ pub(crate) fn hoarder() {
     }
     let full = answers
         .iter()
-        .filter(|it| rustix::fs::fstat(it).unwrap().st_size > 0);
+        .filter(|file| rustix::fs::fstat(file).unwrap().st_size > 0);
     println!("full {}", full.count());
-    let writable = answers.iter().filter(|it| {
-        let again = format!("/proc/self/fd/{}", it.as_raw_fd());
+    let writable = answers.iter().filter(|file| {
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let write = rustix::fs::open(again, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
-        write.is_ok() || rustix::fs::ftruncate(it, 0).is_ok()
+        write.is_ok() || rustix::fs::ftruncate(file, 0).is_ok()
     });
     println!("writable {}", writable.count());
     wait_for_go();
 }
 
 #[test]
-fn figures_are_there_for_prometheus_and_slow_readers_delay_no_client() {
+fn metrics_are_served_and_slow_readers_delay_no_client() {
     let _turn = turn();
     let path = socket("metrics");
-    let place = directory().join("metrics");
+    let endpoint = directory().join("metrics");
     let config = Config {
-        metrics: Some(place.display().to_string()),
+        metrics: Some(endpoint.display().to_string()),
         ..open_config("metrics")
     };
     let daemon = Daemon::start(config).unwrap();
     let client = start_puppet(&path);
-    until("it listens", || place.exists());
-    let _slow = UnixStream::connect(&place).unwrap();
-    // One that always has a little more to ask.
-    let mut dripping = UnixStream::connect(&place).unwrap();
+    until("it listens", || endpoint.exists());
+    let _slow = UnixStream::connect(&endpoint).unwrap();
+    // A client that always has a little more to send.
+    let mut dripping = UnixStream::connect(&endpoint).unwrap();
     let dripping = std::thread::spawn(move || {
         let began = Instant::now();
         while began.elapsed() < PATIENCE * 2 && dripping.write_all(b"x").is_ok() {
@@ -98,7 +99,7 @@ fn figures_are_there_for_prometheus_and_slow_readers_delay_no_client() {
         }
         began.elapsed()
     });
-    let mut stream = UnixStream::connect(&place).unwrap();
+    let mut stream = UnixStream::connect(&endpoint).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -112,25 +113,25 @@ fn figures_are_there_for_prometheus_and_slow_readers_delay_no_client() {
 }
 
 #[test]
-fn a_client_that_asks_for_figures_without_end_has_the_daemon_asked_ten_times_a_second() {
+fn a_client_that_requests_metrics_without_end_causes_ten_censuses_a_second() {
     let _turn = turn();
-    let place = directory().join("often");
+    let endpoint = directory().join("often");
     let config = Config {
-        metrics: Some(place.display().to_string()),
+        metrics: Some(endpoint.display().to_string()),
         ..open_config("often")
     };
     let _daemon = Daemon::start(config).unwrap();
-    until("it listens", || place.exists());
+    until("it listens", || endpoint.exists());
     let began = Instant::now();
     let mut uptimes = std::collections::HashSet::new();
     for _ in 0..400 {
-        let mut stream = UnixStream::connect(&place).unwrap();
+        let mut stream = UnixStream::connect(&endpoint).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let mut lines = answer.lines();
-        uptimes.extend(lines.find_map(|it| {
-            it.strip_prefix("upshift_uptime_seconds ")
+        uptimes.extend(lines.find_map(|line| {
+            line.strip_prefix("upshift_uptime_seconds ")
                 .map(str::to_owned)
         }));
         std::thread::sleep(Duration::from_millis(1));
@@ -145,61 +146,69 @@ fn a_client_that_asks_for_figures_without_end_has_the_daemon_asked_ten_times_a_s
 }
 
 #[test]
-fn a_daemon_leaves_the_socket_of_another_ones_figures() {
+fn a_daemon_leaves_the_metrics_socket_of_another() {
     let _turn = turn();
-    let place = directory().join("figures");
+    let endpoint = directory().join("figures");
     let config = |name: &str| Config {
-        metrics: Some(place.display().to_string()),
+        metrics: Some(endpoint.display().to_string()),
         ..open_config(name)
     };
     let first = Daemon::start(config("first")).unwrap();
-    until("it listens", || place.exists());
-    let made = || std::fs::metadata(&place).map(|it| it.ino()).unwrap();
+    until("it listens", || endpoint.exists());
+    let made = || {
+        std::fs::metadata(&endpoint)
+            .map(|found| found.ino())
+            .unwrap()
+    };
     let before = made();
     let second = Daemon::start(config("second")).unwrap();
-    // It answers when it has tried to listen there.
+    // The second daemon answers when it has tried to listen there.
     census(&socket("second"));
     assert_eq!(made(), before);
     drop(second);
     assert_eq!(made(), before);
-    assert!(UnixStream::connect(&place).is_ok());
+    assert!(UnixStream::connect(&endpoint).is_ok());
     drop(first);
-    assert!(!place.exists());
+    assert!(!endpoint.exists());
 }
 
-/// Holds `COUNT` connections to the figures without a word until it is told to end.
+/// Holds `COUNT` connections to the metrics socket without sending, until it is told to end.
 pub(crate) fn mute() {
-    let place = setting("PLACE");
+    let endpoint = setting("ENDPOINT");
     let all: Vec<_> = (0..number("COUNT"))
-        .map(|_| UnixStream::connect(&place))
+        .map(|_| UnixStream::connect(&endpoint))
         .collect();
     println!("ready {}", all.len());
     wait_for_go();
 }
 
 #[test]
-fn a_client_that_connects_to_the_figures_and_says_nothing_keeps_no_client_from_them() {
+fn silent_connections_to_the_metrics_delay_no_client() {
     let _turn = turn();
     if !permitted() {
         return;
     }
     let path = socket("mute");
-    let place = directory().join("mute");
+    let endpoint = directory().join("mute");
     let config = Config {
-        metrics: Some(place.display().to_string()),
+        metrics: Some(endpoint.display().to_string()),
         ..open_config("mute")
     };
     let _daemon = Daemon::start(config).unwrap();
-    until("it listens", || place.exists());
-    std::fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    until("it listens", || endpoint.exists());
+    std::fs::set_permissions(
+        &endpoint,
+        std::os::unix::fs::PermissionsExt::from_mode(0o666),
+    )
+    .unwrap();
     let more = [
         ("COUNT", "100".to_string()),
-        ("PLACE", place.display().to_string()),
+        ("ENDPOINT", endpoint.display().to_string()),
     ];
     let _mute = start_child("mute", &path, MALLORY, (0, 0), &more);
     use std::io::{Read, Write};
     let began = Instant::now();
-    let mut stream = UnixStream::connect(&place).unwrap();
+    let mut stream = UnixStream::connect(&endpoint).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

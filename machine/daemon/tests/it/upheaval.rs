@@ -1,5 +1,6 @@
-//! The machine changes below the daemon: its clock is set, a CPU is unplugged. Everything that runs on the machine notices, so only
-//! `cargo xtask soak` does this (`UPSHIFT_DAEMON_UPHEAVAL`: how often).
+//! Changes of the machine below the daemon: its clock is set, a CPU is unplugged. All programs of
+//! the machine notice, so only `cargo xtask soak` does this (`UPSHIFT_DAEMON_UPHEAVAL`: number of
+//! rounds).
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::fuzz::drawn;
 use crate::process::{PATIENCE, PROMISE, Process, elevated_threads, thread_named, until, within};
 use crate::{permitted, skipped, socket, turn};
 
-/// How often; `None`: not at all, and why is said.
+/// Returns the number of rounds; `None`, with a report, if there are none.
 fn rounds() -> Option<u64> {
     let rounds = drawn("UPSHIFT_DAEMON_UPHEAVAL", 0);
     if rounds == 0 {
@@ -28,7 +29,8 @@ const CPU: usize = 1;
 
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
 
-/// The CPU is away as long as this lives, and 15 s at most: a shell puts it back when its input ends, so also when this process is killed.
+/// The CPU is unplugged until this is dropped, and for at most 15 s: a shell plugs it back in when
+/// its input ends, so also when this process is killed.
 struct Unplugged(Child);
 
 impl Unplugged {
@@ -38,9 +40,9 @@ impl Unplugged {
             .args(["sh", "-c", &back])
             .stdin(Stdio::piped())
             .spawn()?;
-        let it = Unplugged(shell);
+        let unplugged = Unplugged(shell);
         std::fs::write(SWITCH, "0")?;
-        Ok(it)
+        Ok(unplugged)
     }
 }
 
@@ -72,7 +74,7 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
     let _here = start_child("ghost", &path, TRUDY, (0, 63), &[]);
     let elevator = Elevator::with_guardian().unwrap();
     for round in 0..rounds {
-        // What stays has a rival on CPU 0, what is to lose its CPU one there.
+        // Each process has a rival on its CPU: the one that stays, and the one that loses its CPU.
         let mut stays = start_child("burner", &path, ALICE, (0, 2), &[]);
         let there = start_child("ghost", &path, TRUDY, (CPU, 63), &[]);
         let mut loses = start_child("burner", &path, MALLORY, (CPU, 2), &[]);
@@ -82,8 +84,8 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
         stays.go_until(end);
         loses.go_until(end);
         {
-            // An ordinary thread would look only while a CPU is left to others for a moment.
-            let _eyes = elevator.elevate_current(Priority::of::<48>()).unwrap();
+            // An ordinary thread would check only while a CPU is left to others for a moment.
+            let _checking = elevator.elevate_current(Priority::of::<48>()).unwrap();
             until("both are elevated", || elevated(&stays) && elevated(&loses));
         }
         let began = Instant::now();
@@ -93,14 +95,16 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
         };
         println!("CPU 1 was unplugged in {:?}", began.elapsed());
         bystander.go_until(end);
-        // The kernel has moved it to CPU 0, where it is not registered.
-        let eyes = elevator.elevate_current(Priority::of::<48>()).unwrap();
+        // The kernel has moved the thread to CPU 0, where it is not registered.
+        let checking = elevator.elevate_current(Priority::of::<48>()).unwrap();
         let unplugged = Instant::now();
-        within(PROMISE, "who has lost its CPU is not elevated", || {
-            !elevated(&loses)
-        });
+        within(
+            PROMISE,
+            "a process that has lost its CPU is not elevated",
+            || !elevated(&loses),
+        );
         let took = unplugged.elapsed();
-        drop(eyes);
+        drop(checking);
         let (lost, kept) = (loses.number("used "), stays.number("used "));
         let (used, longest) = (bystander.number("used "), bystander.number("longest "));
         println!(
@@ -108,13 +112,13 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
         );
         assert!(takes_at_most(97, kept, 1_800_000));
         let seen = census(&path);
-        // Nobody is lost: those on the other CPU go on, and come and go.
+        // No process is lost: those on the other CPU continue, and others come and go.
         assert_eq!(processes(&path), 4, "{seen}");
         drop(away);
         drop((stays, loses));
         let mut again = start_child("burner", &path, ALICE, (CPU, 2), &[]);
         again.go_until(from_now(PATIENCE));
-        until("what comes later is elevated there", || elevated(&again));
+        until("a later process is elevated there", || elevated(&again));
         let tid = thread_named(&format!("upshift-cpu{CPU}")).unwrap();
         let canary = thread_named(&format!("upshift-can{CPU}")).unwrap();
         for tid in [tid, canary] {
@@ -129,7 +133,7 @@ fn a_cpu_is_unplugged_and_comes_back_under_registered_processes() {
     }
 }
 
-/// The machine's clock, which is put right again, by the clock that nobody sets.
+/// The machine's clock, which is set right when dropped, by the monotonic clock.
 struct Clock {
     offset: i128,
 }
@@ -151,7 +155,7 @@ impl Clock {
         }
     }
 
-    /// Wrong by so many seconds.
+    /// Sets the clock wrong by this number of seconds.
     fn set(&self, wrong: i64) -> bool {
         let ns = now(libc::CLOCK_MONOTONIC) + self.offset + i128::from(wrong) * 1_000_000_000;
         let time = libc::timespec {

@@ -42,7 +42,7 @@ const CALM: Duration = Duration::from_secs(1);
 /// Rings a second that one CPU answers, from all its doorbells together: some 6 % of it.
 const RINGS: u64 = 20_000;
 
-/// Events used_in_pause at once.
+/// Events taken at once.
 const EVENTS: usize = 64;
 
 /// The state of the thread; see the module.
@@ -127,7 +127,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a turn that began at `began`: if turns have used_in_pause too long, this thread sleeps until
+    /// Ends a turn that began at `began`: if turns have taken too long, this thread sleeps until
     /// their budget is refilled, or until a check of the elevated threads is due. At this priority
     /// elapsed time is CPU time, and reading it costs no system call.
     fn keep_to_budget(&mut self, began: Instant) {
@@ -139,7 +139,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns to its CPU, if that was unplugged or used_in_pause away and is back.
+    /// Returns to its CPU, if that was unplugged or taken away and is back.
     fn repin(&self) {
         if rustix::thread::sched_getcpu() != self.cpu
             && let Some(only) = upshift_elevate::sys::CpuSet::only(self.cpu)
@@ -162,7 +162,7 @@ impl Scheduler {
         let elevator = self.shared.elevator.as_ref()?;
         elevator
             .elevate_current(DAEMON)
-            .inspect_err(|error| self.shared.warn("rise", || error.to_string()))
+            .inspect_err(|error| self.shared.warn("elevate", || error.to_string()))
             .ok()
     }
 

@@ -97,7 +97,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Simulates elevated threads that compute between `looks` checks, while others have `percent`
+    /// Simulates elevated threads that compute between `checks` checks, while others have `percent`
     /// of each pause and threads in SCHED_IDLE the rest. Returns the part of the others, of a
     /// thousand.
     fn share_of_others(checks: u32, percent: u32) -> u128 {

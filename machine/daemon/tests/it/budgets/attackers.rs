@@ -1,4 +1,4 @@
-//! Programs that know nothing of the daemon and burn.
+//! Programs that do not register and spin.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -19,12 +19,12 @@ pub(crate) fn burn_until(end: u64) {
     }
 }
 
-/// ns that this process has used, with all threads.
+/// Returns the CPU time of this process, with all threads, ns.
 fn own_time() -> u64 {
     process_time(std::process::id() as i32).unwrap()
 }
 
-/// As many threads as `THREADS` that burn until the deadline, on any CPU: how much all got.
+/// Runs `THREADS` threads that spin until the deadline, on any CPU; prints their CPU time.
 pub(crate) fn spinners() {
     println!("ready");
     let deadline = wait_for_go();
@@ -38,7 +38,7 @@ pub(crate) fn spinners() {
     wait_for_go();
 }
 
-/// Threads that burn for 20 ms on `CPU` and end, one after the other.
+/// Runs threads that spin for 20 ms on `CPU` and end, one after the other.
 pub(crate) fn churner() {
     pin(number("CPU") as usize);
     println!("ready");
@@ -52,8 +52,8 @@ pub(crate) fn churner() {
     wait_for_go();
 }
 
-/// Processes that burn for 20 ms on `CPU` and end, each the child of the one before, or, as far as the kernel says, of what started the
-/// first (`ROLE` is `sibling`).
+/// Runs processes that spin for 20 ms on `CPU` and end, each the child of the last one, or, if
+/// `ROLE` is `sibling`, of the parent of the first one.
 pub(crate) fn forker() {
     let parent = match setting("ROLE").as_str() {
         "sibling" => libc::CLONE_PARENT,
@@ -89,10 +89,12 @@ pub(crate) fn forker() {
     wait_for_go();
 }
 
-/// Burns on `CPU`, and is called something else for a moment each 30 ms, so that its rule does not fit and then fits again.
+/// Spins on `CPU`, and has another name for a moment each 30 ms, so that its rule does not fit and
+/// then fits again.
 pub(crate) fn renamer() {
     pin(number("CPU") as usize);
-    // SAFETY: a plain call. A process that has changed its user does not own its files in `/proc` before.
+    // SAFETY: a plain call. Without it a process that has changed its user does not own its files
+    // in `/proc`.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
     let name = format!("/proc/{}/comm", std::process::id());
     std::fs::write(&name, "fits").unwrap();
@@ -108,7 +110,7 @@ pub(crate) fn renamer() {
     wait_for_go();
 }
 
-/// A program that burns for 3 ms and becomes itself again, until the deadline; how often.
+/// Spins for 3 ms and executes itself again, until the deadline; prints the number of lives.
 pub(crate) fn renewer() {
     pin(number("CPU") as usize);
     let lives: u64 = setting("LIVES").parse().unwrap_or(0);
@@ -137,11 +139,12 @@ pub(crate) fn renewer() {
     panic!("{error}");
 }
 
-/// Starts processes that burn for `EACH` µs on `CPU` and end, one after the other, as fast as it can with `AT_ONCE` at a time; the kernel
-/// reaps them. It sleeps itself, so that it has a budget to pass on.
+/// Starts processes that spin for `EACH` µs on `CPU` and end, one after the other, as fast as
+/// possible with `AT_ONCE` at a time; the kernel reaps them. It sleeps itself, so that it has a
+/// budget to pass on.
 pub(crate) fn stormer() {
     pin(number("CPU") as usize);
-    // SAFETY: a plain call: children that end are gone at once.
+    // SAFETY: a plain call; children that end are reaped at once.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     let (each, at_once) = (number("EACH") * 1000, number("AT_ONCE"));
     // SAFETY: words.
@@ -165,7 +168,7 @@ pub(crate) fn stormer() {
             }
             used.fetch_add(cpu_time() - before, Relaxed);
             ended.fetch_add(1, Relaxed);
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running exit handlers of the parent.
             unsafe { libc::_exit(0) };
         }
     }

@@ -1,4 +1,5 @@
-//! Registered children that evade what bounds their use of a CPU: they come and go, take turns, change CPUs, programs or levels.
+//! Registered children that evade limits on their CPU time: they come and go, take turns, change
+//! CPUs, programs or levels.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,7 +26,7 @@ fn role() -> Role {
     }
 }
 
-/// Burns; each 21 ms it leaves and registers again, so that each look finds no use of it on record.
+/// Spins; each 21 ms it leaves and registers again, so that each check finds no usage on record.
 pub(crate) fn returner() {
     pin(number("CPU") as usize);
     let path = PathBuf::from(setting("SOCKET"));
@@ -55,18 +56,19 @@ pub(crate) fn returner() {
     wait_for_go();
 }
 
-/// Threads that burn for `EACH` µs and end, one after the other; each registers its successor before.
+/// Runs threads that spin for `EACH` µs and end, one after the other; each registers its successor
+/// first.
 pub(crate) fn relay() {
     let (cpu, each) = (number("CPU") as usize, number("EACH") * 1000);
     pin(cpu);
-    let it = Arc::new(Registration::new(&[]));
+    let registration = Arc::new(Registration::new(&[]));
     println!("ready");
     let deadline = wait_for_go();
     let used = Arc::new(AtomicU64::new(0));
     while monotonic() < deadline {
-        let (it, used) = (Arc::clone(&it), Arc::clone(&used));
+        let (registration, used) = (Arc::clone(&registration), Arc::clone(&used));
         let burn = move || {
-            if !it.add_current(role()) {
+            if !registration.add_current(role()) {
                 std::thread::sleep(Duration::from_millis(1));
                 return;
             }
@@ -82,8 +84,8 @@ pub(crate) fn relay() {
     wait_for_go();
 }
 
-/// One thread burns. While it has to leave the CPU to others, eight that have used next to nothing so far take it in turns, each
-/// for less than is noticed.
+/// Spins with one thread. In its pauses, eight threads with next to no usage so far run by turns,
+/// each for less than is noticed.
 pub(crate) fn understudies() {
     const COUNT: u64 = 8;
     let cpu = number("CPU") as usize;
@@ -91,20 +93,20 @@ pub(crate) fn understudies() {
     let beat = Arc::new(AtomicU64::new(0));
     let deadline = Arc::new(AtomicU64::new(u64::MAX));
     let used = Arc::new(AtomicU64::new(0));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let started = Arc::new(AtomicBool::new(false));
     let all: Vec<_> = (0..COUNT)
         .map(|index| {
             let (beat, deadline, used) =
                 (Arc::clone(&beat), Arc::clone(&deadline), Arc::clone(&used));
-            let (tell, started) = (tell.clone(), Arc::clone(&started));
+            let (sender, started) = (sender.clone(), Arc::clone(&started));
             std::thread::spawn(move || {
-                tell.send(current_tid()).unwrap();
+                sender.send(current_tid()).unwrap();
                 while !started.load(Acquire) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 while monotonic() < deadline.load(Relaxed) {
-                    // Each has its part of the time in which the first one stands still.
+                    // Each thread has its part of the time in which the first one stands still.
                     let still = monotonic().saturating_sub(beat.load(Relaxed));
                     let part = still / (MS * 4 / 10) % COUNT;
                     if still > MS / 5 && part == index {
@@ -120,8 +122,8 @@ pub(crate) fn understudies() {
         })
         .collect();
     let mut threads = vec![(current_tid(), Role::Worker)];
-    threads.extend((0..COUNT).map(|_| (told.recv().unwrap(), Role::Worker)));
-    let it = Registration::new(&threads);
+    threads.extend((0..COUNT).map(|_| (receiver.recv().unwrap(), Role::Worker)));
+    let registration = Registration::new(&threads);
     println!("ready");
     deadline.store(wait_for_go(), Relaxed);
     beat.store(monotonic(), Relaxed);
@@ -131,7 +133,7 @@ pub(crate) fn understudies() {
         beat.store(monotonic(), Relaxed);
     }
     used.fetch_add(cpu_time() - before, Relaxed);
-    it.run(NOTHING);
+    registration.run(NOTHING);
     for thread in all {
         thread.join().unwrap();
     }
@@ -139,10 +141,10 @@ pub(crate) fn understudies() {
     wait_for_go();
 }
 
-/// Burns, and again and again puts itself to the priority of the canary, which it may.
+/// Spins, and repeatedly lowers itself to the priority of the canary, which it may.
 pub(crate) fn sinker() {
     pin(number("CPU") as usize);
-    let it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
     let before = cpu_time();
@@ -153,35 +155,36 @@ pub(crate) fn sinker() {
         while monotonic() < end {
             std::hint::spin_loop();
         }
-        // Only what is in SCHED_FIFO already may.
+        // Only a thread in SCHED_FIFO may.
         let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         // SAFETY: a live structure.
         sunk += u64::from(unsafe { libc::sched_setscheduler(0, policy, &raw const param) } == 0);
     }
     println!("used {}", (cpu_time() - before) / 1000);
     println!("sunk {sunk}");
-    it.run(NOTHING);
+    registration.run(NOTHING);
     wait_for_go();
 }
 
-/// As many dispatchers as `THREADS`, each of which burns on `CPU` until the deadline, for `DUTY` percent of each 10 ms.
+/// Runs `THREADS` dispatchers, each of which spins on `CPU` until the deadline, for `DUTY` percent
+/// of each 10 ms.
 pub(crate) fn dispatchers() {
     let count = number("THREADS") as usize;
     let cpu = number("CPU") as usize;
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let go = Barrier::new(count + 1);
     let deadline = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let burn = || {
             pin(cpu);
-            tell.send(current_tid()).unwrap();
+            sender.send(current_tid()).unwrap();
             go.wait();
             let before = cpu_time();
             let (period, duty) = (10_000_000, number("DUTY"));
-            let goes_on = || monotonic() < deadline.load(Relaxed);
-            while goes_on() {
+            let is_running = || monotonic() < deadline.load(Relaxed);
+            while is_running() {
                 let began = cpu_time();
-                while cpu_time() - began < period * duty / 100 && goes_on() {
+                while cpu_time() - began < period * duty / 100 && is_running() {
                     std::hint::spin_loop();
                 }
                 if duty < 100 {
@@ -193,23 +196,24 @@ pub(crate) fn dispatchers() {
         };
         let all: Vec<_> = (0..count).map(|_| scope.spawn(burn)).collect();
         let tids: Vec<_> = (0..count)
-            .map(|_| (told.recv().unwrap(), Role::Dispatcher))
+            .map(|_| (receiver.recv().unwrap(), Role::Dispatcher))
             .collect();
-        let _it = Registration::new(&tids);
+        let _registration = Registration::new(&tids);
         println!("ready");
         deadline.store(wait_for_go(), Relaxed);
         go.wait();
-        let used: u64 = all.into_iter().map(|it| it.join().unwrap()).sum();
+        let used: u64 = all.into_iter().map(|thread| thread.join().unwrap()).sum();
         println!("used {}", used / 1000);
         wait_for_go();
     });
 }
 
-/// Registers, and burns until the deadline in each second period of 37 ms: the even ones if `TURN` is 0.
+/// Registers, and spins until the deadline in every other period of 37 ms: the even ones if `TURN`
+/// is 0.
 pub(crate) fn alternator() {
     const PERIOD: u64 = 37_000_000;
     pin(number("CPU") as usize);
-    let it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let (deadline, turn) = (wait_for_go(), number("TURN"));
     let before = cpu_time();
@@ -224,14 +228,14 @@ pub(crate) fn alternator() {
         }
     }
     println!("used {}", (cpu_time() - before) / 1000);
-    it.run(NOTHING);
+    registration.run(NOTHING);
     wait_for_go();
 }
 
-/// Registers, is elevated, and is stopped by a tracer of its own as often as that goes.
+/// Registers, is elevated, and is stopped by a tracer of its own as often as possible.
 pub(crate) fn traced() {
     pin(number("CPU") as usize);
-    let _it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let _registration = Registration::new(&[(current_tid(), Role::Worker)]);
     let own = current_tid();
     // SAFETY: the child traces this thread and ends.
     let tracer = unsafe { libc::fork() };
@@ -266,18 +270,19 @@ pub(crate) fn traced() {
     wait_for_go();
 }
 
-/// Registers, is elevated, burns for 20 ms and becomes this program again, by `exec` from a thread that is not the main one (`HOW` is
-/// `exec`); the connection stays. Or: burns in children that share its memory while it waits for them (`vfork`).
+/// Registers, is elevated, spins for 20 ms and executes this program again, from a thread that is
+/// not the main one (`HOW` is `exec`); the connection stays. Or spins in children that share its
+/// memory while it waits for them (`vfork`).
 pub(crate) fn shifter() {
     pin(number("CPU") as usize);
     let own = [(current_tid(), Role::Worker)];
     if setting("HOW") == "vfork" {
-        let it = Registration::new(&own);
+        let registration = Registration::new(&own);
         println!("ready");
         let deadline = wait_for_go();
         let used = AtomicU64::new(0);
         while monotonic() < deadline {
-            // SAFETY: the child computes in memory that is its parent's, which waits, and ends.
+            // SAFETY: the child computes in the memory of its parent, which waits, and ends.
             unsafe {
                 vfork_and(|| {
                     let before = cpu_time();
@@ -290,7 +295,7 @@ pub(crate) fn shifter() {
             };
         }
         println!("used {}", used.load(Relaxed) / 1000);
-        it.run(NOTHING);
+        registration.run(NOTHING);
         wait_for_go();
         return;
     }
@@ -308,18 +313,19 @@ pub(crate) fn shifter() {
         wait_for_go();
         return;
     }
-    // The rate of registrations is limited: in the meantime it has what the last life has left it.
-    let it = Registration::try_new(&own);
+    // The rate of registrations is limited: until the next one, the last life's registration is in
+    // effect.
+    let registration = Registration::try_new(&own);
     let before = cpu_time();
     let end = deadline.min(monotonic() + 20 * MS);
     while monotonic() < end {
         std::hint::spin_loop();
     }
     used += cpu_time() - before;
-    if let Some(it) = it {
+    if let Some(registration) = registration {
         // The connection outlives this program.
-        rustix::io::fcntl_setfd(&it.socket, rustix::io::FdFlags::empty()).unwrap();
-        std::mem::forget(it);
+        rustix::io::fcntl_setfd(&registration.socket, rustix::io::FdFlags::empty()).unwrap();
+        std::mem::forget(registration);
     }
     use std::os::unix::process::CommandExt;
     let lives = setting("LIVES").parse().unwrap_or(0) + 1;
@@ -336,12 +342,12 @@ pub(crate) fn shifter() {
 /// Runs `body` in a child that has this process's memory, while this thread waits.
 ///
 /// # Safety
-/// `body` computes only.
+/// `body` must only compute.
 unsafe fn vfork_and(body: impl FnOnce()) {
     let mut body = Some(body);
     let mut stack = vec![0u64; 8192];
     extern "C" fn run<F: FnOnce()>(body: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the caller's, which lives and waits.
+        // SAFETY: the caller's body, which lives while the caller waits.
         if let Some(body) = unsafe { (*body.cast::<Option<F>>()).take() } {
             body();
         }
@@ -350,7 +356,7 @@ unsafe fn vfork_and(body: impl FnOnce()) {
     fn runs<F: FnOnce()>(_: &Option<F>) -> extern "C" fn(*mut libc::c_void) -> libc::c_int {
         run::<F>
     }
-    // SAFETY: a stack of its own, and memory that stays as the parent waits.
+    // SAFETY: a stack of its own, and memory that stays while the parent waits.
     unsafe {
         let top = stack.as_mut_ptr().add(stack.len() - 2);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;

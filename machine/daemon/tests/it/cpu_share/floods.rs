@@ -1,4 +1,4 @@
-//! Registered children that have the daemon or the kernel work for them.
+//! Registered children that cause work for the daemon or the kernel.
 
 use upshift_board::NOTHING;
 use upshift_board::wire::Role;
@@ -16,7 +16,7 @@ pub(crate) fn flapper() {
         // SAFETY: a live structure.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) };
     }
-    let it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
     let listeners = if setting("ROLE") == "listeners" {
@@ -24,20 +24,23 @@ pub(crate) fn flapper() {
     } else {
         0
     };
-    let _listeners: Vec<_> = (0..listeners).map(|_| listen_to(&it.bells[0])).collect();
+    let _listeners: Vec<_> = (0..listeners)
+        .map(|_| listen_to(&registration.bells[0]))
+        .collect();
     let level = number("LEVEL") as u8;
     let (before, mut changes) = (cpu_time(), 0);
     while monotonic() < deadline {
-        it.run(level + changes as u8 % 8);
+        registration.run(level + changes as u8 % 8);
         changes += 1;
     }
     println!("changes {changes}");
     println!("used {}", (cpu_time() - before) / 1000);
-    it.run(NOTHING);
+    registration.run(NOTHING);
     wait_for_go();
 }
 
-/// Makes the doorbell block for everybody who shares it, and has the kernel tell one epoll more of each ring.
+/// Makes the doorbell block for all its users, and adds an epoll that the kernel has to notify of
+/// each ring.
 fn listen_to(bell: &std::os::fd::OwnedFd) -> std::os::fd::OwnedFd {
     use rustix::event::epoll;
     rustix::fs::fcntl_setfl(bell, rustix::fs::OFlags::empty()).unwrap();
@@ -47,10 +50,11 @@ fn listen_to(bell: &std::os::fd::OwnedFd) -> std::os::fd::OwnedFd {
     listener
 }
 
-/// Registers, and sends itself packets that it does not read until the deadline: what the kernel does for each is done in its name.
+/// Registers, and sends itself packets that it does not read until the deadline: the kernel works
+/// for each of them in its name.
 pub(crate) fn torrent() {
     pin(number("CPU") as usize);
-    let _it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let _registration = Registration::new(&[(current_tid(), Role::Worker)]);
     let sink = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let source = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     source.connect(sink.local_addr().unwrap()).unwrap();
@@ -67,7 +71,8 @@ pub(crate) fn torrent() {
     wait_for_go();
 }
 
-/// As many vCPUs as it gets with 128 threads each, all asleep, of which it changes the levels as fast as it can until the deadline.
+/// Registers as many vCPUs as possible with 128 threads each, all asleep, and changes their levels
+/// as fast as possible until the deadline.
 pub(crate) fn switcher() {
     pin(number("CPU") as usize);
     let gate = std::sync::Mutex::new(());
@@ -79,8 +84,8 @@ pub(crate) fn switcher() {
         let deadline = wait_for_go();
         let mut changes = 0u64;
         while monotonic() < deadline {
-            for it in &all {
-                it.run(if changes.is_multiple_of(2) { 3 } else { 62 });
+            for registration in &all {
+                registration.run(if changes.is_multiple_of(2) { 3 } else { 62 });
             }
             changes += 1;
         }

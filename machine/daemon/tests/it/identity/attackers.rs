@@ -13,8 +13,8 @@ use crate::child::{number, pin, setting, wait_for_go};
 use crate::client::{Registration, connect, register, verdict};
 use crate::process::{elevated_threads, monotonic};
 
-/// Becomes `PROGRAM`, and with it maybe another user, after it has connected (`WHEN` is `before`) or after it has registered; says
-/// as which process, and what became of the registration.
+/// Becomes `PROGRAM`, and with it maybe another user, after it has connected (`WHEN` is `before`)
+/// or after it has registered; prints its pid, and the outcome of the registration.
 pub(crate) fn changeling() {
     let path = PathBuf::from(setting("SOCKET"));
     let before = setting("WHEN") == "before";
@@ -51,11 +51,11 @@ pub(crate) fn changeling() {
             std::process::exit(0);
         }
     } else {
-        let it = Registration::new(&[(own, Role::Worker)]);
-        std::mem::forget(it.page);
+        let registration = Registration::new(&[(own, Role::Worker)]);
+        std::mem::forget(registration.page);
         // The connection outlives this program.
-        rustix::io::fcntl_setfd(&it.socket, rustix::io::FdFlags::empty()).unwrap();
-        std::mem::forget(it.socket);
+        rustix::io::fcntl_setfd(&registration.socket, rustix::io::FdFlags::empty()).unwrap();
+        std::mem::forget(registration.socket);
         while elevated_threads(own).is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -70,7 +70,7 @@ pub(crate) fn changeling() {
     );
 }
 
-/// A member of 300 groups, the last of which is `GROUP`, tries to register.
+/// Registers as a member of 300 groups, the last of which is `GROUP`.
 pub(crate) fn joiner() {
     let mut groups: Vec<u32> = (90_000..90_299).collect();
     groups.push(number("GROUP") as u32);
@@ -87,8 +87,8 @@ pub(crate) fn joiner() {
     wait_for_go();
 }
 
-/// A process of `MALLORY` in group `GROUP` leaves all groups, in a user namespace that its parent sets up as `newgidmap` does, and tries to
-/// register.
+/// Leaves all groups, as `MALLORY` in group `GROUP`, in a user namespace that its parent sets up as
+/// `newgidmap` does, and tries to register.
 pub(crate) fn leaver() {
     let group = number("GROUP") as u32;
     // SAFETY: plain calls with live arguments. The child has one thread, as `unshare` requires.
@@ -116,7 +116,8 @@ pub(crate) fn leaver() {
 
 const MS: u64 = 1_000_000;
 
-/// In a pid namespace of its own: registers the number that its thread has there, and says whether that was elevated.
+/// Registers from a pid namespace of its own, by the number that its thread has there, and prints
+/// whether that was elevated.
 pub(crate) fn hermit() {
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
@@ -145,17 +146,21 @@ pub(crate) fn hermit() {
         elevated = unsafe { libc::sched_getscheduler(0) } & libc::SCHED_FIFO != 0;
     }
     println!("elevated {elevated}");
-    // Of others: no number that is not its own.
+    // Numbers of other threads are refused.
     let foreign = [1, 2, 3].map(|tid| {
         let connection = connect(&PathBuf::from(setting("SOCKET")));
         let (page, _lines) = os::local_page().unwrap();
         let thread = Thread { tid, ..own };
         register(&connection, &[number("CPU") as u32], &[thread], &page).is_ok()
     });
-    println!("foreign {}", foreign.iter().filter(|it| **it).count());
+    println!(
+        "foreign {}",
+        foreign.iter().filter(|registered| **registered).count()
+    );
 }
 
-/// Hands its connection to another process of another user, which registers itself over it: what became of that.
+/// Passes its connection to a process of another user, which registers itself over it; prints the
+/// outcome.
 pub(crate) fn messenger() {
     let connection: OwnedFd = connect(&PathBuf::from(setting("SOCKET")));
     // SAFETY: the child makes a few calls and ends.

@@ -15,10 +15,10 @@ use crate::child::{cpu_time, number, pin, setting, wait_for_go};
 use crate::client::{Registration, connect, register, worker};
 use crate::process::monotonic;
 
-/// The kernel's large pages.
+/// Bytes of the kernel's large pages.
 const LARGE: usize = 2 << 20;
 
-/// A page as the daemon takes it, mapped where a large page may be, and what it is a page of.
+/// Creates a valid local page, mapped where a large page may be. Returns its file and address.
 fn page_for_a_large_one() -> (std::os::fd::OwnedFd, *mut libc::c_void) {
     let file = os::memory_file("collapses", LOCAL_BYTES).unwrap();
     // SAFETY: address space for two large pages, and a mapping within it.
@@ -39,8 +39,8 @@ fn page_for_a_large_one() -> (std::os::fd::OwnedFd, *mut libc::c_void) {
     (file, address)
 }
 
-/// Registers its main thread, which burns; another one on CPU `CALLER` makes all calls that move memory on pages that the daemon reads, registering
-/// new ones all the time.
+/// Registers its main thread, which spins; another thread on CPU `CALLER` makes all calls that move
+/// memory on pages that the daemon reads, and registers new ones all the time.
 pub(crate) fn collapser() {
     let path = PathBuf::from(setting("SOCKET"));
     let cpu = number("CPU") as usize;
@@ -77,11 +77,13 @@ pub(crate) fn collapser() {
     wait_for_go();
 }
 
-/// One of each call that may move, drop or fault the memory of a file; whether the kernel made a large page of it.
+/// Makes each call that may move, drop or fault the memory of a file. Returns whether the kernel
+/// made a large page of it.
 fn move_about(file: i32, address: *mut libc::c_void) -> bool {
     const COLLAPSE: i32 = 25;
     const POPULATE_READ: i32 = 22;
-    // SAFETY: calls on this process's own mapping, which stays where it is; what is in it is of no concern.
+    // SAFETY: calls on this process's own mapping, which stays at its address; its contents do not
+    // matter.
     unsafe {
         for mode in [
             libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
@@ -120,26 +122,26 @@ fn move_about(file: i32, address: *mut libc::c_void) -> bool {
     }
 }
 
-/// Not registered: threads that compute on `CPU`, and one on CPU `CALLER` that moves them there and back, and changes their policies, as fast as it
-/// can.
+/// Runs threads that compute on `CPU`, unregistered, and two on CPU `CALLER` that move them there
+/// and back, and change their policies, as fast as possible.
 pub(crate) fn jostler() {
     let (cpu, caller) = (number("CPU") as usize, number("CALLER") as usize);
     println!("ready");
     let deadline = wait_for_go();
     let calls = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         for _ in 0..16 {
-            let tell = tell.clone();
+            let sender = sender.clone();
             scope.spawn(move || {
-                tell.send(current_tid()).unwrap();
-                drop(tell);
+                sender.send(current_tid()).unwrap();
+                drop(sender);
                 pin(cpu);
                 burn_until(deadline);
             });
         }
-        drop(tell);
-        let threads: Vec<i32> = told.iter().collect();
+        drop(sender);
+        let threads: Vec<i32> = receiver.iter().collect();
         for offset in 0..2 {
             let (calls, threads) = (&calls, threads.clone());
             scope.spawn(move || {
@@ -159,7 +161,7 @@ pub(crate) fn jostler() {
     wait_for_go();
 }
 
-/// Moves a thread to `cpu`, and changes how it is scheduled, as `turn` says.
+/// Moves a thread to `cpu`, and changes its policy, both by `turn`.
 fn jostle(tid: i32, cpu: usize, turn: usize) {
     use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
     let _ = Kernel.sched_setaffinity(tid, &CpuSet::only(cpu).unwrap());
@@ -172,7 +174,8 @@ fn jostle(tid: i32, cpu: usize, turn: usize) {
     let _ = Kernel.sched_setattr(tid, &attr);
 }
 
-/// A child of it, with one thread, registers, goes to a user namespace and others of its own, and becomes one that dumps no core; then it burns.
+/// Forks a child with one thread, which registers, enters user and other namespaces of its own,
+/// becomes one that dumps no core, and spins.
 pub(crate) fn emigrant() {
     // SAFETY: the only other thread of this process waits for this one to end, so it holds no lock.
     let child = unsafe { libc::fork() };

@@ -22,8 +22,8 @@ fn futex(lock: &AtomicU32, operation: i32) {
     };
 }
 
-/// A process that is not registered: holds the first of these locks, and waits for the next one; or, with the last one, burns on `VICTIM`
-/// CPU as soon as another one waits for it.
+/// Runs a process that is not registered: it holds the first of these locks, and waits for the next
+/// one; with the last one, it spins on CPU `VICTIM` as soon as another process waits for it.
 fn link(locks: &[AtomicU32]) -> ! {
     pin(number("VICTIM") as usize);
     // SAFETY: plain calls.
@@ -33,7 +33,7 @@ fn link(locks: &[AtomicU32]) -> ! {
     }
     locks[0].store(current_tid() as u32, Release);
     let waits_for = |lock: Option<&AtomicU32>, bits: u32| {
-        while lock.is_some_and(|it| it.load(Acquire) & bits == 0) {
+        while lock.is_some_and(|lock| lock.load(Acquire) & bits == 0) {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
@@ -48,8 +48,9 @@ fn link(locks: &[AtomicU32]) -> ! {
     }
 }
 
-/// Its registered thread waits for a lock in memory that it shares with `LINKS` unregistered processes: the first holds it and waits
-/// for one of the second, and so on; the last burns on `VICTIM` CPU.
+/// Registers a thread, which waits for a lock in memory that it shares with `LINKS` unregistered
+/// processes: the first holds it and waits for one of the second, and so on; the last spins on CPU
+/// `VICTIM`.
 pub(crate) fn patron() {
     pin(number("CPU") as usize);
     // SAFETY: words.
@@ -57,7 +58,8 @@ pub(crate) fn patron() {
     let locks = &locks[..number("LINKS") as usize];
     let children: Vec<libc::pid_t> = (0..locks.len())
         .map(|index| {
-            // SAFETY: the child locks, burns and ends; the other thread of this process only waits for this one.
+            // SAFETY: the child locks, spins and ends; the other thread of this process only waits
+            // for this one.
             match unsafe { libc::fork() } {
                 0 => link(&locks[index..]),
                 child => child,
@@ -67,7 +69,7 @@ pub(crate) fn patron() {
     while locks.iter().any(|lock| lock.load(Acquire) == 0) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let _it = Registration::new(&[(current_tid(), Role::Worker)]);
+    let _registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_go();
     let ns = i64::try_from(deadline).unwrap();
@@ -86,7 +88,7 @@ pub(crate) fn patron() {
             &raw const until,
         )
     };
-    // SAFETY: all the children, which have not been waited for; a live structure.
+    // SAFETY: children that have not been waited for; a live structure.
     let used = unsafe {
         for child in children {
             libc::kill(child, libc::SIGKILL);
@@ -100,7 +102,8 @@ pub(crate) fn patron() {
     wait_for_go();
 }
 
-/// The registered thread waits for a lock, whose holder waits for another lock, and so on, `LINKS` in all; the last holder burns on `VICTIM`.
+/// Registers a thread, which waits for a lock whose holder waits for another lock, and so on,
+/// `LINKS` in all; the last holder spins on `VICTIM`.
 pub(crate) fn chain() {
     let links = setting("LINKS").parse().unwrap_or(4);
     pin(number("CPU") as usize);
@@ -130,7 +133,7 @@ pub(crate) fn chain() {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
-        let _it = Registration::new(&[(current_tid(), Role::Worker)]);
+        let _registration = Registration::new(&[(current_tid(), Role::Worker)]);
         println!("ready");
         deadline.store(wait_for_go(), Release);
         futex(&locks[0], libc::FUTEX_LOCK_PI);
@@ -139,7 +142,7 @@ pub(crate) fn chain() {
     });
 }
 
-/// Two words in the first 4 GiB, where calls of 32 bits reach them.
+/// Returns two words in the first 4 GiB, where calls of 32 bits reach them.
 fn low_words() -> &'static [AtomicU32; 2] {
     // SAFETY: a fresh anonymous mapping of a page, which stays.
     unsafe {
@@ -153,13 +156,14 @@ fn low_words() -> &'static [AtomicU32; 2] {
     }
 }
 
-/// The calls of a lock, as programs of 64 bits or as those of 32 bits make them.
+/// Makes a call of a lock, as programs of 64 or of 32 bits do.
 fn futex_call(word: &AtomicU32, operation: i32, value: u32, other: Option<&AtomicU32>) -> i64 {
     let other = other.map_or(std::ptr::null_mut(), AtomicU32::as_ptr);
     #[cfg(target_arch = "x86_64")]
     if setting("CALL") == "of 32 bits" {
         let result: i64;
-        // SAFETY: the call of 32 bits with the number 240 is futex; all addresses are low. No time limit, which is also the second value.
+        // SAFETY: call 240 of 32 bits is futex; all addresses are low. No time limit, which is also
+        // the second value.
         unsafe {
             std::arch::asm!(
                 "push rbx", "mov ebx, {word:e}", "int 0x80", "pop rbx",
@@ -184,16 +188,16 @@ fn futex_call(word: &AtomicU32, operation: i32, value: u32, other: Option<&Atomi
     }
 }
 
-/// Registers its main thread, which then waits for a lock of a thread that burns on `VICTIM`
-/// until the deadline, by the calls that `CALL` names: the kernel lends the priority of the one
-/// to the other.
+/// Registers its main thread, which then waits for a lock of a thread that spins on `VICTIM` until
+/// the deadline, by the calls that `CALL` names: the kernel lends the priority of the former to the
+/// latter.
 pub(crate) fn lender() {
     pin(number("CPU") as usize);
     let role = match setting("ROLE").as_str() {
         "dispatcher" => Role::Dispatcher,
         _ => Role::Worker,
     };
-    let it = Registration::new(&[(current_tid(), role)]);
+    let registration = Registration::new(&[(current_tid(), role)]);
     println!("ready");
     let deadline = wait_for_go();
     let requeued = setting("CALL") == "requeued";
@@ -204,8 +208,8 @@ pub(crate) fn lender() {
             let before = cpu_time();
             lock.store(current_tid() as u32, Release);
             if requeued {
-                let move_one = || futex_call(gate, libc::FUTEX_CMP_REQUEUE_PI, 1, Some(lock));
-                while move_one() < 1 && monotonic() < deadline {
+                let requeue = || futex_call(gate, libc::FUTEX_CMP_REQUEUE_PI, 1, Some(lock));
+                while requeue() < 1 && monotonic() < deadline {
                     std::thread::yield_now();
                 }
             }
@@ -223,13 +227,14 @@ pub(crate) fn lender() {
         }
         futex_call(lock, libc::FUTEX_UNLOCK_PI, 0, None);
     });
-    drop(it);
+    drop(registration);
     wait_for_go();
 }
 
-/// A program that no rule fits holds a lock and burns on `VICTIM`; its child, which the rule for `donor` gives a deadline, waits for that lock.
+/// Holds a lock and spins on `VICTIM`, without a rule; its child, which the rule for `donor` gives
+/// a deadline, waits for that lock.
 pub(crate) fn donor() {
-    // SAFETY: all 0 is a word.
+    // SAFETY: all 0 is a valid word.
     let lock: &'static AtomicU32 = unsafe { crate::child::shared() };
     // SAFETY: plain calls; the child has one thread and ends with its parent.
     let child = unsafe { libc::fork() };
@@ -271,17 +276,18 @@ pub(crate) fn donor() {
 
 const MS: u64 = 1_000_000;
 
-/// Its worker burns and holds a lock. When it stands still, a dispatcher, which looks each 0.3 ms, waits for the lock, so that the worker
-/// goes on with its priority; for `LENT` µs, so that no canary is silent.
+/// Spins with a worker that holds a lock. When the worker stands still, a dispatcher, which checks
+/// each 0.3 ms, waits for the lock, so that the worker continues with its priority; for `LENT` µs,
+/// so that no canary is silent.
 pub(crate) fn whisperer() {
     pin(number("CPU") as usize);
     let [beat, deadline] = [0, u64::MAX].map(AtomicU64::new);
     let lock = AtomicU32::new(0);
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (lock, beat, deadline) = (&lock, &beat, &deadline);
         scope.spawn(move || {
-            tell.send(current_tid()).unwrap();
+            sender.send(current_tid()).unwrap();
             while monotonic() < deadline.load(Relaxed) {
                 std::thread::sleep(Duration::from_micros(300));
                 let last = beat.load(Relaxed);
@@ -291,9 +297,9 @@ pub(crate) fn whisperer() {
                 }
             }
         });
-        let dispatcher = told.recv().unwrap();
+        let dispatcher = receiver.recv().unwrap();
         let own = (current_tid(), Role::Worker);
-        let it = Registration::new(&[own, (dispatcher, Role::Dispatcher)]);
+        let registration = Registration::new(&[own, (dispatcher, Role::Dispatcher)]);
         println!("ready");
         deadline.store(wait_for_go(), Relaxed);
         let (before, lent, mut times) = (cpu_time(), number("LENT") * 1000, 0u64);
@@ -317,7 +323,7 @@ pub(crate) fn whisperer() {
         if lock.load(Acquire) != 0 {
             futex(lock, libc::FUTEX_UNLOCK_PI);
         }
-        it.run(NOTHING);
+        registration.run(NOTHING);
     });
     wait_for_go();
 }

@@ -16,7 +16,8 @@ use crate::child::{number, pin, setting, wait_for_go};
 use crate::client::{Registration, connect, register, sleepers_behind};
 use crate::process::monotonic;
 
-/// Registers as many vCPUs without threads as it can, all on `CPU`, and rings for all of them until the deadline.
+/// Registers as many vCPUs without threads as possible, all on `CPU`, and rings for all of them
+/// until the deadline.
 pub(crate) fn crowd() {
     let cpu = number("CPU") as u32;
     let path = PathBuf::from(setting("SOCKET"));
@@ -53,7 +54,7 @@ pub(crate) fn crowd() {
     wait_for_go();
 }
 
-/// Connects once as each of `USERS` users, and stays.
+/// Connects once as each of `USERS` users, and stays connected.
 pub(crate) fn legion() {
     let path = PathBuf::from(setting("SOCKET"));
     let (mut all, first) = (Vec::new(), number("FIRST") as u32);
@@ -66,16 +67,16 @@ pub(crate) fn legion() {
     }
     println!("ready {}", all.len());
     wait_for_go();
-    let is_open = |it: &&OwnedFd| {
+    let is_open = |socket: &&OwnedFd| {
         let mut answer = wire::buffer();
-        let received = os::receive(it.as_fd(), &mut answer, RecvFlags::DONTWAIT);
+        let received = os::receive(socket.as_fd(), &mut answer, RecvFlags::DONTWAIT);
         received.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     };
     println!("open {}", all.iter().filter(is_open).count());
     wait_for_go();
 }
 
-/// Connects and closes until the deadline, in as many threads as `THREADS`: how often.
+/// Connects and closes until the deadline, in `THREADS` threads; prints the number of connections.
 pub(crate) fn knocker() {
     println!("ready");
     let deadline = wait_for_go();
@@ -95,7 +96,8 @@ pub(crate) fn knocker() {
     wait_for_go();
 }
 
-/// Registers, and adds and removes a thread over `CONNECTIONS` connections as fast as it is answered, until the deadline: how often.
+/// Registers, and adds and removes a thread over `CONNECTIONS` connections as fast as it is
+/// answered, until the deadline; prints the number of updates.
 pub(crate) fn updater() {
     pin(number("CPU") as usize);
     let path = PathBuf::from(setting("SOCKET"));
@@ -136,7 +138,8 @@ pub(crate) fn updater() {
     wait_for_go();
 }
 
-/// Registers `REGISTRATIONS` times with 64 threads each, and asks for censuses over 64 connections, without end.
+/// Registers `REGISTRATIONS` times with 64 threads each, and requests censuses over 64 connections,
+/// without end.
 pub(crate) fn asker() {
     pin(number("CPU") as usize);
     let gate = std::sync::Mutex::new(());
@@ -173,15 +176,15 @@ pub(crate) fn asker() {
     });
 }
 
-/// A file in memory, of so many MB that are really there.
+/// Creates a file of `mb` MB of allocated memory.
 fn memory(mb: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("burden", MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mb << 20).unwrap();
     file
 }
 
-/// Sends registrations with descriptors that it keeps no copy of until the deadline, over `CONNECTIONS`: files of `MB` in memory, or if
-/// that is 0 as many pipes as fit.
+/// Sends registrations with descriptors that it keeps no copy of until the deadline, over
+/// `CONNECTIONS`: files of `MB` in memory, or if that is 0 as many pipes as fit.
 pub(crate) fn burdener() {
     let path = PathBuf::from(setting("SOCKET"));
     let mut connections: Vec<OwnedFd> =
@@ -204,7 +207,7 @@ pub(crate) fn burdener() {
             };
             let files: Vec<_> = burden.iter().map(AsFd::as_fd).collect();
             let outcome = os::send(connection.as_fd(), &message[..length], &files);
-            // The daemon's is the last one, if it has not been quicker.
+            // The daemon has the last copy, if it has not been quicker.
             drop(files);
             drop(burden);
             match outcome {

@@ -1,4 +1,4 @@
-//! Where the daemon listens: a place that is another's, nobody's any more, or none.
+//! Socket paths: of another program, of no living program, or invalid.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::protocol::cooperative;
 use crate::{socket, turn};
 
 #[test]
-fn a_second_daemon_is_told_which_is_first() {
+fn a_second_daemon_names_the_first() {
     let _turn = turn();
     let _daemon = Daemon::start(cooperative("second")).unwrap();
     let error = Daemon::start(cooperative("second"))
@@ -24,9 +24,10 @@ fn a_second_daemon_is_told_which_is_first() {
     );
 }
 
-/// A guardian that was forked a moment before its daemon was killed, and has not run since, has the daemon's files.
+/// A guardian that was forked a moment before its daemon was killed, and has not run since, holds
+/// the daemon's files.
 #[test]
-fn what_a_killed_daemon_has_forked_keeps_no_daemon_from_its_place() {
+fn a_child_of_a_killed_daemon_keeps_no_daemon_from_the_socket() {
     let _turn = turn();
     let path = socket("forked");
     let mut ended = std::process::Command::new("true").spawn().unwrap();
@@ -45,7 +46,7 @@ fn what_a_killed_daemon_has_forked_keeps_no_daemon_from_its_place() {
 }
 
 #[test]
-fn a_daemon_that_ends_leaves_no_file_and_its_place_to_the_next() {
+fn a_daemon_that_ends_leaves_no_file_and_the_socket_to_the_next() {
     let _turn = turn();
     let path = socket("leaves");
     let left = || std::fs::read_dir(path.parent().unwrap()).unwrap().count();
@@ -55,7 +56,7 @@ fn a_daemon_that_ends_leaves_no_file_and_its_place_to_the_next() {
         daemon.stop();
         assert_eq!(left(), 0);
     }
-    // Who ends and who begins at the same time meet each other at any step; never do two listen.
+    // Daemons that end and start at the same time meet at any step; two never listen.
     let start = Instant::now();
     let listening = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -80,7 +81,7 @@ fn a_daemon_that_ends_leaves_no_file_and_its_place_to_the_next() {
 }
 
 #[test]
-fn a_socket_that_another_program_listens_at_stays_its_own() {
+fn a_socket_of_another_program_stays_its_own() {
     let _turn = turn();
     let path = socket("stream");
     let theirs = UnixListener::bind(&path).unwrap();
@@ -89,13 +90,13 @@ fn a_socket_that_another_program_listens_at_stays_its_own() {
     assert!(error.contains("listens there"), "{error}");
     assert!(UnixStream::connect(&path).is_ok(), "it is still theirs");
     drop(theirs);
-    // What is left of it is nobody's.
+    // The file that it leaves belongs to no program.
     start().unwrap().stop();
     assert!(!path.exists());
 }
 
 #[test]
-fn places_that_are_none_are_refused_with_the_reason() {
+fn invalid_paths_are_refused_with_the_reason() {
     let _turn = turn();
     let file = socket("file");
     std::fs::write(&file, "kept").unwrap();
