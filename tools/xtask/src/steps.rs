@@ -6,6 +6,7 @@
 
 mod build;
 mod checkers;
+mod columns;
 mod common;
 mod soak;
 mod tests;

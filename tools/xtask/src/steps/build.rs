@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::columns;
 use super::common::{all, cargo, need, passed};
 use crate::book;
 use crate::host;
@@ -38,7 +39,8 @@ pub(super) fn fmt(context: &Context<'_>) -> Verdict {
     let manifests = programs.into_iter().chain(bench);
     all(manifests
         .map(check)
-        .chain([os::fmt(context), mpi::fmt(context)]))?;
+        .chain([os::fmt(context), mpi::fmt(context)])
+        .chain([columns::check(context.root)]))?;
     passed()
 }
 

@@ -1,0 +1,85 @@
+//! [`check`]: no comment is wider than [`COLUMNS`]. rustfmt does not look at comments.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The most columns of a comment's line, its indentation included.
+const COLUMNS: usize = 100;
+
+/// Names of files with comments in C's form.
+const EXTENSIONS: [&str; 6] = ["rs", "h", "hpp", "c", "cpp", "S"];
+
+/// Lines that an error names; a tree that was never checked has thousands.
+const NAMED: usize = 10;
+
+/// Looks at each source file of the tree but those of build folders.
+///
+/// # Errors
+/// The places of the first wide comments and their number, or the file that cannot be read.
+pub(super) fn check(root: &Path) -> Result<(), String> {
+    let mut places = Vec::new();
+    for file in sources(root).map_err(|error| format!("{}: {error}", root.display()))? {
+        let text = fs::read_to_string(&file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        let name = file.strip_prefix(root).unwrap_or(&file).display();
+        places.extend(wide(&text).map(|line| format!("{name}:{line}")));
+    }
+    if places.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{} lines of comments are wider than {COLUMNS} columns: {}",
+        places.len(),
+        places[..places.len().min(NAMED)].join(", ")
+    ))
+}
+
+/// Returns the numbers of the lines with a wide comment that could be wrapped.
+fn wide(text: &str) -> impl Iterator<Item = usize> {
+    let lines = text.lines().enumerate();
+    lines.filter_map(|(index, line)| {
+        let comment = line.trim_start().strip_prefix("//")?;
+        let words = comment.trim_start_matches(['/', '!']).trim();
+        let is_wide = line.chars().count() > COLUMNS && words.contains(' ');
+        is_wide.then_some(index + 1)
+    })
+}
+
+fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            let name = entry.file_name();
+            if kind.is_dir() {
+                if name != "target" && !name.as_encoded_bytes().starts_with(b".") {
+                    folders.push(path);
+                }
+            } else if kind.is_file()
+                && let Some(extension) = path.extension()
+                && EXTENSIONS.iter().any(|it| extension == *it)
+            {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_wider_than_the_limit_are_named_by_line() {
+        let wide_comment = format!("    /// {}", "word ".repeat(20));
+        let wide_code = format!("let text = \"{}\";", "word ".repeat(20));
+        let address = format!("// https://example.invalid/{}", "x".repeat(100));
+        let text = format!("// short\n{wide_comment}\n{wide_code}\n{address}\n");
+        assert_eq!(wide(&text).collect::<Vec<_>>(), [2]);
+    }
+}
