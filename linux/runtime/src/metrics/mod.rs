@@ -6,8 +6,6 @@
 //!   queue lengths  ready, suspended           ─┼─► Handle::metrics() ─► Metrics (plain data)
 //!   meter          busy, parked, spin, ring   ─┘        │
 //!                                                       ├─ since(&earlier): the interval
-//!                                                       ├─ since(&earlier): the interval in
-//!                                                       between
 //!                                                       └─ serde, with the feature `serde`
 //! ```
 //!
