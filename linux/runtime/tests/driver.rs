@@ -136,10 +136,10 @@ fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
     }
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
-        let kept = Arc::new(());
+        let token = Arc::new(());
         let function = {
-            let kept = kept.clone();
-            move || drop(kept)
+            let token = token.clone();
+            move || drop(token)
         };
         let mut before = libc::rlimit {
             rlim_cur: 0,
@@ -164,7 +164,7 @@ fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
         assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
         // No future waits for it.
         upshift::yield_now().await;
-        assert_eq!(Arc::strong_count(&kept), 1);
+        assert_eq!(Arc::strong_count(&token), 1);
         let done = upshift::try_spawn_blocking(|| 3).unwrap();
         assert_eq!(done.await.unwrap(), 3);
     });

@@ -98,12 +98,12 @@ fn looks_stay_within_their_bound_beside_others() {
     };
     let _others = Others::on(0, 3);
     let began = Instant::now();
-    let goes_on = move || began.elapsed() < Duration::from_secs(3);
+    let is_under_way = move || began.elapsed() < Duration::from_secs(3);
     let stats = runtime.block_on(async {
         let long = || {
             upshift::spawn(
                 async move {
-                    while goes_on() {
+                    while is_under_way() {
                         (0..200).for_each(|_| work());
                         upshift::yield_now().await;
                     }

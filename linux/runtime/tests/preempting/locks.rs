@@ -125,15 +125,15 @@ fn the_allocator_works_wherever_polls_are_interrupted() {
             .map(|n| {
                 let stop = stop.clone();
                 let busy = async move {
-                    let mut kept: Vec<Vec<u8>> = Vec::new();
+                    let mut blocks: Vec<Vec<u8>> = Vec::new();
                     let began = std::time::Instant::now();
                     while !stop.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
-                        kept.push(vec![n as u8; 1 + kept.len() * 37 % 9000]);
-                        if kept.len() > 200 {
-                            kept.drain(..100 + n);
+                        blocks.push(vec![n as u8; 1 + blocks.len() * 37 % 9000]);
+                        if blocks.len() > 200 {
+                            blocks.drain(..100 + n);
                         }
                     }
-                    kept.len()
+                    blocks.len()
                 };
                 upshift::spawn(busy, Level::at::<40>())
             })

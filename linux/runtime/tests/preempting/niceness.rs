@@ -26,8 +26,8 @@ fn set(nice: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
-/// Threads that a vCPU starts later have the niceness of the first ones, as under `nice -n -5`. Ordinary ones would have to wait for the CPU behind long polls on the first
-/// threads.
+/// Threads that a vCPU starts later have the niceness of the first ones, as under `nice -n -5`.
+/// Ordinary ones would have to wait for the CPU behind long polls on the first threads.
 #[test]
 fn threads_that_are_started_later_are_as_nice_as_the_first() {
     if !set(-5) {

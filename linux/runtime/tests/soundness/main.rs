@@ -1,5 +1,5 @@
-//! Safe code cannot cause undefined behaviour (the address sanitizer checks), a lost wake or a hang,
-//! however it uses a runtime and its handles.
+//! Safe code cannot cause undefined behaviour (the address sanitizer checks), a lost wake or a
+//! hang, however it uses a runtime and its handles.
 
 mod extremes;
 mod foreign_code;

@@ -135,18 +135,18 @@ impl Parties {
         });
     }
 
-    /// Runs the parties until `observe` returns, and returns the steps of each. `observe` is called in
-    /// a thread of its own, since it must not depend on the runtime.
+    /// Runs the parties until `observe` returns, and returns the steps of each. `observe` is called
+    /// in a thread of its own, since it must not depend on the runtime.
     pub(crate) fn run(
         &self,
         runtime: &Runtime,
-        observer: impl FnOnce(Observer) + Send + 'static,
+        observe: impl FnOnce(Observer) + Send + 'static,
     ) -> Vec<u64> {
-        let watched = Observer {
+        let observer = Observer {
             steps: self.steps.clone(),
             handle: runtime.handle(),
         };
-        let watcher = thread::spawn(move || observer(watched));
+        let watcher = thread::spawn(move || observe(observer));
         runtime.block_on(async {
             while !watcher.is_finished() {
                 time::sleep(Duration::from_millis(5)).await;
@@ -166,9 +166,8 @@ pub(crate) struct Observer {
 
 impl Observer {
     /// Returns after `time`, once each party has made at least `steps` more steps. A party that
-    /// stands
-    /// still ends the process. Nothing is allocated meanwhile: a party may hold the lock of the
-    /// allocator.
+    /// stands still ends the process. Nothing is allocated meanwhile: a party may hold the lock of
+    /// the allocator.
     pub(crate) fn until(&self, time: Duration, more: u64) {
         struct Seen {
             wanted: u64,
@@ -234,7 +233,7 @@ pub(crate) fn torture(start: impl Fn(&Runtime, &mut Parties)) {
         };
         let mut parties = Parties::default();
         start(&runtime, &mut parties);
-        let steps = parties.run(&runtime, |watch| observer.until(seconds(), 1));
+        let steps = parties.run(&runtime, |observer| observer.until(seconds(), 1));
         let stats = runtime.handle().preemption_stats();
         println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
     }

@@ -52,10 +52,10 @@ fn replaces_the_handler(vcpus: usize) {
     let mut parties = Parties::default();
     start(&runtime, &mut parties);
     let third = seconds() / 3;
-    let steps = parties.run(&runtime, move |watch| {
-        watch.until(third, 1);
+    let steps = parties.run(&runtime, move |observer| {
+        observer.until(third, 1);
         handler::replace(handler::own as *const () as usize);
-        watch.until(2 * third, MORE);
+        observer.until(2 * third, MORE);
     });
     let stats = runtime.handle().preemption_stats();
     println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
