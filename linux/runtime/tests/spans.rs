@@ -2,8 +2,7 @@
 //!
 //! A binary of its own with one test: while `tracing` knows a single subscriber, a thread without
 //! that subscriber that is the first to reach a span's call site turns the span off for all
-//! threads,
-//! and threads of other tests would do that.
+//! threads, and threads of other tests would do that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
