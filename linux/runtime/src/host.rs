@@ -184,7 +184,7 @@ impl fmt::Debug for Linux {
     }
 }
 
-// SAFETY: `served` returns the argument of `serve`, whose contract is the one of `Host`.
+// SAFETY: `served` returns the argument of `serve`, which has the contract of `Host`.
 unsafe impl Host for Linux {
     /// Pages of a megabyte: address space costs nothing, and each page loses one slot of 16,384.
     const TABLE_PAGE: usize = 1 << 20;

@@ -1,11 +1,11 @@
-//! What must not compile: what belongs to a thread does not leave it.
+//! Programs that must not compile: values that belong to a thread do not leave it.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use upshift::sync;
 
-/// Does not compile if the type has the trait: then there are two ways to choose from.
+/// Does not compile if the type has the trait, because the call is ambiguous then.
 macro_rules! assert_not {
     ($type:ty: $trait:path) => {
         const _: () = {
@@ -20,19 +20,19 @@ macro_rules! assert_not {
     };
 }
 
-// What `spawn_local` has pinned to the thread that built the runtime is polled, and dropped, there.
+// Coroutines of `spawn_local` are polled, and dropped, on the thread that built the runtime.
 assert_not!(upshift::Runtime: Send);
 assert_not!(upshift::Runtime: Sync);
 assert_not!(upshift::LocalHandle<()>: Send);
 assert_not!(upshift::LocalHandle<()>: Sync);
 assert_not!(upshift::task::LocalSet: Send);
-// Results go where their handles go.
+// A result goes where its handle goes.
 assert_not!(upshift::JoinHandle<Rc<()>>: Send);
 assert_not!(upshift::JoinHandle<Rc<()>>: Sync);
 assert_not!(upshift::task::JoinSet<Rc<()>>: Send);
 assert_not!(upshift::task::JoinSet<Rc<()>>: Sync);
 
-/// Of none of these traits for what does not leave its thread.
+/// Checks all these traits for a type that must stay on its thread.
 macro_rules! stay {
     ($($type:ty),* $(,)?) => { $(
         assert_not!($type: Send);
@@ -40,7 +40,7 @@ macro_rules! stay {
     )* };
 }
 
-// Values go where what holds them goes.
+// A value goes where the type that holds it goes.
 stay!(
     sync::Mutex<Rc<()>>,
     sync::MutexGuard<'static, Rc<()>>,
@@ -52,7 +52,7 @@ stay!(
     sync::OwnedRwLockReadGuard<Rc<()>>,
     sync::OwnedRwLockWriteGuard<Rc<()>>,
     sync::OwnedRwLockMappedWriteGuard<Rc<()>>,
-    // The whole is dropped with the last of its guards, whatever they give access to.
+    // The last guard drops the whole value, also if it gives access to a part.
     sync::OwnedRwLockReadGuard<Rc<()>, ()>,
     sync::OwnedRwLockMappedWriteGuard<Rc<()>, ()>,
     sync::OnceCell<Rc<()>>,
@@ -75,11 +75,11 @@ stay!(
     sync::broadcast::Sender<Rc<()>>,
     sync::broadcast::Receiver<Rc<()>>,
     sync::broadcast::WeakSender<Rc<()>>,
-    // Several receivers look at a value at a time.
+    // Several receivers may read a value at a time.
     sync::watch::Sender<Cell<()>>,
     sync::watch::Receiver<Cell<()>>,
     sync::watch::Ref<'static, Cell<()>>,
-    // So do several readers.
+    // So may several readers.
     sync::RwLockReadGuard<'static, Cell<()>>,
     sync::OwnedRwLockReadGuard<Cell<()>>,
     sync::OwnedRwLockReadGuard<Cell<()>, ()>,
@@ -93,7 +93,7 @@ assert_not!(sync::OnceCell<Cell<()>>: Sync);
 assert_not!(sync::SetOnce<Cell<()>>: Sync);
 assert_not!(sync::MutexGuard<'static, Cell<()>>: Sync);
 assert_not!(sync::OwnedMutexGuard<Cell<()>>: Sync);
-// What the standard library has locked is of the thread that has locked it.
+// A lock of the standard library is released on the thread that took it.
 assert_not!(sync::watch::Ref<'static, ()>: Send);
 
 const fn moves<T: Send>() {}

@@ -1,4 +1,5 @@
-//! Which driver a runtime has, and that the one without io_uring does its work, whether io_uring is there or not.
+//! The choice of a runtime's driver. The driver without io_uring does the same work, whether
+//! io_uring exists or not.
 
 #[path = "support/child.rs"]
 mod child;
@@ -34,7 +35,7 @@ fn the_driver_that_is_asked_for_runs_and_is_shown() {
     }
 }
 
-/// Runs a test of this file again, where the environment says `driver`; what it printed.
+/// Runs a test of this file again, in an environment that selects `driver`. Returns its output.
 fn again(test: &str, driver: &str) -> Option<String> {
     if std::env::var_os("UPSHIFT_TEST_CHILD").is_some() {
         return None;
@@ -73,7 +74,7 @@ fn a_word_that_is_no_driver_is_an_error() {
     assert!(error.to_string().contains("readiness"), "{error}");
 }
 
-/// The right to lock memory whatever the limit, and the limit, are gone: for this thread, and those that it starts.
+/// Takes the right to lock memory and the limit on it from this thread, and those that it starts.
 fn locks_at_most(bytes: u64) {
     const IPC_LOCK: u32 = 14;
     let header = [0x2008_0522u32, 0];
@@ -88,7 +89,7 @@ fn locks_at_most(bytes: u64) {
             libc::syscall(libc::SYS_capget, &raw const header, &raw mut sets),
             0
         );
-        // Effective, permitted, inheritable of the first 32.
+        // Effective, permitted and inheritable sets of the first 32 capabilities.
         for set in &mut sets[..3] {
             *set &= !(1 << IPC_LOCK);
         }
@@ -100,7 +101,7 @@ fn locks_at_most(bytes: u64) {
     }
 }
 
-/// A small ring may be had, and those of the vCPUs may not.
+/// A small ring can be created, and those of the vCPUs cannot.
 #[test]
 fn where_little_memory_may_be_locked_the_open_choice_is_readiness() {
     let name = "where_little_memory_may_be_locked_the_open_choice_is_readiness";
@@ -124,7 +125,7 @@ fn where_little_memory_may_be_locked_the_open_choice_is_readiness() {
     }
 }
 
-/// No memory can be had for the stack of a thread.
+/// The memory does not suffice for the stack of a thread.
 #[test]
 #[cfg_attr(sanitized, ignore = "a sanitizer asks for memory meanwhile")]
 fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
@@ -135,10 +136,10 @@ fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
     }
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
-        let kept = Arc::new(());
+        let token = Arc::new(());
         let function = {
-            let kept = kept.clone();
-            move || drop(kept)
+            let token = token.clone();
+            move || drop(token)
         };
         let mut before = libc::rlimit {
             rlim_cur: 0,
@@ -161,17 +162,17 @@ fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
         let error = refused.unwrap_err();
         assert_eq!(upshift::errno_of(&error), Some(libc::EAGAIN), "{error}");
         assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
-        // Nothing waits for it.
+        // No future waits for it.
         upshift::yield_now().await;
-        assert_eq!(Arc::strong_count(&kept), 1);
+        assert_eq!(Arc::strong_count(&token), 1);
         let done = upshift::try_spawn_blocking(|| 3).unwrap();
         assert_eq!(done.await.unwrap(), 3);
     });
 }
 
-/// Nothing but its own turns shows a vCPU that is never idle what has arrived.
+/// A vCPU that is never idle sees arrivals only in its own turns.
 #[test]
-fn what_arrives_is_seen_beside_coroutines_that_are_always_ready() {
+fn arrivals_are_seen_beside_coroutines_that_are_always_ready() {
     let runtime = readiness(1);
     runtime.block_on(async {
         let done = std::rc::Rc::new(Cell::new(false));
@@ -256,7 +257,8 @@ fn files_need_no_more_than_one_thread() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What is empty is written at once, what has no room is read at once, and neither keeps the connection from what follows.
+/// An empty buffer is written at once, a read without room returns at once, and neither keeps the
+/// connection from its later operations.
 #[test]
 fn empty_buffers_end_at_once_on_both_drivers() {
     for driver in [Driver::Ring, Driver::Readiness] {
@@ -293,7 +295,7 @@ fn empty_buffers_end_at_once_on_both_drivers() {
             ends!(AsyncWriteExt::write_all(&mut one, &[])).unwrap();
             ends!(one.write_all(b"pong".to_vec())).0.unwrap();
             assert_eq!(&*ends!(other.recv()).unwrap(), b"pong");
-            // With its stream of buffers armed.
+            // With the stream of receive buffers armed.
             assert_eq!(ends!(other.read(Vec::new())).0.unwrap(), 0);
             assert_eq!(ends!(AsyncReadExt::read(&mut other, &mut [])).unwrap(), 0);
 

@@ -1,4 +1,4 @@
-//! Where a coroutine that gives way goes on: before its equals, until its quantum is used.
+//! The queue position of a coroutine that gives way: before its equals, until its quantum is used.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,11 @@ use upshift::{Level, Preemption, Runtime, time};
 const URGENT: Level = Level::at::<3>();
 const EQUALS: Level = Level::at::<40>();
 
-/// What computes for ever, and asks as it is told to, ends when it is cancelled and when its runtime ends, though nothing else
-/// is ready on its vCPU; without preemption and, after it has been suspended, with it.
+/// A coroutine that computes for ever, and tests whether to give way, ends when it is cancelled and
+/// when its runtime is dropped, although nothing else is ready on its vCPU; without preemption and,
+/// after a suspension, with it.
 #[test]
-fn what_computes_and_asks_ends_when_it_is_to() {
+fn a_coroutine_that_computes_and_tests_ends_when_it_is_cancelled() {
     struct Alive(Arc<AtomicUsize>);
     impl Drop for Alive {
         fn drop(&mut self) {
@@ -50,7 +51,7 @@ fn what_computes_and_asks_ends_when_it_is_to() {
                 time::sleep(Duration::from_millis(5)).await;
                 for one in own {
                     let cancel = one.abort_handle();
-                    // On its vCPU, beside it, and from a thread of no vCPU.
+                    // On its vCPU, beside it, and from a thread without a vCPU.
                     upshift::spawn_blocking(move || cancel.abort())
                         .await
                         .unwrap();
@@ -68,7 +69,8 @@ fn what_computes_and_asks_ends_when_it_is_to() {
     }
 }
 
-/// Two equals that make something more urgent ready again and again, and give way to it: in which order they ran.
+/// Two equals make something more urgent ready again and again, and give way to it. Returns the
+/// order in which they ran.
 fn order(quantum: Duration) -> String {
     let builder = Runtime::builder().vcpus(1).quantum(quantum);
     let ran = Arc::new(Mutex::new(String::new()));
@@ -84,9 +86,9 @@ fn order(quantum: Duration) -> String {
             }
         };
         let urgent = upshift::spawn(urgent, URGENT);
-        // It waits before the others begin.
+        // The urgent coroutine waits before the others begin.
         upshift::yield_now().await;
-        // Not by their handles, which would lend one of them the level of this coroutine.
+        // Not through their handles, which would lend one of them the level of this coroutine.
         let (done, mut both) = mpsc::channel(2);
         for name in ['a', 'b'] {
             let (called, ran, done) = (called.clone(), ran.clone(), done.clone());
@@ -109,16 +111,16 @@ fn order(quantum: Duration) -> String {
 }
 
 #[test]
-fn what_gives_way_to_the_more_urgent_goes_on_before_its_equals() {
+fn a_coroutine_that_gives_way_to_a_more_urgent_one_continues_before_its_equals() {
     assert_eq!(order(Duration::from_secs(60)), "auauauaububububu");
 }
 
 #[test]
-fn what_has_used_its_quantum_goes_behind_its_equals() {
+fn a_coroutine_that_has_used_its_quantum_goes_behind_its_equals() {
     assert_eq!(order(Duration::ZERO), "aubuaubuaubuaubu");
 }
 
-/// Many polls that give way in place are one turn.
+/// Many polls that give way in place count as one turn.
 #[test]
 fn a_quantum_goes_over_all_polls_of_a_turn() {
     let builder = Runtime::builder()
@@ -136,7 +138,7 @@ fn a_quantum_goes_over_all_polls_of_a_turn() {
             URGENT,
         );
         upshift::yield_now().await;
-        // Until the other one has run, however slow the machine is.
+        // Until the other coroutine has run, however slow the machine is.
         let has_run = Arc::new(AtomicBool::new(false));
         let (done, mut ended) = mpsc::channel(2);
         let (tells, seen) = (done.clone(), has_run.clone());
@@ -158,6 +160,6 @@ fn a_quantum_goes_over_all_polls_of_a_turn() {
         urgent.cancel();
         both
     });
-    // Without the quantum the first one would give up first.
+    // Without the quantum the first coroutine would give up first.
     assert_eq!(both, [Some(true); 2]);
 }

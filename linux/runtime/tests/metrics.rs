@@ -1,4 +1,4 @@
-//! Snapshots tell the truth about a scripted load, in wide margins.
+//! Snapshots agree with a scripted load, within wide margins.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use upshift::metrics::Metrics;
 use upshift::{Builder, Handle, Level, Preemption, Runtime, time};
 
 const URGENT: Level = Level::at::<3>();
-/// More urgent than the main coroutine, so that joining lends it nothing.
+/// More urgent than the main coroutine, so that a join lends it nothing.
 const LAZY: Level = Level::at::<20>();
 
 fn runtime(vcpus: usize) -> Runtime {
@@ -41,7 +41,7 @@ fn levels_count_polls_run_time_and_waits() {
         );
         urgent.await.unwrap();
         lazy.await.unwrap();
-        // The clock is read, and the account of the last polls closed.
+        // The clock is read here, which completes the times of the last polls.
         time::sleep(Duration::from_millis(1)).await;
         let interval = metrics().since(&before);
         let urgent = interval.level(URGENT).unwrap();
@@ -49,7 +49,7 @@ fn levels_count_polls_run_time_and_waits() {
         assert_eq!(urgent.wait.count(), 10);
         let lazy = interval.level(LAZY).unwrap();
         assert_eq!(lazy.polls, 1);
-        // Up to four polls in a row share what the clock shows.
+        // Up to four polls in a row share a reading of the clock.
         let run: Duration = interval.levels.iter().map(|level| level.run).sum();
         assert!(run >= Duration::from_millis(19), "{run:?}");
         assert_eq!(lazy.ready + lazy.running, 0);
@@ -60,7 +60,7 @@ fn levels_count_polls_run_time_and_waits() {
 }
 
 #[test]
-fn what_waits_behind_a_long_poll_shows_its_wait() {
+fn a_coroutine_behind_a_long_poll_shows_its_wait() {
     runtime(1).block_on(async {
         let long = upshift::spawn(async { burn(Duration::from_millis(30)) }, LAZY);
         let behind = upshift::spawn(async {}, LAZY);
@@ -72,7 +72,7 @@ fn what_waits_behind_a_long_poll_shows_its_wait() {
         assert!(longest >= Duration::from_millis(23), "{longest:?}");
         let text = metrics.prometheus().to_string();
         assert!(text.contains("upshift_level_wait_seconds_count{level=\"20\"} 2\n"));
-        // The first one, unless the machine stood still.
+        // The first coroutine, unless the machine stood still.
         let bucket = "upshift_level_wait_seconds_bucket{level=\"20\",le=\"0.01\"}";
         assert!(
             [0, 1]
@@ -92,7 +92,7 @@ fn coroutines_are_counted_by_state() {
         let ready: Vec<_> = (0..3).map(|_| upshift::spawn(async {}, LAZY)).collect();
         let now = metrics();
         let coroutines = now.coroutines;
-        // And this one, which runs.
+        // The calling coroutine, which runs.
         assert_eq!(coroutines.live, 9);
         assert_eq!(coroutines.blocked, 5);
         assert_eq!(coroutines.ready, 3);
@@ -156,10 +156,10 @@ fn sleeps_and_computes(builder: Builder) {
             "{slept:?}, {computed:?}"
         );
         let sum = computed.busy + computed.parked + computed.spin;
-        // But for the rounding of ticks.
+        // Up to the rounding of ticks.
         assert!(sum.abs_diff(computed.in_service) < Duration::from_micros(1));
     });
-    // From outside, and with no vCPU at work.
+    // On another thread, and with no vCPU at work.
     let metrics = handle.metrics();
     assert_eq!(metrics.coroutines.running, 0);
     assert!(metrics.uptime >= Duration::from_millis(200));

@@ -1,8 +1,8 @@
 //! Spans follow coroutines.
 //!
-//! A binary of its own with one test: as long as `tracing` knows one subscriber, a thread
-//! without it that comes first to the place of a span turns that span off for every thread,
-//! and the threads of other tests would.
+//! A binary of its own with one test: while `tracing` knows a single subscriber, a thread without
+//! that subscriber that is the first to reach a span's call site turns the span off for all
+//! threads, and threads of other tests would do that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,7 +12,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use upshift::{Level, Runtime};
 
-/// Of each coroutine's span: its fields as text, and how often it was entered.
+/// Each coroutine's span: its fields as text, and the number of entries.
 #[derive(Clone, Default)]
 struct Record(Arc<Mutex<HashMap<u64, (String, u32)>>>);
 
@@ -71,7 +71,7 @@ fn without_a_subscriber_there_is_no_span() {
     });
 }
 
-/// Panics when a span is entered, once it is told to.
+/// Panics when a span is entered, once this is enabled.
 #[derive(Clone, Default)]
 struct Panics(Arc<AtomicBool>);
 
@@ -91,7 +91,7 @@ impl tracing::Subscriber for Panics {
     fn exit(&self, _: &tracing::Id) {}
 }
 
-/// What is pinned is dropped before its memory is used again: others may have a pointer to it.
+/// A pinned value is dropped before its memory is used again: there may be pointers to it.
 fn a_subscriber_that_panics_keeps_no_future_from_its_drop() {
     struct Gone(Arc<AtomicBool>);
     impl Drop for Gone {

@@ -8,7 +8,7 @@ use upshift::{Builder, Handle, Level, Runtime, time};
 
 const LIMIT: Duration = Duration::from_millis(20);
 
-/// Computes for `time`, in which the thread has the CPU: the watchdog had it as well.
+/// Computes for `time` of the thread's CPU time: the watchdog has had the same time.
 fn burn(time: Duration) {
     let mut burnt = Duration::ZERO;
     let mut last = Instant::now();
@@ -57,7 +57,7 @@ fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
         );
         let id = handle.id();
         handle.await.unwrap();
-        // A short one that is not to be blamed.
+        // A short poll, which must not be reported.
         upshift::spawn(async {}, Level::at::<7>()).await.unwrap();
         (line, id)
     });
@@ -77,7 +77,7 @@ fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
     let longest = longest.find(|poll| poll.id == id.to_string()).unwrap();
     assert_eq!(longest.location, stall.location.to_string());
     assert!(!longest.is_running);
-    // Only what stalled was reported; whatever is polled while the machine stands still does.
+    // Only stalls were reported; a poll during a standstill of the machine is one.
     let stalled = |stall: &Stall| stall.id == id || stall.duration >= LIMIT;
     assert!(heard.all().iter().all(stalled), "{:?}", heard.all());
 }
@@ -126,7 +126,7 @@ fn every_way_to_spawn_remembers_the_place() {
     let handle = runtime.handle();
     let long = || burn(2 * LIMIT);
     let mut here = Vec::new();
-    // A watchdog that did not come to run for two limits has missed one: the machine stood still.
+    // A watchdog that did not run for two limits may miss a stall: the machine stood still.
     for _ in 0..10 {
         runtime.block_on(async {
             upshift::spawn(async move { long() }, Level::DEFAULT)
@@ -201,13 +201,13 @@ fn the_watchdog_sleeps_while_nothing_happens_and_wakes_for_a_stall() {
     drop(runtime);
     let builder = heard.listen(Runtime::builder().vcpus(1).name("sleepy"));
     builder.build().unwrap().block_on(async {
-        // Until it has seen often enough that nothing is polled.
+        // Until the watchdog has seen an idle runtime often enough.
         let mut looks = Vec::new();
         for _ in 0..20 {
             let before = watchdog_switches();
             time::sleep(Duration::from_millis(300)).await;
             looks.push(watchdog_switches() - before);
-            // 60 looks if it did not sleep.
+            // A watchdog that does not sleep would look 60 times.
             if looks.last() <= Some(&25) {
                 break;
             }

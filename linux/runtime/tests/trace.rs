@@ -1,4 +1,4 @@
-//! The recording of a runtime: what it says of known programs, and that it is whole while they run.
+//! The recording of a runtime: its content for known programs, and its integrity while they run.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn runtime(vcpus: usize) -> Runtime {
         .unwrap()
 }
 
-/// The steps of a coroutine.
+/// Returns the steps of a coroutine.
 fn of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
     let steps = timeline.events.iter().filter_map(|event| match event.what {
         What::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine)),
@@ -26,7 +26,7 @@ fn steps(timeline: &Timeline, id: CoroutineId) -> Vec<Step> {
     of(timeline, id).into_iter().map(|(step, _)| step).collect()
 }
 
-/// Every track of the file is balanced, and every number of it makes sense.
+/// Checks that every track of the file is balanced, and that every number is plausible.
 fn assert_whole(timeline: &Timeline) -> serde_json::Value {
     assert!(timeline.events.is_sorted_by_key(|event| event.at));
     for event in &timeline.events {
@@ -69,7 +69,7 @@ fn a_coroutine_goes_its_way_in_order() {
         let child = upshift::spawn(child, Level::at::<5>());
         let id = child.id();
         upshift::yield_now().await;
-        // It waits now.
+        // The coroutine waits now.
         notify.notify_one();
         child.await.unwrap();
         id
@@ -96,13 +96,13 @@ fn a_coroutine_goes_its_way_in_order() {
     }
     let expected = [Spawned, Ready, Polled, Yielded, Polled, Exited];
     assert_eq!(steps(&timeline, yields), expected);
-    // Nothing is recorded any more.
+    // After the end of the recording.
     runtime.block_on(async { upshift::spawn(async {}, Level::at::<1>()).await.unwrap() });
     assert_eq!(trace.snapshot(), timeline);
 }
 
 #[test]
-fn what_other_threads_do_and_what_a_vcpu_waits_for_is_recorded() {
+fn steps_by_other_threads_and_events_that_a_vcpu_waits_for_are_recorded() {
     let runtime = runtime(1);
     let trace = runtime.handle().trace();
     trace.start(1_000).unwrap();
@@ -116,7 +116,7 @@ fn what_other_threads_do_and_what_a_vcpu_waits_for_is_recorded() {
         });
         assert_eq!(child.await.unwrap(), 7);
         thread.join().unwrap();
-        // A pipe that is filled by another coroutine.
+        // A pipe that another coroutine fills.
         let (mut reader, mut writer) = upshift::io::pipe().unwrap();
         let child = upshift::spawn(
             async move { reader_reads(&mut reader).await },
@@ -146,7 +146,7 @@ fn what_other_threads_do_and_what_a_vcpu_waits_for_is_recorded() {
         .count();
     assert!(parks >= 1 && wakes >= parks, "{parks} {wakes}");
     assert!(kinds.iter().any(|what| matches!(what, What::Arrived(1..))));
-    // The wait of 20 ms is empty.
+    // The wait of 20 ms contains no events.
     let asleep = timeline
         .events
         .windows(2)
@@ -188,12 +188,12 @@ fn the_oldest_are_overwritten_and_counted() {
     trace.stop();
     let timeline = trace.snapshot();
     assert_whole(&timeline);
-    // With what was under way when they begin.
+    // With the polls that were under way when they began.
     assert!((64..=66).contains(&timeline.events.len()));
     // Two for each yield, and those of the main coroutine.
     assert!(timeline.lost >= 2 * yields - 64, "{}", timeline.lost);
     assert_eq!(steps(&timeline, id).last(), Some(&Step::Exited));
-    // A new recording begins from nothing, whatever its size.
+    // A new recording starts empty, at any size.
     for size in [16, 4_096] {
         trace.start(size).unwrap();
         trace.stop();
@@ -286,7 +286,7 @@ fn a_poll_that_lasts_longer_than_the_recording_is_in_it() {
     runtime.block_on(async { child.await.unwrap() });
 }
 
-/// Stretches of running.
+/// Returns the stretches of running.
 fn stretches(timeline: &Timeline) -> Vec<(CoroutineId, u64, u64)> {
     let spans = upshift::trace::Spans::of(timeline);
     let running = spans

@@ -1,4 +1,4 @@
-//! The socket of the live view: what it answers, and what hostile clients cannot do.
+//! The socket of the live view: its answers, and the limits on hostile clients.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,13 +14,13 @@ fn own_sockets() -> Vec<SocketName> {
     own
 }
 
-/// A runtime that can be looked at, and its socket.
+/// A runtime with a view, and its socket.
 fn observed() -> (Runtime, SocketName) {
-    // Held by one test at a time. True when the sockets of an earlier process are gone.
+    // Held by one test at a time. Set once the sockets of an earlier process are removed.
     static CLEARED: Mutex<bool> = Mutex::new(false);
     let mut cleared = CLEARED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*cleared {
-        // A killed process that had the number of this one has left sockets of the same names.
+        // A killed process with the same number may have left sockets of the same names.
         for socket in own_sockets() {
             std::fs::remove_file(socket.path).unwrap();
         }
@@ -31,7 +31,7 @@ fn observed() -> (Runtime, SocketName) {
     let runtime = builder.build().unwrap();
     let mut new = own_sockets();
     new.retain(|socket| !before.contains(socket));
-    // Another test may have ended its runtime meanwhile, but none has begun one.
+    // Another test may have dropped its runtime meanwhile, but none has built one.
     assert_eq!(new.len(), 1);
     (runtime, new.remove(0))
 }
@@ -120,7 +120,7 @@ fn nonsense_is_refused_with_a_reason() {
         assert_eq!(client.read_to_end(&mut rest).unwrap_or(0), 0);
     }
     let mut client = attach(&socket);
-    // It may close before everything is written.
+    // The server may close before everything is written.
     let _ = client.write_all(&[b'x'; 100_000]);
     let mut answer = String::new();
     let read = BufReader::new(client).read_line(&mut answer);
@@ -133,14 +133,15 @@ fn nonsense_is_refused_with_a_reason() {
 #[test]
 fn a_viewer_that_does_not_read_is_dropped_and_holds_up_no_other() {
     let (_runtime, socket) = observed();
-    let mut deaf = attach(&socket);
-    deaf.set_write_timeout(Some(Duration::from_secs(20)))
+    let mut unread = attach(&socket);
+    unread
+        .set_write_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     let writer = std::thread::spawn(move || {
         let limit = Instant::now() + Duration::from_secs(30);
         // Requests without end, and no answer is read.
         while Instant::now() < limit {
-            match deaf.write_all(&b"metrics\n".repeat(8)) {
+            match unread.write_all(&b"metrics\n".repeat(8)) {
                 Ok(()) => std::thread::sleep(Duration::from_millis(1)),
                 Err(error) => return error.kind(),
             }
@@ -217,7 +218,7 @@ fn a_recording_is_fetched_once_and_ends_with_its_client() {
     });
     assert!(spawned, "{answer}");
     assert!(!trace.is_on());
-    // It can record again; and what is not fetched ends.
+    // The client can record again, and a recording that is not fetched ends.
     assert!(ask(&mut client, "record\n").contains("\"recording\":true"));
     assert!(trace.is_on());
     drop(client);

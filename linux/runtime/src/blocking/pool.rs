@@ -1,9 +1,8 @@
 //! Threads for blocking functions.
 //!
 //! They are started on demand up to a bound, and end after ten idle seconds. The queue is ordered
-//! by
-//! level, FIFO within one; the number of coroutines that wait for it bounds it. The threads run on
-//! all CPUs of the process, even if a vCPU that is pinned to one starts them. They belong to the
+//! by level, FIFO within one; the number of coroutines that wait for it bounds it. The threads run
+//! on all CPUs of the process, even if a vCPU that is pinned to one starts them. They belong to the
 //! runtime, and to tokio's where there is one, as the threads of vCPUs do.
 //!
 //! Functions that wait for each other need a thread each. The first function that finds all threads

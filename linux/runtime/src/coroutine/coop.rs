@@ -11,12 +11,9 @@
 //!
 //! The number of tests between two readings follows from their duration: a poll reads the clock at
 //! its first test, and each reading sets the number so that the next one comes after about a
-//! quarter
-//! of the reap interval (5 µs). At most 32 tests pass, and at most twice as many as the last time.
-//! A
-//! loop that tests every nanosecond reads the clock at each 32nd test, a loop that tests every 10
-//! µs
-//! at each test.
+//! quarter of the reap interval (5 µs). At most 32 tests pass, and at most twice as many as the
+//! last time. A loop that tests every nanosecond reads the clock at each 32nd test, a loop that
+//! tests every 10 µs at each test.
 //!
 //! Leaf futures of this crate count their completions and yield when the budget is used up, so a
 //! coroutine whose I/O is always ready does not keep the vCPU. Pieces of long transfers take
@@ -197,10 +194,8 @@ fn is_piece_too_much() -> bool {
 }
 
 /// Gives way if something at least as urgent waits: to more urgent coroutines at once, to due
-/// timers
-/// and completed I/O soon, to equals when the coroutine has used its quantum. Put it into loops
-/// that
-/// compute; it costs about a nanosecond.
+/// timers and completed I/O soon, to equals when the coroutine has used its quantum. Put it into
+/// loops that compute; it costs about a nanosecond.
 ///
 /// A coroutine that gives way to something more urgent keeps its place: it continues before its
 /// equals, like a thread of `SCHED_FIFO`, until it has used its quantum; then it goes to the tail

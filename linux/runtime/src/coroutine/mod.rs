@@ -1,8 +1,7 @@
 //! Coroutines: spawn, names, wakes, priorities, vCPUs.
 //!
 //! The function names are those of the SharedScheduler papers (`spawn`, `get_cid`, `wake`,
-//! `reprio`,
-//! `alloc_cpu`).
+//! `reprio`, `alloc_cpu`).
 
 pub(crate) mod budget;
 pub(crate) mod coop;

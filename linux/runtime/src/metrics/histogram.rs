@@ -89,8 +89,7 @@ impl Histogram {
     }
 
     /// Returns the duration that a share `q` (0.0 to 1.0) of all did not exceed, rounded down to
-    /// its
-    /// bucket: at most a fifth too short. Zero if there are none.
+    /// its bucket: at most a fifth too short. Zero if there are none.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Duration {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil() as u64;

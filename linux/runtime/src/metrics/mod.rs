@@ -6,29 +6,24 @@
 //!   queue lengths  ready, suspended           ─┼─► Handle::metrics() ─► Metrics (plain data)
 //!   meter          busy, parked, spin, ring   ─┘        │
 //!                                                       ├─ since(&earlier): the interval
-//!                                                       ├─ since(&earlier): the interval in
-//!                                                       between
 //!                                                       └─ serde, with the feature `serde`
 //! ```
 //!
 //! # The shape
 //!
 //! [`Metrics`] has [`coroutines`](Metrics::coroutines) by state, one [`LevelMetrics`] per level
-//! that
-//! was ever used (most urgent first), one [`VcpuMetrics`] per vCPU with its [`RingMetrics`], and
-//! the
-//! counters of [preemption](Metrics::preemption). Counters only grow; `since` makes rates and the
-//! percentiles of an interval out of two snapshots. Times are [`Duration`]s; serialised they are
-//! integers of nanoseconds whose names end in `_ns`.
+//! that was ever used (most urgent first), one [`VcpuMetrics`] per vCPU with its [`RingMetrics`],
+//! and the counters of [preemption](Metrics::preemption). Counters only grow; `since` makes rates
+//! and the percentiles of an interval out of two snapshots. Times are [`Duration`]s; serialised
+//! they are integers of nanoseconds whose names end in `_ns`.
 //!
 //! # Cost and consistency
 //!
 //! A snapshot reads words that the vCPUs write anyway, without a lock of theirs: some microseconds
 //! on the calling thread, and an allocation per level in use. Each vCPU pays with a store per queue
 //! operation, and a dozen stores per turn of its ring, whether snapshots are taken or not. The
-//! words
-//! of one snapshot are not of one instant: sums may be off by events in the meantime, and by up to
-//! four polls for which the clock has not been read. Nothing ever runs backwards.
+//! words of one snapshot are not of one instant: sums may be off by events in the meantime, and by
+//! up to four polls for which the clock has not been read. Nothing ever runs backwards.
 
 mod collect;
 mod histogram;

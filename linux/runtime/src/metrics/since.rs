@@ -4,9 +4,8 @@ use super::{LevelMetrics, Metrics, NamedMetrics, RingMetrics, VcpuMetrics};
 
 impl Metrics {
     /// Returns the difference between this snapshot and an earlier one of the same runtime:
-    /// counters,
-    /// times and histograms of the interval. Fields that describe the present are those of this
-    /// snapshot.
+    /// counters, times and histograms of the interval. Fields that describe the present are those
+    /// of this snapshot.
     ///
     /// ```
     /// # use std::time::Duration;

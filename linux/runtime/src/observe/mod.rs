@@ -10,8 +10,7 @@
 //! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
 //!
 //! Only the end of a watched poll runs on a vCPU, at most once per vCPU and look of the watchdog.
-//! It
-//! takes one uncontended lock.
+//! It takes one uncontended lock.
 
 #[cfg(feature = "observe")]
 mod directory;

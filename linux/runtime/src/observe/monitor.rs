@@ -36,8 +36,7 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// Creates the state with a stall limit, or the default one. Limits below a millisecond are
-    /// raised
-    /// to it. With `on_stall` stalls are reported to the program.
+    /// raised to it. With `on_stall` stalls are reported to the program.
     pub(crate) fn new(limit: Option<Duration>, on_stall: bool) -> Monitor {
         let reports_all = limit.is_some() || on_stall;
         let limit = limit.unwrap_or(DEFAULT_LIMIT).max(2 * SHORTEST_PERIOD);

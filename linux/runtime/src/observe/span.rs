@@ -3,8 +3,7 @@
 //! The span is `coroutine`, of target `upshift::coroutine` and level DEBUG, a root with the fields
 //! `id`, `level` (kept up to date) and `location`. Cost: nothing without the feature; with it 40
 //! bytes per coroutine, and, where no subscriber wants the span, one load per spawn and one test
-//! per
-//! poll.
+//! per poll.
 
 use std::panic::Location;
 

@@ -2,9 +2,8 @@
 //!
 //! It looks every half of the stall limit (0.5 to 5 ms). It marks the poll that is under way, so
 //! that its end is timed (`upshift_core::Poll`), and reports a poll that is older than the limit
-//! and
-//! has not ended. So every poll beyond the limit is found, and of shorter ones a sample in which
-//! each counts by its length.
+//! and has not ended. So every poll beyond the limit is found, and of shorter ones a sample in
+//! which each counts by its length.
 //!
 //! When nothing has been polled for [`IDLE_LOOKS`] looks it sleeps until a vCPU that wakes up
 //! notifies it (one load per wake of a vCPU): an idle process is not woken for nothing. Both sides
@@ -206,8 +205,7 @@ struct RecentReports(Vec<(String, Instant)>);
 
 impl RecentReports {
     /// Reports pending stalls while their polls are under way, and each name or spawn location once
-    /// in
-    /// [`AGAIN`]. Polls that preemption can suspend delay no others and are not reported.
+    /// in [`AGAIN`]. Polls that preemption can suspend delay no others and are not reported.
     fn report(&mut self, shared: &Weak<Shared>, monitor: &Monitor) {
         while let Some(stall) = monitor.longest.next_report() {
             let now = Instant::now();

@@ -161,7 +161,7 @@ impl Alarm {
         rests
     }
 
-    /// Sets the timer for so many ticks from now, also if that is later than before, unless it is
+    /// Sets the timer for `ticks` from now, also if that is later than before, unless it is
     /// set for something else.
     #[cold]
     fn push(&self, ticks: u64) {

@@ -64,7 +64,7 @@
 //!
 //! The future of `block_on` and those of `spawn_local` are not `Send`: they are polled on the
 //! thread of `block_on` only, and suspended like others. While another poll is stopped on that
-//! thread they wait for it, and that poll goes on as soon as one of them is ready.
+//! thread they wait for it, and that poll is resumed as soon as one of them is ready.
 //!
 //! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki,
 //! Taura, Balaji, PPoPP 2021); the rule is ski rental. `docs/preemption.md` states the rule for

@@ -232,7 +232,7 @@ impl Thread {
     }
 
     /// Returns when (ns) its poll was to go on, if that has yet to happen: the thread waits for its
-    /// permit, or was woken less than a turn before `now` and has not said that it goes on. A
+    /// permit, or was woken less than a turn before `now` and has not recorded that it resumes. A
     /// thread that does not wait has gone on without a word: with the signal blocked or late it
     /// has never waited.
     pub(super) fn is_to_wake(&self, now: u64) -> Option<u64> {

@@ -461,7 +461,7 @@ mod tests {
     use super::*;
     use crate::{Level, Preemption, Runtime};
 
-    /// Spins until `over` returns true, or for so many seconds. Returns the last answer.
+    /// Spins until `over` returns true, or for a number of seconds. Returns the last answer.
     fn spin_until(seconds: u64, over: impl Fn() -> bool) -> bool {
         let began = Instant::now();
         while !over() && began.elapsed() < Duration::from_secs(seconds) {
@@ -508,7 +508,7 @@ mod tests {
         // The last of the spare threads, which starts behind the lock.
         let last = vcpu.roles().count();
         vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
-        // One more poll for each of the others: it interrupts the one before.
+        // One more poll for each of the other threads, which interrupts the poll before.
         let mut level = 29;
         let is_current = |thread: usize| vcpu.current.load(SeqCst) == thread;
         while !is_current(last) && level > 1 {

@@ -383,13 +383,13 @@ impl<'a> Watcher<'a> {
         if vcpu.tally.suspended.load(Acquire) == 0 {
             return false;
         }
-        let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
+        let Some(least) = self.policy.turn_is_due(depended_on, now) else {
             return false;
         };
         let roles = vcpu.roles();
         let last = self.last_turn;
         let is_due =
-            |&number: &usize| now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= kept;
+            |&number: &usize| now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= least;
         let Some(next) = roles
             .of(Role::Suspended)
             .filter(is_due)

@@ -164,7 +164,7 @@ impl Report {
                 "Linux 6.1 runs completion work on request: fewer interruptions, and preemption",
             ),
             Mode::Readiness => Some(
-                "io_uring takes a batch of operations per system call fallback of one, and files need no threads",
+                "io_uring takes a batch of operations per system call instead of one, and files need no threads",
             ),
         }
     }

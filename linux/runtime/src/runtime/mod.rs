@@ -99,15 +99,12 @@ impl Runtime {
     }
 
     /// Runs `future` as the main coroutine on vCPU 0, which the calling thread serves meanwhile.
-    /// Other
-    /// coroutines of vCPU 0 rest when this returns.
+    /// Other coroutines of vCPU 0 rest when this returns.
     ///
     /// With preemption, vCPU 0 has threads of its own, which go on when this returns. The calling
     /// thread polls only the main coroutine and those of [`spawn_local`](crate::spawn_local), at
-    /// the
-    /// price of two switches per poll: spawn hot work. These polls are interrupted like others;
-    /// while
-    /// one of them is, the other pinned coroutines wait for it.
+    /// the price of two switches per poll: spawn hot work. These polls are interrupted like others;
+    /// while one of them is, the other pinned coroutines wait for it.
     ///
     /// # Panics
     /// If the future panics, with its payload; if the main coroutine is cancelled by its id; if

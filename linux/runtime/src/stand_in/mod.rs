@@ -51,8 +51,7 @@ pub(crate) struct Neighbours {
 
 impl Neighbours {
     /// Lets the others stand in for the vCPU with this `ring` until the guard is dropped. `None`
-    /// where
-    /// the kernel does not announce arrivals during a poll.
+    /// where the kernel does not announce arrivals during a poll.
     pub(crate) fn allow_stand_in<'a>(
         &'a self,
         access: &'a AccessTable,
@@ -131,8 +130,7 @@ impl<'a> Look<'a> {
     }
 
     /// Does the work of vCPU `index`, which is in a long poll; `run` calls the wakers. Returns true
-    /// if
-    /// something became ready.
+    /// if something became ready.
     pub(crate) fn stand_in_for(&mut self, index: usize, run: impl Fn(Vec<Foreign>)) -> bool {
         let Some(timers) = self.access.timers(index) else {
             return false;

@@ -34,8 +34,7 @@ pub fn try_id() -> Option<Id> {
 /// Handle to a coroutine's result. Dropping it detaches the coroutine.
 ///
 /// Awaiting it lends the coroutine the waiter's level until the wait ends, even if the wait is
-/// given
-/// up and the handle kept, as by `timeout(limit, &mut handle)`.
+/// given up and the handle kept, as by `timeout(limit, &mut handle)`.
 ///
 /// # Cancellation safety
 /// A wait through `&mut handle` may be dropped: the result stays in the handle.
@@ -74,9 +73,8 @@ impl<T> JoinHandle<T> {
     }
 
     /// Cancels the coroutine: its future is dropped instead of being polled again. A poll that is
-    /// under
-    /// way is finished first; [`yield_if_needed`](crate::yield_if_needed) in it gives way. The
-    /// handle then reports the cancellation, unless the coroutine has completed first.
+    /// under way is finished first; [`yield_if_needed`](crate::yield_if_needed) in it gives way.
+    /// The handle then reports the cancellation, unless the coroutine has completed first.
     pub fn cancel(&self) {
         self.inner.cancel();
     }

@@ -58,8 +58,8 @@ pub async fn yield_now() {
 }
 
 /// Runs a blocking function in the middle of the poll. With
-/// [preemption](crate::Builder::preemption)
-/// another thread continues the vCPU meanwhile; without, the vCPU waits: use [`spawn_blocking`].
+/// [preemption](crate::Builder::preemption) another thread continues the vCPU meanwhile; without,
+/// the vCPU waits: use [`spawn_blocking`].
 pub fn block_in_place<R>(function: impl FnOnce() -> R) -> R {
     function()
 }

@@ -2,8 +2,7 @@
 //!
 //! Each coroutine has a waker of its own that puts its number into a list and wakes the waiter of
 //! the set. A number is in the list at most once; it is there if its coroutine may have exited
-//! since
-//! its handle was polled. Taking a result is O(1).
+//! since its handle was polled. Taking a result is O(1).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,8 +19,7 @@ use crate::Handle;
 use crate::sync::{Lock, Spare, may_proceed, register, wake};
 
 /// Coroutines that are awaited together, in the order in which they exit. Dropping the set cancels
-/// those
-/// that are left.
+/// those that are left.
 ///
 /// While it is awaited, its coroutines run at the level of the waiter if that is more urgent
 /// than their own.

@@ -165,8 +165,7 @@ pub(crate) trait Kind<'a> {
         back: Option<Yielded<'a, Linux>>,
     ) -> Option<Picked<'a, Linux>>;
     /// Hands a pinned coroutine over. Returns whether the vCPU has been given to the thread that
-    /// polls
-    /// pinned coroutines.
+    /// polls pinned coroutines.
     fn hand_over(&mut self, pinned: Running<'a, Linux>) -> bool;
     /// Called before a poll.
     fn poll_begins(&mut self);
@@ -306,8 +305,7 @@ impl Worker {
     }
 
     /// Runs the loop of a vCPU. Returns true if the thread that serves it is done, and false if
-    /// another
-    /// thread serves the vCPU from here on.
+    /// another thread serves the vCPU from here on.
     #[inline(always)]
     pub(crate) fn serve_as<'a, K: Kind<'a>>(&'a self, mut kind: K, done: Until<'_>) -> bool {
         let mut spin = Spin::default();

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use upshift::{Builder, Level, Preemption, Runtime, yield_now};
 
-/// Coroutines that are polled without end at `levels` have been polled so often when the main
-/// coroutine, which is urgent, has been `turns` times, or when `enough` says so.
+/// Polls coroutines at `levels` without end. Returns their numbers of polls when the main
+/// coroutine, which is urgent, has been polled `turns` times, or when `enough` returns true.
 fn polls(
     builder: Builder,
     levels: [Level; 2],

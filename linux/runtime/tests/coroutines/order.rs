@@ -1,4 +1,4 @@
-//! What runs first: levels, order within a level, reprio, giving way.
+//! The order of polls: levels, order within a level, reprio, giving way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -113,7 +113,7 @@ fn chaos_changes_the_order_and_nothing_else() {
     }
 }
 
-/// Leaf futures that are told to give way whenever they are polled would never end.
+/// Leaf futures that give way whenever they are polled would never complete.
 #[test]
 fn with_chaos_everything_that_is_waited_for_ends() {
     for driver in [Driver::Ring, Driver::Readiness] {
@@ -208,7 +208,8 @@ fn tests_that_take_long_all_look_at_the_clock() {
         );
         let late = batch.await.unwrap();
         urgent.await.unwrap();
-        // The timers' clock may be a step behind, and the thread off its CPU; at every 32nd test it would be 32.
+        // The timers' clock may be a step behind, and the thread off its CPU; at every 32nd test it
+        // would be 32.
         assert!(late <= 16, "{late} tests after the timer was due");
     });
 }

@@ -1,4 +1,4 @@
-//! Which vCPU or thread does the work.
+//! The vCPU or thread that does the work.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -105,7 +105,7 @@ fn blocking_functions_run_beside_the_coroutines() {
 #[test]
 fn a_blocking_function_does_not_wait_for_another_while_threads_may_be_started() {
     one().block_on(async {
-        // Leaves a thread idle, which all of the following might count upon.
+        // Leaves a thread idle, on which all of the following functions might count.
         upshift::spawn_blocking(|| ()).await.unwrap();
         let runtime = upshift::Handle::current().unwrap();
         while runtime.metrics().blocking.idle != 1 {

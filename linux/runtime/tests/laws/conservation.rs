@@ -1,5 +1,6 @@
-//! Conservation on one vCPU: while it idles, nothing that may run there waits for ever, whenever it comes; with preemption it also idles
-//! while its thread sleeps in the middle of a poll.
+//! Conservation on one vCPU: while the vCPU idles, no coroutine that may run there waits for ever,
+//! whenever it becomes ready. With preemption the vCPU also idles while its thread sleeps in the
+//! middle of a poll.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -15,12 +16,12 @@ use upshift::{Level, time};
 
 use crate::{LIMIT, runtime};
 
-/// Of each way, while the vCPU is on its way into a wait, in it, or out of it.
+/// Number of wakes of each kind: while the vCPU is on its way into a wait, in it, or out of it.
 const WAKES: usize = 400;
 const LEVEL: Level = Level::at::<20>();
 
-/// Waits until a coroutine has done what it was woken for, as a thread that is none of the runtime's. Nothing else happens meanwhile, so
-/// a wake that is lost is never made good.
+/// Waits, on a thread outside of the runtime, until a coroutine has done the work for which it was
+/// woken. Nothing else happens meanwhile, so a lost wake is never repaired.
 fn has_got_on(count: &AtomicUsize, n: usize) -> bool {
     let began = Instant::now();
     while count.load(Ordering::Acquire) < n {
@@ -29,7 +30,7 @@ fn has_got_on(count: &AtomicUsize, n: usize) -> bool {
         }
         thread::yield_now();
     }
-    // So that the next one comes at another moment of the vCPU's way into its wait.
+    // The pause varies, so that the next wake hits another moment of the vCPU's way into its wait.
     let pause = Duration::from_nanos((n as u64).wrapping_mul(7_919) % 60_000);
     let began = Instant::now();
     while began.elapsed() < pause {
@@ -38,7 +39,7 @@ fn has_got_on(count: &AtomicUsize, n: usize) -> bool {
     true
 }
 
-/// True for each way if all that was made ready from outside got on: what is spawned, what is woken, what has data.
+/// Returns, for each kind of event from outside (a spawn, a wake, data), whether its coroutine ran.
 fn outside(handle: &upshift::Handle, mut stream: StdStream, received: &AtomicUsize) -> [bool; 3] {
     let spawned = Arc::new(AtomicUsize::new(0));
     let spawns = (1..=WAKES).all(|n| {
@@ -62,7 +63,7 @@ fn outside(handle: &upshift::Handle, mut stream: StdStream, received: &AtomicUsi
     let sleeper = handle.spawn(sleeper, LEVEL).unwrap();
     let wakes = has_got_on(&polled, 1)
         && (1..=WAKES).all(|n| {
-            // A poll counts before it ends; a wake during it counts, too.
+            // A poll counts before it ends; a wake during the poll counts, too.
             handle.wake(sleeper.id()).unwrap();
             has_got_on(&polled, n + 1)
         });
@@ -99,7 +100,7 @@ fn nothing_stays_behind(preemption: bool) {
         let got_on = told.await.unwrap();
         outside.join().unwrap();
         receiver.await.unwrap();
-        // A timer that is lost is never made good, either.
+        // A lost timer is never repaired, either.
         for n in 0..100 {
             time::sleep(Duration::from_micros(n)).await;
         }
@@ -111,7 +112,8 @@ fn nothing_stays_behind(preemption: bool) {
     );
 }
 
-/// With preemption, while the vCPU's thread sleeps in a poll the CPU idles. True: something else of the level got on meanwhile.
+/// Runs a coroutine of `level` while the vCPU's thread sleeps in a poll, with preemption. Returns
+/// whether another coroutine of the level ran meanwhile.
 async fn beside_a_sleeping_poll(level: Level) -> bool {
     let (entered, over) = (
         Arc::new(AtomicBool::new(false)),

@@ -1,10 +1,12 @@
-//! Conservation across vCPUs: while one of two idles, nothing that may run there waits for the end of a long poll on the other one. No
-//! rights. One test per way to become ready; each without preemption and with it.
+//! Conservation across vCPUs: while one of two vCPUs idles, no coroutine that may run there waits
+//! for the end of a long poll on the other. No rights are needed. There is a test for each way to
+//! become ready, without preemption and with it.
 //!
-//! In a round a *neighbour* of level 40 sees to it that the *other* coroutine waits on its own vCPU, lets everything
-//! park, makes the other one ready in one of the ways below, and computes in the same poll until that one has got on,
-//! for [`LONG`] at most. A round is won if it has got on by then: a stranded coroutine gets on after the poll, so the
-//! length of the poll tells the two apart on any machine.
+//! In a round a *neighbour* of level 40 makes the *other* coroutine wait on the neighbour's vCPU,
+//! lets everything park, makes the other coroutine ready in one of the ways below, and computes in
+//! the same poll until that coroutine has run, for at most [`LONG`]. A round is won if it has run
+//! by then: a stranded coroutine runs after the poll, so the length of the poll distinguishes the
+//! cases on any machine.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
@@ -19,28 +21,29 @@ use upshift::{JoinHandle, Level, Runtime, time, yield_now};
 
 use crate::alone;
 
-/// How long the neighbour computes if the other one does not get on.
+/// Time for which the neighbour computes if the other coroutine does not run.
 const LONG: Duration = Duration::from_secs(2);
-/// Until everything has parked, and what comes from outside or from a timer comes in the middle of the poll.
+/// Time after which everything has parked, and after which events from outside and timers come in
+/// the middle of the poll.
 const SETTLE: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 10;
-/// One round may be lost to the machine.
+/// Rounds to win: the machine may spoil one.
 const WON: usize = 9;
 const NEIGHBOUR: Level = Level::at::<40>();
-/// Equal, less, more urgent than the neighbour.
+/// Levels of the other coroutine: equal to the neighbour's, less urgent, more urgent.
 const LEVELS: [Level; 3] = [Level::at::<40>(), Level::at::<50>(), Level::at::<10>()];
 
-/// What the other coroutine of a round tells.
+/// State of a round, shared with the other coroutine.
 #[derive(Default)]
 struct Round {
-    /// The thread of its latest poll.
+    /// The thread of the other coroutine's latest poll.
     polled_by: StdMutex<Option<ThreadId>>,
-    /// It has got on.
+    /// Set when the other coroutine has run.
     got_on: AtomicBool,
 }
 
 impl Round {
-    /// To be called in the poll in which the other one begins to wait.
+    /// Called in the poll in which the other coroutine begins to wait.
     fn waits_here(&self) {
         *self.polled_by.lock().unwrap() = Some(thread::current().id());
     }
@@ -70,7 +73,7 @@ where
     )
 }
 
-/// Computes until the round is over; false if it is not after [`LONG`].
+/// Computes until the round is over. Returns false if it is not after [`LONG`].
 fn compute(round: &Round) -> bool {
     let began = Instant::now();
     while !round.is_over() {
@@ -89,13 +92,14 @@ trait Way: Send + 'static {
     where
         Self: Sized;
 
-    /// Makes it ready now, or lets it become ready while the neighbour computes. The poll in which this ends goes on
-    /// computing.
+    /// Makes the other coroutine ready now, or lets it become ready while the neighbour computes.
+    /// The poll in which this ends continues with the computation.
     fn release(self) -> impl Future<Output = ()> + Send;
 }
 
-/// Starts the other one so that it waits on the vCPU that this is called on. It may have been taken by the other vCPU,
-/// or the neighbour itself: then once more. What is never here is not stranded, so the last attempt counts anyway.
+/// Starts the other coroutine so that it waits on the calling vCPU. The other vCPU, or the
+/// neighbour itself, may have taken it: then it is started again. A coroutine that never waits here
+/// is not stranded, so the last attempt counts in any case.
 async fn side_by_side<W: Way>(level: Level) -> (Arc<Round>, W, JoinHandle<()>) {
     let mut attempts = 20;
     loop {
@@ -122,7 +126,7 @@ fn hold<W: Way>() {
     });
 }
 
-/// Plays `round` as the neighbour, so many times on each level, and asserts that it was won.
+/// Plays `round` as the neighbour [`ROUNDS`] times on each level, and asserts that it was won.
 fn hold_rounds<F>(round: impl Fn(Level) -> F)
 where
     F: Future<Output = (bool, JoinHandle<()>)> + Send + 'static,
@@ -162,7 +166,7 @@ fn a_child_starts_beside_a_long_poll() {
     });
 }
 
-/// Waits for a wake by id.
+/// The other coroutine waits for a wake by id.
 struct Woken {
     id: upshift::CoroutineId,
     flag: Arc<AtomicBool>,
@@ -175,9 +179,12 @@ impl Way for Woken {
         let other = start(
             level,
             round,
-            std::future::poll_fn(move |_| match ready.load(Ordering::Acquire) {
-                true => std::task::Poll::Ready(()),
-                false => std::task::Poll::Pending,
+            std::future::poll_fn(move |_| {
+                if ready.load(Ordering::Acquire) {
+                    std::task::Poll::Ready(())
+                } else {
+                    std::task::Poll::Pending
+                }
             }),
         );
         let id = other.id();
@@ -191,11 +198,11 @@ impl Way for Woken {
 }
 
 #[test]
-fn what_a_long_poll_wakes_runs_beside_it() {
+fn a_coroutine_that_a_long_poll_wakes_runs_beside_it() {
     hold::<Woken>();
 }
 
-/// Woken by a thread that is none of the runtime's.
+/// The other coroutine is woken by a thread outside of the runtime.
 struct WokenFromOutside(Woken);
 
 impl Way for WokenFromOutside {
@@ -215,11 +222,11 @@ impl Way for WokenFromOutside {
 }
 
 #[test]
-fn what_another_thread_wakes_runs_beside_a_long_poll() {
+fn a_coroutine_that_another_thread_wakes_runs_beside_a_long_poll() {
     hold::<WokenFromOutside>();
 }
 
-/// Waits for a coroutine that ends on the neighbour's vCPU just before its long poll.
+/// The other coroutine waits for one that ends on the neighbour's vCPU just before its long poll.
 struct Join(Woken);
 
 impl Way for Join {
@@ -231,7 +238,7 @@ impl Way for Join {
 
     async fn release(self) {
         self.0.release().await;
-        // It ends in this gap: its turn comes before that of the neighbour.
+        // The joined coroutine ends in this gap: its turn comes before that of the neighbour.
         yield_now().await;
     }
 }
@@ -260,7 +267,7 @@ fn a_message_is_received_beside_a_long_poll() {
     hold::<mpsc::Sender<()>>();
 }
 
-/// Held by the neighbour.
+/// The other coroutine waits for a lock that the neighbour holds.
 struct Held(MutexGuard<'static, ()>);
 
 impl Way for Held {
@@ -282,7 +289,7 @@ fn a_lock_is_taken_beside_a_long_poll() {
     hold::<Held>();
 }
 
-/// Due in the middle of the neighbour's poll.
+/// The other coroutine waits for a timer that is due in the middle of the neighbour's poll.
 struct Timer;
 
 impl Way for Timer {
@@ -298,7 +305,7 @@ fn a_timer_fires_beside_a_long_poll() {
     hold::<Timer>();
 }
 
-/// Written to by another thread in the middle of the neighbour's poll.
+/// The other coroutine waits for data that a thread writes in the middle of the neighbour's poll.
 struct Data(StdStream);
 
 impl Way for Data {
@@ -315,7 +322,7 @@ impl Way for Data {
         thread::spawn(move || {
             thread::sleep(SETTLE);
             self.0.write_all(b"!").unwrap();
-            // Open until the reader is done with it.
+            // The socket stays open until the reader has finished.
             thread::sleep(SETTLE);
         });
     }
@@ -327,13 +334,13 @@ fn data_is_received_beside_a_long_poll() {
 }
 
 #[test]
-fn a_runtime_ends_when_what_it_waits_for_exits_on_another_vcpu() {
+fn a_runtime_ends_when_coroutines_that_it_waits_for_exit_on_another_vcpu() {
     let _alone = alone();
     let (ended, has_ended) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for _ in 0..4 * ROUNDS {
             let runtime = Runtime::builder().vcpus(2).build().unwrap();
-            // No thread serves vCPU 0 now, so they are with the other one.
+            // No thread serves vCPU 0 now, so the coroutines are on the other vCPU.
             for _ in 0..2_000 {
                 let waits = std::future::pending::<()>();
                 runtime.handle().spawn(waits, NEIGHBOUR).unwrap().detach();
@@ -346,13 +353,13 @@ fn a_runtime_ends_when_what_it_waits_for_exits_on_another_vcpu() {
 }
 
 #[test]
-fn a_vcpu_that_looks_around_hears_that_it_is_to_stop() {
+fn a_vcpu_that_looks_around_notices_that_it_is_to_stop() {
     let _alone = alone();
     let (ended, has_ended) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for round in 0..500 {
             let runtime = Runtime::builder().vcpus(2).build().unwrap();
-            // The other one waits and looks, when the stop comes at any time between two looks.
+            // The other vCPU waits and looks, and the stop comes at any time between two looks.
             runtime.block_on(async {
                 let begin = Instant::now();
                 while begin.elapsed() < Duration::from_micros(100 + 2 * round) {

@@ -1,9 +1,10 @@
-//! The laws of `ARCHITECTURE.md` ("The laws, over several vCPUs") on real threads: Order, Conservation, Progress and Truth, each on one vCPU
-//! and across two, without preemption and with it. Tests and modules have the names of the properties in `scheduler/sim/tests/laws.rs`.
+//! The laws of `ARCHITECTURE.md` ("The laws, over several vCPUs") on real threads: Order,
+//! Conservation, Progress and Truth, each on one vCPU and across two, without preemption and with
+//! it. Tests and modules have the names of the properties in `scheduler/sim/tests/laws.rs`.
 //!
-//! Real threads are delayed by the machine at any instruction, so no test asserts a time: each counts what happened in which order, in
-//! many rounds, and allows for a share of rounds that the machine has spoilt. A broken law spoils nearly all of them. Every wait
-//! is bounded by [`LIMIT`].
+//! The machine delays real threads at any instruction, so no test asserts a time. Each counts the
+//! order of events in many rounds, and allows for a share of rounds that the machine has spoilt. A
+//! broken law spoils nearly all rounds. Every wait is bounded by [`LIMIT`].
 //!
 //! Where the kernel cannot preempt polls, a test says so and skips that half.
 
@@ -20,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use upshift::{Level, Preemption, Runtime};
 
-/// Nothing waits for longer; far beyond every bound of the laws.
+/// Bound of every wait, far beyond every bound of the laws.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// One runtime at a time: the tests want both CPUs.
+/// Serialises the tests: each uses both CPUs.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// A runtime, and the machine for it alone.
+/// A runtime with exclusive use of the machine.
 struct Alone {
     runtime: Runtime,
     _machine: MutexGuard<'static, ()>,
@@ -47,35 +48,33 @@ fn alone() -> MutexGuard<'static, ()> {
     machine
 }
 
-/// The main coroutine has the least urgent level: it lends nothing to what it waits for, and holds nothing up.
+/// Builds a runtime whose main coroutine has the least urgent level: it lends nothing to coroutines
+/// that it waits for, and delays none.
 fn runtime(vcpus: usize, preemption: bool) -> Option<Alone> {
     let machine = alone();
     let builder = Runtime::builder()
         .vcpus(vcpus)
         .main_level(Level::LEAST_URGENT);
-    let built = match preemption {
-        true => builder.preemption(Preemption::Required).build(),
-        false => {
-            return Some(Alone {
-                runtime: builder.build().unwrap(),
-                _machine: machine,
-            });
-        }
-    };
-    match built {
+    if !preemption {
+        return Some(Alone {
+            runtime: builder.build().unwrap(),
+            _machine: machine,
+        });
+    }
+    match builder.preemption(Preemption::Required).build() {
         Ok(runtime) => Some(Alone {
             runtime,
             _machine: machine,
         }),
         Err(error) => {
-            // Not captured like what `eprintln` says.
+            // Not captured, unlike the output of `eprintln`.
             let _ = writeln!(std::io::stderr(), "skipped: {error}");
             None
         }
     }
 }
 
-/// Burns CPU until it is so; false if it is not in time.
+/// Burns CPU until the condition holds. Returns false if it does not in time.
 fn spin_until(is_so: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while !is_so() {
@@ -87,12 +86,12 @@ fn spin_until(is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Burns CPU until the flag is set; false if it is not in time.
+/// Burns CPU until the flag is set. Returns false if it is not in time.
 fn spin_until_set(flag: &AtomicBool) -> bool {
     spin_until(|| flag.load(Ordering::Acquire))
 }
 
-/// Burns CPU for so long.
+/// Burns CPU for a time.
 fn burn(time: Duration) {
     let began = Instant::now();
     while began.elapsed() < time {

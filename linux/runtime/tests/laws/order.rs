@@ -1,9 +1,10 @@
-//! Order: no poll of a less urgent level begins on a vCPU while something more urgent that may run there was ready when the pick
-//! began; on one vCPU, none overtakes an equal.
+//! Order: no poll of a less urgent level begins on a vCPU while a more urgent coroutine that may
+//! run there was ready when the pick began. On one vCPU, none overtakes an equal.
 //!
-//! A storm of coroutines of many levels wake each other. A ledger holds what is ready, with a number for when that was known to be
-//! so. A poll that begins looks into it for what was ready before the last poll on its thread ended: the pick that chose the poll began after
-//! that.
+//! A storm of coroutines of many levels wake each other. A ledger holds the ready coroutines, each
+//! with the number of the moment from which it was known to be ready. A poll that begins looks up
+//! the coroutines that were ready before the last poll on its thread ended: the pick that chose the
+//! poll began after that.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,18 +19,18 @@ use crate::{burn, runtime};
 
 const COROUTINES: usize = 24;
 const POLLS: u64 = 8_000;
-/// One poll in so many is long enough to be suspended for something more urgent.
+/// Number of polls of which one is long enough to be suspended for something more urgent.
 const LONG_ONE_IN: u64 = 32;
 
 thread_local! {
-    /// The number of the end of the last poll of the storm on this thread.
+    /// Number of the moment at which the last poll of the storm ended on this thread.
     static LAST_END: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Ready {
     k: usize,
     level: u8,
-    /// Numbers of before and after the call that woke it.
+    /// Numbers of the moments before and after the call that woke the coroutine.
     before: u64,
     after: u64,
 }
@@ -38,11 +39,11 @@ struct Ready {
 struct Storm {
     numbers: AtomicU64,
     ready: Mutex<Vec<Ready>>,
-    /// Those that are blocked.
+    /// The blocked coroutines.
     blocked: [AtomicBool; COROUTINES],
     ids: OnceLock<Vec<CoroutineId>>,
     polls: AtomicU64,
-    /// Polls that had a choice to be right or wrong about.
+    /// Polls that had an alternative, and so may have been right or wrong.
     contested: AtomicU64,
     /// Polls that began although something more urgent, or an older equal, was ready.
     before_more_urgent: AtomicU64,
@@ -82,7 +83,7 @@ impl Storm {
             after: u64::MAX,
         };
         self.ready.lock().unwrap().push(entry);
-        // It may have ended.
+        // The coroutine may have ended.
         let _ = upshift::wake(self.ids.get().unwrap()[k]);
         let after = self.number();
         let mut ready = self.ready.lock().unwrap();
@@ -91,7 +92,7 @@ impl Storm {
         }
     }
 
-    /// A poll of coroutine `k` begins. False: nothing has woken it.
+    /// Records that a poll of coroutine `k` begins. Returns false if nothing has woken it.
     fn begins(&self, k: usize) -> bool {
         let since = LAST_END.get();
         let mut ready = self.ready.lock().unwrap();
@@ -128,7 +129,7 @@ impl Storm {
             for nth in 0..wakes {
                 self.wake(random(16 * n + nth) as usize % COROUTINES);
             }
-            // At least one goes on.
+            // At least one coroutine goes on.
             if idle {
                 self.wake((k + 1) % COROUTINES);
             }
@@ -145,7 +146,8 @@ impl Storm {
     }
 }
 
-/// Lets a storm pass. At most one part in `spoilt` of the polls that had a choice may look wrong, 0: none.
+/// Runs a storm. At most one part in `spoilt` of the polls that had an alternative may look wrong;
+/// none for 0.
 fn holds(vcpus: usize, preemption: bool, spoilt: u64) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
@@ -161,7 +163,7 @@ fn holds(vcpus: usize, preemption: bool, spoilt: u64) {
             .collect();
         let ids = handles.iter().map(|handle| handle.id()).collect();
         storm.ids.set(ids).unwrap();
-        // Until all have blocked, there may be nothing to wake.
+        // Until all have blocked, there may be no coroutine to wake.
         while !storm.blocked.iter().all(|it| it.load(Ordering::SeqCst)) {
             upshift::yield_now().await;
         }
@@ -182,14 +184,15 @@ fn holds(vcpus: usize, preemption: bool, spoilt: u64) {
     );
 }
 
-/// Without preemption all happens on one thread: nothing is spoilt.
+/// Without preemption all polls run on one thread: none is spoilt.
 #[test]
 fn order_on_a_vcpu() {
     holds(1, false, 0);
     holds(1, true, 50);
 }
 
-/// What a vCPU has picked and not begun to poll looks ready to the other one, for longer if it is interrupted there.
+/// A coroutine that a vCPU has picked and not begun to poll looks ready to the other vCPU, for
+/// longer if that vCPU's thread is interrupted there.
 #[test]
 fn order_across_vcpus() {
     holds(2, false, 20);

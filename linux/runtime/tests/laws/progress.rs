@@ -1,8 +1,9 @@
-//! Progress: what waits, waits for what is less urgent no longer than for the poll under way and the bound of conservation; with
-//! preemption no longer than for a few suspensions.
+//! Progress: a ready coroutine waits for less urgent ones no longer than for the poll under way and
+//! the bound of conservation; with preemption no longer than for a few suspensions.
 //!
-//! The vCPUs have more than enough less urgent polls of the same length. Something urgent becomes ready in the middle of one; what is counted
-//! is how many of the less urgent ones begin, or end, from then until it starts.
+//! The vCPUs have more than enough less urgent polls of the same length. An urgent coroutine
+//! becomes ready in the middle of one. The test counts the less urgent polls that begin, or end,
+//! from then until the urgent one starts.
 
 #[path = "../support/cpu.rs"]
 mod cpu;
@@ -22,10 +23,10 @@ use crate::runtime;
 const URGENT: Level = Level::at::<10>();
 const OTHERS: Level = Level::at::<40>();
 const ROUNDS: usize = 10;
-/// Two rounds of a way may be spoilt by the machine.
+/// Rounds to win: the machine may spoil two of each way.
 const WON: usize = 8;
 
-/// What the less urgent ones do.
+/// Events of the less urgent polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Begins,
@@ -54,7 +55,7 @@ impl Background {
         }
     }
 
-    /// What has happened in between.
+    /// Returns the events between two times.
     fn between(&self, ready: Instant, starts: Instant) -> Vec<Event> {
         let events = self.events.lock().unwrap();
         let after = events.iter().rev().take_while(|(at, _)| *at > ready);
@@ -63,7 +64,7 @@ impl Background {
     }
 }
 
-/// How the urgent one becomes ready.
+/// The way in which the urgent coroutine becomes ready.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Spawn,
@@ -71,7 +72,8 @@ enum Way {
     Data,
 }
 
-/// Waits in the way given; what the others do from the time at which it is ready until it starts.
+/// Waits in the given way. Returns the events of the less urgent polls from the time at which it is
+/// ready until it starts.
 async fn round(way: Way, background: Arc<Background>) -> Vec<Event> {
     let middle = background.poll / 2 + Duration::from_millis(2);
     match way {
@@ -99,7 +101,7 @@ async fn round(way: Way, background: Arc<Background>) -> Vec<Event> {
             let outside = thread::spawn(move || {
                 thread::sleep(middle);
                 outside.write_all(b"!").unwrap();
-                // It stays open until the end of the round.
+                // The socket stays open until the end of the round.
                 (Instant::now(), outside)
             });
             inside.recv().await.unwrap();
@@ -110,7 +112,8 @@ async fn round(way: Way, background: Arc<Background>) -> Vec<Event> {
     }
 }
 
-/// At most so many less urgent polls begin, and so many end if that is bounded, before the urgent one starts.
+/// Asserts that at most `begins` less urgent polls begin, and, if bounded, that at most `ends` end,
+/// before the urgent one starts.
 fn holds(vcpus: usize, preemption: bool, poll: Duration, begins: usize, ends: Option<usize>) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
@@ -155,11 +158,12 @@ fn holds(vcpus: usize, preemption: bool, poll: Duration, begins: usize, ends: Op
 #[test]
 fn progress_on_a_vcpu() {
     holds(1, false, Duration::from_millis(2), 0, None);
-    // A poll of 50 ms has not ended when the urgent one starts; an equal may have had its first quantum.
+    // A poll of 50 ms has not ended when the urgent one starts; an equal may have had its first
+    // quantum.
     holds(1, true, Duration::from_millis(50), 1, Some(0));
 }
 
-/// The other vCPU may begin a poll while the timer or the data is still with the one that is to reap it.
+/// The other vCPU may begin a poll while the timer or the data has not been reaped yet.
 #[test]
 fn progress_across_vcpus() {
     holds(2, false, Duration::from_millis(2), 2, None);

@@ -1,7 +1,9 @@
-//! Truth: what is ready is in the bitmap, a poll is asked to give way to what is more urgent on its vCPU, and what holds a mutex or is awaited
-//! is as urgent as what waits for it, also for threads that look from elsewhere.
+//! Truth: a ready coroutine is in the bitmap, a poll is asked to give way to a more urgent
+//! coroutine of its vCPU, and the holder of a mutex or an awaited coroutine is as urgent as its
+//! waiters, also as seen by other threads.
 //!
-//! With preemption what is more urgent may have run before the poll looks; then nothing was hidden from it.
+//! With preemption a more urgent coroutine may have run before the poll looks; then nothing was
+//! hidden from the poll.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,8 +24,8 @@ fn flag() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
     (flag.clone(), flag)
 }
 
-/// On the vCPU's own thread a poll sees at once what it has made ready itself.
-async fn what_a_poll_makes_ready_shows(vcpus: usize) {
+/// A poll sees at once that a coroutine which it has woken on its own vCPU is ready.
+async fn a_coroutine_that_a_poll_makes_ready_shows(vcpus: usize) {
     let handle = upshift::Handle::current().unwrap();
     spawn(
         async move {
@@ -31,7 +33,7 @@ async fn what_a_poll_makes_ready_shows(vcpus: usize) {
                 let (ran, set) = flag();
                 let child = spawn(async move { set.store(true, Ordering::SeqCst) }, URGENT);
                 let shown = handle.bitmap() & URGENT.bit() != 0;
-                // An idle vCPU may have taken it, and be about to poll it.
+                // An idle vCPU may have stolen it, and be about to poll it.
                 assert!(
                     shown || ran.load(Ordering::SeqCst) || vcpus > 1,
                     "not in the bitmap"
@@ -49,7 +51,8 @@ async fn what_a_poll_makes_ready_shows(vcpus: usize) {
     .unwrap();
 }
 
-/// A poll for each vCPU, counted in `polling`, that ends when it is asked to give way, or when `ran` is set: whether it was in time.
+/// Runs a poll on each vCPU, counted in `polling`, that ends when it is asked to give way, or when
+/// `ran` is set. Returns whether each ended in time.
 fn polls_until_told(
     vcpus: usize,
     polling: &Arc<AtomicUsize>,
@@ -69,9 +72,9 @@ fn polls_until_told(
         .collect()
 }
 
-/// Every vCPU is in a poll that sees only what it is told. What comes from a thread that is none of theirs asks one of them to give
-/// way.
-async fn what_comes_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
+/// Every vCPU is in a poll that sees only requests to give way. A wake from a thread outside of the
+/// runtime asks one of them to give way.
+async fn a_wake_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
     let polling = Arc::new(AtomicUsize::new(0));
     let (ran, set) = flag();
     let polls = polls_until_told(vcpus, &polling, &ran);
@@ -90,8 +93,8 @@ async fn what_comes_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
     assert!(ran.load(Ordering::SeqCst));
 }
 
-/// Something that is ready becomes more urgent than the polls that are under way.
-async fn a_raise_of_what_is_ready_asks_a_poll_to_give_way(vcpus: usize) {
+/// A ready coroutine becomes more urgent than the polls that are under way.
+async fn a_raise_of_a_ready_coroutine_asks_a_poll_to_give_way(vcpus: usize) {
     let polling = Arc::new(AtomicUsize::new(0));
     let (ran, set) = flag();
     let polls = polls_until_told(vcpus, &polling, &ran);
@@ -101,7 +104,7 @@ async fn a_raise_of_what_is_ready_asks_a_poll_to_give_way(vcpus: usize) {
         let less = async move { set.store(true, Ordering::SeqCst) };
         let less = handle.spawn(less, LESS).unwrap();
         std::thread::sleep(Duration::from_millis(1));
-        // It has ended if the polls have.
+        // The coroutine has ended if the polls have.
         let _ = handle.reprio(less.id(), URGENT);
         all
     });
@@ -139,7 +142,7 @@ async fn a_holder_is_as_urgent_as_its_waiter() {
     assert_eq!(holder.await.unwrap(), (true, Some(HOLDER)));
 }
 
-async fn a_child_is_as_urgent_as_what_awaits_it() {
+async fn a_child_is_as_urgent_as_its_waiter() {
     let (awaited, set) = flag();
     let child = async move {
         while !awaited.load(Ordering::SeqCst) {
@@ -164,7 +167,8 @@ async fn a_child_is_as_urgent_as_what_awaits_it() {
     );
 }
 
-/// Ready coroutines are polled in the order of the levels that they have been given since they became ready.
+/// Ready coroutines are polled in the order of the levels that they have been given since they
+/// became ready.
 async fn a_level_that_is_given_counts() {
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let all = order.clone();
@@ -189,7 +193,7 @@ async fn a_level_that_is_given_counts() {
     assert_eq!(*all.lock().unwrap(), [32, 31, 30]);
 }
 
-/// A holder that never leaves its poll sees what is lent to it from the other vCPU.
+/// A holder that never leaves its poll sees the level that is lent to it from the other vCPU.
 async fn a_level_lent_from_another_vcpu_shows() {
     let mutex = Arc::new(Mutex::new(()));
     let (held, set) = flag();
@@ -207,10 +211,7 @@ async fn a_level_lent_from_another_vcpu_shows() {
         drop(mutex.lock().await);
     };
     spawn(waiter, URGENT).await.unwrap();
-    assert!(
-        holder.await.unwrap(),
-        "it did not see that it is waited for"
-    );
+    assert!(holder.await.unwrap(), "the holder did not see its waiter");
 }
 
 fn holds(vcpus: usize, preemption: bool) {
@@ -219,11 +220,11 @@ fn holds(vcpus: usize, preemption: bool) {
     };
     for _ in 0..5 {
         runtime.block_on(async {
-            what_a_poll_makes_ready_shows(vcpus).await;
-            what_comes_from_outside_asks_a_poll_to_give_way(vcpus).await;
-            a_raise_of_what_is_ready_asks_a_poll_to_give_way(vcpus).await;
+            a_coroutine_that_a_poll_makes_ready_shows(vcpus).await;
+            a_wake_from_outside_asks_a_poll_to_give_way(vcpus).await;
+            a_raise_of_a_ready_coroutine_asks_a_poll_to_give_way(vcpus).await;
             a_holder_is_as_urgent_as_its_waiter().await;
-            a_child_is_as_urgent_as_what_awaits_it().await;
+            a_child_is_as_urgent_as_its_waiter().await;
             if vcpus == 1 {
                 a_level_that_is_given_counts().await;
             } else {

@@ -10,7 +10,7 @@ use upshift::Level;
 
 use crate::{build, builder, spin_until};
 
-/// Threads that are no vCPU's and keep a CPU busy until they are dropped.
+/// Threads outside of any vCPU that keep a CPU busy until they are dropped.
 struct Others(Arc<AtomicBool>, Vec<JoinHandle<()>>);
 
 impl Others {
@@ -40,7 +40,7 @@ impl Drop for Others {
     }
 }
 
-/// Some microseconds of the CPU, however long others have it meanwhile.
+/// Uses some microseconds of CPU time, however long other programs have the CPU meanwhile.
 fn work() {
     (0..5_000_u64).for_each(|n| {
         black_box(n);
@@ -48,7 +48,7 @@ fn work() {
 }
 
 #[test]
-fn a_poll_is_not_stopped_for_what_others_take_of_the_cpu() {
+fn a_poll_is_not_stopped_for_cpu_time_that_others_take() {
     let quantum = Duration::from_millis(1);
     let Some(runtime) = build(builder().pin([0]).quantum(quantum)) else {
         return;
@@ -71,10 +71,11 @@ fn a_poll_is_not_stopped_for_what_others_take_of_the_cpu() {
             peer.await.unwrap();
         }
         let stats = upshift::Handle::current().unwrap().preemption_stats();
-        // Not one by what a poll here takes; but to the kernel what a hypervisor takes is a thread's, too.
+        // Time that a poll takes here stops none; but the kernel also counts a hypervisor's time as
+        // a thread's.
         assert!(stats.suspensions < 20, "{stats:?}");
 
-        // One that does not return is stopped as ever.
+        // A poll that does not return is still stopped.
         let over = Arc::new(AtomicBool::new(false));
         let seen = over.clone();
         let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<20>());
@@ -87,8 +88,9 @@ fn a_poll_is_not_stopped_for_what_others_take_of_the_cpu() {
     });
 }
 
-/// Theorem 2 for looks, however little the vCPU gets of its CPU: a poll that goes on is looked at twice without the account, and once in each 2 ms for turns; all
-/// else is paid. What the thread does not run must not make the watcher look again and again.
+/// Theorem 2 for looks, however little the vCPU gets of its CPU: a poll under way is looked at
+/// twice without a charge, and once in each 2 ms for turns; all other looks are paid. Time in which
+/// the thread does not run must not make the watcher look again and again.
 #[test]
 fn looks_stay_within_their_bound_beside_others() {
     let Some(runtime) = build(builder().pin([0])) else {
@@ -96,12 +98,12 @@ fn looks_stay_within_their_bound_beside_others() {
     };
     let _others = Others::on(0, 3);
     let began = Instant::now();
-    let goes_on = move || began.elapsed() < Duration::from_secs(3);
+    let is_under_way = move || began.elapsed() < Duration::from_secs(3);
     let stats = runtime.block_on(async {
         let long = || {
             upshift::spawn(
                 async move {
-                    while goes_on() {
+                    while is_under_way() {
                         (0..200).for_each(|_| work());
                         upshift::yield_now().await;
                     }
@@ -116,7 +118,8 @@ fn looks_stay_within_their_bound_beside_others() {
     });
     let time = began.elapsed().as_micros() as u64;
     let free = 2 * stats.suspensions + time / 2_000;
-    // Suspending costs less than 100 us, and a look more than 10: the counts differ by a factor of nine.
+    // A suspension costs less than 100 µs, and a look more than 10 µs: the counts differ by a
+    // factor of nine.
     let paid = time / 100 + 1_000 + stats.suspensions * 50;
     println!("{stats:?}: {free} free, {paid} us paid");
     assert!(stats.useless <= free + paid / 10, "{stats:?} in {time} us");

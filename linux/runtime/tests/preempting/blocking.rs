@@ -1,4 +1,4 @@
-//! vCPUs that tolerate polls that block, and interrupt none.
+//! vCPUs that tolerate blocking polls, and interrupt none.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn a_poll_that_blocks_leaves_the_vcpu_to_others() {
             byte[0]
         };
         let blocks = upshift::spawn(blocks, Level::at::<5>());
-        // Without it nothing would ever be written.
+        // The reader blocks until this write.
         let writes = async move {
             time::sleep(Duration::from_millis(2)).await;
             writer.write_all(&[7]).unwrap();
@@ -69,8 +69,9 @@ fn a_poll_that_runs_is_not_interrupted() {
     assert_eq!(stats.suspensions, stats.set_aside, "{stats:?}");
 }
 
-/// A poll sleeps until something less urgent, which it has started, has run; nothing else happens on the vCPU.
-fn waits_for_what_it_has_started(runtime: &Alone) {
+/// A poll sleeps until a less urgent coroutine, which it has started, has run; nothing else happens
+/// on the vCPU.
+fn waits_for_a_coroutine_that_it_has_started(runtime: &Alone) {
     for _ in 0..300 {
         runtime.block_on(async {
             let waits = async {
@@ -88,9 +89,9 @@ fn waits_for_what_it_has_started(runtime: &Alone) {
 #[test]
 fn a_poll_that_sleeps_until_something_less_urgent_has_run_is_set_aside() {
     if let Some(runtime) = crate::runtime() {
-        waits_for_what_it_has_started(&runtime);
+        waits_for_a_coroutine_that_it_has_started(&runtime);
     }
     if let Some(runtime) = tolerant() {
-        waits_for_what_it_has_started(&runtime);
+        waits_for_a_coroutine_that_it_has_started(&runtime);
     }
 }

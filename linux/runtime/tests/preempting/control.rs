@@ -1,4 +1,4 @@
-//! What one can do to a coroutine that is suspended, and to its runtime.
+//! Operations on a suspended coroutine, and on its runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use upshift::{JoinHandle, Level, State, time};
 
 use crate::{Alone, burn, runtime, spin_until};
 
-/// A coroutine of level 40 that spins until the flag is set, suspended.
+/// Starts a coroutine of level 40 that spins until the flag is set, and is suspended.
 async fn suspended(runtime: &Alone, flag: &Arc<AtomicBool>) -> JoinHandle<bool> {
     let seen = flag.clone();
     let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
@@ -16,7 +16,8 @@ async fn suspended(runtime: &Alone, flag: &Arc<AtomicBool>) -> JoinHandle<bool> 
     long
 }
 
-/// Gives a coroutine that spins the time to be suspended, from the main coroutine, which is more urgent.
+/// Gives a spinning coroutine the time to be suspended, from the main coroutine, which is more
+/// urgent.
 async fn until_suspended<T>(runtime: &Alone, long: &JoinHandle<T>) {
     let began = Instant::now();
     loop {
@@ -25,7 +26,7 @@ async fn until_suspended<T>(runtime: &Alone, long: &JoinHandle<T>) {
             State::Suspended => return,
             other => assert!(
                 began.elapsed() < crate::LIMIT / 2,
-                "it is not suspended: {other:?}"
+                "the coroutine is not suspended: {other:?}"
             ),
         }
     }
@@ -69,7 +70,7 @@ fn a_suspension_and_its_end_are_recorded() {
     assert!(suspensions.count() > 0, "{of_it:?}");
     for pair in of_it.windows(2) {
         if pair[0].0 == Step::Suspended {
-            // By the thread that watches, and gone on with by one that serves.
+            // Suspended by the watcher's thread, and resumed by a thread that serves.
             assert_eq!(pair[0].1, None);
             assert_eq!(pair[1], (Step::Resumed, Some(0)), "{of_it:?}");
         }
@@ -86,7 +87,7 @@ fn reprio_of_a_suspended_coroutine_decides_when_it_goes_on() {
     );
     runtime.block_on(async {
         let long = suspended(&runtime, &flag).await;
-        // Something of level 36 that would keep the CPU from level 40.
+        // A coroutine of level 36 that would keep the CPU from level 40.
         let (ran, stop) = (between.clone(), flag.clone());
         let busy = upshift::spawn(
             async move {
@@ -96,7 +97,7 @@ fn reprio_of_a_suspended_coroutine_decides_when_it_goes_on() {
             Level::at::<36>(),
         );
         crate::reached(&between).await;
-        // More urgent than that one: it goes on, and ends it by the flag.
+        // More urgent than that coroutine: it is resumed, and ends the other one by the flag.
         let setter = flag.clone();
         upshift::reprio(long.id(), Level::at::<34>()).unwrap();
         upshift::spawn(
@@ -152,7 +153,7 @@ fn a_panic_in_a_resumed_poll_ends_the_coroutine_only() {
         flag.store(true, Ordering::Relaxed);
         let error = long.await.unwrap_err();
         assert!(error.is_panic());
-        // The vCPU that it happened on goes on serving.
+        // The vCPU on which it happened goes on serving.
         for _ in 0..20 {
             upshift::spawn(
                 async { burn(Duration::from_micros(500)) },
@@ -165,7 +166,7 @@ fn a_panic_in_a_resumed_poll_ends_the_coroutine_only() {
 }
 
 #[test]
-fn what_a_suspended_poll_asks_of_the_runtime_waits_for_its_turn() {
+fn requests_of_a_suspended_poll_to_the_runtime_wait_for_its_turn() {
     let Some(runtime) = runtime() else { return };
     let (stop, spawned) = (
         Arc::new(AtomicBool::new(false)),
@@ -173,7 +174,8 @@ fn what_a_suspended_poll_asks_of_the_runtime_waits_for_its_turn() {
     );
     runtime.block_on(async {
         let (seen, count) = (stop.clone(), spawned.clone());
-        // Spawns, wakes and asks for its id as fast as it can, and is interrupted at every millisecond.
+        // Spawns, wakes and asks for its id as fast as it can, and is interrupted every
+        // millisecond.
         let busy = upshift::spawn(
             async move {
                 let me = upshift::get_cid();
@@ -185,7 +187,7 @@ fn what_a_suspended_poll_asks_of_the_runtime_waits_for_its_turn() {
                     };
                     upshift::spawn(one, Level::at::<41>()).detach();
                     assert_eq!(upshift::get_cid(), me);
-                    // Its own, or what `join` below lends.
+                    // The coroutine's own level, or the one that `join` below lends.
                     let level = upshift::current_level();
                     assert!(
                         [Level::at::<40>(), Level::DEFAULT]
@@ -204,7 +206,7 @@ fn what_a_suspended_poll_asks_of_the_runtime_waits_for_its_turn() {
         }
         stop.store(true, Ordering::Relaxed);
         busy.await.unwrap();
-        // The children are less urgent than all this.
+        // The children are less urgent than everything else here.
         let began = Instant::now();
         while spawned.load(Ordering::Relaxed) == 0 {
             assert!(began.elapsed() < crate::LIMIT);
@@ -213,12 +215,12 @@ fn what_a_suspended_poll_asks_of_the_runtime_waits_for_its_turn() {
     });
 }
 
-/// Keeps the number of living coroutines down.
+/// Limits the number of living coroutines.
 fn spawned_enough(began: Instant) -> bool {
     began.elapsed().as_micros().is_multiple_of(64)
 }
 
-/// Is a poll of some milliseconds interrupted by an equal?
+/// Returns whether a poll of some milliseconds is interrupted by an equal.
 fn is_interrupted(runtime: &Alone, guarded: bool) -> bool {
     let ran = Arc::new(AtomicBool::new(false));
     let (set, seen) = (ran.clone(), ran.clone());
@@ -264,7 +266,7 @@ fn a_runtime_shuts_down_with_polls_suspended() {
             for _ in 0..3 {
                 let (begun, ended) = (begun.clone(), ended.clone());
                 let long = async move {
-                    // One that has not begun is cancelled.
+                    // A coroutine that has not begun is cancelled.
                     begun.fetch_add(1, Ordering::Relaxed);
                     burn(Duration::from_millis(40));
                     ended.fetch_add(1, Ordering::Relaxed);
@@ -273,11 +275,11 @@ fn a_runtime_shuts_down_with_polls_suspended() {
                 upshift::spawn(long, Level::at::<40>()).detach();
             }
             time::sleep(Duration::from_millis(5)).await;
-            // If the machine stood still they are at their end already.
+            // After a standstill of the machine they may have ended already.
             if runtime.handle().preemption_stats().suspended > 0 {
                 return;
             }
-            assert!(attempt < 20, "none is suspended");
+            assert!(attempt < 20, "no poll is suspended");
         }
     });
     drop(runtime);

@@ -1,4 +1,4 @@
-//! What goes wrong from outside, and what is left behind.
+//! Disturbances from outside, and traces that a runtime leaves behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,13 +8,13 @@ use upshift::{Level, Runtime, time};
 
 use crate::{builder, burn, runtime, spin_until};
 
-/// The policy of a thread of this process; 0 is the caller.
+/// Returns the policy of a thread of this process; 0 is the caller.
 fn policy(tid: libc::pid_t) -> libc::c_int {
     // SAFETY: no pointers.
     unsafe { libc::sched_getscheduler(tid) & !libc::SCHED_RESET_ON_FORK }
 }
 
-/// No thread is in a real-time policy, but the watchers, which poll nothing.
+/// Asserts that no thread but the watchers, which poll nothing, is in a real-time policy.
 fn assert_no_thread_is_elevated() {
     for tid in threads() {
         let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
@@ -36,7 +36,7 @@ fn threads() -> Vec<libc::pid_t> {
 }
 
 #[test]
-fn what_polls_is_never_elevated() {
+fn polling_threads_are_never_elevated() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     let was_suspended = runtime.block_on(async {
@@ -46,7 +46,7 @@ fn what_polls_is_never_elevated() {
             assert_no_thread_is_elevated();
             long.await.unwrap();
         }
-        // Whether one of those was suspended depends on the machine. This one ends when it was.
+        // The machine decides whether one of those was suspended. This poll ends when one was.
         let seen = flag.clone();
         let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(1)).await;
@@ -67,7 +67,7 @@ fn the_thread_of_block_on_is_as_before_when_the_runtime_is_gone() {
     assert_eq!(attributes(), before);
 }
 
-/// The words of the calling thread's `sched_attr`, and its CPUs.
+/// Returns the words of the calling thread's `sched_attr`, and its CPUs.
 fn attributes() -> ([u64; 6], usize) {
     let mut words = [0u64; 6];
     let size = size_of_val(&words);
@@ -79,7 +79,7 @@ fn attributes() -> ([u64; 6], usize) {
 #[test]
 fn threads_that_are_moved_to_other_cpus_stay_correct() {
     let Some(runtime) = runtime() else { return };
-    // Every thread of the runtime, and this one, is moved around at random moments.
+    // All threads of the runtime, and this one, are moved around at random moments.
     // SAFETY: no pointers.
     let here = unsafe { libc::gettid() };
     let stop = Arc::new(AtomicBool::new(false));
@@ -135,7 +135,7 @@ fn threads_that_are_moved_to_other_cpus_stay_correct() {
     assert_eq!(total.load(Ordering::Relaxed), 300 * 299 / 2);
 }
 
-/// Becomes an ordinary user, if it is not.
+/// Becomes an ordinary user, unless it is one.
 fn become_nobody() {
     // SAFETY: no pointers.
     unsafe {
@@ -147,13 +147,13 @@ fn become_nobody() {
     }
 }
 
-/// A process of its own, in which `name` of [`child`] runs; its exit status.
+/// Runs `name` of [`child`] in a process of its own. Returns its exit status.
 fn in_a_child(name: &str) -> Option<std::process::ExitStatus> {
     let mut command = crate::child::child("faults::child");
     command.env("UPSHIFT_PREEMPT_CHILD", name).status().ok()
 }
 
-/// Not a test: the body of the children.
+/// Body of the children, not a test.
 #[test]
 fn child() {
     let Ok(name) = std::env::var("UPSHIFT_PREEMPT_CHILD") else {
@@ -183,7 +183,7 @@ fn child() {
             runtime.block_on(async {
                 upshift::spawn(
                     async {
-                        // Longer than the runtime waits, and not for ever.
+                        // Longer than the runtime waits, but bounded.
                         burn(Duration::from_secs(20));
                     },
                     Level::at::<40>(),

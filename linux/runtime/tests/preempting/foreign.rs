@@ -1,4 +1,5 @@
-//! Wakers of other executors, and destructors of what operations own, are interrupted like any poll.
+//! Wakers of other executors, and destructors of values that operations own, are interrupted like
+//! any poll.
 
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -14,7 +15,7 @@ use upshift_ring::IoBufMut;
 
 use super::{LIMIT, runtime};
 
-/// Code of users that goes on until something urgent has run three more times.
+/// User code that runs until something urgent has run three more times.
 #[derive(Default)]
 struct Waits {
     urgent: AtomicUsize,
@@ -42,7 +43,7 @@ impl Wake for Waits {
     }
 }
 
-/// A buffer whose destructor is such code.
+/// A buffer whose destructor is such user code.
 struct Buffer([u8; 8], Arc<Waits>);
 
 // SAFETY: inline bytes; operations do not move while in flight.
@@ -62,8 +63,9 @@ impl Drop for Buffer {
     }
 }
 
-/// Polls `leaves`, which has the runtime run such code once, at level 40 beside a coroutine of level 0 that runs each millisecond.
-fn goes_on_meanwhile<F>(leaves: impl FnOnce(Arc<Waits>) -> F)
+/// Polls `leaves`, which makes the runtime run such code once, at level 40 beside a coroutine of
+/// level 0 that runs each millisecond.
+fn others_run_meanwhile<F>(leaves: impl FnOnce(Arc<Waits>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -89,7 +91,7 @@ where
     assert!(!seen.in_vain.load(SeqCst), "the vCPU stood still meanwhile");
 }
 
-/// Polls once, with a waker of users.
+/// Polls once, with a user's waker.
 fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>, waits: &Arc<Waits>) {
     let waker = Waker::from(waits.clone());
     let polled = future.poll(&mut Context::from_waker(&waker));
@@ -104,7 +106,7 @@ async fn has_run(waits: &Waits) {
 
 #[test]
 fn a_waker_of_users_that_a_timer_calls() {
-    goes_on_meanwhile(|waits| async move {
+    others_run_meanwhile(|waits| async move {
         let mut sleep = Box::pin(time::sleep(Duration::from_millis(2)));
         poll_once(sleep.as_mut(), &waits);
         has_run(&waits).await;
@@ -114,7 +116,7 @@ fn a_waker_of_users_that_a_timer_calls() {
 
 #[test]
 fn a_waker_of_users_that_a_completion_calls() {
-    goes_on_meanwhile(|waits| async move {
+    others_run_meanwhile(|waits| async move {
         let (mut reader, mut writer) = upshift::io::pipe().unwrap();
         let mut byte = [0];
         let mut read = Box::pin(AsyncReadExt::read(&mut reader, &mut byte));
@@ -127,11 +129,11 @@ fn a_waker_of_users_that_a_completion_calls() {
 
 #[test]
 fn a_destructor_of_users_that_a_completion_calls() {
-    goes_on_meanwhile(|waits| async move {
+    others_run_meanwhile(|waits| async move {
         let (reader, _writer) = std::io::pipe().unwrap();
         let cid = upshift::get_cid().unwrap();
         let read = sys::read_async(reader.as_fd(), Buffer([0; 8], waits.clone()), cid);
-        // It reaches the kernel, and then nothing waits for it any more.
+        // The operation reaches the kernel, and then no future waits for it any more.
         time::sleep(Duration::from_millis(2)).await;
         drop(read);
         has_run(&waits).await;

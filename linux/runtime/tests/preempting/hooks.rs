@@ -1,4 +1,4 @@
-//! Hooks of `on_vcpu_start` and `on_vcpu_stop`, on every kind of thread that polls: that of
+//! Hooks of `on_vcpu_start` and `on_vcpu_stop`, on every kind of thread that polls: the thread of
 //! `block_on`, that of a vCPU, and spare ones.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,7 +42,7 @@ fn builders() -> impl Iterator<Item = Builder> {
     })
 }
 
-/// Has every thread of the vCPUs poll, spare ones too: polls are suspended, and others go first.
+/// Makes every thread of the vCPUs poll, spare ones too: polls are suspended, and others go first.
 fn polls_on_all_threads(runtime: &Runtime) {
     runtime.block_on(async {
         let long = |level| {
@@ -57,7 +57,7 @@ fn polls_on_all_threads(runtime: &Runtime) {
 }
 
 #[test]
-fn what_a_hook_starts_with_spawn_local_stays_on_the_thread_of_the_hook() {
+fn coroutines_that_a_hook_starts_with_spawn_local_stay_on_its_thread() {
     let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
     watch_over_this_process();
     for builder in builders() {
@@ -70,7 +70,7 @@ fn what_a_hook_starts_with_spawn_local_stays_on_the_thread_of_the_hook() {
                     home.is_seen();
                     polled.fetch_add(1, SeqCst);
                 };
-                // Where it is refused it panics, and drops the future.
+                // A refused spawn panics, and drops the future.
                 let start = || upshift::spawn_local(local, Level::at::<20>()).detach();
                 let _ = catch_unwind(AssertUnwindSafe(start));
             }
@@ -103,7 +103,7 @@ fn a_hook_may_start_coroutines_while_its_thread_has_the_vcpu_and_not_after() {
             .on_vcpu_start(move || {
                 let polled = counts.clone();
                 let counted = async move { _ = polled.fetch_add(1, SeqCst) };
-                // It is refused when the runtime is about to end.
+                // The spawn is refused when the runtime is about to end.
                 let _ = upshift::try_spawn(counted, Level::at::<20>());
             })
             .on_vcpu_stop(move || {
@@ -123,8 +123,8 @@ fn a_hook_may_start_coroutines_while_its_thread_has_the_vcpu_and_not_after() {
     }
 }
 
-/// A poll that blocks for long keeps a runtime that is dropped: the dropping thread sleeps until
-/// then, and takes no vCPU up again and again.
+/// A poll that blocks for long delays the drop of a runtime: the dropping thread sleeps until the
+/// poll ends, and does not serve a vCPU again and again.
 #[test]
 fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
     let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +161,7 @@ fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
         drop(runtime);
         let (called, used) = (hooks.load(SeqCst) - before.0, cpu_time() - before.1);
         let took = before.2.elapsed();
-        // Each thread may begin once more to cancel, and spare ones go on in turn.
+        // Each thread may begin once more to cancel, and spare ones continue in turn.
         assert!(called < 20, "{called} calls, one vCPU: {one_vcpu}");
         assert!(
             used < took / 2,
@@ -199,6 +199,6 @@ fn suspended_polls_hold_at_most_three_descriptors_of_their_threads_open() {
     let held = statuses.count();
     end.store(true, SeqCst);
     assert_eq!(all, 7, "each poll interrupts the one before");
-    // The watcher may be looking at one.
+    // The watcher may be looking at one of them.
     assert!(held <= 4, "{held} are held");
 }

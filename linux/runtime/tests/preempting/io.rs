@@ -21,7 +21,7 @@ async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Sends and gets back so many messages; how long the slowest took.
+/// Exchanges `messages` messages with an echo server. Returns the duration of the slowest exchange.
 fn talk(address: SocketAddr, messages: usize) -> Duration {
     let mut stream = StdStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -42,7 +42,7 @@ fn talk(address: SocketAddr, messages: usize) -> Duration {
 fn connections_are_served_beside_a_poll_that_does_not_return() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
-    // Started here: what a coroutine starts inherits the CPU of the vCPU, which is taken.
+    // Started here: a thread that a coroutine starts inherits the CPU of the vCPU, which is busy.
     let (tell, told) = mpsc::channel::<SocketAddr>();
     let set = flag.clone();
     let client = std::thread::spawn(move || {
@@ -58,7 +58,7 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
     let in_time = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // Levels that no buffers were made for yet: that, too, is the owner's to do.
+        // Levels for which no buffers exist yet: the ring's owner has to make them, too.
         let accept = upshift::spawn(
             async move {
                 for n in 0..6u8 {
@@ -95,7 +95,8 @@ fn files_are_read_and_written_beside_a_poll_that_does_not_return() {
     read_and_write_files_beside_an_endless_poll(&runtime);
 }
 
-/// The thread that made the ring waits for the CPU when others ask for its calls, and it goes on with its poll as soon as it has it.
+/// The thread that made the ring waits for the CPU when others ask for its calls, and continues its
+/// poll as soon as it has the CPU.
 #[test]
 fn files_are_read_and_written_beside_programs_that_want_the_cpu() {
     let Some(runtime) = runtime() else { return };
@@ -153,7 +154,7 @@ fn read_and_write_files_beside_an_endless_poll(runtime: &Runtime) {
 }
 
 #[test]
-fn what_a_suspended_poll_drops_and_starts_is_neither_lost_nor_mixed_up() {
+fn operations_that_a_suspended_poll_drops_and_starts_are_neither_lost_nor_mixed_up() {
     let Some(runtime) = runtime() else { return };
     let handle = runtime.handle();
     runtime.block_on(async {
@@ -172,7 +173,8 @@ fn what_a_suspended_poll_drops_and_starts_is_neither_lost_nor_mixed_up() {
             Level::at::<30>(),
         )
         .detach();
-        // Whether a poll of 0.7 ms is looked at depends on the machine: again until one was suspended.
+        // The machine decides whether a poll of 0.7 ms is looked at: repeated until one was
+        // suspended.
         for _ in 0..50 {
             let clients: Vec<_> = (0..8)
                 .map(|n| upshift::spawn(holds_buffers(address, n), Level::at::<30>()))
@@ -188,7 +190,7 @@ fn what_a_suspended_poll_drops_and_starts_is_neither_lost_nor_mixed_up() {
     });
 }
 
-/// A client whose polls are long now and then, with operations in flight and dropped all over.
+/// A client with long polls now and then, and with operations in flight or dropped at any time.
 async fn holds_buffers(address: SocketAddr, n: u8) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     for round in 0..30u8 {
@@ -200,7 +202,7 @@ async fn holds_buffers(address: SocketAddr, n: u8) {
         while reply.len() < message.len() {
             let data = stream.recv().await.unwrap();
             assert!(!data.is_empty());
-            // Holds the buffer in the middle of a long poll.
+            // The poll is long, and holds the buffer.
             let long = round % 3 == 0;
             crate::burn(Duration::from_micros(if long { 700 } else { 5 }));
             reply.extend_from_slice(&data);

@@ -1,4 +1,4 @@
-//! The holder of a lock that others wait for gets the CPU, also while suspended.
+//! The holder of a lock that others wait for gets the CPU, even while it is suspended.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use upshift::{Level, time};
 
 use crate::{build, builder, burn, runtime, spin_until};
 
-/// A coroutine of level 40 takes a lock, tells so, and computes for long with it;
-/// one of level 5 wants the lock. `locked` runs its argument under the lock.
+/// A coroutine of level 40 takes a lock, says so, and computes for long with it; a coroutine of
+/// level 5 wants the lock. `locked` runs its argument under the lock.
 fn inversion(locked: impl Fn(&dyn Fn()) + Send + Sync + 'static) {
     let Some(runtime) = runtime() else { return };
     let locked = Arc::new(locked);
@@ -70,7 +70,7 @@ fn a_holder_behind_an_endless_loop_goes_on() {
             Level::at::<40>(),
         );
         crate::reached(&taken).await;
-        // Suspended after the holder, so ahead of it among those that are demoted.
+        // Suspended after the holder, so ahead of it among the demoted ones.
         let seen = stop.clone();
         let endless = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(2)).await;
@@ -78,14 +78,17 @@ fn a_holder_behind_an_endless_loop_goes_on() {
         let urgent = upshift::spawn(async move { drop(lock.lock().unwrap()) }, Level::at::<5>());
         urgent.await.unwrap();
         stop.store(true, Ordering::Relaxed);
-        assert!(endless.await.unwrap(), "the holder had to wait for it");
+        assert!(
+            endless.await.unwrap(),
+            "the holder had to wait for the loop"
+        );
         holder.await.unwrap();
     });
 }
 
-/// Each of its polls is short: nothing shows that it depends on the holder.
+/// Each poll of the urgent coroutine is short: nothing shows that it depends on the holder.
 #[test]
-fn the_holder_of_what_an_urgent_coroutine_tries_again_and_again_goes_on() {
+fn the_holder_of_a_lock_that_an_urgent_coroutine_tries_again_and_again_goes_on() {
     let Some(runtime) = runtime() else { return };
     let mutex = Arc::new(Mutex::new(()));
     runtime.block_on(async {
@@ -122,15 +125,15 @@ fn the_allocator_works_wherever_polls_are_interrupted() {
             .map(|n| {
                 let stop = stop.clone();
                 let busy = async move {
-                    let mut kept: Vec<Vec<u8>> = Vec::new();
+                    let mut blocks: Vec<Vec<u8>> = Vec::new();
                     let began = std::time::Instant::now();
                     while !stop.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
-                        kept.push(vec![n as u8; 1 + kept.len() * 37 % 9000]);
-                        if kept.len() > 200 {
-                            kept.drain(..100 + n);
+                        blocks.push(vec![n as u8; 1 + blocks.len() * 37 % 9000]);
+                        if blocks.len() > 200 {
+                            blocks.drain(..100 + n);
                         }
                     }
-                    kept.len()
+                    blocks.len()
                 };
                 upshift::spawn(busy, Level::at::<40>())
             })
@@ -181,7 +184,7 @@ fn the_mutex_of_this_crate_lends_across_a_suspension() {
     });
 }
 
-/// More polls wait for one lock than there are threads to hold them.
+/// More polls wait for the lock than there are threads to hold them.
 fn crowd(vcpus: usize) {
     let Some(runtime) = build(builder().vcpus(vcpus).max_suspended(4)) else {
         return;
@@ -217,8 +220,8 @@ fn a_crowd_at_one_lock_gets_through_with_few_threads() {
     crowd(2);
 }
 
-/// With a poll in the middle on every thread nothing fresh is polled. So they come to their ends one after the other; all of them at last, if
-/// they took turns as long as each other's.
+/// While every thread holds an unfinished poll no new one begins. So the polls end one after the
+/// other; with equal turns all would end at last.
 #[test]
 fn polls_on_all_threads_come_to_their_ends_one_after_the_other() {
     const POLLS: usize = 12;
@@ -227,7 +230,7 @@ fn polls_on_all_threads_come_to_their_ends_one_after_the_other() {
         return;
     };
     runtime.block_on(async {
-        // What all have burned, ms: time on the clock would be that of others on the machine, too.
+        // CPU time of all polls, in ms: time on the clock would include other programs.
         let burned = Arc::new(AtomicUsize::new(0));
         let long = |burned: Arc<AtomicUsize>| async move {
             for _ in 0..EACH {

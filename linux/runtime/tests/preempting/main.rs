@@ -1,7 +1,7 @@
 //! Preemptible vCPUs, on real threads.
 //!
-//! Every test is bounded: nothing spins for longer than [`LIMIT`], and a watchdog
-//! kills a process that hangs. Where the kernel cannot, the tests say so and are skipped.
+//! Every test is bounded: nothing spins for longer than [`LIMIT`], and a watchdog kills a process
+//! that hangs. Where the kernel lacks a feature, the tests say so and are skipped.
 
 mod beside;
 mod blocking;
@@ -32,13 +32,13 @@ use std::time::{Duration, Instant};
 
 use upshift::{Builder, Preemption, Runtime};
 
-/// No loop of these tests spins for longer.
+/// Bound of every loop of these tests.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// One runtime at a time: they all want the first CPU.
+/// Serialises the tests: all of them use the first CPU.
 static CPU: Mutex<()> = Mutex::new(());
 
-/// A preemptible runtime of one vCPU, and the right to be alone with it.
+/// A preemptible runtime of one vCPU, with exclusive use of the CPU.
 struct Alone {
     runtime: Runtime,
     _cpu: MutexGuard<'static, ()>,
@@ -75,18 +75,18 @@ fn runtime() -> Option<Alone> {
     build(builder())
 }
 
-/// Says so where it is seen: not captured like what `eprintln` says.
+/// Prints the reason of a skip where it is seen: not captured, unlike the output of `eprintln`.
 fn skipped(why: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// A test that hangs is ended.
+/// Ends a process that hangs.
 fn watch_over_this_process() {
     // SAFETY: no pointers. The default action of SIGALRM ends the process.
     unsafe { libc::alarm(300) };
 }
 
-/// Burns CPU until the flag is set; true if it was in time.
+/// Burns CPU until the flag is set. Returns false if it is not in time.
 fn spin_until(flag: &AtomicBool) -> bool {
     let began = Instant::now();
     while !flag.load(Ordering::Relaxed) {
@@ -102,12 +102,12 @@ fn spin_until(flag: &AtomicBool) -> bool {
 async fn reached(flag: &AtomicBool) {
     let began = Instant::now();
     while !flag.load(Ordering::Relaxed) {
-        assert!(began.elapsed() < LIMIT, "it does not get there");
+        assert!(began.elapsed() < LIMIT, "the flag was not set in time");
         upshift::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Burns CPU for so long.
+/// Burns CPU for a time.
 fn burn(time: Duration) {
     let began = Instant::now();
     while began.elapsed() < time {

@@ -1,4 +1,4 @@
-//! What the kernel's scheduler is told of the threads of a preemptible vCPU.
+//! Attributes of a preemptible vCPU's threads in the kernel's scheduler.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use upshift::Level;
 
 use crate::{build, builder};
 
-/// Names begin with it.
+/// Prefix of the names of the runtime's threads.
 const NAME: &str = "nicely";
 
-/// The niceness of each thread of this process that has our name.
+/// Returns the niceness of each thread of this process with the prefix.
 fn niceness() -> Vec<i32> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let stat = |thread: std::io::Result<std::fs::DirEntry>| {
@@ -26,8 +26,8 @@ fn set(nice: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
-/// A server that is started with `nice -n -5` has that niceness in the threads that its vCPU starts later, too. They were ordinary, and what they
-/// polled had to wait for the CPU behind long polls on the first ones.
+/// Threads that a vCPU starts later have the niceness of the first ones, as under `nice -n -5`.
+/// Ordinary ones would have to wait for the CPU behind long polls on the first threads.
 #[test]
 fn threads_that_are_started_later_are_as_nice_as_the_first() {
     if !set(-5) {

@@ -1,4 +1,4 @@
-//! Which poll is suspended for which, and when.
+//! Which poll is suspended, for which coroutine, and when.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,7 +83,7 @@ fn a_wake_from_another_thread_interrupts() {
 }
 
 #[test]
-fn what_a_long_poll_spawns_gets_its_turn() {
+fn a_coroutine_that_a_long_poll_spawns_gets_its_turn() {
     let Some(runtime) = runtime() else { return };
     let in_time = runtime.block_on(async {
         let long = async {
@@ -102,7 +102,7 @@ fn what_a_long_poll_spawns_gets_its_turn() {
 }
 
 #[test]
-fn the_less_urgent_do_not_interrupt() {
+fn less_urgent_coroutines_do_not_interrupt() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     let (set, seen) = (flag.clone(), flag.clone());
@@ -126,11 +126,11 @@ fn the_less_urgent_do_not_interrupt() {
 #[test]
 fn equal_polls_share_the_cpu() {
     let Some(runtime) = runtime() else { return };
-    // Each has begun before any has ended; but if the machine stands still for 30 ms the first is at its end.
+    // Each begins before any ends; but if the machine stands still for 30 ms the first has ended.
     assert!((0..10).any(|_| three_polls(&runtime) == ['b', 'b', 'b', 'e', 'e', 'e']));
 }
 
-/// Beginnings and ends of three polls of 30 ms, side by side.
+/// Returns the beginnings and ends of three polls of 30 ms, side by side.
 fn three_polls(runtime: &crate::Alone) -> Vec<char> {
     let trace = Arc::new(Mutex::new(Vec::new()));
     runtime.block_on(async {
@@ -196,7 +196,8 @@ fn with_every_seat_taken_polls_are_finished_one_after_the_other() {
     assert_eq!(runtime.handle().preemption_stats().suspended, 0);
 }
 
-/// A hundred polls that do not end by themselves, each begun before a fresh equal one, which is polled all the same.
+/// Starts a hundred polls that do not end by themselves, each before a new equal one, which is
+/// polled nevertheless.
 fn accumulate(endless: impl Fn() + Send + Sync + 'static, end: impl Fn()) {
     let plain = upshift::Runtime::builder()
         .vcpus(1)
@@ -210,7 +211,7 @@ fn accumulate(endless: impl Fn() + Send + Sync + 'static, end: impl Fn()) {
         for _ in 0..100 {
             let endless = endless.clone();
             all.push(upshift::spawn(async move { endless() }, Level::at::<40>()));
-            // Not awaited: that would lend it the level of this one.
+            // Detached: awaiting it would lend it the level of this coroutine.
             let polled = Arc::new(AtomicBool::new(false));
             let fresh = polled.clone();
             let sets = async move { fresh.store(true, Ordering::Relaxed) };
@@ -224,7 +225,7 @@ fn accumulate(endless: impl Fn() + Send + Sync + 'static, end: impl Fn()) {
     });
 }
 
-/// By default there are threads for many more than a hundred.
+/// The default settings allow threads for many more polls than a hundred.
 #[test]
 fn a_hundred_long_polls_do_not_keep_fresh_ones_waiting_for_their_end() {
     let flag = Arc::new(AtomicBool::new(false));
@@ -235,7 +236,7 @@ fn a_hundred_long_polls_do_not_keep_fresh_ones_waiting_for_their_end() {
     );
 }
 
-/// The watcher sees that a thread sleeps, also where it holds no file of it open.
+/// The watcher sees that a thread sleeps, even where it holds no file of the thread open.
 #[test]
 fn a_hundred_sleeping_polls_do_not_keep_fresh_ones_waiting_for_their_end() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
@@ -277,10 +278,11 @@ fn thousands_of_long_polls_come_to_their_end() {
     assert_eq!(done.load(Ordering::Relaxed), 2000);
 }
 
-/// What waits for a signal, at any level, has no operation in the ring: so what arrives for an equal, whose level is not known before it is
-/// reaped, does not interrupt as if it were as urgent.
+/// A coroutine that waits for a signal, at any level, has no operation in the ring. So an arrival
+/// for an equal, whose level is not known before it is reaped, does not interrupt as if it were as
+/// urgent.
 #[test]
-fn what_waits_for_a_signal_makes_no_arrival_more_urgent() {
+fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
     const POLLS: u64 = 60;
     let Some(runtime) = build(builder().quantum(Duration::from_millis(100))) else {
         return;

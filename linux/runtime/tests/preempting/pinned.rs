@@ -1,4 +1,4 @@
-//! What is pinned to the thread of `block_on`: it runs, and is dropped, there only.
+//! Coroutines that are pinned to the thread of `block_on` run, and are dropped, only there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn local_coroutines_come_from_the_home_thread_only() {
             Level::at::<20>(),
         );
         assert_eq!(local.await.unwrap(), (here, here));
-        // Elsewhere a future that is not `Send` would go to another thread.
+        // On another thread a future that is not `Send` would leave its thread.
         let error = upshift::spawn(
             async { upshift::spawn_local(async {}, Level::at::<20>()).detach() },
             Level::at::<20>(),
@@ -39,11 +39,11 @@ fn no_thread_of_another_vcpu_is_a_home() {
         return;
     };
     runtime.block_on(async {
-        // Few: each says where it panics.
+        // Few, since each prints its panic.
         let tries: Vec<_> = (0..16)
             .map(|_| {
                 let attempt = async {
-                    // Long enough to be suspended, so that all threads of both vCPUs poll.
+                    // Long enough for a suspension, so that all threads of both vCPUs poll.
                     burn(Duration::from_millis(5));
                     upshift::spawn_local(async {}, Level::at::<20>()).detach();
                 };
@@ -57,7 +57,7 @@ fn no_thread_of_another_vcpu_is_a_home() {
 }
 
 #[test]
-fn what_is_pinned_may_wait_for_a_thread_that_comes_and_goes() {
+fn a_pinned_coroutine_may_wait_for_a_thread_that_comes_and_goes() {
     for _ in 0..10 {
         let Some(runtime) = runtime() else { return };
         for _ in 0..3 {
@@ -73,19 +73,19 @@ fn what_is_pinned_may_wait_for_a_thread_that_comes_and_goes() {
                 .detach();
                 time::sleep(Duration::from_millis(2)).await;
             });
-            // They become ready, and nothing polls them.
+            // They become ready, and no thread polls them.
             std::thread::sleep(Duration::from_millis(2));
         }
         let began = Instant::now();
         drop(runtime);
-        // Not the second after which a runtime gives up what does not end.
+        // Less than the second after which a runtime gives up polls that do not end.
         assert!(began.elapsed() < Duration::from_millis(900));
     }
 }
 
-/// Several of them are picked at a time, and others are polled before them.
+/// Several pinned coroutines are picked at a time, and others are polled before them.
 #[test]
-fn what_is_pinned_is_what_runs_while_it_is_polled() {
+fn a_pinned_coroutine_is_the_current_one_while_it_is_polled() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..10 {
         runtime.block_on(async {
@@ -103,7 +103,7 @@ fn what_is_pinned_is_what_runs_while_it_is_polled() {
                 .map(|n| {
                     let level = Level::new(17 + n).unwrap();
                     let looks = async move {
-                        let id = upshift::get_cid().expect("it runs");
+                        let id = upshift::get_cid().expect("the coroutine runs");
                         for turn in 0..50 {
                             assert_eq!(upshift::get_cid(), Some(id));
                             assert_eq!(upshift::current_level(), Some(level));
@@ -116,7 +116,7 @@ fn what_is_pinned_is_what_runs_while_it_is_polled() {
                     upshift::spawn_local(looks, level)
                 })
                 .collect();
-            let main = upshift::get_cid().expect("it runs");
+            let main = upshift::get_cid().expect("the coroutine runs");
             for one in pinned {
                 one.await.unwrap();
                 assert_eq!(upshift::get_cid(), Some(main));
@@ -130,7 +130,7 @@ fn what_is_pinned_is_what_runs_while_it_is_polled() {
 }
 
 #[test]
-fn block_on_in_what_block_on_polls_panics() {
+fn block_on_in_a_poll_of_block_on_panics() {
     let Some(runtime) = runtime() else { return };
     let other = upshift::Runtime::builder().vcpus(1).build().unwrap();
     for runs in [&*runtime, &other] {
@@ -144,7 +144,8 @@ fn block_on_in_what_block_on_polls_panics() {
     assert_eq!(runtime.block_on(async { 7 }), 7);
 }
 
-/// What `block_on` polls is picked as soon as it is ready, which may be before its thread is there to poll it.
+/// The future of `block_on` is picked as soon as it is ready, perhaps before its thread can poll
+/// it.
 #[test]
 fn block_on_begins_beside_a_poll_that_does_not_end() {
     let Some(runtime) = runtime() else { return };
@@ -158,11 +159,11 @@ fn block_on_begins_beside_a_poll_that_does_not_end() {
     stop.store(true, Ordering::Relaxed);
     assert!(
         runtime.block_on(endless).unwrap(),
-        "block_on had to wait for it"
+        "block_on had to wait for the poll"
     );
 }
 
-/// Says where it is dropped.
+/// Records the thread on which it is dropped.
 struct Tattle {
     made: std::thread::ThreadId,
     dropped: std::sync::mpsc::Sender<bool>,
@@ -194,7 +195,7 @@ fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
         };
         upshift::spawn_local(waits, Priority::Inherit).detach();
         upshift::yield_now().await;
-        // More urgent than what is cancelled, and longer than a runtime waits.
+        // More urgent than the cancelled coroutines, and longer than a runtime waits.
         let starts = Arc::new(AtomicBool::new(false));
         let started = starts.clone();
         let spin = async move {
@@ -203,7 +204,8 @@ fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
             spins.store(true, Ordering::SeqCst);
         };
         upshift::spawn(spin, Level::at::<0>()).detach();
-        // This poll is suspended for it, and goes on in a turn. One that has not begun is cancelled.
+        // This poll is suspended for the long one, and resumed in a turn. A poll that has not begun
+        // is cancelled.
         assert!(spin_until(&started));
     });
     drop(runtime);
@@ -218,10 +220,10 @@ fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
     }
 }
 
-/// A vCPU of a new runtime may be told that the thread of `block_on` has come while it is still starting, or just when its wait reaches the
-/// limit of a look around.
+/// A vCPU of a new runtime may be notified of the thread of `block_on` while it is still starting,
+/// or just when its wait reaches the limit of a look around.
 #[test]
-fn a_new_runtime_hears_that_the_thread_of_block_on_has_come() {
+fn a_new_runtime_notices_the_thread_of_block_on() {
     for round in 0..400_u64 {
         let Some(runtime) = build(builder().vcpus(2)) else {
             return;

@@ -49,9 +49,9 @@ fn polls_that_block_all_signals_while_they_wait_get_on() {
 }
 
 /// A poll that blocks the signal throughout is suspended without it: its thread runs on beside the
-/// others until it calls the runtime, waits there, and goes on there.
+/// others until it calls the runtime, waits there, and continues from there.
 #[test]
-fn a_poll_that_blocks_all_signals_does_not_keep_what_is_urgent() {
+fn a_poll_that_blocks_all_signals_does_not_delay_urgent_ones() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..5 {
         runtime.block_on(async {

@@ -14,7 +14,7 @@ use crate::{LIMIT, runtime, skipped, spin_until};
 
 const PAGE: usize = 4096;
 
-/// A stack of one page between two that must not be touched.
+/// A stack of one page between two pages that must not be touched.
 struct Small(*mut libc::c_void);
 
 impl Small {
@@ -30,14 +30,14 @@ impl Small {
         }
     }
 
-    /// Calls `f` on it.
+    /// Calls `f` on the stack.
     fn run(&self, f: &mut dyn FnMut()) {
         thread_local! {
             static CALL: Cell<Option<*mut dyn FnMut()>> = const { Cell::new(None) };
         }
         extern "C" fn entry() {
             if let Some(call) = CALL.take() {
-                // SAFETY: `run` has it, and waits.
+                // SAFETY: `run` has the stack, and waits.
                 unsafe { (*call)() };
             }
         }
@@ -62,15 +62,15 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nothing runs on it.
+        // SAFETY: mapped by `new`; nothing runs on the stack.
         unsafe { libc::munmap(self.0, 3 * PAGE) };
     }
 }
 
-// SAFETY: memory.
+// SAFETY: the type is plain memory.
 unsafe impl Send for Small {}
 
-/// Spins on the small stack until the flag is set. False: it never is.
+/// Spins on the small stack until the flag is set. Returns false if it is not in time.
 fn spins_on(small: &Small, flag: &AtomicBool) -> bool {
     let mut in_time = false;
     small.run(&mut || in_time = spin_until(flag));
@@ -86,7 +86,7 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
         let suspended = runtime.block_on(async {
             let seen = Arc::new(AtomicBool::new(false));
             let over = seen.clone();
-            // Each is more urgent than the one before, and stops it.
+            // Each poll is more urgent than the one before, and stops it.
             let urgent = async move {
                 let mut polls = Vec::new();
                 let (mut reader, mut writer) = upshift::io::pipe().unwrap();
@@ -160,7 +160,7 @@ fn alternate() -> libc::stack_t {
     }
 }
 
-/// Returns how many bytes of the calling thread's alternate stack were ever used, and its size.
+/// Returns the bytes of the calling thread's alternate stack that were ever used, and its size.
 fn used() -> (usize, usize) {
     let stack = alternate();
     assert_eq!(stack.ss_flags & libc::SS_DISABLE, 0, "there is one");
@@ -172,8 +172,8 @@ fn used() -> (usize, usize) {
     (stack.ss_size - fresh, stack.ss_size)
 }
 
-/// The bytes that the handler and the kernel's frames use, also where the handler waits in the ring
-/// and is interrupted there.
+/// Counts the handler and the kernel's frames, also where the handler waits in the ring and is
+/// interrupted there.
 #[test]
 fn the_handler_uses_half_of_its_stack_at_most() {
     let Some(runtime) = runtime() else { return };
@@ -220,7 +220,7 @@ fn the_thread_of_block_on_has_its_alternate_stack_back() {
     });
     let after = alternate();
     assert_eq!((before.ss_sp, before.ss_size), (after.ss_sp, after.ss_size));
-    // A large one of its own is kept.
+    // A large stack of the program's own is kept.
     let mut own = vec![0u8; 256 << 10];
     let stack = libc::stack_t {
         ss_sp: own.as_mut_ptr().cast(),

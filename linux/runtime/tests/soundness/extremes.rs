@@ -1,4 +1,4 @@
-//! Numbers of any size, and positions where there are none.
+//! Numbers of any size, and operations at positions where there are none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use upshift::{Handle, Level, Preemption, Runtime, yield_now};
 
 use super::still_works;
 
-/// A number is what a program makes of its input: what cannot be is an error, and nothing else.
+/// Programs compute numbers from their input: an impossible one is an error, and nothing else.
 #[test]
 fn settings_may_be_of_any_size() {
     let change: [fn(upshift::Builder) -> upshift::Builder; 16] = [
@@ -40,7 +40,7 @@ fn settings_may_be_of_any_size() {
             let Ok(built) = built else {
                 panic!("setting {n} panics");
             };
-            // What takes for ever by request, such as a spin, is not run.
+            // Numbers that mean an endless wait, such as a spin, are not run.
             drop(built);
         }
     }
@@ -141,9 +141,9 @@ fn more_is_consumed_than_there_is() {
     });
 }
 
-/// What comes to a pipe in pieces has no position: that of the file itself, which is no number to count from.
+/// Writes to a pipe in pieces have no position, and the file's own is none to count from.
 #[test]
-fn what_has_no_position_is_written_in_pieces() {
+fn a_pipe_which_has_no_position_is_written_in_pieces() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let (mut reader, writer) = upshift::io::pipe().unwrap();

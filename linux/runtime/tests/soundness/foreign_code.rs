@@ -1,4 +1,4 @@
-//! Code of users that panics, comes back into the runtime, or leaks what it was given.
+//! User code that panics, calls the runtime again, or leaks the values that it was given.
 
 use std::future::{pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use upshift::{Handle, Level, Preemption, Priority, Runtime, yield_now};
 
 use super::{kinds, still_works};
 
-/// A waker that comes back into the runtime, whatever is done with it.
+/// A waker that calls the runtime whenever it is used.
 struct ComesBack {
     handle: Handle,
     inner: Mutex<Option<Waker>>,
@@ -100,7 +100,7 @@ fn wakers_of_others_may_come_back_into_the_runtime() {
                 let blocking =
                     upshift::spawn_blocking(|| std::thread::sleep(Duration::from_micros(50)));
                 through_a_foreign_waker(blocking).await.unwrap();
-                // Given up before it is called.
+                // Dropped before the waker is called.
                 let gives_up = through_a_foreign_waker(sleep(Duration::from_secs(100)));
                 let mut gives_up = Box::pin(gives_up);
                 let _ = futures_util::poll!(&mut gives_up);
@@ -143,17 +143,17 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
     for runtime in kinds() {
         let runtime = runtime();
         runtime.block_on(async {
-            // An output that is not wanted, one whose handle goes later, one that is taken.
+            // An unwanted output, an output whose handle is dropped later, and one that is taken.
             upshift::spawn(async { Grenade }, Level::at::<1>()).detach();
             let later = upshift::spawn(async { Grenade }, Level::at::<1>());
             while !later.is_finished() {
                 yield_now().await;
             }
-            // Quiet or not, the runtime goes on.
+            // The runtime goes on, whether the panic is printed or not.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(later)));
             let taken = upshift::spawn(async { Grenade }, Level::at::<1>());
             std::mem::forget(taken.await.unwrap());
-            // A future that panics when it is cancelled, and one that ends by a panic and then panics again.
+            // A future that panics when it is cancelled, and a future whose payload panics again.
             let cancelled = upshift::spawn(
                 async {
                     let _grenade = Grenade;
@@ -178,7 +178,7 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
             upshift::spawn_blocking(|| Grenade).detach();
         });
         runtime.block_on(async {
-            // A waker that panics, called for a timer, a coroutine and by the ring.
+            // A waker that panics, called for a timer, for a coroutine and by the ring.
             let (mut one, mut other) = UnixStream::pair().unwrap();
             let mut byte = [0];
             let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<3>());
@@ -196,7 +196,8 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
                     let waker =
                         Waker::from(Arc::new(PanicsOnWake(Mutex::new(Some(cx.waker().clone())))));
                     let mut cx = Context::from_waker(&waker);
-                    // A poll that gives way calls its waker: it is woken, and then it panics.
+                    // A poll that gives way calls its waker: the coroutine is woken, and then the
+                    // waker panics.
                     let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
                     polled.unwrap_or(Poll::Pending)
                 })
@@ -211,9 +212,9 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
     }
 }
 
-/// A hook and what it throws: each panics, on every thread that polls.
+/// A hook and its payload panic, on every thread that polls.
 #[test]
-fn hooks_may_throw_what_panics_when_it_is_dropped() {
+fn hooks_may_throw_payloads_that_panic_when_they_are_dropped() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
         let builder = Runtime::builder().vcpus(2).preemption(preemption);
         let builder = builder.on_vcpu_start(|| std::panic::panic_any(Grenade));
@@ -230,9 +231,9 @@ fn hooks_may_throw_what_panics_when_it_is_dropped() {
     }
 }
 
-/// Threads for functions that block are few, and outlive what they come upon.
+/// Threads for blocking functions are few, and survive panics in them.
 #[test]
-fn blocking_threads_outlive_what_is_not_wanted_any_more() {
+fn blocking_threads_outlive_unwanted_results() {
     let runtime = Runtime::builder().vcpus(1).blocking_threads(1);
     let runtime = runtime.build().unwrap();
     runtime.block_on(async {
@@ -256,7 +257,7 @@ fn blocking_threads_outlive_what_is_not_wanted_any_more() {
     });
 }
 
-/// No more wakers of the coroutine can be made after this.
+/// Number of wakers after which no more can be made for the coroutine.
 async fn leak_wakers() {
     poll_fn(|cx| {
         let clone = || std::mem::forget(cx.waker().clone());
@@ -318,7 +319,8 @@ fn a_coroutine_that_has_leaked_its_wakers_ends_by_a_panic_where_it_waits() {
     });
 }
 
-/// It waits before a coroutine does, and its waker panics: the coroutine is woken all the same.
+/// A foreign waiter is queued before a coroutine, and its waker panics: the coroutine is still
+/// woken.
 async fn before_it<F: Future + Send + 'static>(
     mut first: impl Future + Unpin,
     second: F,
@@ -361,9 +363,12 @@ fn a_waker_that_panics_keeps_no_other_from_its_wake() {
                 let sender = sender.clone();
                 Box::pin(async move { sender.send(1).await })
             };
-            let release = || match closes {
-                true => receiver.close(),
-                false => drop(full),
+            let release = || {
+                if closes {
+                    receiver.close();
+                } else {
+                    drop(full);
+                }
             };
             before_it(send(), send(), release).await;
         }

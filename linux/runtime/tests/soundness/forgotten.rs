@@ -15,12 +15,12 @@ use upshift::{Handle, JoinHandle, Level, Priority, Runtime, yield_now};
 use super::{forget, kinds, pair, still_works};
 
 #[test]
-fn futures_forgotten_in_flight_keep_what_the_kernel_uses() {
+fn futures_forgotten_in_flight_keep_the_memory_that_the_kernel_uses() {
     for runtime in kinds() {
         let runtime = runtime();
         runtime.block_on(async {
             let (mut one, mut other) = pair().await;
-            // Their own descriptors go first; the operations keep theirs.
+            // Their own descriptors are closed first; the operations keep theirs.
             forget(async move { one.read(vec![0; 1 << 16]).await.0.unwrap() }).await;
             let _ = other.write_all(vec![5; 1 << 10]).await;
             let (one, mut other) = UnixStream::pair().unwrap();
@@ -64,7 +64,7 @@ fn forgotten_handles_and_runtimes() {
             std::mem::forget(upshift::spawn_local(pending::<()>(), Priority::Inherit));
             still_works().await;
         });
-        // Its threads go on.
+        // The threads of the runtime go on.
         let handle = runtime.handle();
         std::mem::forget(runtime);
         drop(handle);
@@ -79,7 +79,7 @@ thread_local! {
 fn a_runtime_may_go_anywhere() {
     for outer in kinds() {
         for inner in kinds() {
-            // In a poll of another one, with work of its own.
+            // In a poll of another runtime, with work of its own.
             outer().block_on(async move {
                 let nested = upshift::spawn(
                     async move {
@@ -102,13 +102,13 @@ fn a_runtime_may_go_anywhere() {
                 assert!(held.await.unwrap_err().is_cancelled());
                 still_works().await;
             });
-            // With another one below it, which goes first.
+            // With another runtime below it, which is dropped first.
             let first = outer();
             let second = inner();
             drop(first);
             second.block_on(still_works());
         }
-        // When its thread ends.
+        // At the end of its thread.
         std::thread::spawn(move || {
             let runtime = outer();
             runtime.block_on(still_works());
@@ -162,7 +162,7 @@ fn handles_outlive_their_runtime() {
     }
 }
 
-/// Has it not been polled yet?
+/// Returns whether it has not been polled yet.
 fn is_unpolled(waits: &JoinHandle<()>) -> bool {
     Handle::current().unwrap().state(waits.id()) != upshift::State::Blocked
 }

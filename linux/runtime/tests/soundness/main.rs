@@ -1,5 +1,5 @@
-//! Whatever safe code does with a runtime and its handles: no undefined behaviour (the address sanitizer watches), no lost wake, no
-//! hang.
+//! Safe code cannot cause undefined behaviour (the address sanitizer checks), a lost wake or a
+//! hang, however it uses a runtime and its handles.
 
 mod extremes;
 mod foreign_code;
@@ -11,7 +11,7 @@ use upshift::net::{TcpListener, TcpStream};
 use upshift::time::sleep;
 use upshift::{Level, Preemption, Runtime};
 
-/// Runtimes of each kind.
+/// Builds runtimes of each kind.
 fn kinds() -> [fn() -> Runtime; 3] {
     [
         || Runtime::builder().vcpus(1).build().unwrap(),
@@ -41,7 +41,7 @@ async fn still_works() {
     assert_eq!(handle.await.unwrap(), 7);
 }
 
-/// Polls once, and keeps the future and all it owns for ever.
+/// Polls the future once, and leaks it with all it owns.
 async fn forget<F: Future + 'static>(future: F) {
     let mut future = Box::pin(future);
     let _ = futures_util::poll!(&mut future);

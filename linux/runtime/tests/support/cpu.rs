@@ -13,7 +13,7 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Uses so much CPU time: a suspended poll uses none.
+/// Uses this much CPU time: a suspended poll uses none.
 pub(crate) fn burn(time: Duration) {
     let began = cpu_time();
     while cpu_time() - began < time {

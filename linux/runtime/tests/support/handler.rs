@@ -5,10 +5,10 @@ use std::ptr::{null, null_mut};
 /// Handler of a program's own, which does nothing.
 pub(crate) extern "C" fn own(_: libc::c_int) {}
 
-/// Replaces the handler of the signal that interrupts polls, while a runtime is there that uses it.
+/// Replaces the handler of the signal that interrupts polls, while a runtime exists that uses it.
 ///
 /// # Panics
-/// No real-time signal has a handler.
+/// If no real-time signal has a handler.
 pub(crate) fn replace(handler: libc::sighandler_t) {
     let action = |signal| {
         // SAFETY: plain data; pointers to locals.

@@ -1,11 +1,11 @@
-//! Files whose contents are known.
+//! Files with known content.
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-/// A file in a folder that is removed again, and what it contains.
+/// A file in a folder that is removed again, and its content.
 pub(crate) struct Scratch {
     _folder: TempDir,
     pub(crate) path: PathBuf,

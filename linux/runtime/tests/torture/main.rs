@@ -1,4 +1,5 @@
-//! Everyday crates between coroutines of different levels, on preemptible vCPUs: whatever a poll does, every party gets on.
+//! Everyday crates between coroutines of different levels, on preemptible vCPUs: however polls
+//! behave, every party makes progress.
 
 #[path = "../support/child.rs"]
 mod child;
@@ -174,7 +175,8 @@ fn event_listener_as_it_is() {
     });
 }
 
-/// A less urgent party sends a hundred messages at a time; an urgent one takes what is there, and spins meanwhile.
+/// A less urgent party sends a hundred messages at a time; an urgent one receives them, and spins
+/// meanwhile.
 fn a_receiver_that_spins<S, R>(channel: impl Fn() -> (S, R))
 where
     S: Fn() + Send + 'static,
@@ -205,7 +207,7 @@ fn crossbeam_whose_receiver_spins() {
     });
 }
 
-/// One that burns and sends, and an urgent one that receives.
+/// A party that burns CPU and sends, and an urgent one that receives.
 fn a_channel<S, R>(
     runtime: &Runtime,
     parties: &mut Parties,
@@ -286,7 +288,8 @@ fn thread_locals_and_the_allocator() {
             parties.resting_party(runtime, level, move || {
                 for _ in 0..200 {
                     count += 1;
-                    // Borrowed only while no other poll can run on this thread: a poll keeps its thread.
+                    // Borrowed only while no other poll can run on this thread: a poll keeps its
+                    // thread.
                     LOCAL.with_borrow_mut(|map| {
                         map.insert(count % 500, format!("{count:>200}"));
                     });
@@ -323,7 +326,7 @@ fn a_once_lock_and_a_shared_future() {
                     let mut place = shared.lock().unwrap();
                     let future = match place.take() {
                         Some(future) => future,
-                        // Ten times what a poll takes in a slow build beside others.
+                        // Ten times the duration of a poll in a slow build beside other programs.
                         None => time::sleep(micros(1_500)).boxed().shared(),
                     };
                     if future.peek().is_none() {
@@ -365,7 +368,7 @@ fn rayon_and_scoped_threads_inside_a_poll() {
 }
 
 #[test]
-fn what_blocks_does_not_stop_the_vcpu() {
+fn blocking_calls_do_not_stop_the_vcpu() {
     torture(|runtime, parties| {
         for level in [LAZY, MIDDLE] {
             parties.party(

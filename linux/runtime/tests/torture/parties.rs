@@ -1,4 +1,4 @@
-//! Parties that must all get on: coroutines of different levels, watched from outside.
+//! Parties that must all make progress: coroutines of different levels, observed from outside.
 //!
 //! Each combination runs for [`seconds`]: half a second, or `UPSHIFT_TORTURE_SECONDS`
 //! (`cargo xtask soak` takes 60). A party that stands still for [`STILL`] looks ends the process.
@@ -54,7 +54,7 @@ pub(crate) const URGENT: Level = Level::at::<2>();
 pub(crate) const MIDDLE: Level = Level::at::<20>();
 pub(crate) const LAZY: Level = Level::at::<40>();
 
-/// How far the parties of a combination have come.
+/// Progress of the parties of a combination.
 #[derive(Default)]
 pub(crate) struct Parties {
     steps: Vec<Arc<AtomicU64>>,
@@ -135,18 +135,18 @@ impl Parties {
         });
     }
 
-    /// Runs the parties until `watch` returns, and returns the steps of each. `watch` is called in
-    /// a thread of its own, since it must not depend on the runtime.
+    /// Runs the parties until `observe` returns, and returns the steps of each. `observe` is called
+    /// in a thread of its own, since it must not depend on the runtime.
     pub(crate) fn run(
         &self,
         runtime: &Runtime,
-        watch: impl FnOnce(Watch) + Send + 'static,
+        observe: impl FnOnce(Observer) + Send + 'static,
     ) -> Vec<u64> {
-        let watched = Watch {
+        let observer = Observer {
             steps: self.steps.clone(),
             handle: runtime.handle(),
         };
-        let watcher = thread::spawn(move || watch(watched));
+        let watcher = thread::spawn(move || observe(observer));
         runtime.block_on(async {
             while !watcher.is_finished() {
                 time::sleep(Duration::from_millis(5)).await;
@@ -159,20 +159,20 @@ impl Parties {
 }
 
 /// The steps of all parties, seen from outside of the runtime.
-pub(crate) struct Watch {
+pub(crate) struct Observer {
     steps: Vec<Arc<AtomicU64>>,
     handle: Handle,
 }
 
-impl Watch {
-    /// Returns after this time, when each party has made at least so many steps more. A party that
+impl Observer {
+    /// Returns after `time`, once each party has made at least `steps` more steps. A party that
     /// stands still ends the process. Nothing is allocated meanwhile: a party may hold the lock of
     /// the allocator.
     pub(crate) fn until(&self, time: Duration, more: u64) {
         struct Seen {
             wanted: u64,
             count: u64,
-            /// Looks since the count has changed.
+            /// Number of looks since the count has changed.
             looks: u32,
         }
         let began = Instant::now();
@@ -233,7 +233,7 @@ pub(crate) fn torture(start: impl Fn(&Runtime, &mut Parties)) {
         };
         let mut parties = Parties::default();
         start(&runtime, &mut parties);
-        let steps = parties.run(&runtime, |watch| watch.until(seconds(), 1));
+        let steps = parties.run(&runtime, |observer| observer.until(seconds(), 1));
         let stats = runtime.handle().preemption_stats();
         println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
     }

@@ -1,6 +1,6 @@
 //! A program that replaces the handler of the runtime's signal after a while: from then on the
-//! runtime is cooperative, and every party still gets on. Each number of vCPUs has a process of its
-//! own, since the handler is the process's.
+//! runtime is cooperative, and every party still makes progress. Each number of vCPUs has a process
+//! of its own, since the handler belongs to the process.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
@@ -52,10 +52,10 @@ fn replaces_the_handler(vcpus: usize) {
     let mut parties = Parties::default();
     start(&runtime, &mut parties);
     let third = seconds() / 3;
-    let steps = parties.run(&runtime, move |watch| {
-        watch.until(third, 1);
+    let steps = parties.run(&runtime, move |observer| {
+        observer.until(third, 1);
         handler::replace(handler::own as *const () as usize);
-        watch.until(2 * third, MORE);
+        observer.until(2 * third, MORE);
     });
     let stats = runtime.handle().preemption_stats();
     println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
@@ -63,7 +63,7 @@ fn replaces_the_handler(vcpus: usize) {
 
 /// Starts parties that wait between their steps, and leave time for the less urgent ones.
 fn start(runtime: &Runtime, parties: &mut Parties) {
-    // Its steps are long enough to be interrupted twice.
+    // Each step is long enough to be interrupted twice.
     let long = || cpu::burn(Duration::from_millis(10));
     parties.party(runtime, LAZY, long, pause);
     let lock = Arc::new(Mutex::new(0u64));

@@ -1,5 +1,7 @@
-//! An allocator whose lock spins, and never sleeps, as the sanitizers' do: a suspended poll that holds it gets on, whatever spins for it: another
-//! poll, the runtime in the middle of something, another vCPU, or a thread that is not the runtime's.
+//! An allocator whose lock spins, and never sleeps, as the sanitizers' do. A suspended poll that
+//! holds the lock makes progress whichever thread spins for it: another poll, the runtime outside
+//! of polls, another vCPU, or a thread outside of the runtime. poll, the runtime in the middle of
+//! something, another vCPU, or a thread that is not the runtime's.
 
 mod parties;
 
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use parties::{LAZY, MIDDLE, Parties, REST, URGENT, burn, torture};
 use upshift::{Runtime, sync, time};
 
-/// See the module.
+/// The allocator; see the module.
 struct Spinning {
     held: AtomicBool,
     count: AtomicU32,
@@ -24,7 +26,7 @@ static ALLOCATOR: Spinning = Spinning {
     count: AtomicU32::new(0),
 };
 
-/// Number of attempts, several seconds of CPU time, after which the lock will never be free.
+/// Number of attempts, several seconds of CPU time, after which the lock counts as lost.
 const NEVER: u64 = 1 << 30;
 
 impl Spinning {
@@ -32,7 +34,7 @@ impl Spinning {
         if self.held.swap(true, Acquire) {
             self.spin();
         }
-        // Now and then it takes its time, in which it may be suspended.
+        // Some allocations take long enough to be suspended in.
         if self.count.fetch_add(1, Relaxed).is_multiple_of(64) {
             burn(Duration::from_micros(150));
         }
@@ -50,21 +52,21 @@ impl Spinning {
         }
         // Neither message nor panic may allocate.
         let text = b"a thread spins for the allocator's lock for ever\n";
-        // SAFETY: a pointer to so many bytes.
+        // SAFETY: a pointer to this number of bytes.
         unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
         std::process::abort();
     }
 }
 
-// SAFETY: the system's allocator does it.
+// SAFETY: the system's allocator does the work.
 unsafe impl GlobalAlloc for Spinning {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: promised by the caller.
         self.with(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: promised by the caller.
         self.with(|| unsafe { System.dealloc(pointer, layout) });
     }
 }
@@ -119,7 +121,8 @@ fn the_runtime_spins_for_the_allocator() {
     });
 }
 
-/// A thread that is not the runtime's spins for the lock, and an urgent coroutine waits for that thread, in polls that are all short.
+/// A thread outside of the runtime spins for the lock, and an urgent coroutine waits for that
+/// thread, in polls that are all short.
 #[test]
 fn a_thread_beside_the_runtime_spins_for_the_allocator() {
     torture(|runtime, parties| {

@@ -99,8 +99,7 @@ impl Builder {
     }
 
     /// Sets the entries of each ring's submission queue (default 256): the number of operations
-    /// that
-    /// are handed to the kernel at once.
+    /// that are handed to the kernel at once.
     #[must_use]
     pub fn ring_entries(mut self, entries: u32) -> Builder {
         self.ring.entries = entries;
@@ -109,10 +108,8 @@ impl Builder {
 
     /// Sets the number (a power of two) and the size in bytes of the receive buffers, which serve
     /// [`recv`](crate::net::TcpStream::recv). Each vCPU has this number for each level that
-    /// receives
-    /// (default 1024 of 4 KiB): data that waits for less urgent coroutines does not take buffers
-    /// from
-    /// more urgent ones.
+    /// receives (default 1024 of 4 KiB): data that waits for less urgent coroutines does not take
+    /// buffers from more urgent ones.
     #[must_use]
     pub fn buffers(mut self, count: u16, size: u32) -> Builder {
         self.ring.buffers = count;
@@ -323,15 +320,13 @@ impl Builder {
     }
 
     /// Finds polls that take longer than `limit`, even while they are under way (default: 100 ms,
-    /// for
-    /// [`warnings`](Builder::warnings) only). At least a millisecond; see
+    /// for [`warnings`](Builder::warnings) only). At least a millisecond; see
     /// [`observe`](crate::observe).
     ///
     /// The longest are in [`Metrics::stalls`](crate::metrics::Metrics::stalls), each with the
-    /// location
-    /// where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further reaction. A
-    /// thread looks every half of the limit (at most 5 ms) while something is polled, and sleeps
-    /// otherwise.
+    /// location where its coroutine was spawned; [`on_stall`](Builder::on_stall) sets a further
+    /// reaction. A thread looks every half of the limit (at most 5 ms) while something is polled,
+    /// and sleeps otherwise.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Builder {
         self.stall_limit = Some(limit);
@@ -339,8 +334,8 @@ impl Builder {
     }
 
     /// Sets a function to call for polls that take longer than
-    /// [`stall_limit`](Builder::stall_limit).
-    /// A thread of its own calls it, at most ten times a second.
+    /// [`stall_limit`](Builder::stall_limit). A thread of its own calls it, at most ten times a
+    /// second.
     ///
     /// ```
     /// use std::time::Duration;
@@ -383,8 +378,7 @@ impl Builder {
     }
 
     /// Lets `upshift top` attach, through a Unix socket for processes of the same user. Default:
-    /// true
-    /// if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0. Turns on
+    /// true if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0. Turns on
     /// [`stall_limit`](Builder::stall_limit), with 10 ms if none is given. If the socket cannot be
     /// created the runtime reports the reason on standard error, and works without it.
     ///
@@ -397,12 +391,10 @@ impl Builder {
     }
 
     /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll. The
-    /// thread of
-    /// [`block_on`](crate::Runtime::block_on) begins with each call; with preemption, a spare
-    /// thread
-    /// begins each time that it continues the vCPU. `tell` must not block; a panic in it is
-    /// reported,
-    /// and the thread goes on. It may start coroutines with [`spawn`](crate::spawn).
+    /// thread of [`block_on`](crate::Runtime::block_on) begins with each call; with preemption, a
+    /// spare thread begins each time that it continues the vCPU. `tell` must not block; a panic in
+    /// it is reported, and the thread goes on. It may start coroutines with
+    /// [`spawn`](crate::spawn).
     #[must_use]
     pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
         self.surroundings.add(Arc::new(OnStart(tell)));
