@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_a_piece_is_counted() {
+    fn the_bytes_that_fit_into_a_piece_are_counted() {
         let ten = [0; 10];
         let pieces = [IoSlice::new(&ten), IoSlice::new(&ten), IoSlice::new(&ten)];
         assert_eq!(count_within(&pieces, 25), 2);

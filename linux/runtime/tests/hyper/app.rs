@@ -75,7 +75,7 @@ async fn slow() -> &'static str {
     "slow"
 }
 
-/// Holds up its vCPU, while what is sent to the others arrives.
+/// Holds up its vCPU, while requests to the other handlers arrive.
 async fn block() -> &'static str {
     std::thread::sleep(Duration::from_millis(20));
     "blocked"
