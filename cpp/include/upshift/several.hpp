@@ -42,7 +42,7 @@ struct branch_base {
   bool is_ready = false;
   bool has_begun = false;
 
-  /// Begins or goes on; true: the result is there.
+  /// Begins or continues; true: the result is there.
   bool step(upshift_cx* cx) noexcept {
     if (is_ready) return true;
     auto& of = static_cast<Of&>(*this);

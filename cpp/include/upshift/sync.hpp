@@ -149,7 +149,7 @@ class receiver {
   detail::owned<upshift_receiver, upshift_receiver_free> raw_;
 };
 
-/// A channel for so many messages, at least one.
+/// Creates a channel for a number of messages, at least one.
 template <class T>
 std::pair<sender<T>, receiver<T>> channel(std::size_t capacity) {
   upshift_sender* s = nullptr;

@@ -118,7 +118,7 @@ unsafe impl IoBufMut for Buf {
 pub struct upshift_bytes {
     /// The first byte.
     pub data: *const u8,
-    /// How many; 0: the peer has finished.
+    /// Number of bytes; 0: the peer has ended its direction.
     pub len: usize,
     owner: [usize; 6],
 }
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
     }
 }
 
-/// Whether there are so many bytes.
+/// Returns true if there are at least `count` bytes.
 #[inline]
 pub(crate) fn is_there(data: *const u8, len: usize) -> bool {
     !data.is_null() || len == 0
@@ -184,10 +184,10 @@ pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
-/// The same to be written to.
+/// Like [`lent`], for bytes that are written.
 ///
 /// # Safety
-/// As [`lent`], and nothing else uses it meanwhile.
+/// Those of [`lent`], and nothing else uses it meanwhile.
 #[inline]
 pub(crate) unsafe fn lent_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
     if len == 0 {

@@ -108,7 +108,7 @@ unsafe fn there(file: *const upshift_file) -> io::Result<&'static File> {
 /// back.
 ///
 /// # Safety
-/// As of [`there`] and [`Buf::given`].
+/// Those of [`there`] and [`Buf::given`].
 #[inline]
 unsafe fn given(
     file: *const upshift_file,
@@ -124,7 +124,7 @@ unsafe fn given(
 /// Starts an operation on a file and a buffer, or hands the buffer back with the error.
 ///
 /// # Safety
-/// As of [`given`] and [`start`].
+/// Those of [`given`] and [`start`].
 #[inline]
 unsafe fn start_with<F: Future<Output: Outcome>>(
     op: *mut upshift_op,

@@ -45,14 +45,14 @@ pub(crate) unsafe fn text(string: *const c_char) -> io::Result<String> {
 /// Copies a path, of any bytes; `InvalidInput` for null.
 ///
 /// # Safety
-/// As of [`text`].
+/// Those of [`text`].
 pub(crate) unsafe fn path(string: *const c_char) -> io::Result<PathBuf> {
     // SAFETY: passed on.
     unsafe { bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
 }
 
 /// # Safety
-/// As of [`text`].
+/// Those of [`text`].
 unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
     if string.is_null() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -51,9 +51,9 @@ pub union upshift_out {
 pub struct upshift_op {
     /// Null: no operation is under way.
     pub vtable: *const c_void,
-    /// When ready: a count, or 0, or a negative errno.
+    /// Set when ready: a count, or 0, or a negative errno.
     pub result: i64,
-    /// When ready.
+    /// Set when ready.
     pub out: upshift_out,
     state: [usize; UPSHIFT_OP_WORDS],
 }
@@ -63,7 +63,7 @@ struct Vtable {
     drop: unsafe fn(*mut upshift_op),
 }
 
-/// How a future's output becomes `result` and `out`.
+/// The conversion of a future's output to `result` and `out`.
 pub(crate) trait Outcome {
     fn store(self, op: &mut upshift_op);
 }
@@ -136,7 +136,7 @@ where
 /// Puts a future into `op` and polls it once: 1, it is ready, or 0.
 ///
 /// # Safety
-/// As [`put`]; the token is of the poll under way.
+/// Those of [`put`]; the token is of the poll under way.
 #[inline]
 pub(crate) unsafe fn start<F: Future>(op: *mut upshift_op, cx: *mut upshift_cx, future: F) -> c_int
 where

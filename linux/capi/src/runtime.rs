@@ -50,11 +50,11 @@ pub struct upshift_config {
     pub buffers: u32,
     /// See `buffers`.
     pub buffer_size: u32,
-    /// How long a poll may go on while an equal waits, ns; 0: as is best.
+    /// Longest time of a poll while an equal waits, ns; 0: the default.
     pub quantum_ns: u64,
-    /// How long a vCPU spins before it sleeps, ns; UINT64_MAX: as is best.
+    /// Time that a vCPU spins before it sleeps, ns; UINT64_MAX: the default.
     pub spin_ns: u64,
-    /// How long completions may wait while coroutines are ready, ns; 0: as is best.
+    /// Longest time that completions wait while coroutines are ready, ns; 0: the default.
     pub reap_interval_ns: u64,
     /// Seed of the test mode that shuffles equals and makes every other poll yield, by chance; 0:
     /// off.
@@ -156,7 +156,7 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
         if config.pins.is_null() {
             return Err(-libc::EINVAL);
         }
-        // SAFETY: by contract so many.
+        // SAFETY: by contract there are that many.
         let pins = unsafe { std::slice::from_raw_parts(config.pins, config.pins_len) };
         builder = builder.pin(pins.iter().map(|cpu| *cpu as usize));
     }

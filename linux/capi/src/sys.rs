@@ -27,7 +27,7 @@ pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
     let Some(buf) = (unsafe { buf.as_mut() }) else {
         return i64::from(-libc::EINVAL);
     };
-    // SAFETY: by contract good for so many bytes.
+    // SAFETY: by contract valid for that many bytes.
     let count = until_done(|| unsafe { libc::read(fd, buf.data.cast::<c_void>(), buf.capacity) });
     if let Ok(count) = usize::try_from(count) {
         buf.len = count;
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i6
     let Some(buf) = (unsafe { buf.as_ref() }) else {
         return i64::from(-libc::EINVAL);
     };
-    // SAFETY: by contract good for so many bytes.
+    // SAFETY: by contract valid for that many bytes.
     until_done(|| unsafe { libc::write(fd, buf.data.cast::<c_void>(), buf.len) })
 }
 
@@ -64,7 +64,7 @@ fn until_done(call: impl Fn() -> isize) -> i64 {
 /// Starts an operation on a descriptor and a buffer, in its second form.
 ///
 /// # Safety
-/// As of [`borrow`], [`Buf::given`] and [`put`].
+/// Those of [`borrow`], [`Buf::given`] and [`put`].
 unsafe fn start<F: Future<Output: Outcome>>(
     op: *mut upshift_op,
     fd: c_int,

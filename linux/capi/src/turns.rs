@@ -53,7 +53,7 @@ impl<T> Turns<T> {
     /// Drops it, now or when its turn ends.
     ///
     /// # Safety
-    /// As [`take`](Turns::take), once.
+    /// Like [`take`](Turns::take), once.
     pub(crate) unsafe fn free(this: *mut Turns<T>) {
         // SAFETY: by contract it is there.
         let before = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };

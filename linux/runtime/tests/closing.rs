@@ -38,7 +38,7 @@ async fn give_up<T>(call: impl Future<Output = T>) {
     upshift::time::sleep(Duration::from_millis(5)).await;
 }
 
-/// The same, but the kernel has not heard of it.
+/// Polls a call once and drops it before the kernel has seen it.
 fn give_up_at_once<T>(call: impl Future<Output = T>) {
     let mut call = Box::pin(call);
     let mut cx = Context::from_waker(Waker::noop());

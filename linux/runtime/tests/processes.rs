@@ -21,7 +21,7 @@ fn sh(script: &str) -> Command {
     command
 }
 
-/// Is there a process with this id, zombies included?
+/// Returns true if there is a process with this id, zombies included.
 fn exists(id: u32) -> bool {
     std::path::Path::new(&format!("/proc/{id}")).exists()
 }

@@ -99,7 +99,7 @@ pub unsafe extern "C" fn upshift_recv_into(
 /// back.
 ///
 /// # Safety
-/// As of [`turn`] and [`Buf::given`].
+/// Those of [`turn`] and [`Buf::given`].
 #[inline]
 unsafe fn given<T>(
     of: *mut Turns<T>,
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn upshift_recv_exact(
 /// The turn of a call with memory of the caller's.
 ///
 /// # Safety
-/// As of [`turn`].
+/// Those of [`turn`].
 #[inline]
 unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Result<Turn<T>> {
     if !is_there(data, len) {
@@ -211,7 +211,7 @@ unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Res
 }
 
 /// # Safety
-/// As [`upshift_recv_copy`].
+/// Those of [`upshift_recv_copy`].
 #[inline]
 unsafe fn recv_copy<const ALL: bool>(
     op: *mut upshift_op,

@@ -84,7 +84,7 @@ enum Writing {
 }
 
 impl Io {
-    /// Writes of up to so many bytes are copied into a buffer that the ring can own;
+    /// Writes of up to this many bytes are copied into a buffer that the ring can own;
     /// longer ones go to the socket directly.
     pub const COPIED: usize = 8192;
 
@@ -161,7 +161,7 @@ impl Io {
         }
     }
 
-    /// So many of the bytes that [`poll_fill`](Io::poll_fill) has lent are done with.
+    /// Consumes `count` of the bytes that [`poll_fill`](Io::poll_fill) has lent.
     pub fn consume(&mut self, count: usize) {
         self.received += count as u64;
         if self.peeked.is_empty() {
@@ -281,7 +281,7 @@ impl Io {
     /// packet with the first bytes of [`poll_send_file`](Io::poll_send_file).
     ///
     /// # Errors
-    /// As a write.
+    /// Those of a write.
     pub fn poll_send_before(
         &mut self,
         cx: &mut Context<'_>,
@@ -372,7 +372,7 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<u
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// How many pieces there are until `limit` bytes are exceeded; at least one, if there is one.
+/// Returns the number of pieces that fit into `limit` bytes; at least one, if there is one.
 fn count_within(pieces: &[IoSlice<'_>], limit: usize) -> usize {
     let mut length = 0;
     let fit = pieces.iter().take_while(|piece| {

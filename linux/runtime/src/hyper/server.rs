@@ -47,7 +47,7 @@ const PIECE: usize = 4096;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of [`Server::drain_timeout`].
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long accepting rests when the process has no descriptor left.
+/// Pause of accepting when the process has no descriptor left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 
 /// Serves a tower service, such as an axum `Router`, until an error of the listener.
@@ -464,7 +464,7 @@ impl Table {
         .await
     }
 
-    /// The output of a connection, which is told once if the server ends first.
+    /// The future of a connection, which is notified once if the server ends first.
     async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
         let mut connection = pin!(connection);
         let mut told = false;

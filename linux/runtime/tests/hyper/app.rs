@@ -192,7 +192,7 @@ impl Running {
         self.end.notify_one();
     }
 
-    /// Has it ended?
+    /// Returns true if the server has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
