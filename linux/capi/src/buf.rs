@@ -165,7 +165,7 @@ pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
     }
 }
 
-/// Returns true if there are at least `count` bytes.
+/// Returns true if the pointer fits the length: it is not null, or the length is 0.
 #[inline]
 pub(crate) fn is_there(data: *const u8, len: usize) -> bool {
     !data.is_null() || len == 0

@@ -30,7 +30,7 @@ fn on_both(test: impl AsyncFn()) {
     }
 }
 
-/// Begins a call, lets the kernel hear of it, and gives it up.
+/// Begins a call, passes it to the kernel, and drops it.
 async fn give_up<T>(call: impl Future<Output = T>) {
     let mut call = Box::pin(call);
     let pends = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;

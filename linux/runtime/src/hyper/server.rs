@@ -397,15 +397,15 @@ impl<M> Settings<M> {
                 // Web sockets over HTTP/2.
                 let builder = builder.enable_connect_protocol();
                 let connection = builder.serve_connection(io, service);
-                return table.tell(connection, |two| two.graceful_shutdown()).await;
+                return table.with_shutdown(connection, |two| two.graceful_shutdown()).await;
             };
             let mut builder = http2::Builder::new(allowance.spawner());
             let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
             // Web sockets over HTTP/2.
             let builder = builder.enable_connect_protocol();
             let connection = builder.serve_connection(io, service);
-            let told = table.tell(connection, |two| two.graceful_shutdown());
-            return allowance.hold(told).await;
+            let notified = table.with_shutdown(connection, |two| two.graceful_shutdown());
+            return allowance.hold(notified).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
@@ -413,10 +413,10 @@ impl<M> Settings<M> {
         }
         builder.max_buf_size(BUFFERED);
         let connection = builder.serve_connection(io, service).with_upgrades();
-        let told = table.tell(connection, |one| one.graceful_shutdown());
+        let notified = table.with_shutdown(connection, |one| one.graceful_shutdown());
         match allowance {
-            Some(allowance) => allowance.hold(told).await,
-            None => told.await,
+            Some(allowance) => allowance.hold(notified).await,
+            None => notified.await,
         }
     }
 }
@@ -465,12 +465,12 @@ impl Table {
     }
 
     /// The future of a connection, which is notified once if the server ends first.
-    async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
+    async fn with_shutdown<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
         let mut connection = pin!(connection);
-        let mut told = false;
+        let mut notified = false;
         poll_fn(|cx| {
-            if self.is_ending() && !told {
-                told = true;
+            if self.is_ending() && !notified {
+                notified = true;
                 shut_down(connection.as_mut());
             }
             connection.as_mut().poll(cx)
