@@ -404,8 +404,8 @@ impl<M> Settings<M> {
             // Web sockets over HTTP/2.
             let builder = builder.enable_connect_protocol();
             let connection = builder.serve_connection(io, service);
-            let notified = table.with_shutdown(connection, |two| two.graceful_shutdown());
-            return allowance.hold(notified).await;
+            let served = table.with_shutdown(connection, |two| two.graceful_shutdown());
+            return allowance.hold(served).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
@@ -413,10 +413,10 @@ impl<M> Settings<M> {
         }
         builder.max_buf_size(BUFFERED);
         let connection = builder.serve_connection(io, service).with_upgrades();
-        let notified = table.with_shutdown(connection, |one| one.graceful_shutdown());
+        let served = table.with_shutdown(connection, |one| one.graceful_shutdown());
         match allowance {
-            Some(allowance) => allowance.hold(notified).await,
-            None => notified.await,
+            Some(allowance) => allowance.hold(served).await,
+            None => served.await,
         }
     }
 }
