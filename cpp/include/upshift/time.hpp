@@ -154,7 +154,7 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 
 }  // namespace detail
 
-/// Waits at most for a duration for an operation, a task or the end of a coroutine (`handle.join()`).
+/// Waits for an operation, a task or the end of a coroutine (`handle.join()`), with a time limit.
 /// Returns a std::optional, which is empty if the time was over; a bool if there is no value to
 /// return; a timed_optional if the value is a std::optional itself. When the time is over, an
 /// operation is cancelled, the frames of a task are destroyed, and a coroutine continues with its
