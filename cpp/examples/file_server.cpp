@@ -1,5 +1,7 @@
-// An HTTP file server, as in the slides on io_uring and coroutines: one coroutine per connection, every wait is a co_await. What the slides' server lacks is here: errors end one
-// connection and not the process, a path leads to nothing outside the root, a file may be longer than a buffer.
+// An HTTP file server, like that in the slides on io_uring and coroutines: one coroutine per
+// connection, every wait is a co_await. It adds to the slides' server: errors end one connection
+// and not the process, a path leads to nothing outside the root, a file may be longer than a
+// buffer.
 //
 //     file_server --root . --listen 127.0.0.1:8080
 #include <sys/stat.h>
@@ -37,12 +39,13 @@ task<bool> answer(stream& peer, const file& root, const server::request& asked) 
     co_return false;
   }
   const std::string path = path_of(asked.target);
-  // No path at all is the empty one, which is not found. (And no co_await in a conditional expression: g++ 12 miscompiles it.)
+  // A request without a path has the empty path, which is not found. (And no co_await in a
+  // conditional expression: g++ 12 miscompiles it.)
   auto opened = co_await root.open_beneath(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, as_result);
   auto size = result<std::size_t>::failure(-ENOENT);
   if (opened) size = co_await opened->size(as_result);
   struct stat is{};
-  // What is neither a file nor a directory (a pipe, a device) has no length to answer with.
+  // A pipe or a device has no length to answer with.
   if (!size || fstat(opened->fd(), &is) != 0 || !S_ISREG(is.st_mode)) {
     constexpr std::string_view missing = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nnot found\n";
     auto sent = co_await peer.write_all(asked.method == "HEAD" ? missing.substr(0, missing.size() - 10) : missing, as_result);

@@ -1,5 +1,6 @@
-// Rust and C++ coroutines of one process in one order: sixteen of each language, at levels that alternate, are spawned in the order of their urgency reversed, and run by
-// level, equals in the order in which they were spawned. Ends with status 1 if they do not.
+// Rust and C++ coroutines of one process in one order: sixteen of each language, at alternating
+// levels, are spawned least urgent first, and run by level, equals in the order in which they were
+// spawned. Ends with status 1 if they do not.
 #include <cstdio>
 #include <upshift/upshift.hpp>
 #include <vector>

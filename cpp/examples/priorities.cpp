@@ -1,5 +1,6 @@
-// Urgent work beside batch work on one vCPU: coroutines of level 2 that wake every millisecond, while others of level 40 compute. Prints how late each level's wakes were
-// served; the urgent ones wait for at most the batch's next yield_if_needed().
+// Urgent work beside batch work on one vCPU: coroutines of level 2 that wake every millisecond,
+// while others of level 40 compute. Prints how late each level's wakes were served; the urgent
+// ones wait for at most the batch's next yield_if_needed().
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -56,7 +57,7 @@ task<> compare() {
 int main() {
   config settings;
   settings.vcpus = 1;
-  // What waits for the others must be able to end them.
+  // The main coroutine waits for the others and must be able to end them.
   settings.main_level = 0;
   runtime(settings).block_on(compare());
 }

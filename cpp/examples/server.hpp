@@ -1,5 +1,6 @@
-// What the servers of these examples share: the command line, the announcement, the matrix protocol, a scanner of HTTP requests. Nothing of it is about coroutines, so the
-// servers of other libraries in bench/peers/cpp use it too.
+// Code shared by the servers of these examples: the command line, the announcement, the matrix
+// protocol, a scanner of HTTP requests. None of it is about coroutines, so the servers of other
+// libraries in bench/peers/cpp use it too.
 #pragma once
 
 #include <arpa/inet.h>
@@ -30,7 +31,8 @@ struct options {
   std::vector<std::uint32_t> pins;
 };
 
-/// `[WORK] [--listen ADDR:PORT] [--variant V] [--level L] [--vcpus N] [--pin CPU] [--root DIR]`; ends the process when it is wrong.
+/// Parses `[WORK] [--listen ADDR:PORT] [--variant V] [--level L] [--vcpus N] [--pin CPU] [--root
+/// DIR]`; ends the process if that fails.
 inline options parse(int argc, char** argv) {
   options made;
   int at = 1;
@@ -75,7 +77,8 @@ inline void no_delay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// The matrix protocol: a length of 4 bytes, little-endian, then n * n numbers of 8 bytes; the reply is the matrix squared modulo 2^64, in the same form.
+// The matrix protocol: a length of 4 bytes, little-endian, then n * n numbers of 8 bytes; the
+// reply is the matrix squared modulo 2^64, in the same form.
 
 inline constexpr std::size_t header = 4;
 inline constexpr std::size_t max_n = 1024;
@@ -115,7 +118,8 @@ inline std::vector<char> square(const std::vector<char>& payload, std::size_t n)
 /// Cuts the bytes of a connection into payloads.
 class frames {
  public:
-  /// Takes bytes from the front of `chunk` to the end of a frame, and gives it; none when they are used up, or are no frame (`broken`).
+  /// Takes bytes from the front of `chunk` to the end of a frame, and returns it; none when they
+  /// are used up, or are no frame (`broken`).
   std::optional<std::vector<char>> next(std::string_view& chunk) {
     if (head_ < header) {
       const std::size_t part = take(chunk, header - head_);

@@ -47,17 +47,19 @@
 #define UPSHIFT_LEVEL_BACKGROUND 63
 
 /*
- No coroutine has this id.
+ An id that no coroutine has.
  */
 #define UPSHIFT_NO_CID UINT64_MAX
 
 /*
- The version of the ABI that this header describes. It changes when a program must be compiled again.
+ The version of the ABI that this header describes. It changes when programs must be compiled
+ again.
  */
 #define UPSHIFT_ABI_VERSION 1
 
 /*
- The wake token of one poll: valid until the poll returns, on its thread. What is polled with it wakes the task later.
+ The wake token of one poll: valid until the poll returns, on its thread. An operation that is
+ polled with it wakes the task later.
  */
 typedef struct upshift_cx upshift_cx;
 
@@ -82,7 +84,8 @@ typedef struct upshift_listener upshift_listener;
 typedef struct upshift_mutex upshift_mutex;
 
 /*
- The receiving direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
+ The receiving direction of a connection. One thread at a time, one operation at a time: a second
+ one is -EBUSY.
  */
 typedef struct upshift_reader upshift_reader;
 
@@ -107,20 +110,23 @@ typedef struct upshift_sender upshift_sender;
 typedef struct upshift_udp upshift_udp;
 
 /*
- The sending direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
+ The sending direction of a connection. One thread at a time, one operation at a time: a second
+ one is -EBUSY.
  */
 typedef struct upshift_writer upshift_writer;
 
 /*
- A coroutine of the other side. Its functions are called one at a time, on any thread of the runtime, and do not throw.
+ A coroutine of another language. Its functions are called one at a time, on any thread of the
+ runtime, and do not throw.
  */
 typedef struct upshift_task {
   /*
-   For the functions.
+   Argument of the functions.
    */
   void *data;
   /*
-   Goes on until the task waits (0; it has seen to its wake by polling something with `cx`) or has finished (1). Not called again then.
+   Continues until the task waits (0; it has polled an operation with `cx`, which wakes it) or
+   has finished (1). Not called again then.
    */
   int (*poll)(void *data, struct upshift_cx *cx);
   /*
@@ -130,15 +136,18 @@ typedef struct upshift_task {
 } upshift_task;
 
 /*
- The right to the result of a coroutine. Owned; it may be moved by copying its words. All of them 0: none, as when it has been used up. One thread at a time.
+ The right to the result of a coroutine. Owned; it may be moved by copying its words. All
+ words 0:
+ none, like one that has been used up. One thread at a time.
  */
 typedef struct upshift_join {
   size_t words[4];
 } upshift_join;
 
 /*
- Received bytes, in a buffer of the runtime's, which goes back to it by `upshift_bytes_free`, on any thread. Do not hoard them. It may be
- moved by copying its words. All of them 0: no bytes, and nothing to give back.
+ Received bytes, in a buffer of the runtime, which goes back to it by `upshift_bytes_free`, on
+ any thread. Do not hoard them. It may be moved by copying its words. All words 0: no bytes, and
+ nothing to give back.
  */
 typedef struct upshift_bytes {
   /*
@@ -146,16 +155,17 @@ typedef struct upshift_bytes {
    */
   const uint8_t *data;
   /*
-   How many; 0: the peer has finished.
+   Number of bytes; 0: the peer has ended its direction.
    */
   size_t len;
   size_t owner[6];
 } upshift_bytes;
 
 /*
- A buffer of the caller. An operation owns it from its start to its end: it comes back with the result, or, if the operation is
- dropped, `release` is called after the kernel's terminal completion, on some thread of the runtime, in a coroutine or
- while the runtime shuts down. `data` must be good for `capacity` bytes, from any thread, until then.
+ A buffer of the caller. An operation owns it from its start to its end: it comes back with the
+ result. If the operation is dropped, `release` is called after the kernel's terminal completion,
+ on some thread of the runtime, in a coroutine or while the runtime shuts down. `data` must be
+ valid for `capacity` bytes, from any thread, until then.
  Null with a capacity, or a `len` beyond it, is -EINVAL.
  */
 typedef struct upshift_buf {
@@ -164,11 +174,11 @@ typedef struct upshift_buf {
    */
   uint8_t *data;
   /*
-   Bytes that are initialised: what is written.
+   Number of initialised bytes: those that are written.
    */
   size_t len;
   /*
-   Bytes of room: what is read into.
+   Number of bytes of room: those that are read into.
    */
   size_t capacity;
   /*
@@ -176,21 +186,21 @@ typedef struct upshift_buf {
    */
   void (*release)(void *context, uint8_t *data, size_t capacity);
   /*
-   For `release`.
+   Argument of `release`.
    */
   void *context;
 } upshift_buf;
 
 /*
- What an operation brings besides its result.
+ The results of an operation beside `result`.
  */
 typedef union upshift_out {
   /*
-   Of operations that were given a buffer: that buffer.
+   The buffer that the operation was given.
    */
   struct upshift_buf buf;
   /*
-   Of receiving: the bytes.
+   The received bytes.
    */
   struct upshift_bytes bytes;
   /*
@@ -212,18 +222,20 @@ typedef struct upshift_op {
    */
   const void *vtable;
   /*
-   When ready: a count, or 0, or a negative errno.
+   Set when ready: a count, or 0, or a negative errno.
    */
   int64_t result;
   /*
-   When ready.
+   Set when ready.
    */
   union upshift_out out;
   size_t state[UPSHIFT_OP_WORDS];
 } upshift_op;
 
 /*
- The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words. All of them 0: none.
+ The right to wake a task, from any thread, also after its poll. Owned; it may be moved by
+ copying
+ its words. All words 0: none.
  */
 typedef struct upshift_waker {
   size_t words[2];
@@ -238,7 +250,7 @@ typedef struct upshift_metrics {
    */
   uint64_t live;
   /*
-   Of them, those that wait for a vCPU.
+   Number of live coroutines that wait for a vCPU.
    */
   uint64_t ready;
   /*
@@ -272,7 +284,7 @@ typedef struct upshift_metrics {
 } upshift_metrics;
 
 /*
- One level of a runtime.
+ Metrics of one level of a runtime.
  */
 typedef struct upshift_level_metrics {
   /*
@@ -298,7 +310,7 @@ typedef struct upshift_level_metrics {
 } upshift_level_metrics;
 
 /*
- Settings of a runtime. Fill it by `upshift_config_init`, then change what should differ.
+ Settings of a runtime. Fill it by `upshift_config_init`, then change single settings.
  */
 typedef struct upshift_config {
   /*
@@ -310,7 +322,7 @@ typedef struct upshift_config {
    */
   uint32_t blocking_threads;
   /*
-   The level of what `upshift_runtime_block_on` runs.
+   Level of the task of `upshift_runtime_block_on`.
    */
   uint32_t main_level;
   /*
@@ -322,7 +334,8 @@ typedef struct upshift_config {
    */
   uint32_t board;
   /*
-   What carries out I/O: 0 the environment's UPSHIFT_DRIVER, or what works; 1 io_uring; 2 epoll, and threads for files.
+   Driver of I/O: 0 that of the environment's UPSHIFT_DRIVER, or the best that works; 1
+   io_uring; 2 epoll, and threads for files.
    */
   uint32_t driver;
   /*
@@ -334,7 +347,8 @@ typedef struct upshift_config {
    */
   uint32_t floor_level;
   /*
-   Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; both 0: as is best for most.
+   Number of receive buffers per vCPU and receiving level (a power of two), and their size in
+   bytes; both 0: the default.
    */
   uint32_t buffers;
   /*
@@ -342,19 +356,20 @@ typedef struct upshift_config {
    */
   uint32_t buffer_size;
   /*
-   How long a poll may go on while an equal waits, ns; 0: as is best.
+   Longest time of a poll while an equal waits, ns; 0: the default.
    */
   uint64_t quantum_ns;
   /*
-   How long a vCPU spins before it sleeps, ns; UINT64_MAX: as is best.
+   Time that a vCPU spins before it sleeps, ns; UINT64_MAX: the default.
    */
   uint64_t spin_ns;
   /*
-   How long completions may wait while coroutines are ready, ns; 0: as is best.
+   Longest time that completions wait while coroutines are ready, ns; 0: the default.
    */
   uint64_t reap_interval_ns;
   /*
-   A seed for the test mode that shuffles equals and has every other poll, by chance, give way; 0: off.
+   Seed of the test mode that shuffles equals and makes every other poll yield, by chance; 0:
+   off.
    */
   uint64_t chaos;
   /*
@@ -366,7 +381,7 @@ typedef struct upshift_config {
    */
   size_t pins_len;
   /*
-   What threads are called; null: upshift.
+   Name of the threads; null: upshift.
    */
   const char *name;
 } upshift_config;
@@ -398,12 +413,12 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
- coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -EINVAL (no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
- not ended early once it runs. In a coroutine.
+ Polls a task once, on a thread for blocking functions, at the level of the caller; it must
+ finish in that poll, and `cx` is null. Awaited like a coroutine. It is not ended early once it
+ runs. Owns the task, also on failure: -EAGAIN (no thread can be started), -EINVAL (no poll
+ function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). In a coroutine.
  */
-int upshift_spawn_blocking(struct upshift_task task,
-                           struct upshift_join *join);
+int upshift_spawn_blocking(struct upshift_task task, struct upshift_join *join);
 
 /*
  Gives received bytes back, and makes them none. Nothing is done for null. Any thread.
@@ -416,7 +431,8 @@ void upshift_bytes_free(struct upshift_bytes *bytes);
 int upshift_buf_alloc(size_t capacity, struct upshift_buf *buf);
 
 /*
- A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0, and for null.
+ Creates a channel for `capacity` messages. `drop` destroys messages that are never received; it
+ may be null. Messages move from thread to thread. -EINVAL for a capacity of 0, and for null.
  */
 int upshift_channel(size_t capacity,
                     void (*drop)(void *data),
@@ -429,18 +445,20 @@ int upshift_channel(size_t capacity,
 struct upshift_sender *upshift_sender_clone(const struct upshift_sender *sender);
 
 /*
- Gives a sender back; with the last one the channel ends when it is empty. Nothing is done for null.
+ Frees a sender; after the last one the channel ends when it is empty. Does nothing for null.
  */
 void upshift_sender_free(struct upshift_sender *sender);
 
 /*
- Ends the channel, after the operation that is under way; messages inside are dropped. Nothing is done for null.
+ Frees the receiver, after the operation that is under way, and ends the channel; messages inside
+ are dropped. Does nothing for null.
  */
 void upshift_receiver_free(struct upshift_receiver *receiver);
 
 /*
- Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone, -EINVAL for null; then
- `out.handles[0]` is the message. If the operation is dropped before, so is the message.
+ Waits for room and sends a message, which the channel owns from the call on. Result 0, or -EPIPE
+ if the receiver is gone, -EINVAL for null; then `out.handles[0]` is the message. If the
+ operation is dropped earlier, so is the message.
  */
 int upshift_send(struct upshift_op *op,
                  struct upshift_cx *cx,
@@ -448,23 +466,24 @@ int upshift_send(struct upshift_op *op,
                  void *data);
 
 /*
- Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL (null), and the message is still the caller's. Any thread.
+ Sends a message without waiting: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL
+ (null), and the message is still the caller's. Any thread.
  */
-int upshift_try_send(const struct upshift_sender *sender,
-                     void *data);
+int upshift_try_send(const struct upshift_sender *sender, void *data);
 
 /*
- Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended; -EBUSY: another operation waits; -EINVAL for null.
+ Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended;
+ -EBUSY: another operation waits; -EINVAL for null.
  */
 int upshift_receive(struct upshift_op *op,
                     struct upshift_cx *cx,
                     struct upshift_receiver *receiver);
 
 /*
- The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
+ Receives the next message if there is one: 1, and it is in `*data`; 0: the channel has ended;
+ -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
  */
-int upshift_try_receive(struct upshift_receiver *receiver,
-                        void **data);
+int upshift_try_receive(struct upshift_receiver *receiver, void **data);
 
 /*
  A waker of the task that is being polled; none if `cx` is null.
@@ -482,19 +501,20 @@ void upshift_waker_wake(const struct upshift_waker *waker);
 void upshift_waker_free(struct upshift_waker *waker);
 
 /*
- Wakes the task that is being polled: it is polled again, behind its equals. For a task that returns 0 to give way.
+ Wakes the task that is being polled: it is polled again, behind its equals. For a task that
+ yields by returning 0.
  */
 void upshift_yield_now(struct upshift_cx *cx);
 
 /*
- 1: something at least as urgent waits, and the task should give way (`upshift_yield_now`, and return 0); 0: it may go on. About a
- nanosecond. In a poll.
+ Returns 1 if work at least as urgent waits, and the task should yield (`upshift_yield_now`, and
+ return 0); 0 if it may continue. In a poll.
  */
 int upshift_should_yield(void);
 
 /*
- Opens a file as `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
- outside it.
+ Opens a file like `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory,
+ the path is relative to it and leads to nothing outside it.
  */
 int upshift_open(struct upshift_op *op,
                  struct upshift_cx *cx,
@@ -504,7 +524,8 @@ int upshift_open(struct upshift_op *op,
                  uint32_t mode);
 
 /*
- Takes an open file over: its descriptor is the file's from the call on. Null for one that is not open. Any thread.
+ Takes over an open file: it owns the descriptor from the call on. Null for a descriptor that is
+ not open. Any thread.
  */
 struct upshift_file *upshift_file_from_fd(int fd);
 
@@ -519,7 +540,8 @@ int upshift_file_fd(const struct upshift_file *file);
 void upshift_file_free(struct upshift_file *file);
 
 /*
- Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end; out.buf is the buffer.
+ Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end;
+ out.buf is the buffer.
  */
 int upshift_read_at(struct upshift_op *op,
                     struct upshift_cx *cx,
@@ -528,7 +550,8 @@ int upshift_read_at(struct upshift_op *op,
                     uint64_t offset);
 
 /*
- Writes a buffer at a position: the result is the count, which may be less; out.buf is the buffer.
+ Writes a buffer at a position: the result is the count, which may be less than all; out.buf is
+ the buffer.
  */
 int upshift_write_at(struct upshift_op *op,
                      struct upshift_cx *cx,
@@ -546,7 +569,7 @@ int upshift_write_all_at(struct upshift_op *op,
                          uint64_t offset);
 
 /*
- Waits until what was written is on the device; `data_only` not 0: without the metadata. Result 0.
+ Waits until written data is on the device; `data_only` not 0: without the metadata. Result 0.
  */
 int upshift_file_sync(struct upshift_op *op,
                       struct upshift_cx *cx,
@@ -567,20 +590,22 @@ int upshift_file_set_len(struct upshift_op *op,
                          uint64_t len);
 
 /*
- What has happened so far, of the runtime of `handle`, or of the caller if it is null; zeros if there is none. Some microseconds. Any thread.
+ Returns the metrics of the runtime of `handle`, or of the caller's if it is null; zeros if there
+ is none. Some microseconds. Any thread.
  */
-void upshift_metrics_get(const struct upshift_handle *handle,
-                         struct upshift_metrics *metrics);
+void upshift_metrics_get(const struct upshift_handle *handle, struct upshift_metrics *metrics);
 
 /*
- What has happened on a level; zeros for one that was never used. `handle` as for `upshift_metrics_get`. Any thread.
+ Returns the metrics of a level; zeros for one that was never used. `handle` like in
+ `upshift_metrics_get`. Any thread.
  */
 void upshift_metrics_level(const struct upshift_handle *handle,
                            uint32_t level,
                            struct upshift_level_metrics *metrics);
 
 /*
- Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no runtime. `handle` as for `upshift_metrics_get`. Any thread.
+ Returns all metrics in the text format of Prometheus; free it by `upshift_string_free`. Null if
+ there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
  */
 char *upshift_metrics_prometheus(const struct upshift_handle *handle);
 
@@ -600,7 +625,9 @@ struct upshift_mutex *upshift_mutex_new(void);
 void upshift_mutex_free(struct upshift_mutex *mutex);
 
 /*
- Waits for the mutex and locks it; most urgent first. Result 0. An operation that is ready holds it: unlock.
+ Waits for the mutex and locks it; most urgent first. Result 0. A ready operation holds the
+ mutex:
+ unlock it.
  */
 int upshift_mutex_lock(struct upshift_op *op,
                        struct upshift_cx *cx,
@@ -612,23 +639,22 @@ int upshift_mutex_lock(struct upshift_op *op,
 int upshift_mutex_try_lock(const struct upshift_mutex *mutex);
 
 /*
- Gives the mutex to the most urgent that waits. By what has locked it. 0; -EPERM: it is not locked; -EINVAL for null.
+ Hands the mutex to the most urgent waiter. Called by its holder. 0; -EPERM: it is not locked;
+ -EINVAL for null.
  */
 int upshift_mutex_unlock(const struct upshift_mutex *mutex);
 
 /*
- Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and then `address` is numbers. 0 or a negative errno. Any
- thread.
+ Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and
+ then `address` is numeric. 0 or a negative errno. Any thread.
  */
-int upshift_listen_tcp(const char *address,
-                       int reuseport,
-                       struct upshift_listener **listener);
+int upshift_listen_tcp(const char *address, int reuseport, struct upshift_listener **listener);
 
 /*
- Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than 107 bytes. Any thread.
+ Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than
+ 107 bytes. Any thread.
  */
-int upshift_listen_unix(const char *path,
-                        struct upshift_listener **listener);
+int upshift_listen_unix(const char *path, struct upshift_listener **listener);
 
 /*
  The listener's descriptor, which stays its own; -EBADF for null.
@@ -658,23 +684,22 @@ int upshift_connect_tcp(struct upshift_op *op, struct upshift_cx *cx, const char
 int upshift_connect_unix(struct upshift_op *op, struct upshift_cx *cx, const char *path);
 
 /*
- Takes a connected stream socket over, TCP or Unix: its descriptor is the connection's from the call on, also when it fails. 0 or a negative errno: -EBADF (no
- open descriptor), -ENOTSOCK, -EPROTOTYPE (a socket that is no stream), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens). Any thread.
+ Takes over a connected stream socket, TCP or Unix: the connection owns the descriptor from the
+ call on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK,
+ -EPROTOTYPE (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens).
+ Any thread.
  */
-int upshift_stream_from_fd(int fd,
-                           struct upshift_reader **reader,
-                           struct upshift_writer **writer);
+int upshift_stream_from_fd(int fd, struct upshift_reader **reader, struct upshift_writer **writer);
 
 /*
- Waits for data, in a buffer of the runtime's: the result is its length, out.bytes the data; length 0: the peer has finished. Dropped early it loses
- nothing.
+ Waits for data, in a buffer of the runtime: the result is its length, out.bytes the data; length
+ 0: the peer has ended its direction. Dropped early it loses nothing.
  */
-int upshift_recv(struct upshift_op *op,
-                 struct upshift_cx *cx,
-                 struct upshift_reader *reader);
+int upshift_recv(struct upshift_op *op, struct upshift_cx *cx, struct upshift_reader *reader);
 
 /*
- Reads into a buffer, up to its capacity: the result is the count, 0 if the peer has finished; out.buf is the buffer.
+ Reads into a buffer, up to its capacity: the result is the count, 0 if the peer has ended its
+ direction; out.buf is the buffer.
  */
 int upshift_recv_into(struct upshift_op *op,
                       struct upshift_cx *cx,
@@ -682,8 +707,8 @@ int upshift_recv_into(struct upshift_op *op,
                       const struct upshift_buf *buf);
 
 /*
- Copies what has arrived to `data`, at most `len` bytes, which the kernel never sees: they need only live until the operation ends. The result is the
- count; 0: the peer has finished.
+ Copies received bytes to `data`, at most `len`. The kernel never sees that memory: it need only
+ live until the operation ends. The result is the count; 0: the peer has ended its direction.
  */
 int upshift_recv_copy(struct upshift_op *op,
                       struct upshift_cx *cx,
@@ -692,7 +717,9 @@ int upshift_recv_copy(struct upshift_op *op,
                       size_t len);
 
 /*
- The same until `data` is full: the result is `len`, or less if the peer has finished. Dropped early, it has taken what has arrived by then.
+ Like `upshift_recv_copy`, until `data` is full: the result is `len`, or less if the peer has
+ ended its
+ direction. Dropped early, it has taken the bytes that had arrived by then.
  */
 int upshift_recv_exact(struct upshift_op *op,
                        struct upshift_cx *cx,
@@ -701,7 +728,8 @@ int upshift_recv_exact(struct upshift_op *op,
                        size_t len);
 
 /*
- Writes all of a buffer through the ring: result 0; out.buf is the buffer. On an error an unknown part was sent.
+ Writes all of a buffer through the ring: result 0; out.buf is the buffer. On an error an unknown
+ part was sent.
  */
 int upshift_write_all(struct upshift_op *op,
                       struct upshift_cx *cx,
@@ -717,8 +745,8 @@ int upshift_write_bytes(struct upshift_op *op,
                         const struct upshift_bytes *bytes);
 
 /*
- Sends all of `len` bytes by system calls that do not wait, so that the kernel has copied them when the operation ends and they need only live until then. The
- result is `len`.
+ Sends all of `len` bytes by system calls that do not wait. The kernel has copied them when the
+ operation ends, so they need only live until then. The result is `len`.
  */
 int upshift_write_copy(struct upshift_op *op,
                        struct upshift_cx *cx,
@@ -732,7 +760,7 @@ int upshift_write_copy(struct upshift_op *op,
 int upshift_reader_fd(const struct upshift_reader *reader);
 
 /*
- Gives the receiving direction back, after the operation that is under way. Nothing is done for null.
+ Frees the receiving direction, after the operation that is under way. Does nothing for null.
  */
 void upshift_reader_free(struct upshift_reader *reader);
 
@@ -742,19 +770,21 @@ void upshift_reader_free(struct upshift_reader *reader);
 int upshift_writer_shutdown(const struct upshift_writer *writer);
 
 /*
- Gives the sending direction back, after the operation that is under way, and tells the peer that nothing more will come. Nothing is done for null.
+ Frees the sending direction, after the operation that is under way, and ends it for the
+ peer. Does
+ nothing for null.
  */
 void upshift_writer_free(struct upshift_writer *writer);
 
 /*
- Polls an operation that was not ready: 1, it is now, or was before, or 0. In a poll of the task. -EINVAL for null.
+ Polls an operation that was not ready: 1 if it is now, or was already; else 0. In a poll of the
+ task. -EINVAL for null.
  */
-int upshift_op_poll(struct upshift_op *op,
-                    struct upshift_cx *cx);
+int upshift_op_poll(struct upshift_op *op, struct upshift_cx *cx);
 
 /*
- Ends an operation early, if it is under way: it is cancelled, and buffers that it was given are released when the kernel is done with them.
- Nothing is done for null. Any thread.
+ Ends an operation. If it is under way it is cancelled, and its buffers are released when the
+ kernel is done with them. Does nothing for null. Any thread.
  */
 void upshift_op_drop(struct upshift_op *op);
 
@@ -764,24 +794,27 @@ void upshift_op_drop(struct upshift_op *op);
 void upshift_config_init(struct upshift_config *config);
 
 /*
- A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error; -EINVAL: a setting that is
- none, or one of two that belong together.
+ Creates a runtime with these settings, or the defaults if `config` is null. 0, or a negative
+ errno, whose reason is printed on standard error; -EINVAL: an invalid setting, or one of two
+ that
+ belong together.
  */
-int upshift_runtime_new(const struct upshift_config *config,
-                        struct upshift_runtime **runtime);
+int upshift_runtime_new(const struct upshift_config *config, struct upshift_runtime **runtime);
 
 /*
- Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
- on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has made the runtime; -ENOTRECOVERABLE:
- called in a coroutine, or Rust code in it has panicked).
+ Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data,
+ finished, is the caller's to destroy. Owns the task: on a negative errno it has been dropped
+ (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has created the
+ runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
  */
 int upshift_runtime_block_on(struct upshift_runtime *runtime,
                              struct upshift_task task,
                              void **data);
 
 /*
- Cancels every coroutine, waits for what the kernel still does, ends the threads. Nothing is done for null; in a coroutine, or on a thread that has not made
- it, it is not ended either, which is said on standard error.
+ Cancels every coroutine, waits for the kernel's operations, ends the threads. Does nothing for
+ null. In a coroutine, or on a thread that has not created the runtime, it prints an error on
+ standard error and does not end it.
  */
 void upshift_runtime_free(struct upshift_runtime *runtime);
 
@@ -816,35 +849,36 @@ int upshift_alloc_cpu(void);
 int upshift_release_cpu(void);
 
 /*
- `read(2)` into `buf` up to its capacity, at the file's own position: blocks the thread. The count, which is the buffer's length then, or a negative
- errno. Any thread.
+ Calls `read(2)` into `buf` up to its capacity, at the file's own position: blocks the thread.
+ Returns the count, which then is the buffer's length, or a negative errno. Any thread.
  */
-int64_t upshift_read(int fd,
-                     struct upshift_buf *buf);
+int64_t upshift_read(int fd, struct upshift_buf *buf);
 
 /*
- `write(2)` of the buffer's bytes, at the file's own position: blocks the thread. The count or a negative errno. Any thread.
+ Calls `write(2)` with the buffer's bytes, at the file's own position: blocks the thread. Returns
+ the count or a negative errno. Any thread.
  */
-int64_t upshift_write(int fd,
-                      const struct upshift_buf *buf);
+int64_t upshift_write(int fd, const struct upshift_buf *buf);
 
 /*
- The second form: the operation starts at once, and wakes the coroutine `cid` when it is done; poll `op` for the result (the count; out.buf is the buffer).
- In a poll. 0; or a negative errno, and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
+ The second form: the operation starts at once, and wakes the coroutine `cid` when it is done;
+ poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative errno,
+ and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
  */
-int upshift_read_async(struct upshift_op *op,
-                       int fd,
-                       const struct upshift_buf *buf,
-                       uint64_t cid);
+int upshift_read_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
 
 /*
- As `upshift_read_async`, of `upshift_write`.
+ Like `upshift_read_async`, for `upshift_write`.
  */
 int upshift_write_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
 
 /*
- Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: no caller waits
- for it. Owns the task, also when it fails: -EINVAL (level, or no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
+ Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or
+ of the
+ caller if it is null. `join` null: no caller waits for it. Owns the task, also on failure:
+ -EINVAL
+ (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any
+ thread.
  */
 int upshift_spawn(const struct upshift_handle *handle,
                   struct upshift_task task,
@@ -852,13 +886,13 @@ int upshift_spawn(const struct upshift_handle *handle,
                   struct upshift_join *join);
 
 /*
- Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1: it has finished, `*data` is that of its task, which is the
- caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a pointer is null. The handle is
- used up unless it was 0.
+ Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1:
+ it has
+ finished, `*data` is that of its task, which the caller must destroy; -ECANCELED: it was
+ cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a
+ pointer is null. The handle is used up unless the result was 0.
  */
-int upshift_join_poll(struct upshift_join *join,
-                      struct upshift_cx *cx,
-                      void **data);
+int upshift_join_poll(struct upshift_join *join, struct upshift_cx *cx, void **data);
 
 /*
  The id of a coroutine, or UPSHIFT_NO_CID.
@@ -876,7 +910,8 @@ int upshift_join_is_finished(const struct upshift_join *join);
 void upshift_join_cancel(const struct upshift_join *join);
 
 /*
- Gives the handle back, and makes it none: the coroutine goes on, and its result is dropped. Nothing is done for null.
+ Frees the handle, and makes it none: the coroutine continues, and its result is dropped. Does
+ nothing for null.
  */
 void upshift_join_free(struct upshift_join *join);
 
@@ -891,27 +926,25 @@ uint64_t upshift_get_cid(void);
 int upshift_current_level(void);
 
 /*
- Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has exited. Any thread with a handle.
+ Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has
+ exited. Any thread with a handle.
  */
-int upshift_wake(const struct upshift_handle *handle,
-                 uint64_t cid);
+int upshift_wake(const struct upshift_handle *handle, uint64_t cid);
 
 /*
- Gives a coroutine another level, whatever it is doing, in constant time. -ESRCH, or -EINVAL for a level beyond 63. Any thread with a handle.
+ Changes the level of a coroutine, in any state, in constant time. -ESRCH, or -EINVAL for a level
+ beyond 63. Any thread with a handle.
  */
-int upshift_reprio(const struct upshift_handle *handle,
-                   uint64_t cid,
-                   int level);
+int upshift_reprio(const struct upshift_handle *handle, uint64_t cid, int level);
 
 /*
- Asks a coroutine to end: its task is dropped when it is next due. -ESRCH if it has exited, -EIO outside a runtime without a handle. Any thread with a
- handle.
+ Cancels a coroutine: its task is dropped when it is next due. -ESRCH if it has exited, -EIO
+ outside a runtime without a handle. Any thread with a handle.
  */
-int upshift_cancel(const struct upshift_handle *handle,
-                   uint64_t cid);
+int upshift_cancel(const struct upshift_handle *handle, uint64_t cid);
 
 /*
- Waits so many nanoseconds. Result 0.
+ Waits for a number of nanoseconds. Result 0.
  */
 int upshift_sleep(struct upshift_op *op, struct upshift_cx *cx, uint64_t nanoseconds);
 
@@ -946,8 +979,8 @@ int upshift_udp_send_to(struct upshift_op *op,
                         const struct upshift_addr *to);
 
 /*
- Receives a datagram into `len` bytes, which live until the operation ends; what does not fit is lost. The result is the count; out holds an
- upshift_addr, the sender's.
+ Receives a datagram into `len` bytes, which live until the operation ends; bytes that do not fit
+ are lost. The result is the count; out holds an upshift_addr, the sender's.
  */
 int upshift_udp_recv_from(struct upshift_op *op,
                           struct upshift_cx *cx,
@@ -961,7 +994,9 @@ int upshift_udp_recv_from(struct upshift_op *op,
 uint32_t upshift_version(void);
 
 /*
- UPSHIFT_ABI_VERSION as the library was compiled: a program that was compiled with another one must not go on. Any thread.
+ Returns UPSHIFT_ABI_VERSION of the compiled library: a program that was compiled with
+ another one
+ must not continue. Any thread.
  */
 uint32_t upshift_abi_version(void);
 

@@ -1,4 +1,5 @@
-// The smallest test harness: functions that register themselves, checks that end the process with a line.
+// The smallest test harness: functions that register themselves, checks that end the process with a
+// line.
 #pragma once
 
 #include <cstdio>

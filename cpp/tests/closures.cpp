@@ -1,4 +1,5 @@
-// Closures that own something, given to what runs them: each capture is destroyed once. And what g++ 12 would destroy twice does not compile.
+// Closures that own something, passed to functions that run them: each capture is destroyed once.
+// Code that g++ 12 would destroy twice does not compile.
 #include <memory>
 
 #include "runtime.hpp"

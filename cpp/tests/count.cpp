@@ -42,7 +42,8 @@ static task<> hop(int times) {
 
 static std::string_view text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-/// As `echo` of scheduler/counts: a request and its reply over TCP, both ends, in memory that is the caller's.
+/// Like `echo` of scheduler/counts: a request and its reply over TCP, both ends, in memory of the
+/// caller.
 static task<> echo(int times) {
   auto listening = listener::tcp("127.0.0.1:0");
   sockaddr_in bound{};
@@ -66,7 +67,7 @@ static task<> echo(int times) {
 
 static constexpr char reply[65] = "7777777777777777777777777777777777777777777777777777777777777777";
 
-/// As `request` of scheduler/counts: received in buffers of the runtime's, sent through the ring.
+/// Like `request` of scheduler/counts: received in buffers of the runtime, sent through the ring.
 static task<> request(int times) {
   auto listening = listener::tcp("127.0.0.1:0");
   sockaddr_in bound{};

@@ -90,7 +90,7 @@ TEST(a_deep_tree_is_cancelled_without_using_the_stack) {
 
 namespace {
 
-/// Counts what it has given.
+/// Counts its allocations.
 struct counting : std::pmr::memory_resource {
   long live = 0;
   long given = 0;

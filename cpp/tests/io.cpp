@@ -87,7 +87,7 @@ static u::task<> nothing_at_all(std::string path) {
   co_await other.write_all(std::string_view("hello"));
   auto data = co_await one.recv();
   co_await one.write_all(std::move(data));
-  // NOLINTNEXTLINE(bugprone-use-after-move): what was moved from is empty.
+  // NOLINTNEXTLINE(bugprone-use-after-move): a buffer that was moved from is empty.
   co_await one.write_all(std::move(data));
   CHECK(co_await take(other, 5) == "hello");
   co_await other.write_all(std::string_view("again"));
@@ -192,7 +192,7 @@ TEST(an_empty_path_is_none) {
   }());
 }
 
-// C would see what is before it, and go on with that.
+// C would cut the name off at the NUL.
 TEST(a_name_with_a_nul_within_is_none) {
   using namespace std::string_literals;
   const auto none = [](const auto& made) { return made.error() == std::errc::invalid_argument; };
@@ -370,7 +370,7 @@ TEST(a_destroyed_task_with_io_in_flight_keeps_its_buffer_until_the_kernel_is_don
       co_await u::sleep(100us);
       CHECK(tracked::alive == 1);
       reading.cancel();
-      // What arrives meanwhile goes to memory that is still there.
+      // Bytes that arrive meanwhile go to memory that still exists.
       co_await other.write_all(std::string_view("too late"));
       CHECK(!co_await reading.join(u::as_result));
       for (int n = 0; tracked::alive != 0; ++n) {
@@ -410,7 +410,7 @@ TEST(channels_hand_over_and_end) {
     while (auto message = co_await from.recv()) CHECK(**message == expected++);
     CHECK(expected == 1000);
     co_await sending;
-    // What is never received is destroyed, whatever it is.
+    // Messages that are never received are destroyed, of every type.
     {
       auto [a, b] = u::channel<counted>(4);
       CHECK(a.try_send(counted()) && a.try_send(counted()));
@@ -506,14 +506,14 @@ TEST(a_timeout_cancels_what_it_limits) {
 
 namespace {
 
-/// One of all that can be waited for, over things that are shared, or its own.
+/// An awaitable of each kind, over shared objects, or its own.
 struct playground {
   u::mutex mutex;
   std::pair<u::sender<std::unique_ptr<counted>>, u::receiver<std::unique_ptr<counted>>> channel = u::channel<std::unique_ptr<counted>>(1);
   u::listener listening = u::listener::tcp("127.0.0.1:0");
 };
 
-/// What is detached outlives the main task, so all of them hold it.
+/// Detached coroutines outlive the main task, so all of them hold it.
 using shared_playground = std::shared_ptr<playground>;
 
 u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
@@ -637,7 +637,7 @@ TEST(a_thousand_random_cancellations) {
       for (auto& one : live) (void)co_await one.join(u::as_result);
     }(seed));
   }
-  // Detached grandchildren end with the runtime, and so does what the kernel had.
+  // Detached grandchildren end with the runtime, and so do the kernel's buffers.
   CHECK(counted::alive == 0);
   CHECK(tracked::alive == 0);
 }

@@ -1,4 +1,4 @@
-// What is used twice, when it is empty, by another, or too late, is an error value or an exception.
+// Objects used twice, empty, by another owner, or too late: an error value or an exception.
 #include <unistd.h>
 
 #include <limits>
@@ -140,7 +140,7 @@ TEST(a_call_that_is_late_is_stopped) {
     CHECK((co_await named).count.error().value() == ECANCELED);
     auto first = co_await u::when_any(pipe.read(), u::sleep(1ms));
     CHECK(first.index() == 1);
-    // Of its own: a call that was stopped may still take what comes.
+    // A pipe of its own: a stopped call may still take arriving bytes.
     piped other;
     auto early = other.read();
     other.write();
@@ -180,7 +180,7 @@ TEST(a_call_outside_a_runtime_is_an_error) {
 
 TEST(a_task_begins_once) {
   on_two_vcpus([]() -> u::task<> {
-    // Awaited, and then whatever begins one.
+    // Awaited, and then passed to every function that begins a task.
     const auto ended = []() -> u::task<u::task<int>> {
       auto made = twice(1);
       CHECK(co_await std::move(made) == 2);
@@ -227,7 +227,7 @@ TEST(a_task_begins_once) {
 
 TEST(a_task_that_runs_is_its_awaiters) {
   on_one_vcpu([]() -> u::task<> {
-    // What another coroutine does to the task meanwhile, it does to an empty one.
+    // Another coroutine that uses the task meanwhile finds it empty.
     auto shared = []() -> u::task<int> {
       counted frame;
       co_await u::sleep(2ms);
@@ -339,7 +339,7 @@ TEST(a_coroutine_is_joined_once) {
       if (kind == 0) CHECK(*co_await u::timeout(30s, other) == 7);
       if (kind == 2) CHECK(*co_await u::timeout(30s, *left) == 7);
     }
-    // What gives up leaves the handle to the next.
+    // A cancelled wait leaves the handle to the next.
     auto kept = u::spawn(after(20ms));
     CHECK(!co_await u::timeout(1ms, kept));
     auto gives_up = u::spawn(joins(kept));

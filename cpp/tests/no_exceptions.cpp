@@ -1,4 +1,5 @@
-// Compiled with -fno-exceptions -fno-rtti: errors are results, a cancelled coroutine is one too. Linked with a file that has exceptions.
+// Compiled with -fno-exceptions -fno-rtti: errors are results, a cancelled coroutine is one too.
+// Linked with a file that has exceptions.
 #include <unistd.h>
 
 #include <upshift/upshift.hpp>

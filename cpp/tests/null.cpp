@@ -1,4 +1,5 @@
-// Null pointers, empty objects, settings and buffers that do not fit together: errors, or nothing done.
+// Null pointers, empty objects, settings and buffers that do not fit together: errors, or nothing
+// happens.
 #include <unistd.h>
 
 #include <functional>

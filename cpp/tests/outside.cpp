@@ -1,4 +1,4 @@
-// What comes from outside of coroutines: wakes, other threads, functions that block, the runtime itself.
+// Calls from outside of coroutines: wakes, other threads, functions that block, the runtime itself.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -144,7 +144,7 @@ TEST(without_io_uring_coroutines_do_the_same) {
 
 TEST(without_a_thread_a_function_that_blocks_is_an_error) {
   if (!can_refuse()) return;
-  // In a thread, because what is refused stays so.
+  // In a thread, because a refusal cannot be undone.
   std::thread([] {
     on_one_vcpu([]() -> u::task<> {
       refuse({SYS_clone, SYS_clone3}, EAGAIN);

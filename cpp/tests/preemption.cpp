@@ -1,4 +1,5 @@
-// Polls of C++ that are suspended: in a loop, with a lock, in the allocator, while an exception is under way.
+// Polls of C++ that are suspended: in a loop, with a lock, in the allocator, while an exception is
+// under way.
 #include <array>
 #include <map>
 #include <mutex>
@@ -18,7 +19,7 @@ u::config preemptible(unsigned vcpus) {
   return settings;
 }
 
-/// What all coroutines of a test use, under an ordinary lock.
+/// The data of all coroutines of a test, under an ordinary lock.
 struct shared {
   std::mutex lock;
   std::map<int, std::string> table;
@@ -72,8 +73,8 @@ u::task<long> urgent(shared& with, watch::time_point until) {
 void all_end(unsigned vcpus) {
   u::runtime runtime(preemptible(vcpus));
   runtime.block_on([]() -> u::task<> {
-    // ThreadSanitizer holds signals back while a thread waits for a lock: a poll that waits would never be suspended for the one that has the
-    // lock. So there each has its own.
+    // ThreadSanitizer holds signals back while a thread waits for a lock: a waiting poll would
+    // never be suspended for the holder. So there each coroutine has a lock of its own.
     std::array<shared, 5> tables;
     const auto table = [&](std::size_t i) -> shared& { return tables[THREAD_SANITIZED ? i : 0]; };
     const auto until = watch::now() + 400ms;

@@ -13,7 +13,7 @@
 
 #include "check.hpp"
 
-/// From here on these calls fail with `code` in this thread and in those that it starts.
+/// Makes these calls fail with `code` from here on, in this thread and in those that it starts.
 inline void refuse(std::initializer_list<long> calls, int code) {
   std::vector<sock_filter> program;
   program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));

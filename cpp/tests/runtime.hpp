@@ -13,7 +13,7 @@
 namespace u = upshift;
 using namespace std::chrono_literals;
 
-/// One vCPU, so that the order of events is that of the levels.
+/// Runs on one vCPU, so that the order of events is that of the levels.
 template <class T>
 T on_one_vcpu(u::task<T> main, int level = 32) {
   u::config settings;
@@ -46,7 +46,8 @@ struct counted {
   ~counted() { --alive; }
 };
 
-/// Buffers that count themselves, and are filled with a pattern when they are freed, so that a write of the kernel's after that shows under AddressSanitizer.
+/// Buffers that count themselves, and are filled with a pattern when they are freed, so that a
+/// later write of the kernel's shows under AddressSanitizer.
 struct tracked {
   static inline std::atomic<int> alive = 0;
   static u::buffer make(std::size_t capacity) {

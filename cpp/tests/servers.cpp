@@ -1,4 +1,5 @@
-// The servers of the examples answer the same bytes as those of the command `upshift`, whatever a client sends.
+// The servers of the examples answer the same bytes as those of the command `upshift`, for all
+// input of a client.
 //
 //     servers DIRECTORY-OF-EXAMPLES [PATH-OF-UPSHIFT]
 //
@@ -62,7 +63,8 @@ class server {
     close(out_);
   }
 
-  /// What it answers to `bytes`, cut into pieces at random places, until it has sent everything and closed.
+  /// Returns the answer to `bytes`, cut into pieces at random places, until the server has sent
+  /// everything and closed.
   std::string answer(const std::string& bytes, unsigned seed, bool ends = true) const {
     std::mt19937 random(seed);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -120,7 +122,7 @@ void matrices(const std::string& examples, const std::string& upshift) {
     std::string asked;
     for (std::size_t n = 1; n <= 24; ++n) asked += frame(round == 0 ? n : 1 + random() % 40, random);
     if (round == 1) asked = frame(200, random);
-    // What is no frame ends the connection after the replies to those before it.
+    // Bytes that are no frame end the connection after the replies to earlier frames.
     const bool broken = round % 4 == 3;
     if (broken) asked += std::string("\x07\x00\x00\x00", 4);
     const std::string expected = theirs.answer(asked, round);

@@ -1,4 +1,4 @@
-// Several things at once in one coroutine: time limits, all, any; what is given up, what is kept.
+// Several awaitables at once in one coroutine: time limits, all, any; cancelled and kept ones.
 #include <stdexcept>
 #include <string>
 
@@ -151,7 +151,7 @@ TEST(the_first_of_several_ends_the_others) {
     auto first = co_await u::when_any(forever(), after(1ms, 5), after(1h, 6));
     CHECK(first.index() == 1 && std::get<1>(first) == 5);
     CHECK(counted::alive == 0);
-    // Of two that are ready, the one that is named first; what the other has not begun it does not do.
+    // Of two ready ones, the one that is named first; the other has not begun.
     bool ran = false;
     auto ready = co_await u::when_any([]() -> u::task<int> { co_return 1; }(), [&ran]() -> u::task<int> {
       ran = true;

@@ -15,7 +15,7 @@ UPSHIFT_BEGIN
 
 namespace detail {
 
-/// As C takes it: null, which is EINVAL, if there is a NUL within: C would see what is before it, and go on with that.
+/// Converts a string for C: null, which is EINVAL, if it contains a NUL, where C would cut it off.
 inline const char* c_string(const std::string& text) noexcept { return text.find('\0') == std::string::npos ? text.c_str() : nullptr; }
 
 }  // namespace detail
@@ -25,7 +25,7 @@ struct address : upshift_addr {
   address() noexcept : upshift_addr{} {}
   explicit address(const upshift_addr& raw) noexcept : upshift_addr(raw) {}
 
-  /// Of numbers: `127.0.0.1:80`, `[::1]:80`. Nothing is looked up.
+  /// Parses a numeric address: `127.0.0.1:80`, `[::1]:80`. Nothing is looked up.
   static result<address> parse(std::string_view text) {
     const auto failed = [] { return result<address>::failure(-EINVAL); };
     const auto colon = text.rfind(':');
@@ -44,7 +44,7 @@ struct address : upshift_addr {
     return made;
   }
 
-  /// As parse() takes it.
+  /// Formats the address for parse().
   std::string to_string() const {
     char host[INET6_ADDRSTRLEN] = "";
     inet_ntop(version == 6 ? AF_INET6 : AF_INET, ip, host, sizeof host);
@@ -63,7 +63,7 @@ struct address : upshift_addr {
 
 namespace detail {
 
-/// By getsockname or getpeername. The error EAFNOSUPPORT: the socket is not of the internet.
+/// Asks by getsockname or getpeername. The error EAFNOSUPPORT: not an internet socket.
 template <class Ask>
 result<address> address_of(int fd, Ask ask) {
   sockaddr_storage found{};

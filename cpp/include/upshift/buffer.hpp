@@ -1,5 +1,5 @@
-// Buffers. The kernel owns the memory of an operation until its terminal completion, whatever becomes of the coroutine that
-// waits for it; so a buffer goes into the operation and comes back with the result.
+// Buffers. The kernel owns the memory of an operation until its terminal completion, even if the
+// waiting coroutine is gone; so a buffer goes into the operation and comes back with the result.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 UPSHIFT_BEGIN
 
-/// Bytes that an operation can own. Of malloc, of a container that it keeps, or constant. Moved, not copied.
+/// Bytes that an operation can own: of malloc, of a container, or constant. Moved, not copied.
 class buffer {
  public:
   buffer() noexcept = default;
@@ -58,7 +58,7 @@ class buffer {
     return buffer(upshift_buf{static_cast<std::uint8_t*>(data), len, capacity, release, context});
   }
 
-  /// Takes over what the ABI gives.
+  /// Takes over a buffer of the ABI.
   explicit buffer(const upshift_buf& raw) noexcept : raw_(raw) {}
 
   buffer(buffer&& other) noexcept : raw_(std::exchange(other.raw_, upshift_buf{})) {}
@@ -99,10 +99,10 @@ class buffer {
  private:
   template <class Container>
   void keep(Container bytes) {
-    auto* kept = new Container(std::move(bytes));
-    raw_.data = reinterpret_cast<std::uint8_t*>(kept->data());
-    raw_.len = raw_.capacity = kept->size();
-    raw_.context = kept;
+    auto* owned = new Container(std::move(bytes));
+    raw_.data = reinterpret_cast<std::uint8_t*>(owned->data());
+    raw_.len = raw_.capacity = owned->size();
+    raw_.context = owned;
     raw_.release = [](void* context, std::uint8_t*, std::size_t) { delete static_cast<Container*>(context); };
   }
 
@@ -114,7 +114,8 @@ class buffer {
   upshift_buf raw_{};
 };
 
-/// Received bytes in one of the runtime's buffers, to which it goes back when this is destroyed. Do not hoard them.
+/// Received bytes in a buffer of the runtime, to which it goes back when this is destroyed. Do not
+/// hoard them.
 class bytes {
  public:
   bytes() noexcept = default;

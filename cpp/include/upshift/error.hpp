@@ -1,9 +1,11 @@
-// Errors, in the form that the call chooses: thrown as std::system_error, or returned in a result<T>.
+// Errors, in the form that the call chooses: thrown as std::system_error, or returned in a
+// result<T>.
 //
 //     auto data = co_await stream.recv();                       // throws std::system_error
 //     auto tried = co_await stream.recv(upshift::as_result);    // result<bytes>: no exception
 //
-// Without exceptions (-fno-exceptions) an error of a call of the first form ends the process with a message.
+// Without exceptions (-fno-exceptions) an error of a call of the first form ends the process with a
+// message.
 #pragma once
 
 #include <upshift.h>
@@ -30,7 +32,8 @@
 #define UPSHIFT_VARIANT v1_without_exceptions
 #endif
 
-// Files compiled with and without exceptions may be linked together: their inline functions have different names.
+// Files compiled with and without exceptions may be linked together: their inline functions have
+// different names.
 #define UPSHIFT_BEGIN \
   namespace upshift { \
   inline namespace UPSHIFT_VARIANT {
@@ -70,7 +73,7 @@ inline std::error_code error_of(int code) noexcept {
 
 }  // namespace detail
 
-/// A value or an error; what of std::expected<T, std::error_code> is needed here, in C++20.
+/// A value or an error: the part of std::expected<T, std::error_code> that is needed, in C++20.
 template <class T = void>
 class [[nodiscard]] result {
  public:

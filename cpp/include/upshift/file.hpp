@@ -16,7 +16,7 @@ class file {
   file() noexcept = default;
   explicit file(upshift_file* raw) noexcept : raw_(raw) {}
 
-  /// As open(2).
+  /// Opens a file like open(2).
   template <error_mode M = throwing_t>
   static auto open(std::string path, int flags = O_RDONLY, M = {}, unsigned mode = 0666) {
     return opening<M>(nullptr, std::move(path), flags, mode);
@@ -61,7 +61,7 @@ class file {
         detail::give_written<M>());
   }
 
-  /// Waits until what was written is on the device.
+  /// Waits until written data is on the device.
   template <error_mode M = throwing_t>
   auto sync(M = {}, bool data_only = false) const noexcept {
     return detail::operation([f = raw_.get(), data_only](upshift_op* op, upshift_cx* cx) { return upshift_file_sync(op, cx, f, data_only); },
@@ -110,13 +110,15 @@ inline tried_transfer write(int fd, buffer from) {
   return {detail::checked<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(from)};
 }
 
-/// A call of the second form under way: it was started when it was made, and wakes its coroutine when it is done. It is awaited once, or stopped.
+/// A running call of the second form: it starts at once, and wakes its coroutine when it is done.
+/// It is awaited once, or stopped.
 ///
 ///     under way ──▶ done ──▶ taken, by an await
 ///         └───────────┴────▶ stopped
 ///
-/// To await one that was stopped is the error ECANCELED, which is also what comes of an await that it is stopped in; to await one that was taken EINVAL; while another
-/// coroutine waits for it EBUSY. It outlives the awaits.
+/// An await of a stopped call ends with the error ECANCELED, and so does an await during which it
+/// is stopped; of a taken one with EINVAL; while another coroutine waits for it with EBUSY. It
+/// outlives the awaits.
 class [[nodiscard("destroying the call cancels it")]] async_call {
  public:
   using starter = int (*)(upshift_op*, int, const upshift_buf*, std::uint64_t);
@@ -127,14 +129,15 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
     const upshift_buf given = buf.release();
     if (code >= 0) return;
     op_.result = code;
-    // What has panicked has released it.
+    // A call that panicked has released the buffer.
     op_.out.buf = code == -ENOTRECOVERABLE ? upshift_buf{} : given;
   }
   async_call(const async_call&) = delete;
   async_call& operator=(const async_call&) = delete;
   ~async_call() { stop(); }
 
-  /// Cancels it, or gives its result up. Its buffer is released when the kernel is done with it. Any thread.
+  /// Cancels the call, or discards its result. Its buffer is released when the kernel is done with
+  /// it. Any thread.
   void stop() noexcept {
     std::optional<waker> waiting;
     {
@@ -178,7 +181,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
       return {detail::checked<as_result_t>(op.result, [&] { return static_cast<std::size_t>(op.result); }), buffer(op.out.buf)};
     }
 
-    /// For what waits for several.
+    /// Begins the wait, on behalf of a wait for several.
     bool begin(upshift_cx* cx) noexcept {
       std::lock_guard held(of_.lock_);
       is_busy_ = of_.waits_ != nullptr;
@@ -207,7 +210,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
   awaiter operator co_await() noexcept { return awaiter(*this); }
 
  private:
-  /// Of what follows; a thread that stops it is not one that polls it.
+  /// Guards the members below: a thread that stops the call is not the one that polls it.
   std::mutex lock_;
   upshift_op op_;
   /// Why its result is not there to take; 0: it is, or will be.
@@ -233,7 +236,7 @@ struct branch<async_call> : branch_base<branch<async_call>, tried_transfer> {
 
 }  // namespace detail
 
-/// read(2), the form with a coroutine's id: starts at once, at the caller's level, and wakes that coroutine when it is done.
+/// Starts read(2) at once, at the caller's level, and wakes a coroutine when it is done.
 inline async_call read(int fd, buffer to, cid wakes) noexcept { return async_call(upshift_read_async, fd, std::move(to), wakes); }
 
 /// write(2), the form with a coroutine's id.

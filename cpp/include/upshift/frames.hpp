@@ -1,8 +1,9 @@
-// Memory of ended frames, kept by the thread on which they ended for the next ones: what serves requests makes and ends frames all the time. A pair of calls
-// costs some 35 instructions, of malloc and free 150.
+// A cache of frames: memory of ended coroutine frames, kept by the thread on which they ended for
+// the next ones, since a server creates and ends frames all the time.
 //
-// What a thread keeps is bounded: 8 KiB for each of 16 sizes, frames above 1 KiB not at all. It is given back when the thread ends. Nothing is kept under
-// AddressSanitizer, which would not see the use of a frame that has ended.
+// The cache of a thread is bounded: 8 KiB for each of 16 sizes, no frames above 1 KiB. It is freed
+// when the thread ends. Nothing is cached under AddressSanitizer, which would not see the use of an
+// ended frame.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ UPSHIFT_BEGIN
 
 namespace detail {
 
-/// What one thread keeps.
-struct kept_frames {
+/// The cache of one thread.
+struct frame_cache {
   struct frame {
     frame* next;
   };
@@ -38,17 +39,17 @@ struct kept_frames {
 
   frame* first[sizes];
   std::size_t count[sizes];
-  /// Whether the thread gives back what it keeps when it ends.
+  /// Whether the thread frees its cache when it ends.
   enum : std::uint8_t { unseen, open, closed } state;
 };
 
-inline constinit thread_local kept_frames kept{};
+inline constinit thread_local frame_cache cache{};
 
 struct at_thread_exit {
   ~at_thread_exit() {
-    // What ends after this goes to the heap.
-    kept.state = kept_frames::closed;
-    for (auto*& first : kept.first) {
+    // Frames that end after this are freed to the heap.
+    cache.state = frame_cache::closed;
+    for (auto*& first : cache.first) {
       while (first != nullptr) ::operator delete(std::exchange(first, first->next));
     }
   }
@@ -56,34 +57,35 @@ struct at_thread_exit {
 };
 inline thread_local at_thread_exit at_exit;
 
-/// Memory of at least this size, or null. Not inlined, nor is its counterpart: a coroutine may go on on another thread, whose frames are others.
+/// Returns memory of at least this size, or null. Not inlined, nor is its counterpart: a coroutine
+/// may continue on another thread, which has another cache.
 [[gnu::noinline]] inline void* take_frame(std::size_t size) noexcept {
 #if UPSHIFT_KEEPS_FRAMES
-  const std::size_t index = (size - 1) / kept_frames::step;
-  if (index < kept_frames::sizes) {
-    if (auto* frame = kept.first[index]) {
-      kept.first[index] = frame->next;
-      --kept.count[index];
+  const std::size_t index = (size - 1) / frame_cache::step;
+  if (index < frame_cache::sizes) {
+    if (auto* frame = cache.first[index]) {
+      cache.first[index] = frame->next;
+      --cache.count[index];
       return frame;
     }
-    size = (index + 1) * kept_frames::step;
+    size = (index + 1) * frame_cache::step;
   }
 #endif
   return ::operator new(size, std::nothrow);
 }
 
-/// Gives back what `take_frame` has returned for this size, on any thread.
+/// Frees memory that `take_frame` has returned for this size, on any thread.
 [[gnu::noinline]] inline void give_frame(void* memory, [[maybe_unused]] std::size_t size) noexcept {
 #if UPSHIFT_KEEPS_FRAMES
-  const std::size_t index = (size - 1) / kept_frames::step;
-  if (index < kept_frames::sizes && (kept.count[index] + 1) * (index + 1) <= kept_frames::steps_of_a_size) {
-    if (kept.state != kept_frames::open) {
-      if (kept.state == kept_frames::closed) return ::operator delete(memory);
+  const std::size_t index = (size - 1) / frame_cache::step;
+  if (index < frame_cache::sizes && (cache.count[index] + 1) * (index + 1) <= frame_cache::steps_of_a_size) {
+    if (cache.state != frame_cache::open) {
+      if (cache.state == frame_cache::closed) return ::operator delete(memory);
       at_exit.touch();
-      kept.state = kept_frames::open;
+      cache.state = frame_cache::open;
     }
-    kept.first[index] = ::new (memory) kept_frames::frame{kept.first[index]};
-    ++kept.count[index];
+    cache.first[index] = ::new (memory) frame_cache::frame{cache.first[index]};
+    ++cache.count[index];
     return;
   }
 #endif

@@ -1,6 +1,7 @@
 // TCP and Unix connections, and UDP.
 //
-// A connection may be split into a reader and a writer for two coroutines. One operation at a time per direction; the object outlives its operations.
+// A connection may be split into a reader and a writer for two coroutines. One operation at a time
+// per direction; the object outlives its operations.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@
 
 UPSHIFT_BEGIN
 
-/// What reading into a buffer came to: the buffer, and how much of it.
+/// The outcome of a read into a buffer: the buffer, and the number of bytes read.
 struct transfer {
   std::size_t count;
   buffer buf;
@@ -26,7 +27,7 @@ struct tried_transfer {
   buffer buf;
 };
 
-/// What writing all of a buffer came to, in the form of a result.
+/// The outcome of a write of a whole buffer, in the form of a result.
 struct tried_write {
   result<void> done;
   buffer buf;
@@ -112,13 +113,15 @@ class reader {
   reader() noexcept = default;
   explicit reader(upshift_reader* raw) noexcept : raw_(raw) {}
 
-  /// Waits for data, in one of the runtime's buffers: no copy, and no memory while nothing comes. Empty: the peer has finished.
+  /// Waits for data, in a buffer of the runtime: no copy, and no memory while nothing arrives.
+  /// Empty: the peer has ended its direction.
   template <error_mode M = throwing_t>
   auto recv(M = {}) noexcept {
     return detail::operation([r = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_recv(op, cx, r); }, detail::give_bytes<M>());
   }
 
-  /// Copies what has arrived, or will, to memory that the kernel never sees. 0: the peer has finished.
+  /// Copies received bytes to memory that the kernel never sees, waiting if there are none. 0: the
+  /// peer has ended its direction.
   template <error_mode M = throwing_t>
   auto read(std::span<std::byte> to, M = {}) noexcept {
     return detail::operation(
@@ -163,7 +166,8 @@ class writer {
   writer() noexcept = default;
   explicit writer(upshift_writer* raw) noexcept : raw_(raw) {}
 
-  /// Writes all of a buffer through the ring, with everything else of the turn; the buffer comes back.
+  /// Writes all of a buffer through the ring, with the other operations of the turn; the buffer
+  /// comes back.
   template <error_mode M = throwing_t>
   auto write_all(buffer from, M = {}) noexcept {
     return detail::operation(
@@ -210,7 +214,7 @@ class stream {
   stream() noexcept = default;
   stream(reader r, writer w) noexcept : reader_(std::move(r)), writer_(std::move(w)) {}
 
-  /// Takes a connected socket over, whatever becomes of it.
+  /// Takes over a connected socket, also on failure.
   template <error_mode M = throwing_t>
   static auto from_fd(int fd, M = {}) {
     upshift_reader* r = nullptr;
@@ -308,7 +312,7 @@ auto connect_unix(std::string path, M = {}) {
                            detail::give_stream<M>());
 }
 
-/// What was received: how much, and from where.
+/// A received datagram: its length and its sender.
 struct datagram {
   std::size_t count;
   address from;

@@ -13,7 +13,8 @@ struct config : upshift_config {
   config() noexcept { upshift_config_init(this); }
 };
 
-/// One thread makes it, uses it and destroys it. Destroying it cancels every coroutine and waits for what the kernel still does.
+/// A runtime. One thread creates, uses and destroys it. Its destruction cancels every coroutine and
+/// waits for the kernel's operations.
 class runtime {
  public:
   runtime() : runtime(config()) {}
@@ -39,8 +40,8 @@ class runtime {
     if (raw_ != nullptr) upshift_runtime_free(raw_);
   }
 
-  /// Runs a task as the main coroutine on the calling thread; its result, or what it threw; or `cancelled`, which is the error ECANCELED in the form of a
-  /// result.
+  /// Runs a task as the main coroutine on the calling thread. Returns its result, or throws its
+  /// exception; or `cancelled`, which is the error ECANCELED in the form of a result.
   template <class T, error_mode M = throwing_t>
   auto block_on(task<T> main, M = {}) {
     int code;

@@ -1,9 +1,11 @@
 // Waiting for several things in one coroutine: all of them, or the first.
 //
 //     auto [user, orders] = co_await upshift::when_all(find_user(id), find_orders(id));
-//     auto first = co_await upshift::when_any(stream.recv(), upshift::sleep(1s));   // std::variant; first.index() says which
+//     auto first = co_await upshift::when_any(stream.recv(), upshift::sleep(1s));
+//     // first is a std::variant; first.index() says which
 //
-// They take turns on the vCPU of their coroutine and cost no allocation beyond their frames. What should run on other vCPUs, or at other levels, is spawned.
+// They take turns on the vCPU of their coroutine and cost no allocation beyond their frames. Spawn
+// work that should run on other vCPUs, or at other levels.
 #pragma once
 
 #include <tuple>
@@ -26,11 +28,13 @@ concept operation_like = requires(Of& of, upshift_cx* cx) {
   of.await_resume();
 };
 
-/// What may be one of several: an operation, a call of the papers' second form, a task, the end of a coroutine.
+/// An awaitable that may be one of several: an operation, a call of the papers' second form, a
+/// task, the end of a coroutine.
 template <class Of>
 concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || is_task<Of> || std::same_as<Of, async_call>);
 
-/// One of several. Its result is taken as soon as it is there, so that none is lost with a coroutine that is cancelled meanwhile.
+/// An awaitable of several. Its result is taken as soon as it is there, so that a cancelled
+/// coroutine loses none.
 template <class Of, class T>
 struct branch_base {
   using value_type = T;
@@ -38,7 +42,7 @@ struct branch_base {
   bool is_ready = false;
   bool has_begun = false;
 
-  /// Begins or goes on; true: the result is there.
+  /// Begins or continues; true: the result is there.
   bool step(upshift_cx* cx) noexcept {
     if (is_ready) return true;
     auto& of = static_cast<Of&>(*this);
@@ -110,7 +114,7 @@ struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
 template <class T>
 using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 
-/// Awaits what must not have a name.
+/// Awaits an object that must not have a name.
 template <class Of>
 struct once {
   explicit once(Of& of) noexcept : of(of) {}
@@ -143,7 +147,7 @@ struct [[nodiscard("co_await it")]] all_of : waiting {
   template <class... From>
   explicit all_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
   all_of(const all_of&) = delete;
-  // What it waits for ends with the expression that has made it.
+  // The awaitables end with the expression that has created this.
   once<all_of> operator co_await() && noexcept { return once<all_of>(*this); }
   void operator co_await() & = delete;
 
@@ -173,7 +177,7 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
   template <class... From>
   explicit any_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
   any_of(const any_of&) = delete;
-  // What it waits for ends with the expression that has made it.
+  // The awaitables end with the expression that has created this.
   once<any_of> operator co_await() && noexcept { return once<any_of>(*this); }
   void operator co_await() & = delete;
 
@@ -212,16 +216,18 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
 
 }  // namespace detail
 
-/// Waits for all of several operations, tasks and joins, which run in turn: a tuple of their results, std::monostate for one without. All end; then the first of them,
-/// in the order of the parameters, that has thrown throws.
+/// Waits for all of several operations, tasks and joins, which run in turn. Returns a tuple of
+/// their results, std::monostate for one without. All end; then the first, in the order of the
+/// parameters, that has thrown throws.
 template <detail::branchable... Of>
   requires(sizeof...(Of) > 0)
 auto when_all(Of&&... of) {
   return detail::all_of<detail::branch<std::remove_cvref_t<Of>>...>(std::in_place, std::forward<Of>(of)...);
 }
 
-/// Waits for the first of several operations, tasks and joins: a variant whose index says which, of two that are ready the one that was named first. The others are given
-/// up as by timeout().
+/// Waits for the first of several operations, tasks and joins. Returns a variant whose index says
+/// which, of two ready ones the one that was named first. The others are cancelled like by
+/// timeout().
 template <detail::branchable... Of>
   requires(sizeof...(Of) > 0)
 auto when_any(Of&&... of) {

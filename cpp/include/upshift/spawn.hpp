@@ -24,23 +24,24 @@ inline constexpr level level::normal{UPSHIFT_LEVEL_NORMAL};
 inline constexpr level level::low{UPSHIFT_LEVEL_LOW};
 inline constexpr level level::background{UPSHIFT_LEVEL_BACKGROUND};
 
-/// The level of what spawns.
+/// The level of the spawning coroutine.
 inline constexpr level inherit{UPSHIFT_INHERIT};
 
 /// Names a coroutine for ever; a dead one's name is never another's.
 enum class cid : std::uint64_t { none = UPSHIFT_NO_CID };
 
-/// The coroutine was cancelled: what awaiting its handle throws.
+/// Thrown by an await of the handle of a cancelled coroutine.
 class cancelled : public std::system_error {
  public:
   cancelled() : std::system_error(ECANCELED, std::system_category(), "the coroutine was cancelled") {}
 };
 
-/// A runtime from outside: spawns, wakes, cancels from any thread, also when the runtime has ended: then ESHUTDOWN and ESRCH. Of an empty one everything is
-/// the error EINVAL, its counters are 0.
+/// Access to a runtime from outside: spawns, wakes and cancels from any thread, even after the
+/// runtime has ended: then ESHUTDOWN and ESRCH. Every call of an empty handle is the error
+/// EINVAL, its counters are 0. the error EINVAL, its counters are 0.
 class handle {
  public:
-  /// Of the coroutine that calls; empty outside a runtime.
+  /// Returns the handle of the calling coroutine's runtime; empty outside a runtime.
   static handle current() noexcept { return handle(upshift_handle_current()); }
 
   handle() noexcept = default;
@@ -87,9 +88,10 @@ class handle {
 
 namespace detail {
 
-/// What waits for the coroutine of a join handle.
+/// The waiter for the coroutine of a join handle.
 struct joining : waiting {
-  /// The handle has been moved, detached or destroyed meanwhile: the wait ends. In a coroutine of the runtime.
+  /// Ends the wait, because the handle has been moved, detached or destroyed. In a coroutine of the
+  /// runtime.
   void leave() noexcept {
     is_left = true;
     upshift_wake(nullptr, waits);
@@ -100,8 +102,9 @@ struct joining : waiting {
 
 }  // namespace detail
 
-/// The right to the result of a coroutine. Destroyed, it lets the coroutine go its way. It is awaited once: afterwards it is empty, and to await it the error
-/// EINVAL, as it is for what waits when it is moved or detached. While something waits, to await it is the error EBUSY.
+/// The right to the result of a coroutine. Destroyed, it detaches the coroutine. It is awaited
+/// once: afterwards it is empty, and an await is the error EINVAL. A waiter gets EINVAL too when
+/// the handle is moved or detached. While a coroutine waits, another await is the error EBUSY.
 template <class T = void>
 class [[nodiscard("destroying the handle detaches the coroutine; say so with detach()")]] join_handle {
  public:
@@ -124,7 +127,8 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
   upshift::cid id() const noexcept { return held_ ? upshift::cid{upshift_join_cid(&raw_)} : upshift::cid::none; }
   bool is_finished() const noexcept { return !held_ || upshift_join_is_finished(&raw_) != 0; }
 
-  /// Asks the coroutine to end: when it is next due its frames are destroyed, innermost first, and the operation that it waits for is cancelled.
+  /// Cancels the coroutine: when it is next due its frames are destroyed, innermost first, and the
+  /// operation that it waits for is cancelled.
   void cancel() const noexcept {
     if (held_) upshift_join_cancel(&raw_);
   }
@@ -134,8 +138,9 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
     send_away();
   }
 
-  /// Waits for the coroutine, which has the waiter's level meanwhile if that is more urgent. Its result; or what it threw; or `cancelled`, which is the
-  /// error ECANCELED in the form of a result.
+  /// Waits for the coroutine, which has the waiter's level meanwhile if that is more urgent.
+  /// Returns its result, or throws its exception; or `cancelled`, which is the error ECANCELED in
+  /// the form of a result.
   template <error_mode M = throwing_t>
   auto join(M = {}) noexcept {
     return awaiter<M>(*this);
@@ -176,9 +181,10 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       });
     }
 
-    /// For what waits for several. One that is given up leaves the handle as it was.
+    /// Begins the wait, on behalf of a wait for several. Cancelled, it leaves the handle as it was.
     bool begin(upshift_cx* cx) noexcept {
-      // The second time, of one that has ended or of one that another coroutine waits for: `code` says that it is none.
+      // On the second call, for an ended coroutine or one that another coroutine awaits, `code`
+      // says that it is none.
       if (std::exchange(has_begun, true)) return true;
       if (!handle->held_) return true;
       if (handle->waits_ != nullptr) {
@@ -225,8 +231,9 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
   detail::joining* waits_ = nullptr;
 };
 
-// g++ 12 destroys a closure twice that is made within the expression that is awaited: once in the function that is called, or whatever takes it over,
-// and once more in the coroutine's frame. Nothing the function does about it helps; so what it returns has to be given a name there, which this asks for.
+// g++ 12 destroys a closure twice that is created within the awaited expression: once in the
+// called function, or in the object that takes it over, and once more in the coroutine's frame.
+// The function cannot prevent that; so its result must be given a name there, which this demands.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
 #define UPSHIFT_CLOSURES_DIE_TWICE 1
 #define UPSHIFT_NAME_IT                                                                                           \
@@ -241,8 +248,8 @@ namespace detail {
 template <class>
 inline constexpr bool never = false;
 
-/// Is F, the parameter of `F&& f`, a closure that owns something, and not one that has a name? Closures, and aggregates, have no constructor of
-/// their own; std::function is no such thing.
+/// True if F, the parameter of `F&& f`, is a closure that owns something and has no name. Closures,
+/// and aggregates, have no constructor of their own; std::function has.
 template <class F>
 inline constexpr bool dies_twice = UPSHIFT_CLOSURES_DIE_TWICE && !std::is_reference_v<F> && !std::is_trivially_destructible_v<F> &&
                                    (std::is_aggregate_v<F> || !std::is_default_constructible_v<F>);
@@ -272,7 +279,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
 };
 #endif
 
-/// A handle for what was given a closure of type F.
+/// The handle of a coroutine that was given a closure of type F.
 template <class F, class T>
 auto handle_for(join_handle<T>&& handle) noexcept {
 #if UPSHIFT_CLOSURES_DIE_TWICE
@@ -308,7 +315,7 @@ auto spawn_in(const handle& in, task<T> what, level at) {
 template <class F>
 concept makes_task = std::invocable<std::decay_t<F>&> && is_task<std::invoke_result_t<std::decay_t<F>&>>;
 
-/// Keeps what a lambda has captured for as long as its coroutine runs.
+/// Keeps the captures of a lambda as long as its coroutine runs.
 template <class F, class T = typename std::invoke_result_t<F&>::value_type>
 task<T> keeping(F make) {
   co_return co_await make();
@@ -328,7 +335,7 @@ auto spawn(const handle& in, task<T> what, level at = inherit, M = {}) {
   return detail::spawn_in<M>(in, std::move(what), at);
 }
 
-/// Starts what a function returns; what it has captured lives as long as the coroutine.
+/// Starts the task that a function returns; the captures live as long as the coroutine.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
@@ -342,7 +349,7 @@ auto spawn(const handle& in, F&& make, level at = inherit, M = {}) {
 
 #define UPSHIFT_SAY_LEVEL "upshift::spawn: a level is not a number: write `level{4}`, 0 being the most urgent and 63 the least"
 
-/// A task that is cancelled when a stop is requested, from whatever thread.
+/// Wraps a task that is cancelled when a stop is requested, on any thread.
 template <class T>
 task<T> with_stop(std::stop_token token, task<T> what) {
   auto cancel = [in = handle::current(), me = cid{upshift_get_cid()}] { (void)in.cancel(me); };
@@ -350,7 +357,8 @@ task<T> with_stop(std::stop_token token, task<T> what) {
   co_return co_await std::move(what);
 }
 
-/// Starts a coroutine that is cancelled when a stop is requested; one that was requested before cancels it at its first wait.
+/// Starts a coroutine that is cancelled when a stop is requested; an earlier request cancels it at
+/// its first wait.
 template <class T, error_mode M = throwing_t>
 auto spawn(std::stop_token token, task<T> what, level at = inherit, M mode = {}) {
   // An empty one says so now.
@@ -358,7 +366,7 @@ auto spawn(std::stop_token token, task<T> what, level at = inherit, M mode = {})
   return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), std::move(what)), at);
 }
 
-/// The same with what a function returns.
+/// Like above, with the task that a function returns.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(std::stop_token token, F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(
@@ -387,7 +395,7 @@ inline int current_level() noexcept { return upshift_current_level(); }
 /// Wakes a coroutine of the caller's runtime; false: it has exited.
 inline bool wake(cid id) noexcept { return upshift_wake(nullptr, static_cast<std::uint64_t>(id)) == 0; }
 
-/// Gives one another level, whatever it is doing; false: it has exited, or the level is none.
+/// Changes the level of a coroutine, in any state. False: it has exited, or the level is invalid.
 inline bool reprio(cid id, level to) noexcept { return upshift_reprio(nullptr, static_cast<std::uint64_t>(id), to.value) == 0; }
 
 /// Asks one to end; false: it has exited.
@@ -420,10 +428,11 @@ struct park_awaiter {
 /// Lets the coroutine's equals run first.
 [[nodiscard("co_await it")]] inline auto yield_now() noexcept { return detail::yield_awaiter{true}; }
 
-/// Gives way if something at least as urgent waits; about a nanosecond if not. For loops that compute.
+/// Yields if work at least as urgent waits. For loops that compute.
 [[nodiscard("co_await it")]] inline auto yield_if_needed() noexcept { return detail::yield_awaiter{upshift_should_yield() != 0}; }
 
-/// Waits for a wake(cid) of this coroutine. Like a condition variable it may return early: ask for the condition in a loop.
+/// Waits for a wake(cid) of this coroutine. Like a condition variable it may return early: check
+/// the condition in a loop.
 [[nodiscard("co_await it")]] inline auto park() noexcept { return detail::park_awaiter{}; }
 
 /// The right to wake a coroutine, from any thread, for as long as one likes.
@@ -479,7 +488,8 @@ class suspend_to_name {
 
 }  // namespace detail
 
-/// Gives a waker to `leave` and waits for it: the bridge to callbacks. It may return early, as park().
+/// Passes a waker to `leave` and waits for it: the bridge to callbacks. It may return early, like
+/// park().
 template <std::invocable<waker> F>
 [[nodiscard("co_await it")]] auto suspend(F&& leave) {
   using awaiter = detail::suspend_awaiter<std::decay_t<F>>;
@@ -527,7 +537,8 @@ struct job final : rooted<T> {
 
 }  // namespace detail
 
-/// Runs a function that blocks on a thread of its own kind, more urgent ones first; await the handle for its result. It is not ended early.
+/// Runs a function that blocks on a thread for blocking calls, more urgent ones first; await the
+/// handle for its result. It is not ended early.
 template <class F, error_mode M = throwing_t>
   requires std::invocable<std::decay_t<F>&>
 auto blocking(F&& what, M = {}) {

@@ -9,7 +9,7 @@ UPSHIFT_BEGIN
 
 class mutex;
 
-/// The right to what a mutex protects; gives it back when destroyed.
+/// Exclusive access to the data that a mutex protects; unlocks the mutex when destroyed.
 class [[nodiscard("the mutex is given back when the guard is destroyed")]] mutex_guard {
  public:
   explicit mutex_guard(const upshift_mutex* held) noexcept : held_(held) {}
@@ -24,7 +24,8 @@ class [[nodiscard("the mutex is given back when the guard is destroyed")]] mutex
   const upshift_mutex* held_;
 };
 
-/// A mutex of coroutines: most urgent first, and what waits lends its level to what holds it. Outlives its guards and waits.
+/// A mutex of coroutines: most urgent first, and waiters lend their level to the holder. Outlives
+/// its guards and waits.
 class mutex {
  public:
   mutex() : raw_(upshift_mutex_new()) {}
@@ -148,7 +149,7 @@ class receiver {
   detail::owned<upshift_receiver, upshift_receiver_free> raw_;
 };
 
-/// A channel for so many messages, at least one.
+/// Creates a channel for a number of messages, at least one.
 template <class T>
 std::pair<sender<T>, receiver<T>> channel(std::size_t capacity) {
   upshift_sender* s = nullptr;

@@ -1,18 +1,19 @@
 // task<T>: a coroutine, and how one becomes a coroutine of the runtime.
 //
-// A tree of tasks (one that awaits another, and so on) is one coroutine of the runtime, whose control block points to a `root_base`. A poll
-// of it runs `root_base::poll`:
+// A tree of tasks (one that awaits another, and so on) is one coroutine of the runtime, whose
+// control block points to a `root_base`. A poll of it runs `root_base::poll`:
 //
 //     poll ─▶ does the tree wait for something? ── yes, and it is not ready ──▶ return 0
 //               │ no, or it is ready now
 //               ▼
 //             resume the innermost coroutine ◀───────────────────┐
-//               ├─ it awaits an operation that is not ready ─────┼──▶ return 0: the operation's waker wakes the tree
+//               ├─ it awaits an operation that is not ready ─────┼──▶ return 0: woken later
 //               ├─ it awaits a task: that one is innermost now ──┤
 //               ├─ it ends: its parent is innermost now ─────────┘
-//               └─ it ends and is the first ──▶ return 1: its frame ends, the result goes to the join handle
+//               └─ it ends and is the first ──▶ return 1: the join handle gets the result
 //
-// So nothing nests on the stack however deep or long the tree runs, with every compiler and at every level of optimization.
+// So nothing nests on the stack however deep or long the tree runs, with every compiler and at
+// every level of optimization.
 #pragma once
 
 #include <atomic>
@@ -42,19 +43,19 @@ struct waiting {
   int (*ready)(waiting*, upshift_cx*) noexcept;
 };
 
-/// Ready at the next poll, whatever has woken the tree.
+/// Ready at the next poll, whichever wake ended the wait.
 inline int at_once(waiting*, upshift_cx*) noexcept { return 1; }
 inline constinit waiting next_poll{at_once};
 
 struct promise_base;
 
-/// A tree of tasks as a coroutine of the runtime: what `upshift_task::data` points to.
+/// A tree of tasks as a coroutine of the runtime: `upshift_task::data` points to it.
 struct root_base {
   /// The wake token of the poll.
   upshift_cx* cx = nullptr;
-  /// What is resumed next; null once nothing is.
+  /// The coroutine that is resumed next; null once there is none.
   promise_base* innermost = nullptr;
-  /// What is waited for.
+  /// The operation that is waited for.
   waiting* waits = nullptr;
   bool done = false;
   /// Takes the result out of the tree, whose frames end now, and not with the handle.
@@ -111,10 +112,11 @@ struct promise_base {
   root_base* root = nullptr;
   promise_base* parent = nullptr;
   std::coroutine_handle<> self;
-  /// Where the frame's owner, which awaits it, has the pointer to this; null of the first one, before it begins and once it has ended.
+  /// The owner's pointer to this frame, in the awaiting frame; null for the first frame, before it
+  /// begins and once it has ended.
   promise_base** owner = nullptr;
 
-  /// The tree stops here until `what` is ready.
+  /// Suspends the tree until the operation is ready.
   template <class Promise>
   static void wait_for(std::coroutine_handle<Promise> here, waiting* what) noexcept {
     root_base* root = here.promise().root;
@@ -174,7 +176,8 @@ inline int root_base::poll(void* data, upshift_cx* cx) noexcept {
   return 1;
 }
 
-/// Destroys the frames of a tree that has not finished, one after the other from the innermost: nothing nests, however deep it is.
+/// Destroys the frames of a tree that has not finished, in a loop from the innermost on: nothing
+/// nests, however deep it is.
 inline void unwind(promise_base* innermost) noexcept {
   while (innermost != nullptr) {
     promise_base* parent = innermost->parent;
@@ -185,13 +188,13 @@ inline void unwind(promise_base* innermost) noexcept {
   }
 }
 
-/// What a task holds that had no memory for its frame.
+/// The promise of a task for whose frame there was no memory.
 inline constinit promise_base no_frame{};
 
 template <class P>
 concept upshift_promise = std::derived_from<P, promise_base>;
 
-/// A result, or what was thrown instead.
+/// A result, or an exception instead.
 template <class T>
 struct outcome {
   std::optional<T> value;
@@ -234,8 +237,8 @@ inline void terminate_with(std::exception_ptr thrown) noexcept {
 inline constinit std::atomic<void (*)(std::exception_ptr) noexcept> unhandled{terminate_with};
 #endif
 
-/// Frames come from the allocator that follows std::allocator_arg in the coroutine's parameters, or from those that the thread keeps. Behind the
-/// frame stands the function that frees it, and the allocator.
+/// Frames come from the allocator that follows std::allocator_arg in the coroutine's parameters, or
+/// from the thread's cache. Behind the frame stands the function that frees it, and the allocator.
 struct frame_memory {
   using freer = void (*)(void* frame, std::size_t size) noexcept;
 
@@ -254,7 +257,7 @@ struct frame_memory {
     return allocate(size, from);
   }
 
-  /// Of a member function, or a lambda.
+  /// Allocates the frame of a member function, or of a lambda.
   template <class This, class Allocator, class... Arguments>
   static void* operator new(std::size_t size, const This&, std::allocator_arg_t, const Allocator& from, const Arguments&...) noexcept {
     return allocate(size, from);
@@ -340,7 +343,8 @@ struct task_promise final : promise_base, outcome<T>, frame_memory {
 #endif
 }
 
-/// The outcome of a task that cannot begin: an exception, and without exceptions the error of a task whose value is a result.
+/// The outcome of a task that cannot begin: an exception, or, without exceptions, the error of a
+/// task whose value is a result.
 template <class T>
 outcome<T> refused(int code) {
   outcome<T> made;
@@ -380,9 +384,11 @@ inline unhandled_exception_handler set_unhandled_exception(unhandled_exception_h
 }
 #endif
 
-/// A coroutine that has not begun. It begins when it is awaited, spawned or given to runtime::block_on, which takes it out of the task; destroyed before, it
-/// never does. A task is empty from then on, as is one that was moved from: to await or spawn it is the error EINVAL. One for whose frame there was no memory is
-/// empty too; then it is ENOMEM, which is thrown as std::bad_alloc.
+/// A coroutine that has not begun. It begins when it is awaited, spawned or passed to
+/// runtime::block_on, which takes it out of the task; destroyed earlier, it never does. A task is
+/// empty from then on, and so is one that was moved from: to await or spawn it is the error
+/// EINVAL. A task for whose frame there was no memory is empty too; then the error is ENOMEM,
+/// which is thrown as std::bad_alloc.
 template <class T = void>
 class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task {
  public:
@@ -393,7 +399,7 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
   task() noexcept = default;
   task(task&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
   task& operator=(task&& other) noexcept {
-    // The old frame ends last: what ends with it may look at this.
+    // The old frame ends last: destructors in it may look at this.
     task taken(std::move(other));
     std::swap(promise_, taken.promise_);
     return *this;
@@ -475,7 +481,7 @@ task<T> task_promise<T>::get_return_object_on_allocation_failure() noexcept {
   return task<T>(no_frame);
 }
 
-/// What a join handle is given.
+/// The value that a join handle gets.
 template <class T>
 struct rooted : root_base, outcome<T> {
 #if UPSHIFT_EXCEPTIONS
@@ -523,8 +529,10 @@ upshift_task as_root(task<T> what, int& code) noexcept {
   return upshift_task{root, [](void* d, upshift_cx* c) { return root_base::poll(d, c); }, [](void* d) { root_base::drop(d); }};
 }
 
-/// Awaits an operation of the ABI. `Start(op, cx)` starts it, 1 if it is ready; `Finish(op)` makes the result. It lives in the frame of the coroutine that
-/// awaits it and does not move; destroyed with it, it cancels the operation. It is awaited once: a second time, also while the first lasts, is the error EINVAL.
+/// Awaits an operation of the ABI. `Start(op, cx)` starts it, 1 if it is ready; `Finish(op)`
+/// makes the result. It lives in the frame of the awaiting coroutine and does not move; destroyed
+/// with it, it cancels the operation. It is awaited once: a second time, even during the first,
+/// is the error EINVAL.
 template <class Start, class Finish>
 class [[nodiscard("co_await it")]] operation : public waiting {
  public:
@@ -554,7 +562,7 @@ class [[nodiscard("co_await it")]] operation : public waiting {
     return finish_(op_);
   }
 
-  /// For what waits for several.
+  /// Begins the operation, on behalf of a wait for several.
   bool begin(upshift_cx* cx) noexcept {
     if (std::exchange(state_, state_ == fresh ? begun : state_) != fresh) return true;
     return start_(&op_, cx) != 0;

@@ -14,7 +14,7 @@ namespace detail {
 
 __extension__ typedef __int128 wide;
 
-/// Beyond this, either way, is for ever. The time since any epoch of the past or the future is less.
+/// A duration beyond this, either way, is for ever. The time since any epoch is less.
 inline constexpr wide for_ever = wide{1} << 94;
 
 /// Whole nanoseconds, rounded up; no clock and no unit overflows.
@@ -40,7 +40,7 @@ constexpr wide nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexc
   }
 }
 
-/// For the ABI: the past is now.
+/// Converts a duration for the ABI: the past is now.
 constexpr std::uint64_t wait_of(wide nanoseconds) noexcept {
   if (nanoseconds <= 0) return 0;
   constexpr wide most = std::numeric_limits<std::uint64_t>::max();
@@ -54,13 +54,15 @@ inline auto sleep_for(std::uint64_t ns) {
 
 }  // namespace detail
 
-/// Waits for a duration of any unit; one that is not positive is over at once, and one of 584 years is for ever.
+/// Waits for a duration of any unit; a duration that is not positive is over at once, and one of
+/// 584 years is for ever.
 template <class Rep, class Period>
 [[nodiscard("co_await it")]] auto sleep(std::chrono::duration<Rep, Period> duration) {
   return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(duration)));
 }
 
-/// Waits until a point of time of any clock, as that clock is when this is called: not at all if it has passed, and for ever if it is 584 years away.
+/// Waits until a point of time of any clock, read when this is called: not at all if it has passed,
+/// and for ever if it is 584 years away.
 template <class Clock, class Duration>
 [[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> when) {
   const detail::wide now = detail::nanoseconds_of(Clock::now().time_since_epoch());
@@ -101,7 +103,7 @@ struct [[nodiscard("co_await it")]] timed : waiting {
     clock.vtable = nullptr;
   }
   timed(const timed&) = delete;
-  // What it waits for ends with the expression that has made it.
+  // The awaitable ends with the expression that has created this.
   once<timed> operator co_await() && noexcept { return once<timed>(*this); }
   void operator co_await() & = delete;
   ~timed() {
@@ -152,10 +154,10 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 
 }  // namespace detail
 
-/// Waits at most so long for an operation, a task or the end of a coroutine (`handle.join()`).
+/// Waits for an operation, a task or the end of a coroutine (`handle.join()`), with a time limit.
 /// Returns a std::optional, which is empty if the time was over; a bool if there is no value to
 /// return; a timed_optional if the value is a std::optional itself. When the time is over, an
-/// operation is cancelled, the frames of a task are destroyed, and a coroutine goes on with its
+/// operation is cancelled, the frames of a task are destroyed, and a coroutine continues with its
 /// handle as it was.
 ///
 ///     if (auto data = co_await upshift::timeout(50ms, stream.recv())) …

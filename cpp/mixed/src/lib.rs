@@ -1,21 +1,24 @@
-//! The Rust half of `cpp/examples/mixed.cpp`: coroutines that note when they run, between those of C++.
+//! The Rust half of `cpp/examples/mixed.cpp`: coroutines that record when they run, between those
+//! of C++.
 //!
-//! A process has one copy of the runtime. So a program of both languages links one static library that contains the Rust part and the C ABI: this one, which
-//! re-exports `upshift-c`, instead of `libupshift_c.a`.
+//! A process has one copy of the runtime. So a program of both languages links one static library
+//! that contains the Rust part and the C ABI: this one, which re-exports `upshift-c`, instead of
+//! `libupshift_c.a`.
 
 use std::ffi::{c_int, c_void};
 
 use upshift::Level;
 pub use upshift_c::*;
 
-/// A function of the other half that is told the level of what runs.
+/// A function of the C++ half that gets the level of the running coroutine.
 pub type Note = unsafe extern "C" fn(to: *mut c_void, level: c_int);
 
 struct To(*mut c_void);
 // SAFETY: `to` is a pointer that `note` allows on any thread.
 unsafe impl Send for To {}
 
-/// Starts a Rust coroutine at a level, which calls `note` when it runs, gives way, and calls it again. 0, or -1 for what is no level.
+/// Starts a Rust coroutine at a level, which calls `note` when it runs, yields, and calls it again.
+/// 0, or -1 for an invalid level.
 ///
 /// # Safety
 /// In a coroutine; `note` may be called with `to` until then.

@@ -1,4 +1,4 @@
-// A program in C: what cannot be done is a negative errno.
+// A program in C: failures are negative errno values.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -5,9 +5,10 @@ use std::ffi::c_int;
 use crate::error::{errno, wall};
 use crate::task::{Foreign, upshift_join, upshift_task};
 
-/// Polls a task once, on a thread for functions that block, at the level of the caller; it must finish in that poll, and `cx` is null. Awaited like a
-/// coroutine. Owns the task, also when it fails: -EAGAIN (no thread can be started for it), -EINVAL (no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). It is
-/// not ended early once it runs. In a coroutine.
+/// Polls a task once, on a thread for blocking functions, at the level of the caller; it must
+/// finish in that poll, and `cx` is null. Awaited like a coroutine. It is not ended early once it
+/// runs. Owns the task, also on failure: -EAGAIN (no thread can be started), -EINVAL (no poll
+/// function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). In a coroutine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn_blocking(
     task: upshift_task,

@@ -1,4 +1,4 @@
-//! Buffers that go into operations and come back, and buffers of the runtime's that are received into.
+//! Buffers that operations take and give back, and receive buffers of the runtime.
 
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
@@ -9,21 +9,22 @@ use upshift_ring::{IoBuf, IoBufMut};
 
 use crate::error::catch_panic;
 
-/// A buffer of the caller. An operation owns it from its start to its end: it comes back with the result, or, if the operation is
-/// dropped, `release` is called after the kernel's terminal completion, on some thread of the runtime, in a coroutine or
-/// while the runtime shuts down. `data` must be good for `capacity` bytes, from any thread, until then.
+/// A buffer of the caller. An operation owns it from its start to its end: it comes back with the
+/// result. If the operation is dropped, `release` is called after the kernel's terminal completion,
+/// on some thread of the runtime, in a coroutine or while the runtime shuts down. `data` must be
+/// valid for `capacity` bytes, from any thread, until then.
 /// Null with a capacity, or a `len` beyond it, is -EINVAL.
 #[repr(C)]
 pub struct upshift_buf {
     /// The first byte.
     pub data: *mut u8,
-    /// Bytes that are initialised: what is written.
+    /// Number of initialised bytes: those that are written.
     pub len: usize,
-    /// Bytes of room: what is read into.
+    /// Number of bytes of room: those that are read into.
     pub capacity: usize,
     /// Frees `data`; null: nothing is freed, the bytes live for ever.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void, data: *mut u8, capacity: usize)>,
-    /// For `release`.
+    /// Argument of `release`.
     pub context: *mut c_void,
 }
 
@@ -34,7 +35,8 @@ pub(crate) struct Buf(upshift_buf);
 unsafe impl Send for Buf {}
 
 impl Buf {
-    /// The buffer of a call, or what is given back with the error: bytes at null, more than there is room for, or no buffer at all.
+    /// Checks the buffer of a call. Returns the buffer or, with the error, the part to give back:
+    /// bytes at null, more bytes than room, or no buffer at all.
     ///
     /// # Safety
     /// The contract of [`upshift_buf`], which is given away; or null.
@@ -61,7 +63,7 @@ impl Buf {
     #[inline]
     pub(crate) fn into_raw(self) -> upshift_buf {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: moved out of what is never dropped.
+        // SAFETY: moved out of a value that is never dropped.
         unsafe { std::ptr::read(&this.0) }
     }
 }
@@ -109,13 +111,14 @@ unsafe impl IoBufMut for Buf {
     }
 }
 
-/// Received bytes, in a buffer of the runtime's, which goes back to it by `upshift_bytes_free`, on any thread. Do not hoard them. It may be
-/// moved by copying its words. All of them 0: no bytes, and nothing to give back.
+/// Received bytes, in a buffer of the runtime, which goes back to it by `upshift_bytes_free`, on
+/// any thread. Do not hoard them. It may be moved by copying its words. All words 0: no bytes, and
+/// nothing to give back.
 #[repr(C)]
 pub struct upshift_bytes {
     /// The first byte.
     pub data: *const u8,
-    /// How many; 0: the peer has finished.
+    /// Number of bytes; 0: the peer has ended its direction.
     pub len: usize,
     owner: [usize; 6],
 }
@@ -157,12 +160,12 @@ impl upshift_bytes {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
     if !bytes.is_null() {
-        // SAFETY: what it holds is the caller's, and is given away with the call.
+        // SAFETY: the bytes are the caller's, and are given away with the call.
         catch_panic(|| drop(unsafe { bytes.replace(upshift_bytes::none()) }.into_inner()));
     }
 }
 
-/// Whether there are so many bytes.
+/// Returns true if the pointer fits the length: it is not null, or the length is 0.
 #[inline]
 pub(crate) fn is_there(data: *const u8, len: usize) -> bool {
     !data.is_null() || len == 0
@@ -181,10 +184,10 @@ pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
-/// The same to be written to.
+/// Like [`lent`], for bytes that are written.
 ///
 /// # Safety
-/// As [`lent`], and nothing else uses it meanwhile.
+/// Those of [`lent`], and nothing else uses it meanwhile.
 #[inline]
 pub(crate) unsafe fn lent_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
     if len == 0 {

@@ -44,7 +44,8 @@ pub struct upshift_receiver {
     _private: [u8; 0],
 }
 
-/// A channel for so many messages. `drop` is for those that are never received; it may be null. Messages go from thread to thread. -EINVAL for 0, and for null.
+/// Creates a channel for `capacity` messages. `drop` destroys messages that are never received; it
+/// may be null. Messages move from thread to thread. -EINVAL for a capacity of 0, and for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_channel(
     capacity: usize,
@@ -82,14 +83,15 @@ pub unsafe extern "C" fn upshift_sender_clone(
     }))
 }
 
-/// Gives a sender back; with the last one the channel ends when it is empty. Nothing is done for null.
+/// Frees a sender; after the last one the channel ends when it is empty. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
     // SAFETY: the caller's, once.
     unsafe { free(sender) };
 }
 
-/// Ends the channel, after the operation that is under way; messages inside are dropped. Nothing is done for null.
+/// Frees the receiver, after the operation that is under way, and ends the channel; messages inside
+/// are dropped. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) {
     if !receiver.is_null() {
@@ -131,8 +133,9 @@ impl Outcome for Option<Message> {
     }
 }
 
-/// Waits for room and puts a message in, which is the channel's from the call on. Result 0, or -EPIPE if the receiver is gone, -EINVAL for null; then
-/// `out.handles[0]` is the message. If the operation is dropped before, so is the message.
+/// Waits for room and sends a message, which the channel owns from the call on. Result 0, or -EPIPE
+/// if the receiver is gone, -EINVAL for null; then `out.handles[0]` is the message. If the
+/// operation is dropped earlier, so is the message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_send(
     op: *mut upshift_op,
@@ -153,7 +156,8 @@ pub unsafe extern "C" fn upshift_send(
     unsafe { start(op, cx, sender.sender.send(message)) }
 }
 
-/// Puts a message in: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL (null), and the message is still the caller's. Any thread.
+/// Sends a message without waiting: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL
+/// (null), and the message is still the caller's. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_send(
     sender: *const upshift_sender,
@@ -182,7 +186,8 @@ pub unsafe extern "C" fn upshift_try_send(
     })
 }
 
-/// Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended; -EBUSY: another operation waits; -EINVAL for null.
+/// Waits for a message: result 1, and `out.handles[0]` is the message; 0: the channel has ended;
+/// -EBUSY: another operation waits; -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receive(
     op: *mut upshift_op,
@@ -199,7 +204,8 @@ pub unsafe extern "C" fn upshift_receive(
     }
 }
 
-/// The next message if there is one: 1, and it is in `*data`; 0: the channel has ended; -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
+/// Receives the next message if there is one: 1, and it is in `*data`; 0: the channel has ended;
+/// -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_receive(
     receiver: *mut upshift_receiver,

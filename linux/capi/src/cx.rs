@@ -6,7 +6,8 @@ use std::task::{Context, Waker};
 
 use crate::error::{catch_panic, wall};
 
-/// The wake token of one poll: valid until the poll returns, on its thread. What is polled with it wakes the task later.
+/// The wake token of one poll: valid until the poll returns, on its thread. An operation that is
+/// polled with it wakes the task later.
 pub struct upshift_cx {
     _private: [u8; 0],
 }
@@ -26,7 +27,9 @@ pub(crate) fn token(cx: &mut Context<'_>) -> *mut upshift_cx {
     std::ptr::from_mut(cx).cast()
 }
 
-/// The right to wake a task, from any thread, also when its poll is over. Owned; it may be moved by copying its words. All of them 0: none.
+/// The right to wake a task, from any thread, also after its poll. Owned; it may be moved by
+/// copying
+/// its words. All words 0: none.
 #[repr(C)]
 pub struct upshift_waker {
     words: [usize; 2],
@@ -80,7 +83,8 @@ pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
     }
 }
 
-/// Wakes the task that is being polled: it is polled again, behind its equals. For a task that returns 0 to give way.
+/// Wakes the task that is being polled: it is polled again, behind its equals. For a task that
+/// yields by returning 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
     if !cx.is_null() {
@@ -89,8 +93,8 @@ pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
     }
 }
 
-/// 1: something at least as urgent waits, and the task should give way (`upshift_yield_now`, and return 0); 0: it may go on. About a
-/// nanosecond. In a poll.
+/// Returns 1 if work at least as urgent waits, and the task should yield (`upshift_yield_now`, and
+/// return 0); 0 if it may continue. In a poll.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_should_yield() -> c_int {
     wall(|| {

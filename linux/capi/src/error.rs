@@ -9,7 +9,7 @@ use upshift::SpawnError;
 use upshift::net::LookupError;
 pub(crate) use upshift_ring::catch_panic;
 
-/// What a panic below the ABI is reported as.
+/// The result for a panic below the ABI.
 pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
 
 /// The error of a host name without an address. No errno of the kernel stands for it.
@@ -74,7 +74,7 @@ pub(crate) fn errno(error: &Error) -> c_int {
     }
 }
 
-/// That of a coroutine that could not be started.
+/// Returns the result for a coroutine that could not be started.
 pub(crate) fn refusal(error: SpawnError) -> c_int {
     -match error {
         SpawnError::OutOfMemory => libc::ENOMEM,
@@ -89,12 +89,12 @@ pub(crate) fn wall(body: impl FnOnce() -> c_int) -> c_int {
     catch_panic(body).unwrap_or(PANICKED)
 }
 
-/// What a null pointer is, and what does not fit together.
+/// Returns the error for a null pointer, and for arguments that do not fit together.
 pub(crate) fn invalid() -> Error {
     ErrorKind::InvalidInput.into()
 }
 
-/// Frees what `Box::into_raw` has given away; nothing if it is null.
+/// Frees a value that came from `Box::into_raw`; does nothing for null.
 ///
 /// # Safety
 /// It is the caller's, once.

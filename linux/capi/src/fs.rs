@@ -43,8 +43,8 @@ fn options(flags: c_int, mode: u32) -> OpenOptions {
     options
 }
 
-/// Opens a file as `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory, the path is relative to it and leads to nothing
-/// outside it.
+/// Opens a file like `open(2)`: `out.handles[0]` is an upshift_file. With `beneath`, a directory,
+/// the path is relative to it and leads to nothing outside it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_open(
     op: *mut upshift_op,
@@ -68,7 +68,8 @@ pub unsafe extern "C" fn upshift_open(
     unsafe { start(op, cx, open) }
 }
 
-/// Takes an open file over: its descriptor is the file's from the call on. Null for one that is not open. Any thread.
+/// Takes over an open file: it owns the descriptor from the call on. Null for a descriptor that is
+/// not open. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
     // SAFETY: the caller gives it away.
@@ -103,10 +104,11 @@ unsafe fn there(file: *const upshift_file) -> io::Result<&'static File> {
     file.map(|file| &file.0).ok_or_else(invalid)
 }
 
-/// The file and the buffer of a call, or what is given back with the error.
+/// Checks the file and the buffer of a call. Returns both or, with the error, the part to give
+/// back.
 ///
 /// # Safety
-/// As of [`there`] and [`Buf::given`].
+/// Those of [`there`] and [`Buf::given`].
 #[inline]
 unsafe fn given(
     file: *const upshift_file,
@@ -122,7 +124,7 @@ unsafe fn given(
 /// Starts an operation on a file and a buffer, or hands the buffer back with the error.
 ///
 /// # Safety
-/// As of [`given`] and [`start`].
+/// Those of [`given`] and [`start`].
 #[inline]
 unsafe fn start_with<F: Future<Output: Outcome>>(
     op: *mut upshift_op,
@@ -140,7 +142,8 @@ unsafe fn start_with<F: Future<Output: Outcome>>(
     }
 }
 
-/// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end; out.buf is the buffer.
+/// Reads at a position into a buffer, up to its capacity: the result is the count, 0 at the end;
+/// out.buf is the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_at(
     op: *mut upshift_op,
@@ -153,7 +156,8 @@ pub unsafe extern "C" fn upshift_read_at(
     unsafe { start_with(op, cx, file, buf, |file, buf| file.read_at(buf, offset)) }
 }
 
-/// Writes a buffer at a position: the result is the count, which may be less; out.buf is the buffer.
+/// Writes a buffer at a position: the result is the count, which may be less than all; out.buf is
+/// the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_at(
     op: *mut upshift_op,
@@ -182,7 +186,7 @@ pub unsafe extern "C" fn upshift_write_all_at(
     unsafe { start_with(op, cx, file, buf, write) }
 }
 
-/// Waits until what was written is on the device; `data_only` not 0: without the metadata. Result 0.
+/// Waits until written data is on the device; `data_only` not 0: without the metadata. Result 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_sync(
     op: *mut upshift_op,

@@ -1,4 +1,4 @@
-//! What a runtime has done so far.
+//! Metrics of a runtime.
 
 use std::ffi::{CString, c_char};
 
@@ -14,7 +14,7 @@ use crate::runtime::upshift_handle;
 pub struct upshift_metrics {
     /// Coroutines that are spawned and have not exited.
     pub live: u64,
-    /// Of them, those that wait for a vCPU.
+    /// Number of live coroutines that wait for a vCPU.
     pub ready: u64,
     /// Spawned so far.
     pub spawned: u64,
@@ -32,7 +32,7 @@ pub struct upshift_metrics {
     pub enters: u64,
 }
 
-/// One level of a runtime.
+/// Metrics of one level of a runtime.
 #[repr(C)]
 #[derive(Default)]
 pub struct upshift_level_metrics {
@@ -58,7 +58,8 @@ unsafe fn taken(handle: *const upshift_handle) -> Option<Metrics> {
     }
 }
 
-/// What has happened so far, of the runtime of `handle`, or of the caller if it is null; zeros if there is none. Some microseconds. Any thread.
+/// Returns the metrics of the runtime of `handle`, or of the caller's if it is null; zeros if there
+/// is none. Some microseconds. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_get(
     handle: *const upshift_handle,
@@ -93,7 +94,8 @@ pub unsafe extern "C" fn upshift_metrics_get(
     });
 }
 
-/// What has happened on a level; zeros for one that was never used. `handle` as for `upshift_metrics_get`. Any thread.
+/// Returns the metrics of a level; zeros for one that was never used. `handle` like in
+/// `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_level(
     handle: *const upshift_handle,
@@ -126,7 +128,8 @@ pub unsafe extern "C" fn upshift_metrics_level(
     });
 }
 
-/// Everything in the text format of Prometheus; free it by `upshift_string_free`. Null if there is no runtime. `handle` as for `upshift_metrics_get`. Any thread.
+/// Returns all metrics in the text format of Prometheus; free it by `upshift_string_free`. Null if
+/// there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
     let mut made = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! A mutex that lends: what waits lends its level to what holds it.
+//! A mutex that lends: waiters lend their level to the holder.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -24,7 +24,8 @@ impl upshift_mutex {
     /// # Safety
     /// The mutex outlives the guard: the contract of `upshift_mutex_free`.
     unsafe fn keep(&self, guard: MutexGuard<'_, ()>) {
-        // SAFETY: the caller has just locked it, so nothing else touches the cell; the lifetime by contract.
+        // SAFETY: the caller has just locked it, so nothing else touches the cell; the lifetime
+        // by contract.
         unsafe {
             (*self.guard.get()).write(std::mem::transmute::<
                 MutexGuard<'_, ()>,
@@ -62,7 +63,9 @@ impl Outcome for Locked {
     }
 }
 
-/// Waits for the mutex and locks it; most urgent first. Result 0. An operation that is ready holds it: unlock.
+/// Waits for the mutex and locks it; most urgent first. Result 0. A ready operation holds the
+/// mutex:
+/// unlock it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_lock(
     op: *mut upshift_op,
@@ -98,7 +101,8 @@ pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> 
     })
 }
 
-/// Gives the mutex to the most urgent that waits. By what has locked it. 0; -EPERM: it is not locked; -EINVAL for null.
+/// Hands the mutex to the most urgent waiter. Called by its holder. 0; -EPERM: it is not locked;
+/// -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_unlock(mutex: *const upshift_mutex) -> c_int {
     wall(|| {

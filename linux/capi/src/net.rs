@@ -1,4 +1,4 @@
-//! TCP and Unix connections: how they come about, and what listens for them. [`stream`] receives and sends.
+//! TCP and Unix sockets: connecting and listening. [`stream`] receives and sends.
 
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::io;
@@ -42,17 +42,17 @@ pub(crate) unsafe fn text(string: *const c_char) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// A copy of a path, of whatever bytes; `InvalidInput` for null.
+/// Copies a path, of any bytes; `InvalidInput` for null.
 ///
 /// # Safety
-/// As of [`text`].
+/// Those of [`text`].
 pub(crate) unsafe fn path(string: *const c_char) -> io::Result<PathBuf> {
     // SAFETY: passed on.
     unsafe { bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
 }
 
 /// # Safety
-/// As of [`text`].
+/// Those of [`text`].
 unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
     if string.is_null() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -61,8 +61,8 @@ unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
     Ok(unsafe { CStr::from_ptr(string) }.to_bytes().to_vec())
 }
 
-/// Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and then `address` is numbers. 0 or a negative errno. Any
-/// thread.
+/// Binds `host:port` and listens, with SO_REUSEADDR. `reuseport` not 0: with SO_REUSEPORT too, and
+/// then `address` is numeric. 0 or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listen_tcp(
     address: *const c_char,
@@ -103,7 +103,8 @@ pub unsafe extern "C" fn upshift_listen_tcp(
     })
 }
 
-/// Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than 107 bytes. Any thread.
+/// Binds a path and listens. 0 or a negative errno; -EINVAL: the path is empty, or has more than
+/// 107 bytes. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listen_unix(
     path: *const c_char,
@@ -128,9 +129,10 @@ pub unsafe extern "C" fn upshift_listen_unix(
 
 /// The standard library gives an empty path an unpredictable name.
 fn bind_unix(path: PathBuf) -> io::Result<UnixListener> {
-    match path.as_os_str().is_empty() {
-        true => Err(io::ErrorKind::InvalidInput.into()),
-        false => UnixListener::bind(path),
+    if path.as_os_str().is_empty() {
+        Err(io::ErrorKind::InvalidInput.into())
+    } else {
+        UnixListener::bind(path)
     }
 }
 
@@ -203,8 +205,10 @@ pub unsafe extern "C" fn upshift_connect_unix(
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
 }
 
-/// Takes a connected stream socket over, TCP or Unix: its descriptor is the connection's from the call on, also when it fails. 0 or a negative errno: -EBADF (no
-/// open descriptor), -ENOTSOCK, -EPROTOTYPE (a socket that is no stream), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens). Any thread.
+/// Takes over a connected stream socket, TCP or Unix: the connection owns the descriptor from the
+/// call on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK,
+/// -EPROTOTYPE (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens).
+/// Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_stream_from_fd(
     fd: c_int,
@@ -259,10 +263,10 @@ fn stream_of(fd: OwnedFd) -> io::Result<Handles> {
     }
 }
 
-/// What a socket is.
+/// Returns a socket option.
 fn asked(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
     let (mut value, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
-    // SAFETY: both are room for what is asked for.
+    // SAFETY: both have room for the answer.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -6,17 +6,18 @@
 //!     │                            │ 3 drop                 ▲
 //!     └────────────────────────────┼────────────────────────┘
 //!        1 start, ready            ▼
-//!                                Done: nothing is owed to the runtime, the memory may be used again
+//!                                Done: the runtime needs the memory no longer
 //! ```
 //!
-//! 1. The function that starts it writes the future into `state`, polls it once and returns 1 (ready) or 0.
+//! 1. The starting function writes the future into `state`, polls it once, returns 1 (ready) or 0.
 //! 2. `upshift_op_poll`, in a later poll of the task, with that poll's token.
 //! 3. `upshift_op_drop` cancels; the kernel may still have buffers, which the ring keeps.
 //!
-//! An operation that is given a null pointer is ready at once, with `-EINVAL`; without memory for it (`op` null) the call returns that.
+//! An operation with a null pointer is ready at once, with `-EINVAL`; without memory for it (`op`
+//! null) the call returns that.
 //!
-//! The memory does not move between start and end. Ready: `result` is there, and in `out` what else the operation brings, which is the
-//! caller's now.
+//! The memory does not move between start and end. When it is ready, `result` is set, and `out` has
+//! the operation's other results, which the caller owns.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -32,12 +33,12 @@ use crate::error::{PANICKED, catch_panic, errno, invalid, wall};
 /// Words of state of an operation.
 pub const UPSHIFT_OP_WORDS: usize = 32;
 
-/// What an operation brings besides its result.
+/// The results of an operation beside `result`.
 #[repr(C)]
 pub union upshift_out {
-    /// Of operations that were given a buffer: that buffer.
+    /// The buffer that the operation was given.
     pub buf: std::mem::ManuallyDrop<upshift_buf>,
-    /// Of receiving: the bytes.
+    /// The received bytes.
     pub bytes: std::mem::ManuallyDrop<upshift_bytes>,
     /// Handles, or words.
     pub words: [usize; 8],
@@ -50,9 +51,9 @@ pub union upshift_out {
 pub struct upshift_op {
     /// Null: no operation is under way.
     pub vtable: *const c_void,
-    /// When ready: a count, or 0, or a negative errno.
+    /// Set when ready: a count, or 0, or a negative errno.
     pub result: i64,
-    /// When ready.
+    /// Set when ready.
     pub out: upshift_out,
     state: [usize; UPSHIFT_OP_WORDS],
 }
@@ -62,7 +63,7 @@ struct Vtable {
     drop: unsafe fn(*mut upshift_op),
 }
 
-/// How a future's output becomes `result` and `out`.
+/// The conversion of a future's output to `result` and `out`.
 pub(crate) trait Outcome {
     fn store(self, op: &mut upshift_op);
 }
@@ -105,7 +106,7 @@ where
 /// # Safety
 /// `op` holds a future of this type; it is gone afterwards.
 unsafe fn drop_op<F>(op: *mut upshift_op) {
-    // SAFETY: by contract. The table goes first, so that what panics is not dropped twice.
+    // SAFETY: by contract. The table goes first, so that a value that panics is not dropped twice.
     unsafe {
         (*op).vtable = null();
         (&raw mut (*op).state).cast::<F>().drop_in_place();
@@ -135,7 +136,7 @@ where
 /// Puts a future into `op` and polls it once: 1, it is ready, or 0.
 ///
 /// # Safety
-/// As [`put`]; the token is of the poll under way.
+/// Those of [`put`]; the token is of the poll under way.
 #[inline]
 pub(crate) unsafe fn start<F: Future>(op: *mut upshift_op, cx: *mut upshift_cx, future: F) -> c_int
 where
@@ -190,13 +191,14 @@ unsafe fn polled(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int 
     1
 }
 
-/// Polls an operation that was not ready: 1, it is now, or was before, or 0. In a poll of the task. -EINVAL for null.
+/// Polls an operation that was not ready: 1 if it is now, or was already; else 0. In a poll of the
+/// task. -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_cx) -> c_int {
     if op.is_null() || cx.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: by contract `op` is the caller's, and its table is null or of what it holds.
+    // SAFETY: by contract `op` is the caller's, and its table is null or fits its state.
     unsafe {
         let Some(vtable) = (*op).vtable.cast::<Vtable>().as_ref() else {
             return 1;
@@ -205,14 +207,14 @@ pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_c
     }
 }
 
-/// Ends an operation early, if it is under way: it is cancelled, and buffers that it was given are released when the kernel is done with them.
-/// Nothing is done for null. Any thread.
+/// Ends an operation. If it is under way it is cancelled, and its buffers are released when the
+/// kernel is done with them. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_drop(op: *mut upshift_op) {
     if op.is_null() {
         return;
     }
-    // SAFETY: by contract `op` is the caller's, and its table is null or of what it holds.
+    // SAFETY: by contract `op` is the caller's, and its table is null or fits its state.
     if let Some(vtable) = unsafe { (*op).vtable.cast::<Vtable>().as_ref() } {
         // SAFETY: as above.
         catch_panic(|| unsafe { (vtable.drop)(op) });
@@ -253,7 +255,7 @@ impl Outcome for (io::Result<usize>, Buf) {
     }
 }
 
-/// One that does not.
+/// An outcome without a buffer to give back.
 impl Outcome for (io::Result<()>, upshift::RecvBuf) {
     #[inline]
     fn store(self, op: &mut upshift_op) {

@@ -25,42 +25,45 @@ impl upshift_runtime {
 /// A runtime from outside. Any thread, several at once.
 pub struct upshift_handle(pub(crate) Handle);
 
-/// Settings of a runtime. Fill it by `upshift_config_init`, then change what should differ.
+/// Settings of a runtime. Fill it by `upshift_config_init`, then change single settings.
 #[repr(C)]
 pub struct upshift_config {
     /// vCPUs; 0: one per CPU.
     pub vcpus: u32,
     /// Most threads for functions that block.
     pub blocking_threads: u32,
-    /// The level of what `upshift_runtime_block_on` runs.
+    /// Level of the task of `upshift_runtime_block_on`.
     pub main_level: u32,
     /// Whether polls are interrupted: 0 no, 1 if the kernel can, 2 or fail.
     pub preemption: u32,
     /// Whether it joins the machine's daemon: 0 no, 1 if there is one, 2 or fail.
     pub board: u32,
-    /// What carries out I/O: 0 the environment's UPSHIFT_DRIVER, or what works; 1 io_uring; 2 epoll, and threads for files.
+    /// Driver of I/O: 0 that of the environment's UPSHIFT_DRIVER, or the best that works; 1
+    /// io_uring; 2 epoll, and threads for files.
     pub driver: u32,
     /// Percent of each vCPU's time for the levels from `floor_level` on; 0: strict priority.
     pub floor_percent: u32,
     /// See `floor_percent`.
     pub floor_level: u32,
-    /// Receive buffers per vCPU and level that receives (a power of two), and their size in bytes; both 0: as is best for most.
+    /// Number of receive buffers per vCPU and receiving level (a power of two), and their size in
+    /// bytes; both 0: the default.
     pub buffers: u32,
     /// See `buffers`.
     pub buffer_size: u32,
-    /// How long a poll may go on while an equal waits, ns; 0: as is best.
+    /// Longest time of a poll while an equal waits, ns; 0: the default.
     pub quantum_ns: u64,
-    /// How long a vCPU spins before it sleeps, ns; UINT64_MAX: as is best.
+    /// Time that a vCPU spins before it sleeps, ns; UINT64_MAX: the default.
     pub spin_ns: u64,
-    /// How long completions may wait while coroutines are ready, ns; 0: as is best.
+    /// Longest time that completions wait while coroutines are ready, ns; 0: the default.
     pub reap_interval_ns: u64,
-    /// A seed for the test mode that shuffles equals and has every other poll, by chance, give way; 0: off.
+    /// Seed of the test mode that shuffles equals and makes every other poll yield, by chance; 0:
+    /// off.
     pub chaos: u64,
     /// The CPUs to pin vCPUs to, `pins_len` of them.
     pub pins: *const u32,
     /// See `pins`.
     pub pins_len: usize,
-    /// What threads are called; null: upshift.
+    /// Name of the threads; null: upshift.
     pub name: *const c_char,
 }
 
@@ -153,7 +156,7 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
         if config.pins.is_null() {
             return Err(-libc::EINVAL);
         }
-        // SAFETY: by contract so many.
+        // SAFETY: by contract there are that many.
         let pins = unsafe { std::slice::from_raw_parts(config.pins, config.pins_len) };
         builder = builder.pin(pins.iter().map(|cpu| *cpu as usize));
     }
@@ -163,14 +166,16 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
         builder = builder.name(name.to_string_lossy());
     }
     builder.build().map_err(|error| {
-        // What to change stands in the message, and an errno does not carry it.
+        // The message says which setting to change, and an errno does not carry it.
         eprintln!("upshift: {error}");
         errno(&error)
     })
 }
 
-/// A runtime with these settings, or the defaults if `config` is null. 0, or a negative errno, whose reason is said on standard error; -EINVAL: a setting that is
-/// none, or one of two that belong together.
+/// Creates a runtime with these settings, or the defaults if `config` is null. 0, or a negative
+/// errno, whose reason is printed on standard error; -EINVAL: an invalid setting, or one of two
+/// that
+/// belong together.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_new(
     config: *const upshift_config,
@@ -204,9 +209,10 @@ pub unsafe extern "C" fn upshift_runtime_new(
     })
 }
 
-/// Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data, finished, is the caller's to destroy. Owns the task:
-/// on a negative errno it has been dropped (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has made the runtime; -ENOTRECOVERABLE:
-/// called in a coroutine, or Rust code in it has panicked).
+/// Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data,
+/// finished, is the caller's to destroy. Owns the task: on a negative errno it has been dropped
+/// (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has created the
+/// runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_block_on(
     runtime: *mut upshift_runtime,
@@ -231,8 +237,9 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     })
 }
 
-/// Cancels every coroutine, waits for what the kernel still does, ends the threads. Nothing is done for null; in a coroutine, or on a thread that has not made
-/// it, it is not ended either, which is said on standard error.
+/// Cancels every coroutine, waits for the kernel's operations, ends the threads. Does nothing for
+/// null. In a coroutine, or on a thread that has not created the runtime, it prints an error on
+/// standard error and does not end it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
     // SAFETY: null, or the caller's.

@@ -19,15 +19,15 @@ unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// `read(2)` into `buf` up to its capacity, at the file's own position: blocks the thread. The count, which is the buffer's length then, or a negative
-/// errno. Any thread.
+/// Calls `read(2)` into `buf` up to its capacity, at the file's own position: blocks the thread.
+/// Returns the count, which then is the buffer's length, or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
     // SAFETY: null, or by contract the caller's, which keeps it.
     let Some(buf) = (unsafe { buf.as_mut() }) else {
         return i64::from(-libc::EINVAL);
     };
-    // SAFETY: by contract good for so many bytes.
+    // SAFETY: by contract valid for that many bytes.
     let count = until_done(|| unsafe { libc::read(fd, buf.data.cast::<c_void>(), buf.capacity) });
     if let Ok(count) = usize::try_from(count) {
         buf.len = count;
@@ -35,14 +35,15 @@ pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
     count
 }
 
-/// `write(2)` of the buffer's bytes, at the file's own position: blocks the thread. The count or a negative errno. Any thread.
+/// Calls `write(2)` with the buffer's bytes, at the file's own position: blocks the thread. Returns
+/// the count or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i64 {
     // SAFETY: null, or by contract the caller's.
     let Some(buf) = (unsafe { buf.as_ref() }) else {
         return i64::from(-libc::EINVAL);
     };
-    // SAFETY: by contract good for so many bytes.
+    // SAFETY: by contract valid for that many bytes.
     until_done(|| unsafe { libc::write(fd, buf.data.cast::<c_void>(), buf.len) })
 }
 
@@ -63,7 +64,7 @@ fn until_done(call: impl Fn() -> isize) -> i64 {
 /// Starts an operation on a descriptor and a buffer, in its second form.
 ///
 /// # Safety
-/// As of [`borrow`], [`Buf::given`] and [`put`].
+/// Those of [`borrow`], [`Buf::given`] and [`put`].
 unsafe fn start<F: Future<Output: Outcome>>(
     op: *mut upshift_op,
     fd: c_int,
@@ -93,8 +94,9 @@ unsafe fn start<F: Future<Output: Outcome>>(
     })
 }
 
-/// The second form: the operation starts at once, and wakes the coroutine `cid` when it is done; poll `op` for the result (the count; out.buf is the buffer).
-/// In a poll. 0; or a negative errno, and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
+/// The second form: the operation starts at once, and wakes the coroutine `cid` when it is done;
+/// poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative errno,
+/// and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_async(
     op: *mut upshift_op,
@@ -107,7 +109,7 @@ pub unsafe extern "C" fn upshift_read_async(
     unsafe { start(op, fd, buf, |fd, buf| sys::read_async(fd, buf, cid)) }
 }
 
-/// As `upshift_read_async`, of `upshift_write`.
+/// Like `upshift_read_async`, for `upshift_write`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_async(
     op: *mut upshift_op,

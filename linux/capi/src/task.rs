@@ -1,10 +1,11 @@
 //! Tasks of the other side as coroutines: spawn, join, names, levels.
 //!
-//! # What owns a task
+//! # Ownership of a task
 //!
-//! A `Frame` is the ownership: it drops the task once. It begins in the future of the coroutine; when the task has finished it is the
-//! coroutine's output, and from the join handle it goes back to the caller, which takes the task's result out of it. A coroutine that is cancelled, or
-//! whose handle is gone, drops it, and with it whatever the task holds.
+//! A `Frame` owns a task: it drops the task once. It begins in the future of the coroutine; when
+//! the task has finished it becomes the coroutine's output, and the join handle returns it to the
+//! caller, which takes the task's result out of it. A coroutine that is cancelled, or whose handle
+//! is gone, drops it, and with it everything that the task holds.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, align_of, size_of};
@@ -29,15 +30,17 @@ pub const UPSHIFT_LEVEL_NORMAL: c_int = 32;
 pub const UPSHIFT_LEVEL_LOW: c_int = 48;
 /// Level of work that runs when nothing else does.
 pub const UPSHIFT_LEVEL_BACKGROUND: c_int = 63;
-/// No coroutine has this id.
+/// An id that no coroutine has.
 pub const UPSHIFT_NO_CID: u64 = u64::MAX;
 
-/// A coroutine of the other side. Its functions are called one at a time, on any thread of the runtime, and do not throw.
+/// A coroutine of another language. Its functions are called one at a time, on any thread of the
+/// runtime, and do not throw.
 #[repr(C)]
 pub struct upshift_task {
-    /// For the functions.
+    /// Argument of the functions.
     pub data: *mut c_void,
-    /// Goes on until the task waits (0; it has seen to its wake by polling something with `cx`) or has finished (1). Not called again then.
+    /// Continues until the task waits (0; it has polled an operation with `cx`, which wakes it) or
+    /// has finished (1). Not called again then.
     pub poll: Option<unsafe extern "C" fn(data: *mut c_void, cx: *mut upshift_cx) -> c_int>,
     /// Destroys the task, finished or not.
     pub drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
@@ -104,7 +107,9 @@ impl Future for Foreign {
     }
 }
 
-/// The right to the result of a coroutine. Owned; it may be moved by copying its words. All of them 0: none, as when it has been used up. One thread at a time.
+/// The right to the result of a coroutine. Owned; it may be moved by copying its words. All
+/// words 0:
+/// none, like one that has been used up. One thread at a time.
 #[repr(C)]
 pub struct upshift_join {
     words: [usize; 4],
@@ -160,8 +165,12 @@ unsafe fn held<'a>(join: *const upshift_join) -> Option<&'a Join> {
     unsafe { (join.as_ref()?.words[HELD] != 0).then(|| &*join.cast::<Join>()) }
 }
 
-/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of the caller if it is null. `join` null: no caller waits
-/// for it. Owns the task, also when it fails: -EINVAL (level, or no function that polls), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any thread.
+/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or
+/// of the
+/// caller if it is null. `join` null: no caller waits for it. Owns the task, also on failure:
+/// -EINVAL
+/// (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn(
     handle: *const upshift_handle,
@@ -185,9 +194,11 @@ pub unsafe extern "C" fn upshift_spawn(
     })
 }
 
-/// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1: it has finished, `*data` is that of its task, which is the
-/// caller's to destroy; -ECANCELED: it was cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a pointer is null. The handle is
-/// used up unless it was 0.
+/// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1:
+/// it has
+/// finished, `*data` is that of its task, which the caller must destroy; -ECANCELED: it was
+/// cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a
+/// pointer is null. The handle is used up unless the result was 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_poll(
     join: *mut upshift_join,
@@ -254,7 +265,8 @@ pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
     }
 }
 
-/// Gives the handle back, and makes it none: the coroutine goes on, and its result is dropped. Nothing is done for null.
+/// Frees the handle, and makes it none: the coroutine continues, and its result is dropped. Does
+/// nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
     // SAFETY: by contract.
@@ -276,7 +288,8 @@ pub extern "C" fn upshift_current_level() -> c_int {
     upshift::current_level().map_or(-libc::ENXIO, |level| c_int::from(level.get()))
 }
 
-/// Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has exited. Any thread with a handle.
+/// Wakes a coroutine of the runtime of `handle`, or of the caller's if it is null. -ESRCH if it has
+/// exited. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -> c_int {
     wall(|| {
@@ -290,7 +303,8 @@ pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -
     })
 }
 
-/// Gives a coroutine another level, whatever it is doing, in constant time. -ESRCH, or -EINVAL for a level beyond 63. Any thread with a handle.
+/// Changes the level of a coroutine, in any state, in constant time. -ESRCH, or -EINVAL for a level
+/// beyond 63. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reprio(
     handle: *const upshift_handle,
@@ -311,8 +325,8 @@ pub unsafe extern "C" fn upshift_reprio(
     })
 }
 
-/// Asks a coroutine to end: its task is dropped when it is next due. -ESRCH if it has exited, -EIO outside a runtime without a handle. Any thread with a
-/// handle.
+/// Cancels a coroutine: its task is dropped when it is next due. -ESRCH if it has exited, -EIO
+/// outside a runtime without a handle. Any thread with a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_cancel(handle: *const upshift_handle, cid: u64) -> c_int {
     wall(|| {

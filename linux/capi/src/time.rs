@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cx::upshift_cx;
 use crate::op::{start, upshift_op};
 
-/// Waits so many nanoseconds. Result 0.
+/// Waits for a number of nanoseconds. Result 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sleep(
     op: *mut upshift_op,

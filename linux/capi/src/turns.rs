@@ -1,4 +1,5 @@
-//! What one operation at a time uses, behind the handles of readers, writers and receivers: a second one is refused, and freed meanwhile it ends with the operation.
+//! Values that one operation at a time uses, behind the handles of readers, writers and receivers:
+//! a second operation is refused; a handle that is freed meanwhile ends with the operation.
 //!
 //! ```text
 //!   Idle ──1 take──▶ Busy ──2 drop of the turn──▶ Idle
@@ -44,7 +45,7 @@ impl<T> Turns<T> {
         taken.is_ok().then(|| Turn(this))
     }
 
-    /// For what may be asked meanwhile.
+    /// Returns the value, for questions that are allowed during a turn.
     pub(crate) fn peek(&self) -> *const T {
         self.inner.get()
     }
@@ -52,7 +53,7 @@ impl<T> Turns<T> {
     /// Drops it, now or when its turn ends.
     ///
     /// # Safety
-    /// As [`take`](Turns::take), once.
+    /// Like [`take`](Turns::take), once.
     pub(crate) unsafe fn free(this: *mut Turns<T>) {
         // SAFETY: by contract it is there.
         let before = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
@@ -83,10 +84,10 @@ pub(crate) struct Turn<T>(*mut Turns<T>);
 unsafe impl<T: Send> Send for Turn<T> {}
 
 impl<T> Turn<T> {
-    /// For a future that lives no longer than the turn.
+    /// Lends the value to a future that lives no longer than the turn.
     ///
     /// # Safety
-    /// What uses it is dropped before this.
+    /// The user of the reference is dropped before this.
     #[inline]
     pub(crate) unsafe fn lend(&mut self) -> &'static mut T {
         // SAFETY: it is there as long as the turn, by contract.
@@ -150,7 +151,7 @@ impl<F: Future, T> Future for InTurn<F, T> {
         self: std::pin::Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<F::Output> {
-        // SAFETY: the future does not move out of what is pinned.
+        // SAFETY: the future does not move out of the pinned value.
         unsafe { self.map_unchecked_mut(|this| &mut this.future) }.poll(cx)
     }
 }

@@ -160,8 +160,8 @@ impl Outcome for io::Result<Datagram> {
     }
 }
 
-/// Receives a datagram into `len` bytes, which live until the operation ends; what does not fit is lost. The result is the count; out holds an
-/// upshift_addr, the sender's.
+/// Receives a datagram into `len` bytes, which live until the operation ends; bytes that do not fit
+/// are lost. The result is the count; out holds an upshift_addr, the sender's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_recv_from(
     op: *mut upshift_op,

@@ -1,6 +1,7 @@
 //! Which version of the library is loaded, and of its ABI.
 
-/// The version of the ABI that this header describes. It changes when a program must be compiled again.
+/// The version of the ABI that this header describes. It changes when programs must be compiled
+/// again.
 pub const UPSHIFT_ABI_VERSION: u32 = 1;
 
 /// The version of the library: major << 16 | minor << 8 | patch. Any thread.
@@ -21,7 +22,9 @@ pub extern "C" fn upshift_version() -> u32 {
     }
 }
 
-/// UPSHIFT_ABI_VERSION as the library was compiled: a program that was compiled with another one must not go on. Any thread.
+/// Returns UPSHIFT_ABI_VERSION of the compiled library: a program that was compiled with
+/// another one
+/// must not continue. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_abi_version() -> u32 {
     UPSHIFT_ABI_VERSION

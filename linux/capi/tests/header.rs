@@ -1,4 +1,5 @@
-//! The header that is checked in is that of the sources. `UPSHIFT_BLESS=1 cargo test -p upshift-c --test header` writes it again.
+//! Compares the header that is checked in with the sources.
+//! `UPSHIFT_BLESS=1 cargo test -p upshift-c --test header` writes it again.
 
 use std::path::Path;
 

@@ -24,7 +24,7 @@ use arguments::Arguments;
 /// | `vcpus = N` | `Builder::vcpus` | one per CPU that the process may use |
 /// | `level = N` | `Builder::main_level`, 0 to 63; a constant of type `u8` | 32 |
 /// | `preemption` | `Builder::preemption(Preemption::Preferred)` | off |
-/// | `preemption = "off"`, `"preferred"` or `"required"`, `true`, `false` | `Builder::preemption` | off |
+/// | `preemption = "off"`, `"preferred"`, `"required"`, a bool | `Builder::preemption` | off |
 /// | `driver = "auto"`, `"ring"` or `"readiness"` | `Builder::driver` | auto |
 /// | `tokio = false` | `Builder::tokio`; needs the feature `tokio-rt` | true |
 ///

@@ -1,4 +1,4 @@
-//! A chat server: what one client says, all others hear. Each client has a coroutine that
+//! A chat server: each client's lines are sent to all others. Each client has a coroutine that
 //! reads its lines and one that writes to it from a bounded queue; a client that does not read is
 //! dropped when its queue is full, so that it delays no other and costs a bounded
 //! amount of memory.

@@ -1,5 +1,5 @@
 //! Copies a file and shows how far it is. The copy runs at a less urgent level: its I/O has a low
-//! priority and it gives way at each step, so a more urgent coroutine beside it, here a clock,
+//! priority and it yields at each step, so a more urgent coroutine beside it, here a clock,
 //! keeps its time.
 //!
 //! Run it with `cargo run -p upshift --example copy -- FROM TO`; without arguments it makes a

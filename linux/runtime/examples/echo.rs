@@ -41,7 +41,7 @@ async fn echo(mut stream: TcpStream) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
         }
-        // The receive buffer itself is what is sent: no copy.
+        // The receive buffer itself is sent: no copy.
         stream.write_all(data).await.0?;
     }
 }

@@ -3,7 +3,7 @@
 //! descriptors does not end it: it waits a moment and accepts on.
 //!
 //! Without arguments a client of its own talks to it and the program sends itself a SIGTERM.
-//! With an address it serves until it is told to end:
+//! With an address it serves until a signal ends it:
 //! `cargo run -p upshift --example graceful_shutdown -- 127.0.0.1:7000`.
 
 use std::io;
@@ -18,7 +18,7 @@ use upshift::{Priority, time};
 
 /// Conversations at a time; more wait in the listener's queue.
 const MOST: usize = 1000;
-/// How long conversations may go on after the signal.
+/// Time that conversations may last after the signal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[upshift::main]

@@ -1,6 +1,6 @@
-//! Urgent work beside a batch that never stops computing: the batch asks in its
-//! loop whether something more urgent waits, and what the urgent coroutine waits
-//! for stays short.
+//! Urgent work beside a batch that never stops computing: the batch checks in its
+//! loop whether more urgent work waits, so the wait of the urgent coroutine
+//! stays short.
 //!
 //! Run it with `cargo run --release -p upshift --example priorities`.
 

@@ -27,7 +27,7 @@ async fn main() {
                     yield_now().await;
                 }
                 drop(value);
-                // What was lent is gone: back to its own level.
+                // The loan has ended: the coroutine is back at its own level.
                 yield_now().await;
                 order.lock().await.push("less urgent holder");
             },

@@ -1,7 +1,9 @@
-//! Draws what a program does: the states of its coroutines over time, as in the SharedScheduler papers, by vCPU and by level.
+//! Draws the states of a program's coroutines over time, as in the SharedScheduler papers, by
+//! vCPU and by level.
 //!
-//! Two vCPUs serve three kinds of work: a timer of level 0, every millisecond; requests of level 8, which come in bursts
-//! through a channel and are answered by a coroutine each; and computations of level 40 in the background.
+//! Two vCPUs serve three kinds of work: a timer of level 0, every millisecond; requests of level 8,
+//! which come in bursts through a channel and are answered by a coroutine each; and computations
+//! of level 40 in the background.
 //!
 //! ```text
 //! cargo run --release -p upshift --example timeline
@@ -20,7 +22,7 @@ const TIMER: Level = Level::at::<0>();
 const REQUEST: Level = Level::at::<8>();
 const BACKGROUND: Level = Level::at::<40>();
 
-/// Computes for so long, and gives way to what is more urgent.
+/// Computes for `total`, and yields to more urgent work.
 async fn compute(total: Duration) {
     let slice = Duration::from_micros(50);
     for _ in 0..total.as_micros() / slice.as_micros() {

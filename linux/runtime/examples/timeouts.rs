@@ -1,4 +1,4 @@
-//! Cancellation and time-outs: a future that is dropped cancels what it waits for, in the
+//! Cancellation and timeouts: a dropped future cancels its operation, in the
 //! kernel too, and its buffers live until the kernel is done; a coroutine is cancelled by its
 //! handle; the first of several answers wins and the others are dropped.
 //!
@@ -24,7 +24,7 @@ async fn main() -> io::Result<()> {
     let read = time::timeout(Duration::from_millis(20), stream.read_exact(&mut byte));
     println!("the read: {}", describe(read.await.is_err()));
 
-    // A limit on everything: whatever it waits for, it ends.
+    // A limit on a whole block: it ends every wait inside.
     let whole = time::timeout(Duration::from_millis(20), async {
         let mut stream = TcpStream::connect(address).await?;
         let (count, _) = stream.read(vec![0; 4096]).await;

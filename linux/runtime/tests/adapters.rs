@@ -1,5 +1,5 @@
-//! The traits of the ecosystem on connections: everything arrives once and in
-//! order, whatever is dropped in between.
+//! The traits of the ecosystem on connections: all data arrives once and in
+//! order, also when futures are dropped in between.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -106,7 +106,7 @@ fn a_dropped_read_loses_nothing_and_calls_may_be_mixed() {
 }
 
 #[test]
-fn a_dropped_write_is_not_repeated_and_the_next_goes_on() {
+fn a_dropped_write_is_not_repeated_and_the_next_one_follows() {
     block_on(async {
         let (mut stream, mut client) = pair().await;
         let expected = pattern(16 << 20);
@@ -182,7 +182,7 @@ fn a_peer_that_has_gone_is_an_error_also_for_a_writer_that_waits_for_room() {
             matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
             "{kind}"
         );
-        // Closing what has gone is no error worth reporting, or says so.
+        // A close of a connection that the peer has closed may fail.
         let _ = stream.close().await;
     });
 }
@@ -228,7 +228,7 @@ fn the_traits_of_tokio_do_the_same() {
     });
 }
 
-/// Echoes what a client sends through the traits, while others keep the vCPUs busy.
+/// Echoes a client's data through the traits, while other coroutines keep the vCPUs busy.
 fn echoes_beside_busy_coroutines(runtime: &Runtime) {
     runtime.block_on(async {
         let busy: Vec<_> = (0..4)
@@ -280,7 +280,7 @@ fn echoes_beside_busy_coroutines(runtime: &Runtime) {
 }
 
 #[test]
-fn they_work_on_whatever_vcpu_their_coroutine_runs() {
+fn datagrams_arrive_on_every_vcpu_of_their_coroutine() {
     echoes_beside_busy_coroutines(&Runtime::builder().vcpus(2).build().unwrap());
 }
 
@@ -314,7 +314,7 @@ fn futures_of_connections_may_move_between_threads() {
 }
 
 #[test]
-fn names_are_looked_up_and_what_is_neither_is_explained() {
+fn names_are_looked_up_and_invalid_addresses_explained() {
     block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -16,7 +16,7 @@ fn pair() -> (UnixStream, UnixStream) {
     (here, there)
 }
 
-/// A megabyte through a socket whose buffer is smaller, byte by byte the same, inline and preemptible.
+/// Sends a megabyte through a socket with a smaller buffer; inline and preemptible.
 #[test]
 fn both_directions_wait_and_lose_nothing() {
     const LENGTH: usize = 1 << 20;
@@ -57,7 +57,7 @@ fn both_directions_wait_and_lose_nothing() {
 
 /// Several wait for one; the urgent one of them is polled first.
 #[test]
-fn those_that_wait_for_the_same_run_by_level() {
+fn waiters_for_the_same_event_run_by_level() {
     Runtime::builder()
         .vcpus(1)
         .build()
@@ -88,7 +88,7 @@ fn those_that_wait_for_the_same_run_by_level() {
         });
 }
 
-/// As long as it is ready a wait ends at once; used up, it ends at the next change.
+/// A wait ends at once while the descriptor is ready; after a read, at the next change.
 #[test]
 fn a_descriptor_that_is_used_up_waits_for_the_next_change() {
     Runtime::builder()

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use upshift::{Level, Preemption, Runtime};
 
-/// Added to the counter.
+/// Number added to the counter.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
-/// Where the vDSO is: `CLOCK_MONOTONIC` is not set back.
+/// Address range of the vDSO: `CLOCK_MONOTONIC` is not set back.
 static VDSO: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 const RDTSC: [u8; 2] = [0x0f, 0x31];

@@ -30,7 +30,7 @@ fn on_both(test: impl AsyncFn()) {
     }
 }
 
-/// Begins a call, lets the kernel hear of it, and gives it up.
+/// Begins a call, passes it to the kernel, and drops it.
 async fn give_up<T>(call: impl Future<Output = T>) {
     let mut call = Box::pin(call);
     let pends = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
@@ -38,7 +38,7 @@ async fn give_up<T>(call: impl Future<Output = T>) {
     upshift::time::sleep(Duration::from_millis(5)).await;
 }
 
-/// The same, but the kernel has not heard of it.
+/// Polls a call once and drops it before the kernel has seen it.
 fn give_up_at_once<T>(call: impl Future<Output = T>) {
     let mut call = Box::pin(call);
     let mut cx = Context::from_waker(Waker::noop());
@@ -55,15 +55,15 @@ async fn connection() -> (TcpStream, mpsc::Receiver<Vec<u8>>, net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (stream, _) = listener.accept().await.unwrap();
-    let (says, hears) = mpsc::channel();
+    let (sender, received) = mpsc::channel();
     let mut reader = peer.try_clone().unwrap();
     thread::spawn(move || {
         let mut all = Vec::new();
         let end = reader.read_to_end(&mut all);
         assert!(end.is_ok_and(|count| count == all.len()));
-        says.send(all)
+        sender.send(all)
     });
-    (stream, hears, peer)
+    (stream, received, peer)
 }
 
 #[test]
@@ -121,11 +121,11 @@ fn the_addresses_of_dropped_datagram_sockets_are_free() {
 }
 
 #[test]
-fn the_peer_of_a_dropped_stream_sees_the_end_while_the_poll_goes_on() {
+fn the_peer_of_a_dropped_stream_sees_the_end_during_the_poll() {
     on_both(async || {
         // Received for ever, into a buffer of the caller's, and not at all.
         for way in 0..3 {
-            let (mut stream, hears, _peer) = connection().await;
+            let (mut stream, received, _peer) = connection().await;
             match way {
                 0 => give_up(stream.recv()).await,
                 1 => give_up(stream.read(vec![0; 8])).await,
@@ -133,16 +133,16 @@ fn the_peer_of_a_dropped_stream_sees_the_end_while_the_poll_goes_on() {
             }
             stream.write_all("bye").await.0.unwrap();
             drop(stream);
-            assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), b"bye", "{way}");
+            assert_eq!(received.recv_timeout(PATIENCE).unwrap(), b"bye", "{way}");
         }
         // In halves, of which one goes after the other.
-        let (stream, hears, _peer) = connection().await;
+        let (stream, received, _peer) = connection().await;
         let (mut reader, writer) = stream.into_split();
         give_up(reader.fill_buf()).await;
         std::mem::forget(writer);
         drop(reader);
         assert_eq!(
-            hears.try_recv().unwrap_err(),
+            received.try_recv().unwrap_err(),
             mpsc::TryRecvError::Empty,
             "the other half is there"
         );
@@ -222,7 +222,7 @@ fn duplicates_stay_usable() {
         client.read_to_end(&mut all).unwrap();
         assert_eq!(all, b"hi");
 
-        let (mut stream, hears, mut peer) = connection().await;
+        let (mut stream, received, mut peer) = connection().await;
         let mut other = net::TcpStream::from(dup(&stream));
         give_up(stream.recv()).await;
         drop(stream);
@@ -230,7 +230,7 @@ fn duplicates_stay_usable() {
         other.read_exact(&mut [0; 5]).unwrap();
         other.write_all(b"still").unwrap();
         drop(other);
-        assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), b"still");
+        assert_eq!(received.recv_timeout(PATIENCE).unwrap(), b"still");
     });
 }
 
@@ -291,7 +291,7 @@ fn is_freed(address: SocketAddr) -> bool {
 }
 
 #[test]
-fn what_another_thread_drops_is_closed_while_the_vcpu_idles() {
+fn a_drop_on_another_thread_closes_while_the_vcpu_idles() {
     on_both(async || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -305,7 +305,7 @@ fn what_another_thread_drops_is_closed_while_the_vcpu_idles() {
 }
 
 #[test]
-fn what_another_thread_drops_is_closed_while_the_poll_of_the_vcpu_goes_on() {
+fn a_drop_on_another_thread_closes_during_the_poll_of_the_vcpu() {
     for driver in [Driver::Auto, Driver::Readiness] {
         for (vcpus, preemption) in [(2, Preemption::Off), (1, Preemption::Preferred)] {
             let builder = Runtime::builder().vcpus(vcpus).driver(driver);

@@ -29,9 +29,10 @@ fn a_copy_moves_everything_with_and_without_a_buffer() {
             );
             let copying = upshift::spawn(
                 async move {
-                    match buffered {
-                        true => io::copy(&mut from, &mut to).await.unwrap(),
-                        false => io::copy_buf(&mut from, &mut to).await.unwrap(),
+                    if buffered {
+                        io::copy(&mut from, &mut to).await.unwrap()
+                    } else {
+                        io::copy_buf(&mut from, &mut to).await.unwrap()
                     }
                 },
                 Priority::Inherit,
@@ -76,7 +77,7 @@ fn copying_both_ways_passes_each_end_on() {
 }
 
 #[test]
-fn what_was_copied_is_not_held_back_while_the_source_waits() {
+fn copied_bytes_are_not_held_back_while_the_source_waits() {
     block_on(async {
         for buffered in [false, true] {
             let (mut source, mut from) = UnixStream::pair().unwrap();
@@ -84,9 +85,10 @@ fn what_was_copied_is_not_held_back_while_the_source_waits() {
             let mut to = io::BufWriter::new(to);
             let copying = upshift::spawn(
                 async move {
-                    match buffered {
-                        true => io::copy(&mut from, &mut to).await.unwrap(),
-                        false => io::copy_buf(&mut from, &mut to).await.unwrap(),
+                    if buffered {
+                        io::copy(&mut from, &mut to).await.unwrap()
+                    } else {
+                        io::copy_buf(&mut from, &mut to).await.unwrap()
                     }
                 },
                 Priority::Inherit,

@@ -1,6 +1,6 @@
 //! Futures dropped in the middle of their operations, many and at any moment: buffers stay
-//! until the kernel is done (the address sanitizer watches), nothing leaks, and what comes
-//! after works.
+//! until the kernel is done (the address sanitizer watches), nothing leaks, and later
+//! operations work.
 
 use std::pin::Pin;
 
@@ -19,7 +19,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client.unwrap(), server.unwrap().0)
 }
 
-/// Each polls for as often as it is told, then drops what is under way.
+/// Polls each attempt `polls` times, then drops its future.
 async fn attempts(polls: usize) {
     let make: Vec<Attempt> = vec![
         Box::pin(async {
@@ -126,9 +126,9 @@ fn with_few_receive_buffers() {
     drop_them_all(&Runtime::builder().vcpus(2).buffers(4, 64).build().unwrap());
 }
 
-/// A receive holds its socket until the kernel has given it up, also when nothing is polled any more.
+/// A receive holds its socket until the kernel has released it, also when nothing is polled.
 #[test]
-fn what_is_dropped_last_is_closed_when_block_on_returns() {
+fn the_last_drop_has_closed_when_block_on_returns() {
     use std::io::{Read, Write};
     for vcpus in [1, 2] {
         let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
@@ -149,7 +149,7 @@ fn what_is_dropped_last_is_closed_when_block_on_returns() {
     }
 }
 
-/// Not again and again over all that are left.
+/// The end does not look at all remaining coroutines again and again.
 #[test]
 fn a_runtime_of_many_coroutines_ends_in_about_the_time_that_it_took_to_spawn_them() {
     for preemption in [Preemption::Off, Preemption::Preferred] {

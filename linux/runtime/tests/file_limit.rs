@@ -21,7 +21,7 @@ fn limit(bytes: libc::rlim_t) {
 }
 
 #[test]
-fn after_a_failed_write_the_position_is_behind_what_was_written() {
+fn after_a_failed_write_the_position_is_behind_the_written_bytes() {
     // SAFETY: no handler, and nothing else in this process sets one.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let folder = tempfile::tempdir().unwrap();

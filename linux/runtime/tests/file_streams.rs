@@ -66,7 +66,7 @@ fn a_seek_that_was_given_up_does_not_answer_the_same_call_after_the_file_has_gro
 }
 
 #[test]
-fn a_read_that_was_given_up_at_the_end_does_not_hide_what_is_appended() {
+fn a_read_dropped_at_the_end_does_not_hide_appended_bytes() {
     on_both(async |path| {
         std::fs::write(path, "one").unwrap();
         let mut stream = open(path).await;

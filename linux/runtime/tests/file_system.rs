@@ -281,7 +281,7 @@ async fn stream(path: &Path) -> FileStream {
 }
 
 #[test]
-fn a_stream_reads_what_it_wrote_wherever_it_seeks() {
+fn a_stream_reads_its_own_writes_after_any_seek() {
     let folder = tempfile::tempdir().unwrap();
     block_on(async {
         let mut stream = stream(&folder.path().join("file")).await;

@@ -1,5 +1,5 @@
-//! Reads of what the page cache holds, which go without the ring, beside those that it does not hold, which do not: the
-//! same bytes either way.
+//! Reads of cached data, which go without the ring, beside reads of other data, which go through
+//! it: the same bytes either way.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -190,7 +190,7 @@ fn a_fifo_does_not_hold_up_the_vcpu() {
 }
 
 #[test]
-fn what_is_appended_is_seen() {
+fn appended_bytes_are_read() {
     let scratch = Scratch::new(10);
     block_on(async {
         let log = OpenOptions::new()
@@ -241,7 +241,7 @@ fn a_read_is_dropped_wherever_it_is() {
 }
 
 #[test]
-fn a_long_cached_read_gives_way_to_what_is_more_urgent() {
+fn a_long_cached_read_yields_to_more_urgent_work() {
     let scratch = Scratch::new(96 << 20);
     // In the cache, as far as there is room for it.
     assert!(std::fs::read(&scratch.path).unwrap() == scratch.bytes);
@@ -311,7 +311,7 @@ fn reads_are_submitted_without_waiting_for_all_that_are_ready() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        // What has no data keeps the reads where their submissions can be counted.
+        // Reads of a pipe without data stay where their submissions can be counted.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let pipe = File::from_std(OwnedFd::from(reader).into());
         let enters = || Handle::current().unwrap().metrics().vcpus[0].ring.enters;

@@ -1,4 +1,5 @@
-//! Files that cannot be read, or that change while they are: as the kernel says it of plain calls, alone and beside other files, on both drivers.
+//! Files that cannot be read, or that change meanwhile: the errors are those of plain system
+//! calls, alone and beside other files, on both drivers.
 
 #[path = "support/scratch.rs"]
 mod scratch;
@@ -84,7 +85,7 @@ fn errors_are_those_of_plain_calls() {
 }
 
 #[test]
-fn what_may_not_be_read_is_not() {
+fn files_without_permission_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     std::fs::write(&path, "secret").unwrap();
@@ -96,7 +97,8 @@ fn what_may_not_be_read_is_not() {
     // The cache has the name, and the bytes.
     let _ = std::fs::read(&path);
     let nobody = std::thread::spawn(move || {
-        // The system call, as the function would change all threads. Where it is refused, this user has no rights anyway.
+        // The system call itself, since the function would change all threads. Where it is
+        // refused, this user has no rights anyway.
         // SAFETY: no pointers.
         unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(number(&std::fs::read(&path)), libc::EACCES);
@@ -191,7 +193,7 @@ fn a_file_that_grows_or_is_cut_off_is_a_beginning_of_it() {
             for read in reads(&path).await {
                 let bytes = read.unwrap();
                 assert!(bytes.len() <= LONGEST);
-                // The kernel clears what it cuts off, and may show that.
+                // The kernel clears the bytes that it cuts off, and may show that.
                 let own = |(n, &read): (usize, &u8)| read == byte(n) || read == 0;
                 assert!(bytes.iter().enumerate().all(own));
             }

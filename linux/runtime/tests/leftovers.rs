@@ -1,5 +1,5 @@
-//! A thousand runtimes, each dropped in the middle of its work, leave nothing behind: no descriptor, no thread, no memory. One test, because
-//! what is counted is the process's.
+//! A thousand runtimes, each dropped in the middle of its work, leave nothing behind: no
+//! descriptor, no thread, no memory. One test, because the counts are those of the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::pending;
@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the process has.
+/// The resources of the process.
 #[derive(Clone, Copy, Debug)]
 struct Has {
     descriptors: usize,
@@ -119,7 +119,7 @@ fn a_thousand_runtimes_leave_nothing_behind() {
     // Less than a control block for each.
     let grown = after.bytes - before.bytes;
     assert!(grown < 64 << 10, "{before:?}, {after:?}");
-    // Half as much as the ring of each has; the C library's heaps for threads take 64 MiB at a time.
+    // Half as much as the rings have; the C library's heaps for threads take 64 MiB at a time.
     let mapped = after.pages as isize - before.pages as isize;
     assert!(mapped < 300_000, "{before:?}, {after:?}");
 }

@@ -272,9 +272,9 @@ fn a_reset_before_the_accept_does_not_stop_the_listener() {
 #[test]
 fn a_client_that_never_reads_stops_the_sender_only() {
     block_on(async {
-        let (mut deaf, client) = pair().await;
+        let (mut unread, client) = pair().await;
         let stuck = upshift::spawn(
-            async move { deaf.write_all(vec![0; 256 << 20]).await.0 },
+            async move { unread.write_all(vec![0; 256 << 20]).await.0 },
             Priority::Inherit,
         );
         let (stream, mut other) = pair().await;
@@ -367,7 +367,7 @@ fn streams_that_are_not_read_keep_no_other_from_receiving() {
 }
 
 #[test]
-fn streams_work_on_whatever_vcpu_their_coroutine_runs() {
+fn streams_work_on_every_vcpu_of_their_coroutine() {
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -451,7 +451,7 @@ fn a_runtime_dropped_with_io_in_flight_frees_everything() {
         });
         drop(runtime);
         for mut client in clients {
-            // Whatever had been sent, then the end.
+            // The data that had been sent, then the end.
             client
                 .set_read_timeout(Some(Duration::from_secs(5)))
                 .unwrap();

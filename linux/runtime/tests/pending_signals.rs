@@ -1,4 +1,5 @@
-//! Threads are interrupted also when the user may queue no more signals. In a process of its own: the limit is for all of it.
+//! Threads are interrupted even if the user may queue no more signals. In a process of its own,
+//! since the limit is for all of it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use upshift::{Level, Preemption, Runtime, time};
 
-/// No loop spins for longer.
+/// Longest time that a loop spins.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// From now on no signal that takes a place in the queue is accepted.
+/// Sets the limit to 0: the queue takes no more signals.
 fn exhaust() {
     let none = libc::rlimit {
         rlim_cur: 0,
@@ -75,7 +76,7 @@ fn polls_are_suspended_and_served_without_a_place_for_a_signal() {
     exhaust();
     go.send(()).unwrap();
     other.join().unwrap();
-    // What cannot have its threads interrupted any more says so when it is built.
+    // A build fails if the threads of the runtime could not be interrupted.
     let builder = Runtime::builder().vcpus(1);
     assert!(builder.preemption(Preemption::Required).build().is_err());
     let builder = Runtime::builder().vcpus(1);
@@ -87,7 +88,8 @@ fn polls_are_suspended_and_served_without_a_place_for_a_signal() {
     serves(&reachable);
 }
 
-/// The thread has built the runtime and has never polled for it. What it runs borrows from the call: it is gone when that returns.
+/// The thread has built the runtime and has never polled for it. The coroutine borrows from the
+/// call: it is dropped when the call returns.
 fn leaves_nothing_behind(runtime: &Runtime) {
     struct Gone<'a>(&'a Cell<bool>);
     impl Drop for Gone<'_> {
@@ -111,7 +113,8 @@ fn leaves_nothing_behind(runtime: &Runtime) {
     );
 }
 
-/// A poll of level 40 spins until one of level 0, which sleeps and reads meanwhile, has run some times.
+/// A poll of level 40 spins until a coroutine of level 0, which sleeps and reads, has run some
+/// times.
 fn suspends(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
         let rounds = Arc::new(AtomicUsize::new(0));
@@ -137,7 +140,8 @@ fn suspends(runtime: &Runtime) {
     assert!(in_time, "it was not suspended");
 }
 
-/// A byte arrives at the ring of a vCPU that computes until what waits for it, which another vCPU can poll, has it.
+/// A byte arrives at the ring of a vCPU that computes until the waiting coroutine, which another
+/// vCPU can poll, has the byte.
 fn serves(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
         let has = Arc::new(AtomicBool::new(false));

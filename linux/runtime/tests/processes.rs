@@ -21,7 +21,7 @@ fn sh(script: &str) -> Command {
     command
 }
 
-/// Is there a process with this id, zombies included?
+/// Returns true if there is a process with this id, zombies included.
 fn exists(id: u32) -> bool {
     std::path::Path::new(&format!("/proc/{id}")).exists()
 }
@@ -57,7 +57,7 @@ fn output_status_arguments_and_environment_pass() {
 }
 
 #[test]
-fn what_cannot_be_started_is_named() {
+fn an_error_of_a_start_names_the_program() {
     block_on(async {
         let error = Command::new("no-such-program-here")
             .spawn()
@@ -212,7 +212,7 @@ fn a_spawn_that_is_dropped_leaves_nothing_behind() {
             // Hardly ever ready at once.
             let _ = poll!(spawning.as_mut());
         }
-        // The command still works, and what had been started is gone.
+        // The command still works, and the programs that it had started are gone.
         let mut child = command.spawn().await.unwrap();
         child.kill().await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -371,7 +371,7 @@ fn signals_are_told_apart_and_none_is_lost() {
     });
 }
 
-/// On no ring: on any executor, and from the thread that waits for signals.
+/// Signals need no ring: any executor polls the future, and a thread wakes it.
 #[test]
 fn signals_wake_outside_of_a_runtime() {
     use std::task::{Context, Poll, Wake};

@@ -15,22 +15,23 @@ const INTERVAL: Duration = Duration::from_millis(6);
 const POLLS: usize = 240;
 /// A poll.
 const LENGTH: Duration = Duration::from_micros(500);
-/// Polls that may come before what is more urgent: the twelve of an interval, and a few.
+/// Number of polls that may precede more urgent work: the twelve of an interval, and a few.
 const SOON: usize = 16;
 
 fn enters() -> u64 {
     Handle::current().unwrap().metrics().vcpus[0].ring.enters
 }
 
-/// What came of a coroutine that waits while others are polled.
+/// The result of a coroutine that waits while others are polled.
 struct Seen {
-    /// Of those others, so many had ended when it went on.
+    /// Number of the other coroutines that had ended when it continued.
     after: usize,
     enters: u64,
     took: Duration,
 }
 
-/// A coroutine of `level` waits for data, of which a byte comes in each of many polls, or for a timer.
+/// Makes a coroutine of `level` wait for data, of which a byte comes in each of many polls, or for
+/// a timer.
 fn wait_beside_polls(level: Level, for_data: bool) -> Seen {
     let runtime = Runtime::builder()
         .vcpus(1)
@@ -90,16 +91,16 @@ fn wait_beside_polls(level: Level, for_data: bool) -> Seen {
 }
 
 #[test]
-fn what_may_be_more_urgent_is_looked_at_every_interval() {
+fn completions_that_may_be_more_urgent_are_looked_at_every_interval() {
     let data = wait_beside_polls(URGENT, true);
     assert!(data.after <= SOON, "after {} polls", data.after);
     let timer = wait_beside_polls(URGENT, false);
     assert!(timer.after <= SOON, "after {} polls", timer.after);
 }
 
-/// It goes to the tail of the queue all the same.
+/// The coroutine is queued at the tail all the same.
 #[test]
-fn what_is_no_more_urgent_than_what_is_ready_is_left_for_five_intervals() {
+fn completions_not_above_the_ready_level_are_left_for_five_intervals() {
     let Seen { enters, took, .. } = wait_beside_polls(EQUAL, true);
     // One enters twice where more comes meanwhile.
     let most = 2 * (took.as_nanos() / (5 * INTERVAL).as_nanos()) + 4;

@@ -1,6 +1,7 @@
 //! Primitives outside a runtime, where every waiter has the default level: the order of equals,
 //! drops, and panics of users' code. Their other behaviour is that of tokio's, whose published
-//! tests run against it (`cargo xtask compat tokio`); all interleavings: `models/tests/loom_sync.rs`.
+//! tests run against it (`cargo xtask compat tokio`); `models/tests/loom_sync.rs` has all
+//! interleavings.
 
 #[path = "support/probe.rs"]
 mod probe;

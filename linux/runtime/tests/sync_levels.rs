@@ -1,5 +1,5 @@
 //! The primitives in a runtime: waiters are served by level, the mutex lends, and
-//! what is always ready gives way.
+//! futures that are always ready yield.
 
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use upshift::time::{sleep, timeout};
 use upshift::{Level, Runtime, yield_now};
 
 const LEVELS: [u8; 6] = [40, 10, 40, 20, 10, 30];
-/// By level, and as they came within a level.
+/// Indices of [`LEVELS`] by level, then by arrival.
 const BY_LEVEL: [usize; 6] = [1, 4, 3, 5, 0, 2];
 
 fn one() -> Runtime {
@@ -218,7 +218,7 @@ fn a_waiter_that_gives_up_does_not_leave_its_level_behind() {
 }
 
 #[test]
-fn what_is_always_ready_gives_way() {
+fn a_primitive_that_is_always_ready_yields() {
     one().block_on(async {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let done = Arc::new(Notify::new());
@@ -287,7 +287,7 @@ fn coroutines_of_two_vcpus_lose_nothing() {
 }
 
 #[test]
-fn what_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
+fn the_next_holder_of_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     let mutex = Arc::new(Mutex::new(()));
     one().block_on(async {
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
@@ -315,7 +315,8 @@ fn what_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
     });
 }
 
-/// What the holder of a lock is lent: while something of level 3 waits for it as `wait` does, and after that has become less urgent.
+/// Returns the level that the holder of a lock is lent: while a coroutine of level 3 waits as
+/// `wait` does, and after that has become less urgent.
 fn lent_while<F>(wait: impl FnOnce(Arc<Mutex<()>>) -> F + Send + 'static) -> [Option<Level>; 2]
 where
     F: Future<Output = ()> + Send + 'static,
@@ -347,13 +348,13 @@ where
 }
 
 #[test]
-fn a_waiter_that_becomes_less_urgent_takes_back_what_it_lent() {
+fn a_waiter_that_becomes_less_urgent_withdraws_its_loan() {
     let levels = lent_while(|mutex| async move { drop(mutex.lock().await) });
     assert_eq!(levels, [Some(Level::at::<3>()), Some(Level::at::<30>())]);
 }
 
 #[test]
-fn a_waiter_that_gives_up_takes_back_what_it_lent() {
+fn a_dropped_waiter_withdraws_its_loan() {
     let levels = lent_while(|mutex| async move {
         let mut lock = mutex.lock();
         assert!(futures_lite::future::poll_once(&mut lock).await.is_none());

@@ -1,4 +1,5 @@
-//! Mutexes shared by runtimes and threads: levels are lent to the holder, to nothing else, and for as long as it holds.
+//! Mutexes shared by runtimes and threads: levels are lent to the holder only, and only while it
+//! holds the mutex.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ async fn a_while() {
     time::sleep(Duration::from_millis(20)).await;
 }
 
-/// What a waiter of level 1 lends to a holder of level 40 on this runtime.
+/// Returns the level that a waiter of level 1 lends to a holder of level 40 on this runtime.
 async fn lent(mutex: Arc<Mutex<()>>) -> Level {
     let (tell, told) = upshift::sync::oneshot::channel();
     let theirs = mutex.clone();

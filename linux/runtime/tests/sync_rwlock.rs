@@ -1,4 +1,5 @@
-//! The lock for one writer or several readers: what is inside together, in which order waiters are let in, and what a writer is lent.
+//! The lock for one writer or several readers: the holders at a time, the order in which waiters
+//! are let in, and the levels that a writer is lent.
 
 use std::future::Future;
 use std::pin::pin;
@@ -32,7 +33,7 @@ fn a_reader_does_not_overtake_an_equal_writer_and_a_dropped_writer_lets_it_in() 
 }
 
 #[test]
-fn what_waits_is_let_in_most_urgent_first() {
+fn waiters_are_let_in_most_urgent_first() {
     one().block_on(async {
         let lock = Arc::new(RwLock::new(Vec::new()));
         let held = lock.write().await;
@@ -57,7 +58,7 @@ fn what_waits_is_let_in_most_urgent_first() {
 
 /// Without the loan the busy one of level 20 would keep the writer of level 40 from going on.
 #[test]
-fn a_writer_is_as_urgent_as_what_waits_for_it() {
+fn a_writer_is_as_urgent_as_its_waiters() {
     one().block_on(async {
         let lock = Arc::new(RwLock::new(0));
         let seen = Arc::new(Mutex::new(None));
@@ -92,7 +93,7 @@ fn a_writer_is_as_urgent_as_what_waits_for_it() {
 }
 
 #[test]
-fn what_makes_a_value_is_as_urgent_as_what_waits_for_it() {
+fn the_initializer_of_a_cell_is_as_urgent_as_its_waiters() {
     one().block_on(async {
         static CELL: OnceCell<u32> = OnceCell::const_new();
         let making = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! What many look at or wait for: watch and broadcast channels, barriers, cells, tokens.
+//! Primitives with many waiters: watch and broadcast channels, barriers, cells, tokens.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ where
 }
 
 #[test]
-fn those_that_wait_are_woken_most_urgent_first() {
+fn waiters_are_woken_most_urgent_first() {
     let urgent_first = [4, 8, 20, 40];
     Runtime::builder()
         .vcpus(1)
@@ -67,7 +67,7 @@ fn those_that_wait_are_woken_most_urgent_first() {
 }
 
 #[test]
-fn a_token_cancels_what_is_below_it_and_nothing_above() {
+fn a_token_cancels_its_descendants_and_not_its_parents() {
     let root = CancellationToken::new();
     let middle = root.child_token();
     let leaf = middle.child_token();
@@ -97,7 +97,7 @@ fn a_long_line_of_tokens_is_cancelled_and_dropped() {
 }
 
 #[test]
-fn what_is_run_until_cancelled_ends_with_its_token() {
+fn a_future_run_until_cancelled_ends_with_its_token() {
     two().block_on(async {
         let token = CancellationToken::new();
         let guard = token.clone().drop_guard();

@@ -124,7 +124,7 @@ fn a_timeout_ends_a_future_that_uses_up_every_poll() {
 }
 
 #[test]
-fn outside_a_runtime_a_sleep_says_what_it_needs() {
+fn outside_a_runtime_a_sleep_names_its_need() {
     let panic = catch_unwind(AssertUnwindSafe(|| {
         futures_lite::future::block_on(sleep(MILLI))
     }))
@@ -139,22 +139,22 @@ fn outside_a_runtime_a_sleep_says_what_it_needs() {
 #[test]
 fn an_armed_sleep_may_be_dropped_and_reset_outside_its_runtime() {
     let runtime = one();
-    let (mut kept, dropped) = runtime.block_on(async {
-        let (mut kept, mut dropped) = (sleep(HOUR), sleep(HOUR));
-        assert!(poll_once(&mut kept).await.is_none());
+    let (mut reset_later, dropped) = runtime.block_on(async {
+        let (mut reset_later, mut dropped) = (sleep(HOUR), sleep(HOUR));
+        assert!(poll_once(&mut reset_later).await.is_none());
         assert!(poll_once(&mut dropped).await.is_none());
-        (kept, dropped)
+        (reset_later, dropped)
     });
     drop(dropped);
-    kept.reset(Instant::now() + MILLI);
+    reset_later.reset(Instant::now() + MILLI);
     runtime.block_on(async {
-        (&mut kept).await;
+        (&mut reset_later).await;
         assert!(poll_once(sleep(HOUR)).await.is_none());
-        kept.reset(Instant::now() + HOUR);
-        assert!(poll_once(&mut kept).await.is_none());
+        reset_later.reset(Instant::now() + HOUR);
+        assert!(poll_once(&mut reset_later).await.is_none());
     });
     drop(runtime);
-    drop(kept);
+    drop(reset_later);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_sleep_that_moves_between_vcpus_keeps_its_time() {
 }
 
 #[test]
-fn timers_of_a_vcpu_that_leaves_go_on_elsewhere() {
+fn timers_of_a_leaving_vcpu_continue_on_others() {
     one().block_on(async {
         for _ in 0..3 {
             upshift::alloc_cpu().unwrap();

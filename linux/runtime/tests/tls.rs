@@ -73,7 +73,7 @@ fn much_data_goes_both_ways_over_tcp() {
 }
 
 #[test]
-fn it_does_on_two_preemptible_vcpus_as_well() {
+fn two_preemptible_vcpus_do_the_same() {
     let builder = Runtime::builder()
         .vcpus(2)
         .preemption(Preemption::Preferred);
@@ -128,7 +128,7 @@ fn peers_that_speak_something_else_or_nothing_do_no_harm() {
 }
 
 #[test]
-fn what_is_wrong_with_the_files_is_said() {
+fn errors_name_the_faulty_file() {
     let good = identity("localhost");
     let other = identity("localhost");
     let fails = |certificate: &str, key: &str| {

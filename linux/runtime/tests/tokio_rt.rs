@@ -1,4 +1,5 @@
-//! Code that needs a runtime of tokio, in coroutines: on one and several vCPUs, with preemption, in `block_on` and at the end.
+//! Code that needs a runtime of tokio, in coroutines: on one and several vCPUs, with preemption,
+//! in `block_on` and at the end.
 #![cfg(feature = "tokio-rt")]
 
 use std::sync::Arc;
@@ -91,14 +92,14 @@ fn many_coroutines_of_all_levels_find_it_and_keep_their_levels() {
                 };
                 set.spawn_at(work, level);
             }
-            assert!(set.join_all().await.into_iter().all(|kept| kept));
+            assert!(set.join_all().await.into_iter().all(|at_most| at_most));
         });
     }
 }
 
 /// Round trips of level 2 beside busy coroutines of level 40: they end long before.
 #[test]
-fn what_is_urgent_overtakes_in_its_waits_for_tokio() {
+fn urgent_work_overtakes_in_its_waits_for_tokio() {
     for runtime in runtimes() {
         runtime.block_on(async {
             let over = Arc::new(AtomicBool::new(false));
@@ -135,7 +136,7 @@ fn what_is_urgent_overtakes_in_its_waits_for_tokio() {
     }
 }
 
-/// What is left at the end is dropped within tokio's runtime.
+/// The remaining coroutines are dropped within tokio's runtime.
 #[test]
 fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
     struct Within(Arc<AtomicUsize>);
@@ -165,7 +166,8 @@ fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
     }
 }
 
-/// Tasks of tokio's belong to the runtime: they spawn coroutines, and its timers and handles work in them.
+/// Tasks of tokio's belong to the runtime: they spawn coroutines, and its timers and handles work
+/// in them.
 #[test]
 fn a_task_of_tokios_uses_the_runtime() {
     for runtime in runtimes() {

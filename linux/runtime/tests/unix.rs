@@ -75,7 +75,7 @@ fn abstract_names_need_no_file() {
 }
 
 #[test]
-fn connecting_fails_with_what_the_kernel_says() {
+fn connecting_fails_with_the_error_of_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nobody");
     block_on(async {
@@ -89,9 +89,10 @@ fn connecting_fails_with_what_the_kernel_says() {
     });
 }
 
-/// The peer writes and closes before anything receives: the end is seen after the data, however the stream is read.
+/// The peer writes and closes before anything receives: each way of reading sees the end after the
+/// data.
 #[test]
-fn the_end_is_seen_by_what_comes_after_it() {
+fn the_end_is_seen_by_every_later_read() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         for size in [1usize, 100, 2048, 5000, 20_000, 60_000] {

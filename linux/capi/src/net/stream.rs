@@ -1,6 +1,7 @@
 //! Receiving and sending on a connection.
 //!
-//! A connection is two handles, one per direction, so that a coroutine may receive while another one sends. It closes when both are freed.
+//! A connection is two handles, one per direction, so that a coroutine may receive while another
+//! one sends. It closes when both are freed.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -17,7 +18,8 @@ use crate::error::{catch_panic, code, invalid, wall};
 use crate::op::{Handles, finish, start, upshift_op};
 use crate::turns::{InTurn, Turn, Turns, turn};
 
-/// The receiving direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
+/// The receiving direction of a connection. One thread at a time, one operation at a time: a second
+/// one is -EBUSY.
 pub struct upshift_reader {
     _private: [u8; 0],
 }
@@ -27,7 +29,8 @@ pub(super) enum Reader {
     Unix(net::unix::OwnedReadHalf),
 }
 
-/// The sending direction of a connection. One thread at a time, one operation at a time: a second one is -EBUSY.
+/// The sending direction of a connection. One thread at a time, one operation at a time: a second
+/// one is -EBUSY.
 pub struct upshift_writer {
     _private: [u8; 0],
 }
@@ -43,7 +46,9 @@ pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
     Handles(reader, writer)
 }
 
-/// Starts what a half of either kind of socket does in a turn. The kind is asked here and not by each poll, so that the state is not that of both.
+/// Starts an operation of a half of either kind of socket. The kind is examined here and not by
+/// each
+/// poll, so that the state is not that of both.
 macro_rules! start_on {
     ($kind:ident, $op:ident, $cx:ident, $turn:ident, |$half:ident| $future:expr) => {
         match $turn.lend() {
@@ -53,8 +58,8 @@ macro_rules! start_on {
     };
 }
 
-/// Waits for data, in a buffer of the runtime's: the result is its length, out.bytes the data; length 0: the peer has finished. Dropped early it loses
-/// nothing.
+/// Waits for data, in a buffer of the runtime: the result is its length, out.bytes the data; length
+/// 0: the peer has ended its direction. Dropped early it loses nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv(
     op: *mut upshift_op,
@@ -71,7 +76,8 @@ pub unsafe extern "C" fn upshift_recv(
     }
 }
 
-/// Reads into a buffer, up to its capacity: the result is the count, 0 if the peer has finished; out.buf is the buffer.
+/// Reads into a buffer, up to its capacity: the result is the count, 0 if the peer has ended its
+/// direction; out.buf is the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_into(
     op: *mut upshift_op,
@@ -89,10 +95,11 @@ pub unsafe extern "C" fn upshift_recv_into(
     }
 }
 
-/// The turn and the buffer of a call, or what is given back with the error.
+/// Checks the turn and the buffer of a call. Returns both or, with the error, the part to give
+/// back.
 ///
 /// # Safety
-/// As of [`turn`] and [`Buf::given`].
+/// Those of [`turn`] and [`Buf::given`].
 #[inline]
 unsafe fn given<T>(
     of: *mut Turns<T>,
@@ -161,8 +168,8 @@ impl Future for Borrowed<Turn<Writer>, true> {
     }
 }
 
-/// Copies what has arrived to `data`, at most `len` bytes, which the kernel never sees: they need only live until the operation ends. The result is the
-/// count; 0: the peer has finished.
+/// Copies received bytes to `data`, at most `len`. The kernel never sees that memory: it need only
+/// live until the operation ends. The result is the count; 0: the peer has ended its direction.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_copy(
     op: *mut upshift_op,
@@ -175,7 +182,9 @@ pub unsafe extern "C" fn upshift_recv_copy(
     unsafe { recv_copy::<false>(op, cx, reader, data, len) }
 }
 
-/// The same until `data` is full: the result is `len`, or less if the peer has finished. Dropped early, it has taken what has arrived by then.
+/// Like `upshift_recv_copy`, until `data` is full: the result is `len`, or less if the peer has
+/// ended its
+/// direction. Dropped early, it has taken the bytes that had arrived by then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_exact(
     op: *mut upshift_op,
@@ -191,7 +200,7 @@ pub unsafe extern "C" fn upshift_recv_exact(
 /// The turn of a call with memory of the caller's.
 ///
 /// # Safety
-/// As of [`turn`].
+/// Those of [`turn`].
 #[inline]
 unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Result<Turn<T>> {
     if !is_there(data, len) {
@@ -202,7 +211,7 @@ unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Res
 }
 
 /// # Safety
-/// As [`upshift_recv_copy`].
+/// Those of [`upshift_recv_copy`].
 #[inline]
 unsafe fn recv_copy<const ALL: bool>(
     op: *mut upshift_op,
@@ -227,7 +236,8 @@ unsafe fn recv_copy<const ALL: bool>(
     unsafe { start(op, cx, read) }
 }
 
-/// Writes all of a buffer through the ring: result 0; out.buf is the buffer. On an error an unknown part was sent.
+/// Writes all of a buffer through the ring: result 0; out.buf is the buffer. On an error an unknown
+/// part was sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_all(
     op: *mut upshift_op,
@@ -268,8 +278,8 @@ pub unsafe extern "C" fn upshift_write_bytes(
     }
 }
 
-/// Sends all of `len` bytes by system calls that do not wait, so that the kernel has copied them when the operation ends and they need only live until then. The
-/// result is `len`.
+/// Sends all of `len` bytes by system calls that do not wait. The kernel has copied them when the
+/// operation ends, so they need only live until then. The result is `len`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_copy(
     op: *mut upshift_op,
@@ -297,7 +307,7 @@ pub unsafe extern "C" fn upshift_write_copy(
 /// The connection's descriptor, which stays its own; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_int {
-    // SAFETY: by contract, or null; what an operation does with it meanwhile changes no descriptor.
+    // SAFETY: by contract, or null; an operation under way changes no descriptor.
     match unsafe {
         reader
             .cast::<Turns<Reader>>()
@@ -310,7 +320,7 @@ pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_i
     }
 }
 
-/// Gives the receiving direction back, after the operation that is under way. Nothing is done for null.
+/// Frees the receiving direction, after the operation that is under way. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_free(reader: *mut upshift_reader) {
     if !reader.is_null() {
@@ -337,7 +347,9 @@ pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) 
     })
 }
 
-/// Gives the sending direction back, after the operation that is under way, and tells the peer that nothing more will come. Nothing is done for null.
+/// Frees the sending direction, after the operation that is under way, and ends it for the
+/// peer. Does
+/// nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_free(writer: *mut upshift_writer) {
     if !writer.is_null() {

@@ -14,7 +14,7 @@ use ::axum::serve::Listener;
 use crate::net::unix::SocketAddr as UnixAddr;
 use crate::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// Has no implementation.
+/// A trait without an implementation.
 #[diagnostic::on_unimplemented(
     message = "`axum::serve` runs on one thread of tokio's, without levels: use `upshift::axum::serve` with `{Self}`",
     label = "this belongs to `upshift::axum::serve`",

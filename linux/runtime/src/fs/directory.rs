@@ -110,7 +110,7 @@ impl ReadDir {
     /// The future may be dropped at any time without losing an entry.
     ///
     /// # Errors
-    /// Errors of reading the directory; the next call goes on.
+    /// Errors of reading the directory; the next call continues.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         if self.batch.is_empty()
             && let Some(rest) = self.rest.take()

@@ -24,7 +24,7 @@
 //! [`Io::COPIED`] bytes is under way. When its send fails, all later writes, flushes and
 //! shutdowns report the error. A flush does not wait for it, a shutdown does, and a drop
 //! leaves it to a coroutine of its own, until the peer has taken nothing for [`LINGER`]: a peer
-//! that reads nothing must not keep the socket of a connection that has been given up.
+//! that reads nothing must not keep the socket of a dropped connection open.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -62,14 +62,14 @@ pub struct Io {
     /// Bytes that have been received and not been read: left over by [`Io::peek`].
     peeked: Vec<u8>,
     state: Writing,
-    /// The buffer of the send before.
+    /// Cache of the previous send's buffer.
     spare: Vec<u8>,
-    /// The poll, by its beginning, in which something was read last.
+    /// Beginning of the poll in which the connection was last read.
     read_in: u64,
     /// Largest number of bytes that a read returns.
     most: usize,
     received: u64,
-    /// The socket refuses to wait.
+    /// True once the socket has been made non-blocking.
     sends_files: bool,
 }
 
@@ -79,12 +79,12 @@ enum Writing {
     Full(Submission<op::PollAdd>),
     /// Polled on a thread of tokio's; a coroutine waits.
     FullAway(OnVcpu<io::Result<u32>>),
-    /// A send has failed. Accepted bytes are lost, so nothing may be sent behind them.
+    /// Entered when a send has failed: accepted bytes are lost, so nothing may be sent after them.
     Broken(io::ErrorKind),
 }
 
 impl Io {
-    /// Writes of up to so many bytes are copied into a buffer that the ring can own;
+    /// Writes of up to this many bytes are copied into a buffer that the ring can own;
     /// longer ones go to the socket directly.
     pub const COPIED: usize = 8192;
 
@@ -161,7 +161,7 @@ impl Io {
         }
     }
 
-    /// So many of the bytes that [`poll_fill`](Io::poll_fill) has lent are done with.
+    /// Consumes `count` of the bytes that [`poll_fill`](Io::poll_fill) has lent.
     pub fn consume(&mut self, count: usize) {
         self.received += count as u64;
         if self.peeked.is_empty() {
@@ -173,8 +173,8 @@ impl Io {
         }
     }
 
-    /// Returns how many bytes have been received and read. For a layer above that waits for a whole
-    /// record or frame, this number alone shows the progress of the peer.
+    /// Returns the number of bytes that have been received and read. A layer above that waits for a
+    /// whole record or frame sees the progress of the peer by this number alone.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -226,16 +226,16 @@ impl Io {
         }
     }
 
-    /// A send has completed.
+    /// Handles the end of a send.
     fn sent(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
         let sent = match result {
             Ok(sent) => sent,
-            // The vCPU it was started on has been released: again on this one.
+            // The vCPU on which it was started has been released: start it again on this one.
             Err(error) if is_cancelled(&error) => 0,
             Err(error) => return Err(error),
         };
         if sent < buffer.len() {
-            // Cut short by an error, which the rest will meet.
+            // An error cut it short; the rest meets that error.
             buffer.drain(..sent);
             return self.send(buffer);
         }
@@ -281,7 +281,7 @@ impl Io {
     /// packet with the first bytes of [`poll_send_file`](Io::poll_send_file).
     ///
     /// # Errors
-    /// As a write.
+    /// Those of a write.
     pub fn poll_send_before(
         &mut self,
         cx: &mut Context<'_>,
@@ -359,7 +359,7 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<u
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     // `IoSlice` has the layout of `iovec`; the kernel does not write to it.
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
-    // More than this many the kernel refuses; the rest is for the next call.
+    // The kernel takes no more pieces per call; the rest is for the next call.
     message.msg_iovlen = pieces.len().min(1024) as _;
     // SAFETY: the message points to pieces that are valid during the call.
     let sent = at_once(|| unsafe {
@@ -372,7 +372,7 @@ fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<u
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// How many pieces there are until `limit` bytes are exceeded; at least one, if there is one.
+/// Returns the number of pieces that fit into `limit` bytes; at least one, if there is one.
 fn count_within(pieces: &[IoSlice<'_>], limit: usize) -> usize {
     let mut length = 0;
     let fit = pieces.iter().take_while(|piece| {
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_a_piece_is_counted() {
+    fn the_bytes_that_fit_into_a_piece_are_counted() {
         let ten = [0; 10];
         let pieces = [IoSlice::new(&ten), IoSlice::new(&ten), IoSlice::new(&ten)];
         assert_eq!(count_within(&pieces, 25), 2);

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::Runtime;
 
-    /// Is always ready.
+    /// A body that is always ready.
     struct Frames;
 
     impl Body for Frames {

@@ -12,7 +12,7 @@
 //! | [`Levelled`] | a service whose requests each run at a level of their own |
 //! | [`Receiving`] | the CPU time that connections may take at the level at which they receive |
 //! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
-//! | `https_client` | a client with TLS, HTTP/2 and the system's roots (feature `hyper-tls-client`) |
+//! | `https_client` | a client with TLS and HTTP/2 (feature `hyper-tls-client`) |
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};

@@ -99,7 +99,7 @@ pub(super) fn end_request() {
     REQUEST.set(REQUEST.get() & BOTH);
 }
 
-/// How a server receives: the levels, and how many connections share.
+/// The levels at which a server receives, and the number of connections that share.
 #[derive(Debug)]
 pub struct Receiving {
     level: Level,

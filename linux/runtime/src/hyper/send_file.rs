@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cached_is_sent_until_the_socket_is_full_and_what_is_not_is_left() {
+    fn cached_bytes_are_sent_until_the_socket_is_full_and_others_are_left() {
         let bytes: Vec<u8> = (0..1 << 20).map(|n| (n % 251) as u8).collect();
         let file = file(&bytes);
         let (to, mut from) = UnixStream::pair().unwrap();

@@ -1,11 +1,11 @@
 //! Serving a tower service over HTTP/1.1 and HTTP/2.
 //!
 //! One coroutine accepts; each connection is a coroutine; both are at the level at which the
-//! server receives, so that requests, and the caller of the server, keep no client waiting to be
-//! accepted. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A connection
+//! server receives, so that neither requests nor the caller of the server delay the acceptance of
+//! clients. The first bytes decide: HTTP/2's preface (prior knowledge) or HTTP/1. A connection
 //! knows its number in a table; the end of the server sets a flag and wakes every coroutine of
-//! the table, and one that sees the flag finishes the request under way. A connection that has
-//! not ended when the time for draining is over is cancelled: its peer may never finish a head,
+//! the table, and a coroutine that sees the flag finishes the request under way. A connection that
+//! has not ended when the time for draining is over is cancelled: its peer may never finish a head,
 //! read a response or answer a PING.
 
 use std::collections::HashSet;
@@ -48,7 +48,7 @@ const PIECE: usize = 4096;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of [`Server::drain_timeout`].
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long accepting rests when the process has no descriptor left.
+/// Pause of accepting when the process has no descriptor left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
 
 /// Serves a tower service, such as an axum `Router`, until an error of the listener.
@@ -65,7 +65,7 @@ where
     Server::new(listener).run(service).await
 }
 
-/// A server to be run: a listener and settings.
+/// An HTTP server: a listener and settings.
 ///
 /// ```no_run
 /// # async fn example(app: axum::Router) -> std::io::Result<()> {
@@ -93,7 +93,7 @@ pub struct Server<L = TcpListener> {
 }
 
 impl<L: Listener> Server<L> {
-    /// A server on this listener, for ever, all at the level of its caller.
+    /// Creates a server on this listener that runs for ever, with all levels that of its caller.
     pub fn new(listener: L) -> Server<L> {
         Server {
             listener,
@@ -128,8 +128,8 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Sets the level of each request (default: that of receiving), for its handler and for sending
-    /// the response.
+    /// Sets the function that returns the level of each request (default: that of receiving), for
+    /// its handler and the sending of its response.
     pub fn levels(
         mut self,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -138,9 +138,9 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Limits the time in which a client of HTTP/1 has to send the head of a request, or to be idle
-    /// before it; and in which any client has to say which version it speaks (default: 30 s; zero:
-    /// as long as it likes). A connection that takes longer is closed.
+    /// Limits the time in which a client of HTTP/1 has to send the head of a request, or may be
+    /// idle before it; and in which any client has to show its version of HTTP (default: 30 s;
+    /// zero: no limit). A connection that takes longer is closed.
     pub fn header_timeout(mut self, limit: Duration) -> Server<L> {
         self.header_timeout = limit;
         self
@@ -154,15 +154,18 @@ impl<L: Listener> Server<L> {
         self
     }
 
-    /// Stops accepting when this future is ready; [`run`](Server::run) returns when the
-    /// requests under way have been answered, or cut off after the [time for
-    /// that](Server::drain_timeout).
+    /// Stops accepting when this future is ready. [`run`](Server::run) returns when the
+    /// requests under way have been answered, or the [time for
+    /// that](Server::drain_timeout) is over.
     pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Server<L> {
         self.end = Box::pin(end);
         self
     }
 
     /// Serves clones of one service.
+    ///
+    /// # Cancellation safety
+    /// A dropped future stops accepting; open connections continue.
     ///
     /// # Errors
     /// Outside a runtime. Errors of connections end the connection alone.
@@ -236,7 +239,7 @@ impl<L: Listener> Server<L> {
             receive,
             receiving: match (receive, &self.classify) {
                 (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.beyond)),
-                // Requests are at the level of receiving.
+                // Requests run at the level of receiving.
                 _ => None,
             },
             classify: self.classify,
@@ -283,7 +286,7 @@ impl Drop for Accepts {
     }
 }
 
-/// The next connection; `None` when `end` is ready.
+/// Returns the next connection, or `None` when `end` is ready.
 async fn accept<L: Listener>(
     listener: &L,
     end: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -298,7 +301,8 @@ async fn accept<L: Listener>(
     .await
 }
 
-/// Errors of one connection, or of a process that has run out of something, pass.
+/// Continues after an error of one connection, or of a process that lacks a resource for now;
+/// returns other errors.
 async fn survive(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
@@ -367,7 +371,7 @@ impl<M> Settings<M> {
             return;
         };
         let allowance = self.receiving.as_ref().map(Receiving::open);
-        // How a connection ends is between hyper and the peer; handlers see to their own.
+        // hyper and the peer deal with the end of a connection; handlers have their own errors.
         match &self.classify {
             Some(classify) => {
                 let service = Levelled::shared(service, classify.clone());
@@ -406,15 +410,17 @@ impl<M> Settings<M> {
                 // Web sockets over HTTP/2.
                 let builder = builder.enable_connect_protocol();
                 let connection = builder.serve_connection(io, service);
-                return table.tell(connection, |two| two.graceful_shutdown()).await;
+                return table
+                    .with_shutdown(connection, |two| two.graceful_shutdown())
+                    .await;
             };
             let mut builder = http2::Builder::new(allowance.spawner());
             let builder = builder.timer(Clock).max_send_buf_size(BUFFERED);
             // Web sockets over HTTP/2.
             let builder = builder.enable_connect_protocol();
             let connection = builder.serve_connection(io, service);
-            let told = table.tell(connection, |two| two.graceful_shutdown());
-            return allowance.hold(told).await;
+            let served = table.with_shutdown(connection, |two| two.graceful_shutdown());
+            return allowance.hold(served).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
@@ -422,10 +428,10 @@ impl<M> Settings<M> {
         }
         builder.max_buf_size(BUFFERED);
         let connection = builder.serve_connection(io, service).with_upgrades();
-        let told = table.tell(connection, |one| one.graceful_shutdown());
+        let served = table.with_shutdown(connection, |one| one.graceful_shutdown());
         match allowance {
-            Some(allowance) => allowance.hold(told).await,
-            None => told.await,
+            Some(allowance) => allowance.hold(served).await,
+            None => served.await,
         }
     }
 }
@@ -461,7 +467,7 @@ impl Table {
         self.ending.load(Ordering::SeqCst)
     }
 
-    /// The output of `future`, or nothing if the server ends first.
+    /// Returns the output of `future`, or nothing if the server ends first.
     async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
@@ -473,13 +479,17 @@ impl Table {
         .await
     }
 
-    /// The output of a connection, which is told once if the server ends first.
-    async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
+    /// The future of a connection, which is notified once if the server ends first.
+    async fn with_shutdown<C: Future>(
+        &self,
+        connection: C,
+        shut_down: fn(Pin<&mut C>),
+    ) -> C::Output {
         let mut connection = pin!(connection);
-        let mut told = false;
+        let mut notified = false;
         poll_fn(|cx| {
-            if self.is_ending() && !told {
-                told = true;
+            if self.is_ending() && !notified {
+                notified = true;
                 shut_down(connection.as_mut());
             }
             connection.as_mut().poll(cx)
@@ -487,10 +497,10 @@ impl Table {
         .await
     }
 
-    /// Asks every connection to end, and cancels those that have not within the limit.
+    /// Ends every connection gracefully, and cancels those that have not ended within the limit.
     async fn drain(&self, limit: Duration) {
         self.ending.store(true, Ordering::SeqCst);
-        // It may end meanwhile.
+        // The connection may end meanwhile.
         let ask = |id| _ = crate::wake(id);
         if time::timeout(limit, self.none_left(ask)).await.is_ok() {
             return;
@@ -505,7 +515,7 @@ impl Table {
         self.none_left(|id| _ = runtime.cancel(id)).await;
     }
 
-    /// Waits until no connection is open; acts on each of those that are, now and after each end.
+    /// Waits until no connection is open, and acts on each open one, now and after each end.
     async fn none_left(&self, act: impl Fn(CoroutineId)) {
         loop {
             let changed = self.changed.notified();
@@ -522,15 +532,15 @@ impl Table {
     }
 }
 
-/// The place of a connection in the table.
+/// The entry of a connection in the table.
 struct Entered {
     table: Arc<Table>,
     id: OnceLock<CoroutineId>,
 }
 
 impl Entered {
-    /// The calling coroutine is the connection's. Entered before the flag is looked at
-    /// for the first time, so none is missed.
+    /// Enters the calling coroutine, which is the connection's. The entry is made before the flag
+    /// is read for the first time, so that no end is missed.
     fn take(&self) {
         if let Some(id) = crate::get_cid() {
             let _ = self.id.set(id);

@@ -288,7 +288,7 @@ mod tests {
     proptest! {
         /// Against a vector that is sorted (stably) before each pop.
         #[test]
-        fn it_pops_what_a_sorted_list_pops(
+        fn it_pops_in_the_order_of_a_sorted_list(
             steps in proptest::collection::vec((0_u8..8, any::<u8>(), any::<prop::sample::Index>()), 1..200)
         ) {
             let mut queue = WaitQueue::new();

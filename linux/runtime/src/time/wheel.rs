@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(wheel.next_deadline(), Some(LAST_TICK << TICK_BITS));
         assert_eq!(wheel.remove(key), Some(1));
         assert_eq!(wheel.next_deadline(), None);
-        // Nothing overflows when the clock does not go on.
+        // Nothing overflows when the clock stands still.
         assert_eq!(fired(&mut wheel, u64::MAX), [0u32; 0]);
         wheel.insert(u64::MAX, 2);
         assert_eq!(fired(&mut wheel, u64::MAX), [2]);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::notice::notice;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Code of users around the polls of a thread.
+/// User code around the polls of a thread.
 pub(crate) trait Around: Send + Sync {
     /// Called when the calling thread begins to poll.
     fn begin(&self);

@@ -1,6 +1,6 @@
 //! A runtime of tokio beside this one (feature `tokio-rt`), for code that asks for it.
 //!
-//! Threads that run code of users (of vCPUs, of blocking functions, the watchdog) are *within*
+//! Threads that run user code (of vCPUs, of blocking functions, the watchdog) are *within*
 //! tokio's runtime (its `Handle::enter`), so `tokio::{time, net, fs, signal, process}` and
 //! `spawn_blocking` find a driver in coroutines. A thread of tokio's turns that driver and wakes
 //! the coroutines, which are polled by the vCPUs at their levels. That thread also polls the tasks

@@ -16,12 +16,12 @@ use crate::app::{get as request, listener, runtimes, text};
 #[derive(Clone, Default)]
 struct Slow {
     begun: Arc<Notify>,
-    goes_on: Arc<Notify>,
+    resume: Arc<Notify>,
 }
 
 async fn slow(State(slow): State<Slow>) -> &'static str {
     slow.begun.notify_one();
-    slow.goes_on.notified().await;
+    slow.resume.notified().await;
     "answered"
 }
 
@@ -62,7 +62,7 @@ fn a_request_under_way_is_answered_after_the_end() {
             }
             let wait = time::timeout(Duration::from_millis(20), &mut server);
             assert!(wait.await.is_err(), "the server waits for its request");
-            state.goes_on.notify_one();
+            state.resume.notify_one();
             assert_eq!(asks.await.unwrap(), "answered");
             server.await.unwrap().unwrap();
         });

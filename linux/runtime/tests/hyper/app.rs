@@ -75,7 +75,7 @@ async fn slow() -> &'static str {
     "slow"
 }
 
-/// Holds up its vCPU, while what is sent to the others arrives.
+/// Holds up its vCPU, while requests to the other handlers arrive.
 async fn block() -> &'static str {
     std::thread::sleep(Duration::from_millis(20));
     "blocked"
@@ -192,7 +192,7 @@ impl Running {
         self.end.notify_one();
     }
 
-    /// Has it ended?
+    /// Returns true if the server has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -98,7 +98,7 @@ fn the_server_chooses_the_version() {
 }
 
 #[test]
-fn one_connection_carries_requests_of_all_levels() {
+fn a_single_connection_carries_requests_of_all_levels() {
     block_on(async {
         let (root, own, key) = chain();
         let port = serve(&own, &key, &["h2"]);

@@ -56,8 +56,8 @@ fn streams_of_one_http2_connection_have_levels_of_their_own() {
     });
 }
 
-/// A reply is an operation of its request's level: it is handed to the kernel together with those of its equals, and not before the
-/// next one of them is polled.
+/// A reply is an operation of its request's level: it is handed to the kernel together with those
+/// of its equals, and not before the next one of them is polled.
 #[test]
 fn replies_of_one_level_are_submitted_together() {
     const CONNECTIONS: usize = 16;
@@ -85,12 +85,12 @@ fn replies_of_one_level_are_submitted_together() {
         }
     }
     let enters = enters() - before;
-    // One each, and those for what arrives, were 220 and more.
+    // One call for each reply, and those for requests, would be 220 and more.
     let most = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
     assert!(enters < most, "{enters} enters, {most} at most");
 }
 
-/// A client that sends PINGs and reads the answers takes little of the CPU at the level of receiving.
+/// A client that sends PINGs and reads the answers takes little CPU time at the level of receiving.
 #[test]
 fn floods_are_received_beyond_the_level_of_receiving() {
     let builder = || upshift::Runtime::builder().vcpus(1);

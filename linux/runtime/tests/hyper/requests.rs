@@ -1,4 +1,4 @@
-//! What axum applications use, over HTTP/1.
+//! Features that axum applications use, over HTTP/1.
 
 use std::io::{BufRead, BufReader, Read, Write};
 

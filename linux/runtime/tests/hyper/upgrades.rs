@@ -77,7 +77,7 @@ fn upgraded(address: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn an_upgraded_connection_goes_on_in_a_task_of_tokios() {
+fn an_upgraded_connection_continues_in_a_task_of_tokios() {
     for runtime in runtimes() {
         let client = runtime.block_on(async {
             let address = serve();
@@ -113,7 +113,7 @@ fn an_upgraded_connection_goes_on_in_a_task_of_tokios() {
 
 /// The handler goes on in a task of tokio's, as it does behind axum's `on_upgrade`.
 #[test]
-fn a_call_of_the_ring_after_an_upgrade_says_what_to_use_instead() {
+fn a_call_of_the_ring_after_an_upgrade_names_the_alternative() {
     async fn answer(mut request: Request<Body>) -> Response<Body> {
         tokio::spawn(async move {
             let upgraded = hyper::upgrade::on(&mut request).await.unwrap();
