@@ -57,7 +57,8 @@ impl Hold {
         &self.guard
     }
 
-    /// Moves the thread to SCHED_FIFO at `priority`; `false` if it is suspended, and stays in SCHED_OTHER.
+    /// Moves the thread to SCHED_FIFO at `priority`; `false` if it is suspended, and stays in
+    /// SCHED_OTHER.
     pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
         self.raise_by(|guard| guard.set(priority))
     }
@@ -79,8 +80,8 @@ impl Hold {
         Ok(true)
     }
 
-    /// Puts the thread behind the other threads of its `priority`: a thread that is raised is the last of
-    /// its priority. The rest is as with [`Hold::raise`].
+    /// Puts the thread behind the other threads of its `priority`: a thread that is raised is the
+    /// last of its priority. The rest is as with [`Hold::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);
@@ -98,8 +99,8 @@ impl Hold {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
 
-    /// Whether the thread is raised, and the kernel has it in SCHED_FIFO: other programs may have changed
-    /// its policy. One system call.
+    /// Whether the thread is raised, and the kernel has it in SCHED_FIFO: other programs may have
+    /// changed its policy. One system call.
     pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
         let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
         self.is_up() && matches!(policy(), Ok(Class::Fifo(_)))

@@ -103,8 +103,8 @@ impl Process {
         self.quota_usage.charge(used, now);
     }
 
-    /// Counts the CPUs that the process runs on: its threads that compute now, but no more than the CPUs
-    /// that it may use. One system call for each thread.
+    /// Counts the CPUs that the process runs on: its threads that compute now, but no more than the
+    /// CPUs that it may use. One system call for each thread.
     pub(super) fn count_cpus(&mut self, shared: &Shared) {
         let computes = |thread: &&Thread| {
             // A thread that has ended runs on no CPU.
