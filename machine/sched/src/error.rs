@@ -119,7 +119,7 @@ impl fmt::Display for SchedError {
             ),
             SchedError::Leased(pid) => write!(
                 f,
-                "process {pid} holds a lease on its files in /proc (fcntl F_SETLEASE), so that it cannot be looked at"
+                "process {pid} holds a lease on its files in /proc (fcntl F_SETLEASE), so its files cannot be read"
             ),
             SchedError::TimeLimit { pid, limit_us } => write!(
                 f,

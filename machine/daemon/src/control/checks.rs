@@ -84,7 +84,7 @@ impl Control {
                 Err(error) => {
                     return refuse(
                         Reason::Failed,
-                        format!("thread {name} cannot be looked at: {error}"),
+                        format!("thread {name} cannot be read: {error}"),
                     );
                 }
             };
@@ -105,7 +105,7 @@ impl Control {
                 Err(error) => {
                     return refuse(
                         Reason::Thread,
-                        format!("thread {name} cannot be looked at: {error}"),
+                        format!("thread {name} cannot be read: {error}"),
                     );
                 }
             }
@@ -138,7 +138,7 @@ impl Control {
         let unreadable = |error: io::Error| {
             Refusal(
                 Reason::Failed,
-                format!("process {pid} cannot be looked at: {error}"),
+                format!("process {pid} cannot be read: {error}"),
             )
         };
         let (process, mut users) = process.map_err(unreadable)?;

@@ -2,7 +2,7 @@
 //! control thread opens no file that may be another process's (`proc/reader.rs`).
 //!
 //! ```text
-//!   Register ──checks──▶ pending ──lane of its user──▶ reader ──▶ checks, joined ──▶ Welcome
+//!   Register ──checks──▶ pending ──queue of its user─▶ reader ──▶ checks, joined ──▶ Welcome
 //!                           │  a second                              │
 //!                           └──────────▶ Refused ◀───────────────────┘
 //! ```
@@ -163,7 +163,7 @@ impl Control {
         for (key, pid, user, pending) in late {
             self.forget_pending(user, &pending);
             let text = format!(
-                "process {pid} could not be looked at within {TIMEOUT:?}: its files in /proc are held, or the machine is overloaded; try again"
+                "process {pid} could not be read within {TIMEOUT:?}: its files in /proc are held, or the machine is overloaded; try again"
             );
             let refused = self.send_refusal(key, Refusal(Reason::Failed, text));
             if refused.is_err() {

@@ -49,7 +49,7 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
         let (controllers, path) = (fields.next()?, fields.next()?);
         let trusted = match mount_of(mounts, controllers) {
             Some((top, mount)) => trusted((&top, &mount), path, &is_of_root),
-            // In a hierarchy that is not mounted nobody can make directories.
+            // Without a mount no user can make directories in the hierarchy.
             None => path.len(),
         };
         let path = path.to_string();

@@ -43,7 +43,7 @@ pub(crate) struct Hold {
     number: u64,
     pub(crate) owner: Owner,
     guard: Elevated,
-    /// Its record of CPU time, once that is open.
+    /// Record of the CPU time of the thread, once that is open.
     clock: OnceLock<Arc<OwnedFd>>,
     /// Set while its scheduler wants it in SCHED_FIFO.
     raised: AtomicBool,
@@ -57,7 +57,8 @@ impl Hold {
         &self.guard
     }
 
-    /// Moves it to SCHED_FIFO at `priority`; `false` if it is suspended, and stays in SCHED_OTHER.
+    /// Moves the thread to SCHED_FIFO at `priority`; `false` if it is suspended, and stays in
+    /// SCHED_OTHER.
     pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
         self.raise_by(|guard| guard.set(priority))
     }
@@ -79,8 +80,8 @@ impl Hold {
         Ok(true)
     }
 
-    /// Puts it behind the other threads of its `priority`: a thread that is raised is the last of
-    /// its priority. The rest is as with [`Hold::raise`].
+    /// Puts the thread behind the other threads of its `priority`: a thread that is raised is the
+    /// last of its priority. The rest is as with [`Hold::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);
@@ -88,7 +89,7 @@ impl Hold {
         self.raise_by(|guard| guard.set(below).and_then(|()| guard.set(priority)))
     }
 
-    /// Whether it may run on one of these CPUs.
+    /// Whether the thread may run on one of these CPUs.
     fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
         self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)
     }
@@ -98,19 +99,19 @@ impl Hold {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
 
-    /// Whether it is raised, and the kernel has it in SCHED_FIFO: other programs may have changed
-    /// its policy. One system call.
+    /// Whether the thread is raised, and the kernel has it in SCHED_FIFO: other programs may have
+    /// changed its policy. One system call.
     pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
         let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
         self.is_up() && matches!(policy(), Ok(Class::Fifo(_)))
     }
 
-    /// Returns its CPU time, ns; `None` if it has ended, or that is unknown yet.
+    /// Returns the CPU time of the thread, ns; `None` if it has ended, or that is unknown yet.
     pub(crate) fn cpu_time(&self, machine: &dyn Machine) -> Option<u64> {
         machine.cpu_time(self.clock.get()?.as_fd()).ok()
     }
 
-    /// Sets its record of CPU time, which was not open yet when it was added.
+    /// Sets the record of CPU time, which was not open yet when it was added.
     pub(crate) fn set_clock(&self, clock: OwnedFd) {
         let _ = self.clock.set(Arc::new(clock));
     }

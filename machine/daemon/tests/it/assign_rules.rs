@@ -270,7 +270,7 @@ fn a_program_with_the_set_user_id_bit_fits_no_rule_of_its_owner() {
     // A later one, which the kernel reports.
     let later = start(&crate::directory().join("sleeper"), MALLORY);
     let after = start(Path::new("sleep"), ALICE);
-    until("so is the next", || after.is_assigned(&path));
+    until("the next is assigned", || after.is_assigned(&path));
     assert!(!later.is_assigned(&path) && !theirs.is_assigned(&path));
 }
 

@@ -213,7 +213,7 @@ fn a_guardian_that_is_killed_is_replaced_while_a_client_is_registered() {
         !elevated_threads(sleeper.pid()).is_empty()
     });
     let guardian = daemon.guardian_pid().unwrap();
-    // SAFETY: a signal to a child of this process that nobody has waited for.
+    // SAFETY: a signal to a child of this process that has not been waited for.
     unsafe { libc::kill(guardian, libc::SIGKILL) };
     until("there is another one", || {
         daemon.guardian_pid().is_some_and(|pid| pid != guardian)

@@ -172,7 +172,8 @@ fn migrate() {
     }
 }
 
-/// Waits, as an ordinary user, for a lock of a child that is not scheduled and spins on another CPU.
+/// Waits, as an ordinary user, for a lock of a child that is not scheduled and spins on another
+/// CPU.
 fn lend() {
     become_nobody();
     // SAFETY: a fresh anonymous mapping, which the child shares.

@@ -81,7 +81,7 @@ pub(crate) struct ClientThread {
     owner: Owner,
     clock: Arc<OwnedFd>,
     hold: Option<RosterGuard>,
-    /// Set if it had SCHED_OTHER when it was recorded.
+    /// Set if the thread had SCHED_OTHER when it was recorded.
     was_fair: bool,
     class: ThreadClass,
     /// [`Shared::epoch`] at the last move.
@@ -92,12 +92,12 @@ pub(crate) struct ClientThread {
     charged: Option<u64>,
     /// CPU time between the last two checks, ns.
     pub(crate) used: u64,
-    /// Set while it is in SCHED_IDLE for the present pause.
+    /// Set while the thread is in SCHED_IDLE for the present pause.
     pub(crate) pauses_now: bool,
-    /// Set if it was elevated at any moment since the last check.
+    /// Set if the thread was elevated at any moment since the last check.
     was_raised: bool,
     gone: bool,
-    /// Time until which it is left alone.
+    /// Time until which the thread is left alone.
     ejected_until: Option<Instant>,
 }
 
@@ -130,29 +130,29 @@ impl ClientThread {
         matches!(self.class, ThreadClass::Fifo(_))
     }
 
-    /// Whether it had not ended when it was last moved.
+    /// Whether the thread had not ended when it was last moved.
     pub(crate) fn exists(&self) -> bool {
         !self.gone
     }
 
-    /// Whether it is recorded, so that moving it is cheap.
+    /// Whether the thread is recorded, so that moving it is cheap.
     pub(crate) fn is_held(&self) -> bool {
         self.hold.is_some()
     }
 
-    /// Whether it has ended, regardless of its number now. 2 µs.
+    /// Whether the thread has ended, regardless of its number now. 2 µs.
     pub(crate) fn has_ended(&self, machine: &dyn Machine) -> bool {
         let time = machine.cpu_time(self.clock.as_fd());
         time.is_err_and(|error| is_gone(&error))
     }
 
-    /// Notes its end: it is released, and left alone from now on.
+    /// Notes the end of the thread: it is released, and left alone from now on.
     pub(crate) fn end(&mut self) {
         self.release();
         self.gone = true;
     }
 
-    /// Returns the CPU time since the last call, or since it was elevated after that, ns.
+    /// Returns the CPU time since the last call, or since the thread was elevated after that, ns.
     pub(crate) fn spent(&mut self, machine: &dyn Machine) -> io::Result<u64> {
         let total = machine.cpu_time(self.clock.as_fd())?;
         let before = std::mem::replace(&mut self.spent, total);
@@ -168,7 +168,7 @@ impl ClientThread {
         total.saturating_sub(before)
     }
 
-    /// Whether it was elevated at any moment since the last call of this.
+    /// Whether the thread was elevated at any moment since the last call of this.
     pub(crate) fn was_elevated(&mut self) -> bool {
         let elevated = self.is_elevated();
         std::mem::replace(&mut self.was_raised, elevated)

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! It is pinned to its CPU and runs above all threads that it decides about, so a ring switches to
-//! it and back on one CPU, and a thread that it demotes has stopped by then. All state of the CPU
-//! belongs to this thread; other threads put commands into its mailbox.
+//! it and back on one CPU, and a thread that it demotes does not run meanwhile. All state of the
+//! CPU belongs to this thread; other threads put commands into its mailbox.
 //!
 //! System calls: the wait, and one for each thread whose band changes. While two or more vCPUs
 //! compete it wakes once in 36 ms (and each quantum if equals share an elevated band), and checks

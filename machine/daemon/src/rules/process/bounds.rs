@@ -13,7 +13,7 @@ use crate::shared::Shared;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
 impl Process {
-    /// Returns its budget, and the period of that.
+    /// Returns the budget, and the period of that.
     fn budget(&self) -> (Duration, Duration) {
         match self.rule.bound {
             Bound::Each(percent) => (PERIOD * percent * self.cpus.computing / 100, PERIOD),
@@ -32,7 +32,7 @@ impl Process {
         }
     }
 
-    /// Moves it to the class that its bounds allow, and sets the time of the next check.
+    /// Moves the process to the class that its bounds allow, and sets the time of the next check.
     pub(in crate::rules) fn settle(&mut self, shared: &Arc<Shared>, now: Instant) {
         let epoch = shared.epoch();
         let moved = std::mem::replace(&mut self.placement.epoch, epoch) != epoch;

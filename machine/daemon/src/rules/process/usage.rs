@@ -103,8 +103,8 @@ impl Process {
         self.quota_usage.charge(used, now);
     }
 
-    /// Counts the CPUs that it runs on: its threads that compute now, but no more than the CPUs
-    /// that it may use. One system call for each thread.
+    /// Counts the CPUs that the process runs on: its threads that compute now, but no more than the
+    /// CPUs that it may use. One system call for each thread.
     pub(super) fn count_cpus(&mut self, shared: &Shared) {
         let computes = |thread: &&Thread| {
             // A thread that has ended runs on no CPU.
@@ -121,7 +121,7 @@ impl Process {
         self.cpus.computing = (threads.count() as u32).clamp(1, self.cpus.width);
     }
 
-    /// Reports its CPU time, and the CPUs that it ran on, to its domain.
+    /// Reports the CPU time, and the CPUs that the process ran on, to its domain.
     pub(in crate::rules) fn count(&mut self, shared: &Shared, domains: &mut Domains, now: Instant) {
         if shared.machine.process_time(self.pid).is_err() {
             // The end of the process has not been reported yet.
@@ -156,7 +156,7 @@ impl Process {
         domains.charge(&cpus, urgent, threads);
     }
 
-    /// Charges its domain for a process that has ended, or leaves its rule. Its CPU time since the
+    /// Charges the domain for a process that has ended, or leaves its rule. Its CPU time since the
     /// last report is unknown, so the longest possible time counts.
     pub(in crate::rules) fn charge_departure(&self, domains: &mut Domains, now: Instant) {
         if self.placement.class == ProcessClass::Urgent {
