@@ -3,9 +3,9 @@
 //! SharedScheduler (section 4.3.1, "User Space Modification") gives a call one name and two forms.
 //! Without a coroutine id it is synchronous and stops the thread. With one it is asynchronous: the
 //! kernel carries it out beside the program, the coroutine `cid` is woken when it is over, and the
-//! call is a future of the same result ([`AsyncCall`](crate::asynchronous::AsyncCall)). `read!` stands
-//! for the functions [`read`] and [`read_async`]; one declaration makes all three, of each call that
-//! the table in `os_abi` marks `later`. Calls that are about the calling thread itself (`park`,
+//! call is a future of the same result ([`AsyncCall`]). `read!` stands for the functions [`read()`]
+//! and [`read_async`]; one declaration makes all three, of each call that the table in `os_abi`
+//! marks `later`. Calls that are about the calling thread itself (`park`,
 //! `futex_lock`, `fork`, `exec`) have no second form.
 //!
 //! ```ignore

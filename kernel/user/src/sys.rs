@@ -107,7 +107,8 @@ system_calls!(stubs);
 #[derive(Clone, Copy)]
 pub struct Request {
     pub(crate) number: usize,
-    pub(crate) words: [usize; 5],
+    /// The last is the token of the asynchronous form.
+    pub(crate) words: [usize; 6],
 }
 
 impl Request {
@@ -115,21 +116,20 @@ impl Request {
     ///
     /// # Errors
     /// Those of the call.
-    #[inline]
+    #[inline(always)]
     pub fn wait(self) -> Result<isize, Error> {
-        let [a, b, c, d, e] = self.words;
-        call(self.number, [a, b, c, d, e, 0])
+        call(self.number, self.words)
     }
 }
 
 macro_rules! requests {
     (@later $(#[$doc:meta])* $name:ident($($argument:ident),*)) => {
         $(#[$doc])*
-        #[inline]
+        #[inline(always)]
         #[must_use]
         pub fn $name($($argument: usize),*) -> Request {
             let given: &[usize] = &[$($argument),*];
-            let mut words = [0; 5];
+            let mut words = [0; 6];
             words[..given.len()].copy_from_slice(given);
             Request { number: number::$name, words }
         }

@@ -83,6 +83,9 @@ enum State {
     Over(Result<isize, Error>, Option<Vec<u8>>),
 }
 
+/// Result and buffer of a call that is over.
+type Answer = (Result<isize, Error>, Option<Vec<u8>>);
+
 /// What is known of a call in flight.
 struct Known {
     /// The kernel's number of it.
@@ -99,7 +102,7 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
     };
     let operation = taken.begin(buffer, cid);
     let number = request.number | number::ASYNCHRONOUS;
-    let [a, b, c, d, e] = request.words;
+    let [a, b, c, d, e, _] = request.words;
     let arguments = [a, b, c, d, e, operation.token()];
     let known = match sys::raw_pair(number, arguments, cid as usize) {
         (Err(error), _) => return State::Over(Err(error), operation.undo()),
@@ -118,7 +121,7 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
 impl State {
     /// Returns result and buffer when they are there. The call takes the level of its poller.
     #[inline]
-    fn poll(&mut self) -> Poll<(Result<isize, Error>, Option<Vec<u8>>)> {
+    fn poll(&mut self) -> Poll<Answer> {
         if let State::InFlight(operation, known) = self
             && !operation.is_done()
         {
@@ -159,6 +162,7 @@ impl<T, B> AsyncCall<T, B> {
 
 impl<T: Returned, B> AsyncCall<T, B> {
     /// Makes the call synchronously.
+    #[inline(always)]
     pub(crate) fn wait(request: Request) -> Result<T, Error> {
         request.wait().map(T::from_word)
     }
