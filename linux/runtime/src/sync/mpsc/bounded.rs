@@ -45,8 +45,8 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
 /// let (sender, mut receiver) = mpsc::channel(2);
 /// let second = sender.clone();
-/// upshift::spawn(async move { second.send("from a coroutine").await },
-/// Priority::Inherit).detach();
+/// let task = async move { second.send("from a coroutine").await };
+/// upshift::spawn(task, Priority::Inherit).detach();
 /// assert_eq!(receiver.recv().await, Some("from a coroutine"));
 /// drop(sender);
 /// assert_eq!(receiver.recv().await, None);
