@@ -293,7 +293,7 @@ fn on_kernel_threads(image: &Image, run: Run) -> Run {
 /// Connections of the open loop, and of the clients of the host.
 const CONNECTIONS: u16 = 8;
 /// Requests of each connection of the open loop.
-const TURNS: u16 = 5;
+const TURNS: u16 = 2;
 
 /// The server of the evaluation, asked every 20 ms on each connection.
 fn open_loop(model: &str, smp: u32) -> Run {
