@@ -153,6 +153,14 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// [`SendError`] with the message when there is no receiver.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::broadcast::channel(2);
+    /// assert_eq!(sender.send(1), Ok(1));
+    /// assert_eq!(receiver.try_recv(), Ok(1));
+    /// drop(receiver);
+    /// assert!(sender.send(2).is_err());
+    /// ```
     pub fn send(&self, value: T) -> Result<usize, SendError<T>> {
         let mut message = Some(Arc::new(Mutex::new(Some(value))));
         let mut state = self.shared.state.lock();
@@ -182,6 +190,13 @@ impl<T> Sender<T> {
     }
 
     /// Creates a receiver of the messages sent from now on.
+    ///
+    /// ```
+    /// let sender = upshift::sync::broadcast::Sender::new(2);
+    /// let mut receiver = sender.subscribe();
+    /// sender.send("news").unwrap();
+    /// assert_eq!(receiver.try_recv(), Ok("news"));
+    /// ```
     #[must_use]
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver::new(&self.shared)
@@ -204,6 +219,14 @@ impl<T> Sender<T> {
     }
 
     /// Returns the number of messages that some receiver has not received yet.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::broadcast::channel(2);
+    /// sender.send(1).unwrap();
+    /// assert_eq!(sender.len(), 1);
+    /// receiver.try_recv().unwrap();
+    /// assert!(sender.is_empty());
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         let state = self.shared.state.lock();
@@ -218,6 +241,12 @@ impl<T> Sender<T> {
     }
 
     /// Returns the number of receivers.
+    ///
+    /// ```
+    /// let (sender, _first) = upshift::sync::broadcast::channel::<u8>(2);
+    /// let _second = sender.subscribe();
+    /// assert_eq!(sender.receiver_count(), 2);
+    /// ```
     #[must_use]
     pub fn receiver_count(&self) -> usize {
         self.shared.state.lock().receivers

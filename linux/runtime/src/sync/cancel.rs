@@ -120,6 +120,13 @@ impl CancellationToken {
     }
 
     /// Cancels this token and all of its descendants. O(tokens and waiters).
+    ///
+    /// ```
+    /// let token = upshift::sync::CancellationToken::new();
+    /// let child = token.child_token();
+    /// token.cancel();
+    /// assert!(token.is_cancelled() && child.is_cancelled());
+    /// ```
     pub fn cancel(&self) {
         let mut below = vec![Arc::downgrade(&self.node)];
         while let Some(node) = below.pop() {
@@ -171,6 +178,16 @@ impl CancellationToken {
     }
 
     /// [`cancelled`](CancellationToken::cancelled) that consumes the token.
+    ///
+    /// ```
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let token = upshift::sync::CancellationToken::new();
+    /// let wait = token.clone().cancelled_owned();
+    /// let waiter = upshift::spawn(wait, upshift::Priority::Inherit);
+    /// token.cancel();
+    /// waiter.await.unwrap();
+    /// # });
+    /// ```
     pub fn cancelled_owned(self) -> Cancelled {
         let notified = self.node.cancelled.clone().notified_owned();
         Cancelled {

@@ -48,6 +48,13 @@ impl<T: std::panic::RefUnwindSafe + std::panic::UnwindSafe> std::panic::RefUnwin
 impl<T> OnceCell<T> {
     const_fn! {
         /// Creates an empty cell; in a `static` too.
+        ///
+        /// ```
+        /// use upshift::sync::OnceCell;
+        ///
+        /// static ADDRESS: OnceCell<String> = OnceCell::const_new();
+        /// assert!(ADDRESS.get().is_none());
+        /// ```
         #[must_use]
         pub const fn const_new() -> OnceCell<T> {
             OnceCell {
@@ -96,6 +103,13 @@ impl<T> OnceCell<T> {
     }
 
     /// Returns the value, if the cell has one.
+    ///
+    /// ```
+    /// let cell = upshift::sync::OnceCell::new();
+    /// assert_eq!(cell.get(), None);
+    /// cell.set(1).unwrap();
+    /// assert_eq!(cell.get(), Some(&1));
+    /// ```
     #[must_use]
     pub fn get(&self) -> Option<&T> {
         if !self.initialized() {
@@ -106,11 +120,22 @@ impl<T> OnceCell<T> {
     }
 
     /// Returns the value, if the cell has one.
+    ///
+    /// ```
+    /// let mut cell = upshift::sync::OnceCell::new_with(Some(1));
+    /// *cell.get_mut().unwrap() += 1;
+    /// assert_eq!(cell.into_inner(), Some(2));
+    /// ```
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.value.get_mut().as_mut()
     }
 
     /// Consumes the cell and returns the value.
+    ///
+    /// ```
+    /// let cell = upshift::sync::OnceCell::<u8>::new();
+    /// assert_eq!(cell.into_inner(), None);
+    /// ```
     #[must_use]
     pub fn into_inner(self) -> Option<T> {
         self.value.into_inner()

@@ -104,6 +104,13 @@ impl<T> Sender<T> {
     }
 
     /// Returns true if the receiver is closed or dropped.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::oneshot::channel::<u32>();
+    /// assert!(!sender.is_closed());
+    /// drop(receiver);
+    /// assert!(sender.is_closed());
+    /// ```
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared().lock().closed
@@ -227,6 +234,13 @@ impl<T> Receiver<T> {
     }
 
     /// Returns true if no value is inside.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::oneshot::channel();
+    /// assert!(receiver.is_empty());
+    /// sender.send(1).unwrap();
+    /// assert!(!receiver.is_empty());
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shared.lock().value.is_none()
@@ -234,6 +248,14 @@ impl<T> Receiver<T> {
 
     /// Returns true if the receiver has returned the value or an error: it must not be polled
     /// again.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::oneshot::channel();
+    /// sender.send(1).unwrap();
+    /// assert!(!receiver.is_terminated());
+    /// receiver.try_recv().unwrap();
+    /// assert!(receiver.is_terminated());
+    /// ```
     #[must_use]
     pub fn is_terminated(&self) -> bool {
         self.done

@@ -119,6 +119,10 @@ impl<T> RwLock<T> {
     }
 
     /// Consumes the lock and returns the value.
+    ///
+    /// ```
+    /// assert_eq!(upshift::sync::RwLock::new(3).into_inner(), 3);
+    /// ```
     #[must_use]
     pub fn into_inner(self) -> T {
         self.value.into_inner()
@@ -252,6 +256,17 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Errors
     /// [`TryLockError`] if the caller would have to wait.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::RwLock;
+    ///
+    /// let lock = Arc::new(RwLock::new(1));
+    /// let reader = lock.clone().try_read_owned()?;
+    /// assert_eq!(*reader, 1);
+    /// assert!(lock.try_write_owned().is_err());
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_read_owned(self: Arc<Self>) -> Result<OwnedRwLockReadGuard<T>, TryLockError>
     where
         T: Sized,
@@ -264,6 +279,17 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Errors
     /// [`TryLockError`] if the caller would have to wait.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::RwLock;
+    ///
+    /// let lock = Arc::new(RwLock::new(1));
+    /// let mut writer = lock.clone().try_write_owned()?;
+    /// std::thread::spawn(move || *writer += 1).join().unwrap();
+    /// assert_eq!(*lock.try_read()?, 2);
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn try_write_owned(self: Arc<Self>) -> Result<OwnedRwLockWriteGuard<T>, TryLockError>
     where
         T: Sized,
@@ -276,6 +302,12 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// let lock = upshift::sync::RwLock::new(1);
+    /// let (first, second) = (lock.blocking_read(), lock.blocking_read());
+    /// assert_eq!(*first + *second, 2);
+    /// ```
     #[track_caller]
     pub fn blocking_read(&self) -> RwLockReadGuard<'_, T> {
         park::block_on(self.read())
@@ -297,6 +329,12 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Returns the value: exclusive access to the lock needs no locking.
+    ///
+    /// ```
+    /// let mut lock = upshift::sync::RwLock::new(1);
+    /// *lock.get_mut() += 1;
+    /// assert_eq!(lock.into_inner(), 2);
+    /// ```
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

@@ -140,12 +140,24 @@ impl Semaphore {
     }
 
     /// Returns the number of free permits.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// assert_eq!(semaphore.available_permits(), 3);
+    /// ```
     #[must_use]
     pub fn available_permits(&self) -> usize {
         self.state.lock().permits
     }
 
     /// Returns true if [`close`](Semaphore::close) has been called.
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// assert!(!semaphore.is_closed());
+    /// semaphore.close();
+    /// assert!(semaphore.is_closed());
+    /// ```
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.state.lock().closed
@@ -221,6 +233,18 @@ impl Semaphore {
 
     /// [`acquire_many`](Semaphore::acquire_many) with permits that can be moved into
     /// another coroutine.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
+    /// let semaphore = Arc::new(Semaphore::new(3));
+    /// let all = semaphore.clone().acquire_many_owned(3).await?;
+    /// assert_eq!((all.num_permits(), semaphore.available_permits()), (3, 0));
+    /// # Ok::<(), upshift::sync::AcquireError>(())
+    /// # }).unwrap();
+    /// ```
     pub fn acquire_many_owned(self: Arc<Self>, permits: u32) -> AcquireOwned {
         AcquireOwned {
             semaphore: self,
@@ -251,6 +275,15 @@ impl Semaphore {
     ///
     /// # Errors
     /// Those of [`try_acquire`](Semaphore::try_acquire).
+    ///
+    /// ```
+    /// let semaphore = upshift::sync::Semaphore::new(3);
+    /// let two = semaphore.try_acquire_many(2)?;
+    /// assert!(semaphore.try_acquire_many(2).is_err());
+    /// drop(two);
+    /// assert!(semaphore.try_acquire_many(2).is_ok());
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     pub fn try_acquire_many(&self, permits: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
         self.try_take(permits as usize)?;
         Ok(SemaphorePermit::new(self, permits as usize))
@@ -261,6 +294,17 @@ impl Semaphore {
     ///
     /// # Errors
     /// Those of [`try_acquire`](Semaphore::try_acquire).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(1));
+    /// let permit = semaphore.clone().try_acquire_owned()?;
+    /// std::thread::spawn(move || drop(permit)).join().unwrap();
+    /// assert_eq!(semaphore.available_permits(), 1);
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
         self.try_acquire_many_owned(1)
     }
@@ -270,6 +314,16 @@ impl Semaphore {
     ///
     /// # Errors
     /// Those of [`try_acquire`](Semaphore::try_acquire).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upshift::sync::Semaphore;
+    ///
+    /// let semaphore = Arc::new(Semaphore::new(3));
+    /// let two = semaphore.clone().try_acquire_many_owned(2)?;
+    /// assert_eq!((two.num_permits(), semaphore.available_permits()), (2, 1));
+    /// # Ok::<(), upshift::sync::TryAcquireError>(())
+    /// ```
     pub fn try_acquire_many_owned(
         self: Arc<Self>,
         permits: u32,

@@ -123,6 +123,12 @@ pub struct Sender<T> {
 
 impl<T> Sender<T> {
     /// Creates a channel without receivers.
+    ///
+    /// ```
+    /// let sender = upshift::sync::watch::Sender::new("starting");
+    /// assert_eq!(sender.receiver_count(), 0);
+    /// assert_eq!(*sender.subscribe().borrow(), "starting");
+    /// ```
     #[must_use]
     pub fn new(initial: T) -> Sender<T> {
         Sender {
@@ -222,6 +228,11 @@ impl<T> Sender<T> {
     }
 
     /// Borrows the value.
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::watch::channel(1);
+    /// assert_eq!(*sender.borrow(), 1);
+    /// ```
     pub fn borrow(&self) -> Ref<'_, T> {
         Ref {
             value: self.shared.read(),
@@ -231,6 +242,13 @@ impl<T> Sender<T> {
     }
 
     /// Returns true if there is no receiver.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel(1);
+    /// assert!(!sender.is_closed());
+    /// drop(receiver);
+    /// assert!(sender.is_closed());
+    /// ```
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.receiver_count() == 0
@@ -272,12 +290,24 @@ impl<T> Sender<T> {
     }
 
     /// Returns the number of receivers.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel(1);
+    /// let _second = receiver.clone();
+    /// assert_eq!(sender.receiver_count(), 2);
+    /// ```
     #[must_use]
     pub fn receiver_count(&self) -> usize {
         self.shared.receivers.load(Ordering::SeqCst) as usize
     }
 
     /// Returns the number of senders.
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::watch::channel(1);
+    /// let _second = sender.clone();
+    /// assert_eq!(sender.sender_count(), 2);
+    /// ```
     #[must_use]
     pub fn sender_count(&self) -> usize {
         self.shared.senders.load(Ordering::SeqCst) as usize
@@ -363,6 +393,15 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     /// [`RecvError`] if all senders are gone.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::watch::channel(1);
+    /// assert!(!receiver.has_changed().unwrap());
+    /// sender.send(2).unwrap();
+    /// assert!(receiver.has_changed().unwrap());
+    /// drop(sender);
+    /// assert!(receiver.has_changed().is_err());
+    /// ```
     pub fn has_changed(&self) -> Result<bool, RecvError> {
         if self.is_closed() {
             return Err(RecvError(()));
@@ -377,11 +416,24 @@ impl<T> Receiver<T> {
     }
 
     /// Marks the present value as not seen.
+    ///
+    /// ```
+    /// let (_sender, mut receiver) = upshift::sync::watch::channel(1);
+    /// receiver.mark_changed();
+    /// assert!(receiver.has_changed().unwrap());
+    /// ```
     pub fn mark_changed(&mut self) {
         self.version = self.shared.version().wrapping_sub(STEP);
     }
 
     /// Marks the present value as seen.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::watch::channel(1);
+    /// sender.send(2).unwrap();
+    /// receiver.mark_unchanged();
+    /// assert!(!receiver.has_changed().unwrap());
+    /// ```
     pub fn mark_unchanged(&mut self) {
         self.version = self.shared.version();
     }

@@ -128,6 +128,13 @@ impl Instant {
     }
 
     /// Returns the moment earlier by `duration`, or `None` if it cannot be represented.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::Instant;
+    ///
+    /// assert!(Instant::now().checked_sub(Duration::MAX).is_none());
+    /// ```
     #[must_use]
     pub fn checked_sub(&self, duration: Duration) -> Option<Instant> {
         self.0.checked_sub(duration).map(Instant)

@@ -217,12 +217,29 @@ impl Interval {
     }
 
     /// Returns the time between ticks.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let interval = upshift::time::interval(Duration::from_secs(1));
+    /// assert_eq!(interval.period(), Duration::from_secs(1));
+    /// ```
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period)
     }
 
     /// Returns the handling of missed ticks; [`MissedTickBehavior::Burst`] unless set.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::{self, MissedTickBehavior};
+    ///
+    /// let mut interval = time::interval(Duration::from_secs(1));
+    /// assert_eq!(interval.missed_tick_behavior(), MissedTickBehavior::Burst);
+    /// interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    /// assert_eq!(interval.missed_tick_behavior(), MissedTickBehavior::Skip);
+    /// ```
     #[must_use]
     pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
         self.behavior

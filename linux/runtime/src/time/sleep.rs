@@ -127,6 +127,14 @@ impl Sleep {
     }
 
     /// Returns the instant at which the future becomes ready.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use upshift::time::{self, Instant};
+    ///
+    /// let deadline = Instant::now() + Duration::from_secs(1);
+    /// assert_eq!(time::sleep_until(deadline).deadline(), deadline);
+    /// ```
     #[must_use]
     pub fn deadline(&self) -> Instant {
         clock::to_instant(self.deadline).into()

@@ -26,6 +26,12 @@ impl<T> Receiver<T> {
     }
 
     /// Returns the number of messages not received yet, including those that it has missed.
+    ///
+    /// ```
+    /// let (sender, receiver) = upshift::sync::broadcast::channel(2);
+    /// sender.send(1).unwrap();
+    /// assert_eq!(receiver.len(), 1);
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         (self.shared.state.lock().tail - self.next) as usize
@@ -146,6 +152,12 @@ impl<T: Clone> Receiver<T> {
     ///
     /// # Panics
     /// When called in a coroutine, whose vCPU it would stop.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::broadcast::channel(2);
+    /// std::thread::spawn(move || sender.send("from a thread"));
+    /// assert_eq!(receiver.blocking_recv(), Ok("from a thread"));
+    /// ```
     #[track_caller]
     pub fn blocking_recv(&mut self) -> Result<T, RecvError> {
         park::block_on(self.recv())

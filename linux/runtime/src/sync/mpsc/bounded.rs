@@ -272,6 +272,14 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// Those of [`try_reserve`](Sender::try_reserve).
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::mpsc::channel::<u8>(2);
+    /// let permits = sender.try_reserve_many(2)?;
+    /// assert_eq!((permits.len(), sender.capacity()), (2, 0));
+    /// assert!(sender.try_reserve_many(1).is_err());
+    /// # Ok::<(), upshift::sync::mpsc::TrySendError<()>>(())
+    /// ```
     pub fn try_reserve_many(
         &self,
         messages: usize,

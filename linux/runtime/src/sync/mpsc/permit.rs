@@ -176,6 +176,13 @@ impl<T> OwnedPermit<T> {
 
     /// Sends the message and returns the sender. If the receiver is gone the message is
     /// dropped.
+    ///
+    /// ```
+    /// let (sender, mut receiver) = upshift::sync::mpsc::channel(2);
+    /// let sender = sender.try_reserve_owned().unwrap().send(1);
+    /// sender.try_send(2).unwrap();
+    /// assert_eq!((receiver.try_recv(), receiver.try_recv()), (Ok(1), Ok(2)));
+    /// ```
     pub fn send(mut self, value: T) -> Sender<T> {
         let sender = self.take();
         drop(sender.chan().put_reserved(value));
@@ -183,6 +190,12 @@ impl<T> OwnedPermit<T> {
     }
 
     /// Gives the room back and returns the sender.
+    ///
+    /// ```
+    /// let (sender, _receiver) = upshift::sync::mpsc::channel::<u8>(1);
+    /// let sender = sender.try_reserve_owned().unwrap().release();
+    /// assert_eq!(sender.capacity(), 1);
+    /// ```
     pub fn release(mut self) -> Sender<T> {
         let sender = self.take();
         sender.chan().unreserve(1);

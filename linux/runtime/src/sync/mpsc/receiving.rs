@@ -84,6 +84,15 @@ macro_rules! receiving {
             ///
             /// # Panics
             /// When called in a coroutine, whose vCPU it would stop.
+            ///
+            /// ```
+            /// let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
+            /// sender.send(1).unwrap();
+            /// sender.send(2).unwrap();
+            /// let mut batch = Vec::new();
+            /// assert_eq!(receiver.blocking_recv_many(&mut batch, 10), 2);
+            /// assert_eq!(batch, [1, 2]);
+            /// ```
             #[track_caller]
             pub fn blocking_recv_many(&mut self, buffer: &mut Vec<T>, limit: usize) -> usize {
                 park::block_on(self.recv_many(buffer, limit))

@@ -33,6 +33,13 @@ macro_rules! sending {
             }
 
             /// Returns true if both are senders of one channel.
+            ///
+            /// ```
+            /// let (first, _receiver) = upshift::sync::mpsc::channel::<u8>(1);
+            /// let (other, _other_receiver) = upshift::sync::mpsc::channel::<u8>(1);
+            /// assert!(first.same_channel(&first.clone()));
+            /// assert!(!first.same_channel(&other));
+            /// ```
             #[must_use]
             pub fn same_channel(&self, other: &Self) -> bool {
                 Arc::ptr_eq(&self.chan, &other.chan)

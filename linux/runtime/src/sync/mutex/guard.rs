@@ -27,6 +27,15 @@ pub struct MutexGuard<'a, T: ?Sized> {
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
     /// Returns the mutex of a guard. Not a method, so that it does not hide one of the value.
+    ///
+    /// ```
+    /// use upshift::sync::{Mutex, MutexGuard};
+    ///
+    /// let mutex = Mutex::new(1);
+    /// let guard = mutex.try_lock()?;
+    /// assert!(MutexGuard::mutex(&guard).try_lock().is_err());
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn mutex(this: &Self) -> &'a Mutex<T> {
         this.mutex
     }

@@ -300,6 +300,18 @@ impl<'a, T: ?Sized> RwLockWriteGuard<'a, T> {
     }
 
     /// Turns the write lock into a read lock of a part of the value.
+    ///
+    /// ```
+    /// use upshift::sync::{RwLock, RwLockWriteGuard};
+    ///
+    /// let lock = RwLock::new((1, "one"));
+    /// let mut pair = lock.try_write()?;
+    /// pair.0 = 2;
+    /// let number = RwLockWriteGuard::downgrade_map(pair, |pair| &pair.0);
+    /// assert_eq!(*number, 2);
+    /// assert!(lock.try_read().is_ok());
+    /// # Ok::<(), upshift::sync::TryLockError>(())
+    /// ```
     pub fn downgrade_map<U: ?Sized>(
         this: Self,
         part: impl FnOnce(&T) -> &U,
