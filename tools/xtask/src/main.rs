@@ -53,7 +53,7 @@ enum Task {
 
     /// Run the test suite
     ///
-    /// Installs what the tests need first (nightly Rust only with CI=true), then runs every step,
+    /// Installs the tests' requirements first (nightly Rust only with CI=true), then runs every step,
     /// even after a failure. Without --full it takes about twelve minutes: formatting, lints,
     /// tests, the shortest models, one run of the kernel. The output of each step goes to
     /// target/xtask/STEP.log; that of a failed step is printed too. A skipped step is no pass: it
@@ -81,9 +81,9 @@ enum Task {
 
     /// The kernel in kernel/: build it and boot it in QEMU
     ///
-    /// `cargo xtask os -- run --smp 2` boots it to a shell on the terminal, `cargo xtask os -- test
-    /// --smp 1,2,4` tests it, `cargo xtask os -- bench` counts instructions; `cargo xtask os --
-    /// --help` says more.
+    /// `cargo xtask os -- run --smp 2` boots it to a shell on the terminal,
+    /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- bench` counts
+    /// instructions; `cargo xtask os -- --help` says more.
     Os {
         /// Arguments for the runner
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -92,8 +92,8 @@ enum Task {
 
     /// Upshift on Open MPI, mpi/: install or name missing packages, build it, test it
     ///
-    /// `cargo xtask mpi bench` measures it on 1, 2 and 4 ranks, in about five minutes; `cargo xtask
-    /// mpi bench --quick` takes one minute and shows that the command works.
+    /// `cargo xtask mpi bench` measures it on 1, 2 and 4 ranks, in about five minutes;
+    /// `cargo xtask mpi bench --quick` takes one minute and shows that the command works.
     Mpi {
         /// `bench`, and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -151,10 +151,10 @@ enum Task {
     /// Build everything with --release and run the benchmarks against other runtimes
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same
-    /// bytes and measures them in turn. `cargo xtask bench -- --help` shows its own options; `cargo
-    /// xtask bench --compare COMMIT` measures this tree beside a commit; `cargo xtask bench drop
-    /// --only A,B` deletes the results of sections, `cargo xtask bench render` writes the page
-    /// again.
+    /// bytes and measures them in turn. `cargo xtask bench -- --help` shows its own options;
+    /// `cargo xtask bench --compare COMMIT` measures this tree beside a commit;
+    /// `cargo xtask bench drop --only A,B` deletes the results of sections,
+    /// `cargo xtask bench render` writes the page again.
     Bench {
         /// `drop` or `render`, or arguments for the driver's `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -3,8 +3,8 @@
 //!
 //! The tree is target/xtask/package. The finished package is unpacked and inspected: it must
 //! contain every promised file, and the command must run from it. As root the package is also
-//! installed, used and removed in a disposable copy of this machine's files (`trial.rs`). `cargo
-//! xtask test package` does all that with the debug build of the command.
+//! installed, used and removed in a disposable copy of this machine's files (`trial.rs`).
+//! `cargo xtask test package` does all that with the debug build of the command.
 
 pub(crate) mod image;
 mod trial;

@@ -3,9 +3,9 @@
 //! themselves.
 //!
 //! Invariants: a failed step does not keep the next one from running; a step that did not run in
-//! full is *skipped* and listed, never passed; the last line of standard output is `N passed, N
-//! failed, N skipped`; the whole run ends within its limit, since every process gets at most the
-//! remaining time.
+//! full is *skipped* and listed, never passed; the last line of standard output is
+//! `N passed, N failed, N skipped`; the whole run ends within its limit, since every process gets
+//! at most the remaining time.
 
 mod lanes;
 

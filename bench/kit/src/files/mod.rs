@@ -1,9 +1,9 @@
 //! The section `files`: the same work on files for every peer, and its output.
 //!
-//! A program is called with a row and measures it: `PROGRAM ROW --dir DIR --seconds S --tasks N
-//! [--direct] [--once]`. The driver creates the files in DIR and determines their content: word *i*
-//! of a file is [`word`] of its number and *i*. At the end the program prints one line of JSON
-//! ([`Report`]).
+//! A program is called with a row and measures it:
+//! `PROGRAM ROW --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the files
+//! in DIR and determines their content: word *i* of a file is [`word`] of its number and *i*. At
+//! the end the program prints one line of JSON ([`Report`]).
 //!
 //! A task repeats the operation of its row until the time is over:
 //!

@@ -135,7 +135,8 @@ impl SchedArgs {
         cpus
     }
 
-    /// Whether a file is given to a policy that reads none, for example through an abbreviation.
+    /// Whether `--config` was given in a form that the command does not read, such as an
+    /// abbreviation.
     pub(super) fn has_unread_file(&self) -> bool {
         self.config.is_some()
     }

@@ -51,8 +51,8 @@ impl Spec {
 pub(super) enum Origin {
     /// The user named its pid.
     Named,
-    /// The process matches a selection. Any user may start such a process, and make it one that cannot be
-    /// scheduled.
+    /// The process matches a selection. Any user may start such a process, and make it impossible
+    /// to schedule.
     Fits,
     /// `upshift sched` started the process.
     Started,

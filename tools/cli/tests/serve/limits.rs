@@ -106,7 +106,7 @@ fn readers_that_read_nothing_cost_little_and_give_it_back() {
     let each = (most - before) * 1024 / READERS;
     assert!(each < 200, "{each} KiB for each reader");
     drop(readers);
-    // Receive buffers stay, but much less than the buffers of pending responses.
+    // Receive buffers stay; they are much smaller than the buffers of pending responses.
     let stays = ((most - before) / 3).max(8);
     wait_until("the memory", || resident(&server) < before + stays);
 }

@@ -38,8 +38,8 @@ pub(crate) enum Compat {
         /// Only on this driver, and not in a container
         #[arg(long, value_parser = ["ring", "readiness"])]
         driver: Option<String>,
-        /// Beside `upshift daemon`, whose rules give postgres and redis a level; needs root; not in a
-        /// container
+        /// Beside `upshift daemon`, whose rules give postgres and redis a level; needs root; not in
+        /// a container
         #[arg(long)]
         daemon: bool,
     },

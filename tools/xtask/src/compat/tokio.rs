@@ -1,7 +1,8 @@
 //! tokio's published tests, from the registry's copy of the package, run against Upshift.
 //!
-//! The tests are compiled in place, against a library named tokio that re-exports `upshift::{sync,
-//! time, task}` (`compat/tokio-names`). Each test runs in its own process, with a time limit.
+//! The tests are compiled in place, against a library named tokio that re-exports
+//! `upshift::{sync, time, task}` (`compat/tokio-names`). Each test runs in its own process, with a
+//! time limit.
 //!
 //! `compat/tokio-names/differences.txt` lists the tests that fail, each with its reason. The list
 //! is compared both ways: a test that fails without being listed, and one that is listed and

@@ -1,8 +1,8 @@
 //! `cargo xtask package image`: a container image of the command, without a container engine.
 //!
-//! The image has one layer: the command, its libraries, and the files that define its user. `docker
-//! load` and `podman load` accept the archive. As root the tree is tried: the command serves from
-//! it, as the image's user, with nothing else in sight.
+//! The image has one layer: the command, its libraries, and the files that define its user.
+//! `docker load` and `podman load` accept the archive. As root the tree is tried: the command
+//! serves from it, as the image's user, with nothing else in sight.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
