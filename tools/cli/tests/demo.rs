@@ -1,4 +1,4 @@
-//! The demo's promises around its measurements: Ctrl-C, children, bad paths. Loopback only.
+//! Behaviour of the demo around its measurements: Ctrl-C, children, bad paths. Loopback only.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

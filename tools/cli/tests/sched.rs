@@ -37,7 +37,7 @@ fn permitted() -> bool {
 /// A shell that spins until it is ended.
 const SPIN: &str = "sh -c 'while :; do :; done'";
 
-/// A process that ends with its guard.
+/// A child process, killed on drop.
 struct Ends(Child);
 
 impl Ends {

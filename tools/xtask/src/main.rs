@@ -53,8 +53,8 @@ enum Task {
 
     /// Run the test suite
     ///
-    /// Installs the tests' requirements first (nightly Rust only with CI=true), then runs every step,
-    /// even after a failure. Without --full it takes about twelve minutes: formatting, lints,
+    /// Installs the tests' requirements first (nightly Rust only with CI=true), then runs every
+    /// step, even after a failure. Without --full it takes about twelve minutes: formatting, lints,
     /// tests, the shortest models, one run of the kernel. The output of each step goes to
     /// target/xtask/STEP.log; that of a failed step is printed too. A skipped step is no pass: it
     /// is listed with its reason. The last line is `N passed, N failed, N skipped`; the exit status

@@ -47,7 +47,7 @@ impl Stop {
     }
 }
 
-/// How a process ended.
+/// Outcome of a process.
 #[derive(Debug)]
 pub(crate) enum Ending {
     Exited(ExitStatus),
@@ -81,7 +81,7 @@ impl Ending {
     }
 }
 
-/// How long a process may run.
+/// Time limits of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Time from the process's start to its end.

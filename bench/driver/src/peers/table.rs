@@ -158,11 +158,11 @@ pub(crate) const AXUM_TOKIO: &str = "axum on tokio";
 pub(crate) const AXUM_TOKIO_MT: &str = "axum on tokio-mt";
 /// axum on Upshift, with a level for each request.
 pub(crate) const AXUM_LEVELS: &str = "axum on upshift, levels";
-/// HAProxy before two processes of axum on tokio, of which the second has nice 19.
+/// HAProxy in front of two processes of axum on tokio, of which the second has nice 19.
 pub(crate) const HAPROXY_NICE: &str = "HAProxy, 2 processes, nice 19";
-/// HAProxy before two processes of axum on tokio, in cgroups of different weights.
+/// HAProxy in front of two processes of axum on tokio, in cgroups of different weights.
 pub(crate) const HAPROXY_WEIGHT: &str = "HAProxy, 2 processes, cgroup weights";
-/// HAProxy with a queue by priority before one process of axum on tokio.
+/// HAProxy with a queue by priority in front of one process of axum on tokio.
 pub(crate) const HAPROXY_QUEUE: &str = "HAProxy, priority class";
 /// Members of [`WEB`] that prefer urgent requests by means available to users of tokio, and Upshift
 /// under the same load.

@@ -1,4 +1,4 @@
-//! The common base of the parts: CPUs for server and client, child processes, one measurement.
+//! Common base of the parts: CPUs for server and client, child processes, one measurement.
 //!
 //! Every child is this same program with other arguments. No child outlives the demo: dropping a
 //! handle ends it, and the kernel kills it if the demo itself is killed ([`Child`]). Children have

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST_RECORDING: u64 = 64 << 20;
 const RECORDING_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process that answers.
+/// An observable process.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) pid: u32,

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes a copy of the files below $3, enters it and runs "$TRY" there. $1: an empty directory, $2:
-# the package. Runs in its own mount and pid namespace: everything disappears with the last process.
+# Makes a copy of the files below $3, enters it and runs "$TRY" there.
+# $1: an empty directory, $2: the package.
+# Runs in its own mount and pid namespace: everything disappears with the last process.
 set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 trial "$1"

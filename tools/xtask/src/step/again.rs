@@ -13,7 +13,8 @@ use super::log::{self, UNSTABLE, count_passed};
 /// Tests of one command that may be run a second time.
 const SECOND_RUNS: usize = 3;
 
-/// Tests that may need a second run in the full suite, with the reason that is not understood.
+/// Tests that may need a second run in the full suite, each with the observation that is not yet
+/// understood.
 const KNOWN: [(&str, &str); 0] = [];
 
 /// Whether an unstable test is on the list.
