@@ -1,22 +1,22 @@
-//! How a program of the benchmarks is built: by cargo, Go, or a compiler of C and C++.
+//! Builds the programs of the benchmarks with cargo, Go, or a C or C++ compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::options::bench_dir;
 
-/// How a program comes about.
+/// Origin of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// A package of the root workspace.
     Root(&'static str),
     /// A package of the workspace of the benchmarks.
     Bench(&'static str),
-    /// A folder of Go, built to the name given.
+    /// A folder of Go sources, and the name of the program.
     Go(&'static str, &'static str),
-    /// A shell script of `peers`, for a program that the system has.
+    /// A shell script of `peers`, and the installed program that it needs.
     Script(&'static str, &'static str),
-    /// A program that the system has, and its Debian package.
+    /// An installed program, and its Debian package.
     Installed(&'static str, &'static str),
     /// A C file of `peers/c`.
     C(&'static str, &'static [&'static str]),
@@ -24,10 +24,10 @@ pub(crate) enum Source {
     Cpp(&'static str, &'static str, &'static [&'static str]),
 }
 
-/// Builds it, and returns the program.
+/// Builds a program and returns its location.
 ///
 /// # Errors
-/// The first line of what the compiler said, and what to install.
+/// The first line of the compiler's message, and advice on missing tools.
 pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
     let bench = bench_dir();
     match source {
@@ -83,7 +83,7 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the path of a program that the system has.
+/// Returns the path of an installed program.
 fn installed(program: &str, package: &str) -> Result<PathBuf, String> {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let mut files = folders
@@ -93,7 +93,7 @@ fn installed(program: &str, package: &str) -> Result<PathBuf, String> {
     file.ok_or_else(|| format!("{program} is not installed: apt-get install -y {package}"))
 }
 
-/// Where the benchmarks are built.
+/// Returns the build folder of the benchmarks.
 pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| bench_dir().join("target"), PathBuf::from)
 }
@@ -117,7 +117,7 @@ fn finish(command: &mut Command, advice: &str) -> Result<(), String> {
     Err(format!("{first}; {advice}"))
 }
 
-/// A static library of a package.
+/// Builds a static library of a package.
 fn cargo_library(root: &Path, package: &str, name: &str) -> Result<PathBuf, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
@@ -129,7 +129,8 @@ fn cargo_library(root: &Path, package: &str, name: &str) -> Result<PathBuf, Stri
     Ok(target.join("release").join(name))
 }
 
-/// Builds a package of the workspace at `root`, in cargo's folder for it or in `target`, and returns its program.
+/// Builds a package of the workspace at `root`, in cargo's default folder or in `target`, and
+/// returns its program.
 pub(crate) fn cargo(
     root: &Path,
     package: &'static str,

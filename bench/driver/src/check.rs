@@ -1,4 +1,5 @@
-//! The same bytes from every server, before any timing: whole replies are compared, pipelined and for a request cut in two.
+//! Checks before any timing that all servers reply with the same bytes: whole replies are compared,
+//! pipelined and for a request cut in two.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,10 +14,10 @@ use crate::server::Server;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Bytes in a form in which they are compared.
+/// Normalizes bytes for the comparison.
 type Form = fn(&[u8]) -> Vec<u8>;
 
-/// Says what is wrong with the replies of a server, if anything is.
+/// Checks the replies of a server; the error describes the difference.
 pub(crate) fn same_bytes(id: &str, program: &Program, is_matrix: bool) -> Result<(), String> {
     let form: Form = if id == HEADER_ORDER_FREE {
         sorted_lines
@@ -37,8 +38,8 @@ pub(crate) fn same_bytes(id: &str, program: &Program, is_matrix: bool) -> Result
     talk.ask("pipelined and cut", &all, cut, &expected)
 }
 
-/// Says what is wrong with the replies of a spin server, if anything is: each request comes back once, in any order. The server
-/// is started on `cpu` (any if `None`).
+/// Checks that a spin server answers each request once, in any order. The server is started on
+/// `cpu` (any if `None`).
 pub(crate) fn same_spin(program: &Program, cpu: Option<usize>) -> Result<(), String> {
     let mut talk = Conversation::start(program, cpu, sorted_frames)?;
     let requests = (0..64).map(|tag| Request {
@@ -113,7 +114,7 @@ fn matrices() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         .unzip()
 }
 
-/// The header lines of a reply, sorted, without regard for the case of their names.
+/// Returns the header lines of a reply, sorted and in lower case.
 fn sorted_lines(reply: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(reply).to_lowercase();
     let mut lines: Vec<&str> = text.split("\r\n").collect();

@@ -1,7 +1,9 @@
-//! Two commits of Upshift: both are built, measured in turn by this driver and its client, and each row gets a verdict.
+//! Comparison of two commits of Upshift: both are built, measured in turn by this driver and its
+//! client, and each row gets a verdict.
 //!
-//! What is compared is what `upshift-cli` and `micro-upshift` do, each built in its own tree with its own lock file. The order within a round
-//! changes from round to round; a round in which one of the two has no figure counts for neither.
+//! The compared programs are `upshift-cli` and `micro-upshift`, each built in its own tree with its
+//! own lock file. The order alternates from round to round; a round in which either commit lacks a
+//! figure counts for neither.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,7 @@ use crate::rounds::{self, Entry};
 use crate::section::Section;
 use crate::sections::{closed, conserve};
 
-/// What is compared of a run of a server.
+/// Compared quantities of a server's run.
 const QUANTITIES: [Quantity; 4] = [
     ("CPU per request, µs", Run::cpu),
     ("time per request, µs", |run| 1e6 / run.per_second),
@@ -31,10 +33,10 @@ const QUANTITIES: [Quantity; 4] = [
 ];
 type Quantity = (&'static str, fn(&Run) -> f64);
 
-/// The old one and the new one.
+/// The values of the old and of the new commit.
 type Both<T> = [T; 2];
 
-/// By place and name: the figures of each round, old and new.
+/// Figures of each round, old and new, by section and name.
 #[derive(Default)]
 struct Rows {
     pairs: BTreeMap<(usize, String), Vec<(f64, f64)>>,
@@ -72,16 +74,16 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checked-out sources, and where they are built.
+/// Checked-out sources, and their build folder.
 struct Tree {
     name: String,
     root: PathBuf,
-    /// That of cargo by default if `None`.
+    /// Build folder; cargo's default if `None`.
     target: Option<PathBuf>,
 }
 
 impl Tree {
-    /// That of this driver.
+    /// Returns the tree of this driver.
     fn here() -> Tree {
         let bench = bench_dir();
         Tree {
@@ -91,7 +93,7 @@ impl Tree {
         }
     }
 
-    /// A commit, unpacked beside what is built; nothing of the checkout changes.
+    /// Unpacks a commit beside the build folder; the checkout remains unchanged.
     fn of_commit(commit: &str) -> Result<Tree, String> {
         let here = Tree::here();
         let rev = git(
@@ -206,7 +208,7 @@ fn measure(
     Ok(())
 }
 
-/// Old and new, or new and old.
+/// Takes a result of old and new, in an order that alternates with the round.
 fn in_turn<T>(
     round: usize,
     both: &Both<Program>,
@@ -267,7 +269,7 @@ impl Rows {
         self.pairs.entry((place, name)).or_default().push(pair);
     }
 
-    /// What one of the two does not measure is no row.
+    /// Adds the figures that both commits have; others are not rows.
     fn add_figures(&mut self, [old, new]: Both<Vec<Figure>>, unit: &str) {
         for figure in new {
             let same = |old: &&Figure| old.bench == figure.bench && old.peer == figure.peer;

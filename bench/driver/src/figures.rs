@@ -1,4 +1,5 @@
-//! Programs that print one line of JSON per figure. What was printed before one fails or runs out of time is kept.
+//! Programs that print one line of JSON per figure. Output that precedes a failure or a time-out is
+//! kept.
 
 use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
@@ -14,13 +15,13 @@ use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Figure, SectionResults};
 
-/// How long the figures of one program may take together.
+/// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// With so many notes a section repeats nothing any more, so that it ends in time.
+/// Number of notes after which a section repeats no runs, so that it ends in time.
 const MOST_NOTES: usize = 4;
 
-/// Runs a program that prints one line of JSON for each figure; `part` is its first argument.
+/// Runs a program that prints one line of JSON per figure; `part` is its first argument.
 pub(crate) fn figures(
     program: &Program,
     part: &str,
@@ -34,8 +35,8 @@ pub(crate) fn figures(
     .map(drop)
 }
 
-/// Runs programs on both CPUs in turn, once for each round, and returns all printed lines; `say`
-/// shows one of them.
+/// Runs programs on both CPUs in turn, once per round, and returns all printed lines; `say` formats
+/// a line for display.
 pub(crate) fn in_rounds<T: DeserializeOwned>(
     results: &mut SectionResults,
     options: &Options,
@@ -56,8 +57,9 @@ pub(crate) fn in_rounds<T: DeserializeOwned>(
     all
 }
 
-/// Runs a program on both CPUs, once more if others used a tenth of them or more meanwhile, and returns what it printed last.
-/// What happened is noted; on a machine that is never quiet, with [`MOST_NOTES`] in the section, nothing is repeated any more.
+/// Runs a program on both CPUs and returns its output. Runs it again if other programs used at
+/// least a tenth of the CPUs meanwhile, and notes that. After [`MOST_NOTES`] in the section, on a
+/// machine that is never quiet, nothing is repeated.
 fn undisturbed<T: DeserializeOwned>(
     program: &Program,
     part: &str,
@@ -82,8 +84,8 @@ fn undisturbed<T: DeserializeOwned>(
     }
 }
 
-/// Runs a program that prints lines of JSON, and hands each to `take`; `part` is its first argument. Returns the share of
-/// the two CPUs that others used meanwhile.
+/// Runs a program that prints lines of JSON, and passes each to `take`; `part` is its first
+/// argument. Returns the share of the two CPUs that other programs used meanwhile.
 pub(crate) fn lines<T: DeserializeOwned>(
     program: &Program,
     part: &str,

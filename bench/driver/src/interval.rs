@@ -1,9 +1,10 @@
-//! How much larger one quantity is than another, from pairs of runs: the ratio and its interval.
+//! Ratio of two quantities and its confidence interval, from pairs of runs.
 //!
-//! The two runs of a pair follow each other, so what the machine does to both at that time cancels. Ratios of times are skewed; their
-//! logarithms are taken to be normal, and the interval is that of Student's t for their mean.
+//! The two runs of a pair follow each other, so that slow changes of the machine affect both and
+//! cancel. Ratios of times are skewed; their logarithms are taken to be normally distributed, and
+//! the interval is that of Student's t for their mean.
 
-/// A ratio, and where it is with a probability of 95 %.
+/// A ratio and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
     pub(crate) mean: f64,
@@ -11,12 +12,12 @@ pub(crate) struct Ratio {
     pub(crate) high: f64,
 }
 
-/// What an interval says about a quantity of which less is better.
+/// Conclusion from an interval, for a quantity of which less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Better,
     Worse,
-    /// The interval holds 1.
+    /// The interval contains 1.
     NotSeen,
 }
 
@@ -28,7 +29,8 @@ const T: [f64; 30] = [
 ];
 
 impl Ratio {
-    /// Of new to old. `None` with fewer than two pairs, or a figure that is not above 0.
+    /// Returns the ratio of new to old. `None` with fewer than two pairs, or with a figure that is
+    /// not above 0.
     pub(crate) fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
         let is_positive = |value: f64| value > 0.0 && value.is_finite();
         if pairs.len() < 2 || !pairs.iter().all(|&(a, b)| is_positive(a) && is_positive(b)) {
@@ -47,7 +49,7 @@ impl Ratio {
         })
     }
 
-    /// For a quantity of which less is better.
+    /// Classifies the ratio, for a quantity of which less is better.
     pub(crate) fn change(&self) -> Change {
         if self.high < 1.0 {
             Change::Better
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn what_drifts_in_both_does_not_hide_a_difference() {
-        // The machine becomes three times as slow; the new one takes 10 % less each time, more or less.
+        // The machine becomes three times as slow; the new commit takes about 10 % less each time.
         let pairs = [
             (100.0, 90.1),
             (150.0, 134.9),

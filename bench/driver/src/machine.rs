@@ -1,4 +1,4 @@
-//! The machine: kernel, processor, versions, and how busy a CPU was.
+//! The machine: kernel, processor, versions, and use of the CPUs.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use upshift_load::machine::{CpuTimes, Machine};
 
 use crate::options::bench_dir;
 
-/// The busy time of CPUs 0 and 1 from a moment on.
+/// Start of a measurement of the busy time of CPUs 0 and 1.
 pub(crate) struct Watch {
     since: Instant,
     times: [CpuTimes; 2],
 }
 
 impl Watch {
-    /// Begins now.
+    /// Starts the measurement.
     pub(crate) fn start() -> Watch {
         Watch {
             since: Instant::now(),
@@ -35,16 +35,16 @@ impl Watch {
     }
 }
 
-/// The use of the two CPUs while they were watched; shares from 0 to 1.
+/// Use of the two CPUs during a measurement; shares from 0 to 1.
 pub(crate) struct Watched {
     pub(crate) time: Duration,
-    /// The share in which each was busy.
+    /// Busy share of each CPU.
     pub(crate) busy: [f64; 2],
-    /// The share that the hypervisor took, the larger of the two.
+    /// Share that the hypervisor took, the larger of the two CPUs.
     pub(crate) steal: f64,
 }
 
-/// Server and client need a CPU each.
+/// Fails unless server and client can have a CPU each.
 pub(crate) fn need_two_cpus() -> Result<(), String> {
     match std::thread::available_parallelism() {
         Ok(n) if n.get() >= 2 => Ok(()),
@@ -52,7 +52,7 @@ pub(crate) fn need_two_cpus() -> Result<(), String> {
     }
 }
 
-/// Kernel, processor, memory, settings that matter, compilers.
+/// Describes kernel, processor, memory, relevant settings, compilers.
 pub(crate) fn describe() -> Vec<String> {
     let machine = Machine::read();
     let number = |number: &Option<String>| number.clone().unwrap_or("unknown".into());
@@ -76,7 +76,8 @@ pub(crate) fn describe() -> Vec<String> {
     lines.into_iter().filter(|l| !l.is_empty()).collect()
 }
 
-/// Versions of the runtimes: from the lock file, and from the tools of the other languages.
+/// Returns the versions of the runtimes, from the lock file and from the tools of the other
+/// languages.
 pub(crate) fn versions() -> Vec<String> {
     const CRATES: [&str; 16] = [
         "tokio",
@@ -120,10 +121,11 @@ pub(crate) fn versions() -> Vec<String> {
     found
 }
 
-/// Behind the commit when something beside it is measured, too.
+/// Suffix of a commit when uncommitted changes are measured, too.
 pub(crate) const DIRTY: &str = "-dirty";
 
-/// The commit of the checkout; with [`DIRTY`] behind it where files that are built differ from it. Results are none of them.
+/// Returns the commit of the checkout, with [`DIRTY`] appended if files of the build differ from
+/// it. Results do not count as files of the build.
 pub(crate) fn commit() -> String {
     let root = bench_dir().join("..");
     let root = root.to_string_lossy();
@@ -152,12 +154,12 @@ pub(crate) fn commit() -> String {
     }
 }
 
-/// The time now, UTC.
+/// Returns the current time in UTC.
 pub(crate) fn now() -> String {
     tool("date", &["-u", "+%Y-%m-%d %H:%M UTC"])
 }
 
-/// The first line that a program prints; empty if it is not there.
+/// Returns the first line of a program's output; empty if the program is missing.
 fn tool(name: &str, args: &[&str]) -> String {
     let Ok(output) = Command::new(name).args(args).output() else {
         return String::new();

@@ -1,14 +1,15 @@
 //! `upshift-bench`: measures Upshift against other runtimes, and writes `bench/results/`,
 //! `bench/RESULTS.md` and the figures of `docs/evaluation.md`.
 //!
-//! One process and, while it measures, one client thread. The parts, from the command line to the page:
+//! One process and, while it measures, one client thread. The parts, from the command line to the
+//! page:
 //!
 //! | file | concern |
 //! |---|---|
 //! | `section` | the names of the sections |
 //! | `options` | the command line |
 //! | `machine` | kernel, processor, versions, load of a CPU |
-//! | `peers`, `build` | what is measured, and how each is built |
+//! | `peers`, `build` | the measured programs, and their builds |
 //! | `results` | the data, a file for each section |
 //! | `table` | the forms of its tables |
 //! | `server` | one server process: start, address, end |
@@ -16,12 +17,12 @@
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
 //! | `figures` | programs that measure by themselves and print figures |
-//! | `verdict` | one target, and whether it was reached |
-//! | `sections` | what each section runs, and what it was to reach: a file or a folder for each |
+//! | `verdict` | one target, and its verdict |
+//! | `sections` | the runs and targets of each section: a file or a folder for each |
 //! | `interval`, `compare` | two commits beside each other |
 //! | `render` | the page |
 //!
-//! A file names only files further up in this table.
+//! A file uses only files further up in this table.
 
 mod build;
 mod check;
@@ -78,7 +79,7 @@ fn run(options: &Options) -> Result<(), String> {
             {
                 measured.take_over(before);
             }
-            // After each section, so that an interrupted run loses only the one it was in.
+            // Saved after each section, so that an interruption loses only the current one.
             measured.save(&options.out, section.name())?;
             results.sections.insert(section.name().to_owned(), measured);
             write_page(options, &results)?;
@@ -90,7 +91,7 @@ fn run(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// What is kept in `bench/` is of a commit that others can check out.
+/// Fails unless results that go to `bench/` belong to a commit that others can check out.
 fn need_commit(options: &Options, commit: &str) -> Result<(), String> {
     if options.out == options::bench_dir() && commit.ends_with(machine::DIRTY) {
         return Err(format!(
@@ -123,7 +124,7 @@ fn write_page(options: &Options, results: &Results) -> Result<(), String> {
     Ok(())
 }
 
-/// Draws the figures of `docs/evaluation.md` from results that are kept.
+/// Draws the figures of `docs/evaluation.md` from saved results.
 fn draw_plots(folder: &Path, results: &Results) -> Result<(), String> {
     for (name, plot) in sections::plots(results) {
         let file = folder.join(name);

@@ -1,4 +1,4 @@
-//! One run: a fresh server on CPU 0, the client on CPU 1, and what both used.
+//! One run: a fresh server on CPU 0, the client on CPU 1, and the CPU time of both.
 
 use std::io;
 use std::time::Duration;
@@ -12,39 +12,40 @@ use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// Others may use this much of the server's CPU, or of the client's, before a run is dropped.
+/// Share of the server's or of the client's CPU above which use by other programs invalidates a
+/// run.
 pub(crate) const DISTURBED: f64 = 0.10;
 
-/// What is done to a server in a run, and what rows come of it.
+/// Procedure of a run, and the rows that result from it.
 pub(crate) trait Drive {
     /// Starts the server, drives it, ends it; `round` counts from 0.
     fn measure(&self, program: &Program, round: usize) -> Result<Measured, String>;
 
-    /// Keep the run even if others used the CPUs: to try the benchmarks.
+    /// Whether the run is kept although other programs used the CPUs, to try out the benchmarks.
     fn keep_disturbed(&self) -> bool;
 
-    /// The rows of the table that `measured` goes to, for a server of this name.
+    /// Returns the table rows of `measured`, for a server of this name.
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
         vec![(name.to_owned(), measured.all)]
     }
 }
 
-/// The load of a run of matrices or pages.
+/// Load of a run of matrices or pages.
 #[derive(Clone)]
 pub(crate) struct Load {
-    /// What is asked.
+    /// Kind of request.
     pub(crate) work: Work,
-    /// Connections, the same number at each address.
+    /// Number of connections to each address.
     pub(crate) connections: usize,
-    /// Requests per second of each address; the next one leaves after a reply if `None`.
+    /// Requests per second to each address; if `None`, the next request follows the reply.
     pub(crate) rate: Option<f64>,
-    /// Where the server listens; one group of connections for each.
+    /// Addresses on which the server listens, with one group of connections each.
     pub(crate) listen: Vec<String>,
-    /// How many of the addresses are loaded, from the first.
+    /// Number of loaded addresses, from the first.
     pub(crate) loaded: usize,
-    /// Server on CPU 0 and client on CPU 1; both anywhere if false.
+    /// Set if the server runs on CPU 0 and the client on CPU 1; otherwise both run on any CPU.
     pub(crate) pinned: bool,
-    /// How long.
+    /// Duration of the run.
     pub(crate) time: Duration,
     /// See [`Drive::keep_disturbed`].
     pub(crate) keep_disturbed: bool,
@@ -53,7 +54,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// A closed loop of connections to one address, pinned.
+    /// Creates a closed loop of connections to one address, pinned.
     pub(crate) fn closed(work: Work, connections: usize, options: &Options) -> Load {
         Load {
             work,
@@ -71,9 +72,9 @@ impl Load {
 
 /// A run as a whole, and each group of it.
 pub(crate) struct Measured {
-    /// All groups together.
+    /// Results of all groups together.
     pub(crate) all: Run,
-    /// By address; user, system and busy are those of the whole.
+    /// Results by address; user, system and busy are those of the whole.
     pub(crate) groups: Vec<Run>,
 }
 
@@ -110,9 +111,9 @@ impl Drive for Load {
     }
 }
 
-/// Drives a server and finds out what it, the client and others used of the CPUs meanwhile.
+/// Drives a server and measures the use of the CPUs by the server, the client and other programs.
 ///
-/// `awake` is a thread that spins on CPU 0, if there is one: its time counts for neither.
+/// `awake` is a thread that spins on CPU 0, if there is one; its time counts for neither.
 pub(crate) fn observe(
     server: &Server,
     pinned: bool,
@@ -137,7 +138,7 @@ pub(crate) fn observe(
     let spun = spun().saturating_sub(spun_before);
     let Watched { time, busy, steal } = watch.stop();
     let [server, client] = [0, 1].map(|i| after[i].saturating_sub(before[i]));
-    // The spinner is a thread of this process, on the CPU of the server.
+    // The spinner is a thread of this process, on the server's CPU.
     let own = [server + spun, client.saturating_sub(spun)];
     let own = own.map(|used| used.as_secs_f64() / time.as_secs_f64());
     let foreign = if pinned {

@@ -10,13 +10,14 @@ use crate::section::Section;
 
 /// Runs the benchmarks of Upshift beside its peers.
 ///
-/// A partial run replaces its own sections and leaves the others as they are; with --peers it also leaves the other servers of the same
-/// commit. Needs two CPUs that are otherwise idle, and a committed tree: what cannot be repeated is not written to bench/ (with
-/// --quick or --out it is measured, and marked).
+/// A partial run replaces its own sections and leaves the others as they are; with --peers it also
+/// leaves the other servers of the same commit. Needs two otherwise idle CPUs, and a committed
+/// tree: results of other trees are not written to bench/ (with --quick or --out they are measured,
+/// and marked).
 #[derive(Parser)]
 #[command(name = "upshift-bench", max_term_width = 100)]
 struct Words {
-    /// What to do
+    /// Command to run
     command: Option<Verb>,
 
     /// These sections only: plaintext, pipelined, matrix, single, vcpus, levels, papers,
@@ -25,7 +26,8 @@ struct Words {
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = section)]
     only: Vec<Section>,
 
-    /// Only these servers, such as upshift,tokio-ct,c-uring; in assign nginx, redis, postgres [default: all that can be built]
+    /// Only these servers, such as upshift,tokio-ct,c-uring; in assign nginx, redis, postgres
+    /// [default: all that can be built]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     peers: Vec<String>,
 
@@ -42,16 +44,18 @@ struct Words {
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
 
-    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try the benchmarks, not for figures
+    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try
+    /// out the benchmarks, not for figures
     #[arg(long)]
     quick: bool,
 
-    /// This tree beside a commit, built too, 5 rounds in turn: prints a verdict for each row and writes nothing. Sections: plaintext,
-    /// pipelined, matrix, single, micro, conserve, multi; some ten minutes by default
+    /// Compare this tree with a commit, in 5 alternating rounds; prints a verdict for each row and
+    /// writes nothing. Sections: plaintext, pipelined, matrix, single, micro, conserve, multi; some
+    /// ten minutes by default
     #[arg(long, value_name = "COMMIT")]
     compare: Option<String>,
 
-    /// Where RESULTS.md and results/ are [default: bench/]
+    /// Folder of RESULTS.md and results/ [default: bench/]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -60,13 +64,13 @@ struct Words {
 enum Verb {
     /// Measure, then write results/SECTION.json and RESULTS.md
     Run,
-    /// Delete what is known of the sections that --only names, and write RESULTS.md again
+    /// Delete the results of the sections that --only names, and write RESULTS.md again
     Drop,
     /// Write RESULTS.md again from results/
     Render,
 }
 
-/// Sections of which two commits can be compared.
+/// Sections in which two commits can be compared.
 const COMPARED: [Section; 7] = [
     Section::Plaintext,
     Section::Pipelined,
@@ -76,50 +80,51 @@ const COMPARED: [Section; 7] = [
     Section::Conserve,
     Section::Multi,
 ];
-/// Those that are, if none is named.
+/// Sections that are compared if none is named.
 const DEFAULT_COMPARED: [Section; 3] = [Section::Plaintext, Section::Micro, Section::Multi];
 
-/// What to do.
+/// The selected command.
 pub(crate) enum Command {
-    /// Measure.
+    /// Measure
     Run(Options),
-    /// Compare this tree with a commit.
+    /// Compare this tree with a commit
     Compare(Options, String),
-    /// Forget sections.
+    /// Delete the results of sections
     Drop(Options),
-    /// Only write the page.
+    /// Only write the page
     Render(Options),
 }
 
-/// How to measure.
+/// Settings of a measurement.
 #[derive(Clone)]
 pub(crate) struct Options {
-    /// The sections, in the order of the page.
+    /// Sections, in the order of the page.
     pub(crate) only: Vec<Section>,
-    /// The servers; all if empty.
+    /// Servers; all if empty.
     pub(crate) peers: Vec<String>,
-    /// The rows of the sections `preemption` and `papers`; all if empty.
+    /// Rows of the sections `preemption` and `papers`; all if empty.
     pub(crate) rows: Vec<String>,
-    /// Runs of each cell.
+    /// Number of runs of each cell.
     pub(crate) rounds: usize,
     /// Length of a run.
     pub(crate) time: Duration,
-    /// Rounds and length of a section are its own, since none were named.
+    /// Set if rounds, or length, were not given, so that each section has its own default.
     by_section: [bool; 2],
-    /// Fewer cells, and disturbed runs are kept.
+    /// Set for fewer cells, with disturbed runs kept.
     pub(crate) quick: bool,
-    /// Where the results are.
+    /// Folder of the results.
     pub(crate) out: PathBuf,
 }
 
-/// The folder `bench/` of the checkout that the driver was built from.
+/// Returns the folder `bench/` of the checkout that the driver was built from.
 pub(crate) fn bench_dir() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
 impl Options {
-    /// Runs of each cell of a section: more by default where tails are compared, or runs are short.
+    /// Returns the runs of each cell of a section: more by default where tails are compared, or
+    /// runs are short.
     pub(crate) fn rounds_of(&self, section: Section) -> usize {
         match section {
             Section::Preemption if self.by_section[0] => 7,
@@ -128,7 +133,7 @@ impl Options {
         }
     }
 
-    /// Length of a run of a section.
+    /// Returns the length of a run of a section.
     pub(crate) fn time_of(&self, section: Section) -> Duration {
         match section {
             Section::Preemption if self.by_section[1] => Duration::from_millis(2500),
@@ -136,7 +141,7 @@ impl Options {
         }
     }
 
-    /// Everything else as by default.
+    /// Returns default options with this run time and number of rounds.
     #[cfg(test)]
     pub(crate) fn for_tests(time: Duration, rounds: usize) -> Options {
         Options {
@@ -152,7 +157,7 @@ impl Options {
     }
 }
 
-/// Reads the command line; ends the process with the help, or with an error that names the word.
+/// Reads the command line; ends the process after the help or an error.
 pub(crate) fn parse() -> Command {
     understand(Words::parse()).unwrap_or_else(|message| {
         let kind = ErrorKind::ValueValidation;
@@ -176,7 +181,7 @@ fn understand(words: Words) -> Result<Command, String> {
         }),
     };
     if is_named {
-        // In the order of the page.
+        // Sorted in the order of the page.
         options.only.retain(|section| words.only.contains(section));
     }
     if words.quick {

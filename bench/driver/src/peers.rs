@@ -1,6 +1,6 @@
-//! What is measured: the peers of `table.rs`, built.
+//! The measured programs: the peers of `table.rs`, built.
 //!
-//! Every peer is built on its own: one that fails is skipped and named, and the others are measured.
+//! Every peer is built on its own: a failed peer is skipped and named, and the others are measured.
 
 mod table;
 
@@ -17,21 +17,21 @@ pub(crate) use table::{
 };
 use table::{CLI, NO_MATRIX, Peer, SERVERS};
 
-/// A program that was built: its file and its first arguments.
+/// A built program: its file and its first arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// The executable.
     pub(crate) file: PathBuf,
-    /// Arguments that pick the server.
+    /// Arguments that select the server.
     pub(crate) args: Vec<String>,
-    /// Variables of its environment.
+    /// Environment variables.
     pub(crate) env: Vec<(String, String)>,
-    /// The user and group that it runs as, without rights; those of the driver if `None`.
+    /// Unprivileged user and group of the program; those of the driver if `None`.
     pub(crate) user: Option<u32>,
 }
 
 impl Program {
-    /// With these arguments, in the environment and with the rights of the driver.
+    /// Creates a program with these arguments, with the driver's environment and privileges.
     pub(crate) fn new(file: PathBuf, args: &[&str]) -> Program {
         Program {
             file,
@@ -45,12 +45,12 @@ impl Program {
 /// Programs with their names in the tables.
 pub(crate) type Programs = Vec<(String, Program)>;
 
-/// Source and arguments of Upshift's server of pages or matrices.
+/// Returns source and arguments of Upshift's server of pages or matrices.
 pub(crate) fn upshift_server(is_matrix: bool) -> (Source, Vec<&'static str>) {
     (SERVERS[0].source, server_args(&SERVERS[0], is_matrix))
 }
 
-/// Source and arguments of Upshift's microbenchmarks.
+/// Returns source and arguments of Upshift's microbenchmarks.
 pub(crate) fn upshift_micro() -> (Source, Vec<&'static str>) {
     (MICRO[0].source, MICRO[0].args.to_vec())
 }
@@ -65,17 +65,17 @@ fn server_args(peer: &Peer, is_matrix: bool) -> Vec<&'static str> {
     [&[what], peer.args].concat()
 }
 
-/// What could be built, and why the rest could not.
+/// Built programs, and the reasons for which others were not built.
 #[derive(Default)]
 pub(crate) struct Built {
     files: HashMap<Source, PathBuf>,
     wanted: Vec<String>,
-    /// What was not built, and why.
+    /// Reason by name of a program that was not built.
     pub(crate) skipped: BTreeMap<&'static str, String>,
 }
 
 impl Built {
-    /// The programs of a list that are asked for and exist.
+    /// Returns the selected programs of a list that were built.
     pub(crate) fn of(&self, list: &[Peer]) -> Programs {
         let named = self.wanted(list);
         named
@@ -83,7 +83,7 @@ impl Built {
             .collect()
     }
 
-    /// The servers of pages (or matrices) that exist.
+    /// Returns the built servers of pages (or matrices).
     pub(crate) fn servers(&self, is_matrix: bool) -> Programs {
         self.wanted(SERVERS)
             .filter(|peer| !(is_matrix && NO_MATRIX.contains(&peer.id)))
@@ -91,13 +91,13 @@ impl Built {
             .collect()
     }
 
-    /// The command `upshift` with arguments of the caller's.
+    /// Returns the command `upshift` with the caller's arguments.
     pub(crate) fn upshift(&self, args: &[&str]) -> Option<Program> {
         Some(Program::new(self.files.get(&CLI)?.clone(), args))
     }
 
-    /// The wanted programs of a list. Web servers differ in their runtime: their lists are taken
-    /// whole.
+    /// Returns the selected peers of a list. Lists of web servers are always whole, since web
+    /// servers are not named by their runtime.
     fn wanted<'a>(&'a self, list: &'a [Peer]) -> impl Iterator<Item = &'a Peer> {
         let is_whole = self.wanted.is_empty() || list.iter().any(|peer| peer.id == AXUM_TOKIO);
         let is_named = |id: &str| self.wanted.iter().any(|it| it == id);
@@ -111,7 +111,7 @@ impl Built {
     }
 }
 
-/// The lists of programs of a section, as far as `--peers` names them.
+/// Returns the lists of programs of a section that `--peers` selects from.
 fn lists(section: Section) -> &'static [&'static [Peer]] {
     match section {
         Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single => &[SERVERS],
@@ -126,13 +126,13 @@ fn lists(section: Section) -> &'static [&'static [Peer]] {
     }
 }
 
-/// Whether a section measures the command `upshift` for every `--peers`.
+/// Whether a section measures the command `upshift` for any value of `--peers`.
 fn needs_upshift(section: Section) -> bool {
     use Section::{Assign, Levels, Papers, Preemption, Processes, Serve, Vcpus};
     [Vcpus, Levels, Papers, Preemption, Processes, Assign, Serve].contains(&section)
 }
 
-/// Builds everything that the options ask for.
+/// Builds all programs that the options select.
 pub(crate) fn build(options: &Options) -> Built {
     let mut built = Built {
         wanted: options.peers.clone(),

@@ -8,7 +8,7 @@ use crate::section::Section;
 use crate::sections;
 use crate::verdict::{self, Verdict};
 
-/// The whole page.
+/// Formats the whole page.
 pub(crate) fn page(results: &Results) -> String {
     let mut page = String::from(
         "# Results of the benchmarks\n\n\

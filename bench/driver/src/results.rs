@@ -1,6 +1,7 @@
-//! What was measured: a file for each section, `results/NAME.json`, so that a run replaces its own sections only.
+//! Results: a file for each section, `results/NAME.json`, so that a run replaces only its own
+//! sections.
 //!
-//! A file has a line for each cell, with every run of it: three runs are shorter than their median, smallest and largest.
+//! A file has a line for each cell, with all of its runs rather than their median and extremes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,25 +14,25 @@ use upshift_load::Spread;
 use crate::peers::Program;
 use crate::section::Section;
 
-/// Everything that is known.
+/// All results.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
-    /// By the name of the section.
+    /// Results by name of the section.
     pub(crate) sections: BTreeMap<String, SectionResults>,
 }
 
-/// One section, with what is needed to repeat it.
+/// Results of one section, with the information needed to repeat it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SectionResults {
-    /// The commit that was measured; with `-dirty` behind it, changes beside it were, too.
+    /// Measured commit, with the suffix `-dirty` if uncommitted changes were measured, too.
     pub(crate) commit: String,
     /// Date and time of the end, UTC.
     pub(crate) when: String,
     /// Kernel, processor, compilers.
     pub(crate) machine: Vec<String>,
-    /// Versions of what was measured.
+    /// Versions of the measured programs.
     pub(crate) versions: Vec<String>,
-    /// The command line of the driver, and those of the servers.
+    /// Command line of the driver, and those of the servers.
     pub(crate) commands: Vec<String>,
     /// Cells of servers.
     pub(crate) cells: Vec<Cell>,
@@ -46,22 +47,22 @@ pub(crate) struct SectionResults {
 pub(crate) struct Cell {
     /// The load, such as `64 connections`.
     pub(crate) case: String,
-    /// The server.
+    /// Name of the server.
     pub(crate) peer: String,
-    /// The runs that were not disturbed, in the order of the rounds.
+    /// Undisturbed runs, in the order of the rounds.
     pub(crate) runs: Vec<Run>,
 }
 
 /// One run. Times in µs; shares of a CPU from 0 to 1.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Run {
-    /// The round, from 0, where the runs of one round are compared.
+    /// Number of the round, from 0, if runs of one round are compared.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: usize,
     /// Replies per second.
     #[serde(serialize_with = "short")]
     pub(crate) per_second: f64,
-    /// Latency, mean of the replies; 0 in rows from before it was recorded.
+    /// Latency, mean of the replies; 0 if not recorded.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) mean: f64,
     /// Latency, standard deviation.
@@ -79,7 +80,8 @@ pub(crate) struct Run {
     /// Latency, 99.9 %.
     #[serde(serialize_with = "short")]
     pub(crate) p999: f64,
-    /// The median of the 99 % of each 0.1 s, where that is measured: what stops the whole machine for some ms now and then does not decide it.
+    /// Median of the 99 % latencies of intervals of 0.1 s, where measured: occasional stalls of the
+    /// whole machine do not determine it.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) p99_of_pieces: f64,
     /// CPU time of the server in user mode per reply.
@@ -94,28 +96,29 @@ pub(crate) struct Run {
     pub(crate) first_error: Option<String>,
     /// Requests without a reply at the end, and the age of the oldest in µs.
     pub(crate) unanswered: (u64, f64),
-    /// Replies in the time measured; 0 in rows from before it was recorded.
+    /// Replies in the measured time; 0 if not recorded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) replies: u64,
-    /// Open loop: how late requests left whose connection was free, 99 %; large if the client was at its limit.
+    /// Open loop: lateness of requests whose connection was free, 99 %; large if the client was at
+    /// its limit.
     #[serde(serialize_with = "short")]
     pub(crate) send_lag: f64,
-    /// How busy the server was, in CPUs.
+    /// CPU time of the server per second, in CPUs.
     #[serde(serialize_with = "short")]
     pub(crate) server_busy: f64,
-    /// How busy the client was, in CPUs.
+    /// CPU time of the client per second, in CPUs.
     #[serde(serialize_with = "short")]
     pub(crate) client_busy: f64,
-    /// CPU time of others on the two CPUs, in CPUs, the larger of the two.
+    /// CPU time of other programs on the two CPUs, in CPUs, the larger of the two.
     #[serde(serialize_with = "short")]
     pub(crate) foreign: f64,
-    /// Share of the time that the hypervisor took from one of the two CPUs, the larger of the two.
+    /// Share of time that the hypervisor took from one of the two CPUs, the larger of the two.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) steal: f64,
-    /// Growth of the server's resident memory per connection, bytes, where that is measured.
+    /// Growth of the server's resident memory per connection, in bytes, where measured.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) resident: f64,
-    /// Growth of the kernel's memory per connection, both ends of it, bytes.
+    /// Growth of the kernel's memory per connection, both ends, in bytes.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) kernel: f64,
 }
@@ -124,40 +127,41 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Five digits: more than any figure is good for.
+/// Serializes five digits: more than the precision of any figure.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn short<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(format!("{value:.4e}").parse().unwrap_or(*value))
 }
 
 impl Run {
-    /// CPU time of the server per reply.
+    /// Returns the server's CPU time per reply.
     pub(crate) fn cpu(&self) -> f64 {
         self.user + self.sys
     }
 
-    /// The honest median.
+    /// Returns the median, with unanswered requests included.
     pub(crate) fn p50(&self) -> f64 {
         self.honest(self.p50, 0.5)
     }
 
-    /// The honest p95.
+    /// Returns the 95th percentile, with unanswered requests included.
     pub(crate) fn p95(&self) -> f64 {
         self.honest(self.p95, 0.95)
     }
 
-    /// The honest p99.
+    /// Returns the 99th percentile, with unanswered requests included.
     pub(crate) fn p99(&self) -> f64 {
         self.honest(self.p99, 0.99)
     }
 
-    /// The honest p99.9.
+    /// Returns the 99.9th percentile, with unanswered requests included.
     pub(crate) fn p999(&self) -> f64 {
         self.honest(self.p999, 0.999)
     }
 
-    /// A percentile that counts requests without a reply as at least as old as the oldest of them, when there are
-    /// enough of them to reach it. Rows without a count of replies are taken to have been measured for a second.
+    /// Returns a percentile in which an unanswered request counts as old as the oldest of them, if
+    /// there are enough of them to reach it. Rows without a count of replies are taken as one
+    /// second long.
     fn honest(&self, percentile: f64, quantile: f64) -> f64 {
         let replies = match self.replies {
             0 => self.per_second.max(0.0),
@@ -172,23 +176,23 @@ impl Run {
     }
 }
 
-/// One figure of a microbenchmark: ns per operation, or bytes.
+/// A figure of a microbenchmark: ns per operation, or bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// What was measured.
+    /// Measured quantity.
     pub(crate) bench: String,
-    /// On which runtime.
+    /// Measured runtime.
     pub(crate) peer: String,
-    /// The median.
+    /// Median.
     pub(crate) ns: f64,
-    /// The smallest sample.
+    /// Smallest sample.
     pub(crate) min: f64,
-    /// The largest sample.
+    /// Largest sample.
     pub(crate) max: f64,
 }
 
-/// One figure for each quantity and peer, in the order of the first round: the median of the rounds, with the smallest and the
-/// largest.
+/// Merges figures into one per quantity and peer, in the order of the first round: the median of
+/// the rounds, with the smallest and the largest.
 pub(crate) fn medians(all: &[Figure]) -> Vec<Figure> {
     let mut merged: Vec<Figure> = Vec::new();
     for figure in all {
@@ -209,36 +213,37 @@ pub(crate) fn medians(all: &[Figure]) -> Vec<Figure> {
 }
 
 impl Cell {
-    /// The spread of one quantity over the runs; `None` without runs.
+    /// Returns the spread of a quantity over the runs; `None` without runs.
     pub(crate) fn spread(&self, of: impl Fn(&Run) -> f64) -> Option<Spread> {
         Spread::of(self.runs.iter().map(of))
     }
 
-    /// The mean of one quantity: for the split of CPU time, which is sampled and needs all runs together.
+    /// Returns the mean of a quantity: the split of CPU time is sampled and needs all runs
+    /// together.
     pub(crate) fn mean(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
         let count = self.runs.len() as f64;
         (count > 0.0).then(|| self.runs.iter().map(of).sum::<f64>() / count)
     }
 
-    /// The median of one quantity.
+    /// Returns the median of a quantity.
     pub(crate) fn median(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
         Some(self.spread(of)?.median)
     }
 }
 
 impl SectionResults {
-    /// The cell of a server under a load.
+    /// Returns the cell of a server under a load.
     pub(crate) fn cell(&self, case: &str, peer: &str) -> Option<&Cell> {
         self.cells.iter().find(|c| c.case == case && c.peer == peer)
     }
 
-    /// The median of one quantity of a cell.
+    /// Returns the median of a quantity of a cell.
     pub(crate) fn median(&self, case: &str, peer: &str, of: impl Fn(&Run) -> f64) -> Option<f64> {
         self.cell(case, peer)?.median(of)
     }
 
-    /// The ratio of a quantity of two cells of a load, in each round that both have, from the
-    /// smallest to the largest; `None` without such a round.
+    /// Returns the ratios of a quantity of two cells of a load, one for each round that both have,
+    /// in ascending order; `None` without such a round.
     pub(crate) fn ratio(
         &self,
         case: &str,
@@ -254,7 +259,7 @@ impl SectionResults {
         Spread::of(own.runs.iter().filter_map(ratio))
     }
 
-    /// The cells of a load for which `wanted` is true of the server.
+    /// Returns the cells of a load whose server satisfies `wanted`.
     pub(crate) fn of_case<'a>(
         &'a self,
         case: &str,
@@ -264,7 +269,7 @@ impl SectionResults {
         cells.filter(move |cell| cell.case == case && wanted(&cell.peer))
     }
 
-    /// The wanted server with the smallest median of a quantity under a load.
+    /// Returns the wanted server with the smallest median of a quantity under a load.
     pub(crate) fn least(
         &self,
         case: &str,
@@ -276,7 +281,7 @@ impl SectionResults {
         medians.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// A figure of a runtime.
+    /// Returns a figure of a runtime.
     pub(crate) fn figure(&self, bench: &str, peer: &str) -> Option<&Figure> {
         let mut figures = self.figures.iter();
         figures.find(|figure| figure.bench == bench && figure.peer == peer)
@@ -308,7 +313,8 @@ impl SectionResults {
         self.commands.push(format!("{name}: `{words}`"));
     }
 
-    /// What was measured `before` of the same commit on the same machine, and has not been again: other servers.
+    /// Adopts results of other servers that were measured `before`, of the same commit on the same
+    /// machine, and are not measured again.
     pub(crate) fn take_over(&mut self, before: SectionResults) {
         if (&before.commit, &before.machine) != (&self.commit, &self.machine) {
             return;
@@ -337,13 +343,13 @@ impl SectionResults {
         self.figures.splice(0..0, old);
     }
 
-    /// The loads, in the order measured.
+    /// Returns the loads, in the order measured.
     pub(crate) fn cases(&self) -> Vec<&str> {
         distinct(self.cells.iter().map(|cell| cell.case.as_str()))
     }
 }
 
-/// The first of each name, in order.
+/// Returns the first occurrence of each name, in order.
 pub(crate) fn distinct<'a>(all: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for name in all {
@@ -354,13 +360,13 @@ pub(crate) fn distinct<'a>(all: impl IntoIterator<Item = &'a str>) -> Vec<&'a st
     names
 }
 
-/// The file of a section.
+/// Returns the path of a section's file.
 fn file(folder: &Path, section: &str) -> PathBuf {
     folder.join("results").join(format!("{section}.json"))
 }
 
 impl SectionResults {
-    /// As JSON, with a line for each element of a list.
+    /// Formats the section as JSON, with a line for each element of a list.
     fn json(&self) -> Result<String, serde_json::Error> {
         let value = |out: &mut String, name: &str, text: String| {
             let comma = if out.len() > 1 { "," } else { "" };
@@ -399,7 +405,7 @@ fn lines<T: Serialize>(items: &[T]) -> Result<String, serde_json::Error> {
 }
 
 impl Results {
-    /// Reads what there is in `folder`; a section without a file is not known.
+    /// Reads the results in `folder`; a section without a file is absent.
     pub(crate) fn load(folder: &Path) -> Result<Results, String> {
         let mut results = Results::default();
         for section in Section::ALL {
@@ -415,7 +421,7 @@ impl Results {
         Ok(results)
     }
 
-    /// Deletes the file of a section; without one there is nothing to do.
+    /// Deletes the file of a section, if there is one.
     pub(crate) fn drop_section(&mut self, folder: &Path, section: &str) -> Result<(), String> {
         self.sections.remove(section);
         let file = file(folder, section);
@@ -495,7 +501,8 @@ mod tests {
 
     #[test]
     fn requests_without_a_reply_are_weighed_against_replies_not_against_their_rate() {
-        // 90 of 9,090 in ten seconds are less than 1 %, although they are more than 1 % of those of a second.
+        // 90 of 9,090 in ten seconds are less than 1 %, although they exceed 1 % of one second's
+        // replies.
         let run = Run {
             per_second: 900.0,
             replies: 9_000,
@@ -508,7 +515,7 @@ mod tests {
         assert_eq!(run.honest(run.p50, 0.5), 1.0);
         assert_eq!(run.honest(run.p99, 0.99), 2.0);
         assert_eq!(run.honest(run.p999, 0.999), 5e6);
-        // And 9 of 459 in half a second are more.
+        // 9 of 459 in half a second are more.
         let run = Run {
             replies: 450,
             unanswered: (9, 5e6),

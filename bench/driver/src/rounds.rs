@@ -1,7 +1,7 @@
-//! Interleaved rounds: every server once per round, in an order that rotates.
+//! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
-//! A disturbed run is repeated up to twice: alone ([`run`]), or with its whole round where the runs
-//! of a round are compared ([`run_whole`]).
+//! A disturbed run is repeated up to twice: alone ([`run`]), or with its whole round if the runs of
+//! a round are compared ([`run_whole`]).
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::measure::{DISTURBED, Drive, Measured};
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
-/// Repeats of a disturbed run, or of its round.
+/// Number of repeats of a disturbed run, or of its round.
 const REPEATS: usize = 2;
 /// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Share of the time that the hypervisor may take from a run of a whole round.
+/// Share of time that the hypervisor may take during a run of a whole round.
 const STEAL: f64 = 0.01;
-/// Lateness of the client (99 %) that a run of a whole round may have, µs.
+/// Lateness of the client (99 %) that a run of a whole round may have, in µs.
 const LATE_US: f64 = 100.0;
 
-/// From this on, the client's own lateness in µs is named on the page.
+/// Lateness of the client, in µs, from which it is named on the page.
 const CLIENT_LAG_US: f64 = 1000.0;
 
-/// One server under one load.
+/// A server under a load.
 pub(crate) struct Entry<'a, D> {
-    /// Its name in the table.
+    /// Name in the table.
     pub(crate) name: String,
-    /// Its program.
+    /// Program of the server.
     pub(crate) program: &'a Program,
-    /// Its load.
+    /// Load on the server.
     pub(crate) load: D,
 }
 
-/// An entry for each program for which there is a load.
+/// Creates an entry for each program for which there is a load.
 pub(crate) fn entries<'a, D>(
     programs: &'a Programs,
     load: impl Fn(&str) -> Option<D>,
@@ -47,7 +47,7 @@ pub(crate) fn entries<'a, D>(
     programs.iter().filter_map(entry).collect()
 }
 
-/// Runs all entries `rounds` times; each gives the rows that its load names.
+/// Runs all entries `rounds` times; each produces the rows that its load names.
 pub(crate) fn run<D: Drive>(
     section: &mut SectionResults,
     case: &str,
@@ -72,8 +72,8 @@ pub(crate) fn run<D: Drive>(
     }
 }
 
-/// Runs all entries `rounds` times. The runs of a round count together: a round in which one of
-/// them was disturbed is repeated, at most twice, and then counts as it is. Notes how many were.
+/// Runs all entries `rounds` times. The runs of a round count together: a round with a disturbed
+/// run is repeated, at most twice, and then counts as it is. Notes the number of disturbed rounds.
 pub(crate) fn run_whole<D: Drive>(
     section: &mut SectionResults,
     case: &str,
@@ -106,7 +106,8 @@ pub(crate) fn run_whole<D: Drive>(
     }
 }
 
-/// The rows of a round, and whether it was disturbed; only the last attempt goes on after that.
+/// Rows of a round, and whether it was disturbed; after a disturbance only the last attempt
+/// continues.
 type Whole = (Vec<(String, Run)>, bool);
 
 fn whole<D: Drive>(
@@ -141,7 +142,7 @@ fn whole<D: Drive>(
     Ok((rows, is_disturbed))
 }
 
-/// The reason why a run of a whole round does not count, if there is one.
+/// Returns the reason for which a run of a whole round does not count, if there is one.
 fn disturbance(run: &Run) -> Option<String> {
     if run.steal > STEAL {
         Some(format!("the hypervisor took {:.1} %", 100.0 * run.steal))
@@ -154,7 +155,7 @@ fn disturbance(run: &Run) -> Option<String> {
     }
 }
 
-/// Measures one run, and prints it.
+/// Measures one run, and prints the result.
 fn measured<D: Drive>(case: &str, entry: &Entry<'_, D>, round: usize) -> Result<Measured, String> {
     let measured = entry.load.measure(entry.program, round)?;
     let all = &measured.all;

@@ -1,11 +1,11 @@
-//! The sections of the page, by name. What they do is in `sections`.
+//! The sections of the page, by name. `sections` implements them.
 
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
     /// HTTP/1.1 keep-alive, one request at a time per connection.
     Plaintext,
-    /// The same, 16 requests in flight per connection.
+    /// Plaintext with 16 requests in flight per connection.
     Pipelined,
     /// Matrices in a closed loop.
     Matrix,
@@ -15,32 +15,32 @@ pub(crate) enum Section {
     Vcpus,
     /// Eight levels at overload.
     Levels,
-    /// The figures of the published systems, in their shape.
+    /// Figures of the published systems, in their form.
     Papers,
     /// Long requests among short ones, with and without preemption.
     Preemption,
-    /// An urgent server beside a batch process, without and with the daemon.
+    /// An urgent server beside a batch process, with and without the daemon.
     Processes,
-    /// Unmodified servers beside a batch process, under what the kernel and the daemon can do for them.
+    /// Unmodified servers beside a batch process, under the remedies of the kernel and the daemon.
     Assign,
     /// Processes under policies in user space.
     Sched,
     /// axum, mixed load at overload, and files.
     Serve,
-    /// Files, by blocking calls and without.
+    /// Files, by blocking and non-blocking calls.
     Files,
-    /// Servers in C++, beside the runtime in Rust and other libraries of C++.
+    /// Servers in C++, beside the runtime in Rust and other C++ libraries.
     Cpp,
     /// Microbenchmarks.
     Micro,
-    /// What is ready beside a worker that computes and one that idles.
+    /// Waits of ready tasks beside a computing worker and an idle one.
     Conserve,
     /// Microbenchmarks on two workers.
     Multi,
 }
 
 impl Section {
-    /// All, in the order of the page.
+    /// All sections, in the order of the page.
     pub(crate) const ALL: [Section; 17] = [
         Section::Plaintext,
         Section::Pipelined,
@@ -61,8 +61,8 @@ impl Section {
         Section::Multi,
     ];
 
-    /// Its name on the command line, which is also that of its file in `results/`, and its title on
-    /// the page.
+    /// Returns the section's name, on the command line and of its file in `results/`, and its title
+    /// on the page.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Section::Plaintext => ("plaintext", "Plaintext, HTTP/1.1 keep-alive"),

@@ -1,4 +1,4 @@
-//! One server process: started with its CPU set before it runs, announced by its first line, ended by SIGTERM.
+//! One server process: its CPU is set before it runs, its first line announces it, SIGTERM ends it.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -9,17 +9,17 @@ use upshift_load::child::{Child, listening, pin, without_real_time};
 
 use crate::peers::Program;
 
-/// How long a server may take to listen.
+/// Time within which a server must listen.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a proxy is asked whether it listens.
+/// Time between two attempts to connect to a starting proxy.
 const CONNECT_POLL: Duration = Duration::from_millis(20);
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
     child: Child,
-    /// Where it listens, in the order of its `--listen` options.
+    /// Addresses, in the order of the `--listen` options.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// The servers that a proxy passes requests on to.
+    /// Servers to which a proxy forwards requests.
     behind: Vec<Server>,
 }
 
@@ -64,7 +64,7 @@ impl Server {
 
     /// Starts a proxy on `cpu` in front of other servers.
     ///
-    /// The program says nothing; it is ready when it accepts connections at `address`.
+    /// The program prints nothing; it is ready when it accepts connections at `address`.
     pub(crate) fn proxy(
         program: &Program,
         address: SocketAddr,
@@ -94,12 +94,12 @@ impl Server {
         Ok(server)
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// The process ids of the server and of those behind it.
+    /// Returns the process ids of the server and of the servers behind it.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let behind = self.behind.iter().flat_map(Server::pids);
         std::iter::once(self.pid()).chain(behind).collect()

@@ -6,7 +6,7 @@ use upshift_report::Table;
 use crate::peers::UPSHIFT;
 use crate::results::{Cell, Figure, Run, SectionResults, distinct};
 
-/// Median, smallest and largest.
+/// Formats median, smallest and largest.
 pub(crate) fn shown(of: Option<Spread>, digits: usize) -> String {
     let show = |s: Spread| {
         let Spread {
@@ -17,7 +17,7 @@ pub(crate) fn shown(of: Option<Spread>, digits: usize) -> String {
     of.map_or("–".into(), show)
 }
 
-/// A value with so many digits, if there is one.
+/// Formats a value with `digits` digits; a dash without a value.
 pub(crate) fn plain(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
@@ -28,17 +28,17 @@ pub(crate) struct Column<'a> {
     show: Box<dyn Fn(&Cell) -> String + 'a>,
 }
 
-/// A column of medians with their spread.
+/// Creates a column of medians with their spread.
 pub(crate) fn spread(head: &str, digits: usize, of: fn(&Run) -> f64) -> Column<'_> {
     text(head, move |cell| shown(cell.spread(of), digits))
 }
 
-/// A column of means.
+/// Creates a column of means.
 pub(crate) fn mean(head: &str, digits: usize, of: fn(&Run) -> f64) -> Column<'_> {
     text(head, move |cell| plain(cell.mean(of), digits))
 }
 
-/// A column of words.
+/// Creates a column of text.
 pub(crate) fn text<'a>(head: &'a str, show: impl Fn(&Cell) -> String + 'a) -> Column<'a> {
     Column {
         head,
@@ -46,8 +46,8 @@ pub(crate) fn text<'a>(head: &'a str, show: impl Fn(&Cell) -> String + 'a) -> Co
     }
 }
 
-/// A table of a load: a row for each cell, which begins with the server and ends with the number
-/// of runs.
+/// Creates a table of a load: a row for each cell, which begins with the server and ends with the
+/// number of runs.
 pub(crate) fn cells<'a>(
     case: &str,
     first: &str,
@@ -70,7 +70,7 @@ pub(crate) fn cells<'a>(
     table.markdown()
 }
 
-/// A table with a row for each of some names and a column for each of others.
+/// Creates a table with a row for each of some names and a column for each of others.
 pub(crate) fn cross(
     first: &str,
     rows: &[&str],
@@ -91,7 +91,7 @@ pub(crate) fn cross(
     table.markdown()
 }
 
-/// The quantities and the runtimes of the figures of a section.
+/// Returns the quantities and the runtimes of the figures of a section.
 pub(crate) fn names(found: &SectionResults) -> [Vec<&str>; 2] {
     let name = |of: fn(&Figure) -> &str| distinct(found.figures.iter().map(of));
     [name(|figure| &figure.bench), name(|figure| &figure.peer)]

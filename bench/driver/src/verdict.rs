@@ -1,14 +1,14 @@
-//! Targets and verdicts: a row of the summary at the top of the page.
+//! Targets and verdicts: rows of the summary at the top of the page.
 
 use upshift_report::Table;
 
 use crate::peers::{NO_RUNTIME, UPSHIFT};
 use crate::results::{Run, SectionResults};
 
-/// Differences below this share mean nothing on a virtual machine.
+/// Relative difference below which figures of a virtual machine are equal.
 pub(crate) const NOISE: f64 = 0.05;
 
-/// How a target came out.
+/// Outcome of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// At least as good as the target.
@@ -24,15 +24,15 @@ pub(crate) enum Verdict {
 /// One row of the summary.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// What is asked.
+    /// Text of the target.
     pub(crate) target: String,
-    /// What was measured.
+    /// Measured figures.
     pub(crate) measured: String,
-    /// How it came out.
+    /// Outcome of the target.
     pub(crate) verdict: Verdict,
 }
 
-/// Rows as a table.
+/// Formats rows as a table.
 pub(crate) fn table(title: impl Into<String>, rows: Vec<Row>) -> Table {
     let mut table = Table::new(title, &["<target", "<measured", "<verdict"]);
     for row in rows {
@@ -54,14 +54,14 @@ pub(crate) enum Finding {
     Reproduced,
     /// The claim does not hold here.
     Contradicted,
-    /// Here the claim can neither hold nor fail, for this reason.
+    /// The claim can neither hold nor fail here, for this reason.
     NotComparable(&'static str),
     /// There are no figures.
     Unmeasured,
 }
 
 impl Finding {
-    /// The finding about a claim that holds here, or does not.
+    /// Returns the finding for a claim that holds here, or does not.
     pub(crate) fn of(is_so: bool) -> Finding {
         if is_so {
             Finding::Reproduced
@@ -81,7 +81,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// A claim of a source; without figures it is not measured.
+    /// Creates a claim of a source; without figures it is unmeasured.
     pub(crate) fn new(
         source: &'static str,
         published: &'static str,
@@ -97,7 +97,7 @@ impl Claim {
     }
 }
 
-/// Claims as a table.
+/// Formats claims as a table.
 pub(crate) fn claims(title: impl Into<String>, claims: Vec<Claim>) -> Table {
     let mut table = Table::new(title, &["<source", "<published", "<here", "<verdict"]);
     for claim in claims {
@@ -117,7 +117,7 @@ pub(crate) fn claims(title: impl Into<String>, claims: Vec<Claim>) -> Table {
     table
 }
 
-/// Smaller is better: `value` against `limit`.
+/// Judges `value` against an upper `limit`.
 pub(crate) fn at_most(value: f64, limit: f64) -> Verdict {
     if value <= limit {
         Verdict::Reached
@@ -128,7 +128,7 @@ pub(crate) fn at_most(value: f64, limit: f64) -> Verdict {
     }
 }
 
-/// A row; without a finding it is not measured.
+/// Creates a row; without a finding it is unmeasured.
 pub(crate) fn row(target: impl Into<String>, found: Option<(String, Verdict)>) -> Row {
     let (measured, verdict) = found.unwrap_or(("–".into(), Verdict::Unmeasured));
     Row {
@@ -138,7 +138,8 @@ pub(crate) fn row(target: impl Into<String>, found: Option<(String, Verdict)>) -
     }
 }
 
-/// `own` against `base` as a ratio of at most `limit`, both shown with so many digits and a unit.
+/// Judges `own` against `base` as a ratio of at most `limit`; both are shown with `digits` digits
+/// and a unit.
 pub(crate) fn ratio(
     own: Option<f64>,
     base: Option<f64>,
@@ -151,7 +152,7 @@ pub(crate) fn ratio(
     Some((text, at_most(times, limit)))
 }
 
-/// Whether a margin is kept, to which noise is not added.
+/// Judges a margin, to which noise is not added.
 pub(crate) fn within(is_kept: bool) -> Verdict {
     if is_kept {
         Verdict::Reached
@@ -160,7 +161,7 @@ pub(crate) fn within(is_kept: bool) -> Verdict {
     }
 }
 
-/// The best of the runtimes that are not ours, by the smallest median of `of`.
+/// Returns the best peer, by the smallest median of `of`.
 pub(crate) fn best_peer<'a>(
     section: &'a SectionResults,
     case: &str,

@@ -1,11 +1,15 @@
-//! Conservation: how long something that is ready waits while one of two workers idles and the other one computes.
+//! Conservation: the wait of a ready task while one of two workers idles and the other one
+//! computes.
 //!
-//! In an iteration a *neighbour* sees to it that the *other* task waits on its own worker (spawned anew until the thread of
-//! its latest poll is the neighbour's, 20 times at most), sleeps so that everything parks, makes the other task ready, and
-//! computes for [`COMPUTE`] without giving way. Measured is the time from spawn, wake, deadline or write until the other
-//! task runs. Neighbours are fresh tasks, so a runtime knows nothing of how long they will take.
+//! In an iteration a *neighbour* makes the *other* task wait on its own worker: it spawns the task
+//! anew until the thread of the task's latest poll is the neighbour's, 20 times at most. The
+//! neighbour then sleeps so that everything parks, makes the other task ready, and computes for
+//! [`COMPUTE`] without yielding. Measured is the time from spawn, wake, deadline or write until the
+//! other task runs. Neighbours are fresh tasks, so a runtime cannot have learnt the length of their
+//! polls.
 //!
-//! A line for each kind, with all samples in ns: `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
+//! Prints a line for each kind, with all samples in ns:
+//! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
 
 use std::future::Future;
 use std::io::Write;
@@ -16,18 +20,18 @@ use std::time::{Duration, Instant};
 
 use crate::micro::Cup;
 
-/// Iterations of each kind; one more comes before them and is thrown away.
+/// Iterations of each kind; an additional first one is discarded.
 pub const ITERATIONS: usize = 35;
-/// How long the neighbour computes.
+/// Time for which the neighbour computes.
 pub const COMPUTE: Duration = Duration::from_millis(20);
-/// Until everything has parked.
+/// Time within which everything parks.
 pub const SETTLE: Duration = Duration::from_millis(2);
-/// The timer: due some 8 ms after the neighbour has begun to compute.
+/// Duration of the timer: due some 8 ms after the neighbour has begun to compute.
 pub const TIMER: Duration = Duration::from_millis(10);
-/// The byte is written when the neighbour has computed for so long.
+/// Computing time of the neighbour after which the byte is written.
 pub const WRITE: Duration = Duration::from_millis(5);
 
-/// What a runtime with two workers must offer to be measured. Every function is called from inside it.
+/// Interface of a runtime with two workers. Every function is called from inside it.
 pub trait Conserve: 'static {
     /// Starts a neighbour.
     fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);
@@ -35,25 +39,26 @@ pub trait Conserve: 'static {
     /// Starts the other task.
     fn other<F: Future<Output = ()> + Send + 'static>(future: F);
 
-    /// A timer.
+    /// Returns a timer.
     fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
 
     /// Waits for a byte of a socket that is not in use yet.
     fn read(socket: UnixStream) -> impl Future<Output = ()> + Send;
 }
 
-/// How the other task becomes ready.
+/// The way in which the other task becomes ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The neighbour spawns it.
+    /// The neighbour spawns the other task.
     Spawn,
-    /// The neighbour wakes it.
+    /// The neighbour wakes the other task.
     Wake,
-    /// The neighbour wakes it, and then another one: what is stranded alone in a slot of its own is not now.
+    /// The neighbour wakes the other task, and then a further one, so that no task is stranded
+    /// alone in a LIFO slot.
     WakeTwo,
-    /// Its timer is due while the neighbour computes.
+    /// The timer is due while the neighbour computes.
     Timer,
-    /// Another thread writes to its socket while the neighbour computes.
+    /// Another thread writes to the socket while the neighbour computes.
     Data,
 }
 
@@ -65,7 +70,7 @@ const KINDS: [(Kind, &str); 5] = [
     (Kind::Data, "data"),
 ];
 
-/// Measures all kinds; run it as the main task of the runtime.
+/// Measures all kinds. Must run as the main task of the runtime.
 pub async fn conserve<H: Conserve>(peer: &str) {
     for (kind, name) in KINDS {
         let mut samples = Vec::with_capacity(ITERATIONS + 1);
@@ -84,12 +89,12 @@ pub async fn conserve<H: Conserve>(peer: &str) {
     }
 }
 
-/// A line of all samples of a kind, in ns.
+/// Prints a line with all samples of a kind, in ns.
 pub fn print_samples(kind: &str, peer: &str, samples: &[u128]) {
     println!(r#"{{"bench":"{kind}","peer":"{peer}","samples":{samples:?}}}"#);
 }
 
-/// One iteration: how long the other task waited.
+/// Runs one iteration and returns the wait of the other task.
 async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
     H::sleep(SETTLE).await;
     let other = if kind == Kind::Spawn {
@@ -119,18 +124,18 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
     }
 }
 
-/// The other task of an iteration.
+/// State of the other task of an iteration.
 #[derive(Default)]
 struct Other {
     times: Mutex<Times>,
-    /// What it waits for if it is woken.
+    /// Token that the task waits for if it is woken.
     token: Cup,
     over: Cup,
 }
 
 #[derive(Default)]
 struct Times {
-    /// The thread of the poll in which it began to wait.
+    /// Thread of the poll in which the task began to wait.
     waits_on: Option<ThreadId>,
     ready: Option<Instant>,
     ran: Option<Instant>,
@@ -152,7 +157,7 @@ impl Other {
     }
 }
 
-/// What ends the wait of the other task.
+/// Means to end the wait of the other task.
 enum Release {
     Fill(Vec<Arc<Other>>),
     Due,
@@ -174,7 +179,7 @@ impl Release {
                     thread::sleep(WRITE);
                     other.is_ready(Instant::now());
                     let _ = socket.write_all(b"!");
-                    // Stays open until the byte has been read.
+                    // The socket stays open until the byte has been read.
                     thread::sleep(2 * COMPUTE);
                 });
             }
@@ -182,7 +187,8 @@ impl Release {
     }
 }
 
-/// Starts the other task so that it waits on the worker of this one. Those that came to wait elsewhere are released.
+/// Starts the other task so that it waits on the worker of this one. Tasks that came to wait
+/// elsewhere are released.
 async fn side_by_side<H: Conserve>(kind: Kind) -> (Arc<Other>, Release) {
     let mut attempts = 20;
     loop {

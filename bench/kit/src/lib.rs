@@ -1,9 +1,9 @@
-//! The common part of the peers of the benchmarks, so that servers differ by their runtime alone:
-//! the command line and the listening socket (`server`), and the harnesses of the microbenchmarks
+//! Common part of the peers of the benchmarks, so that servers differ by their runtime alone: the
+//! command line and the listening socket (`server`), and the harnesses of the microbenchmarks
 //! (`micro`; with two workers, `conserve` and `multi`).
 //!
-//! Nothing here knows a runtime. Matrix frames and requests for pages are cut by `upshift-load`, as
-//! in Upshift's own server.
+//! The crate depends on no runtime. `upshift-load` parses matrix frames and page requests, as in
+//! Upshift's own server.
 
 pub mod conserve;
 pub mod files;

@@ -1,7 +1,9 @@
-//! Harness of the microbenchmarks: the same futures on every poll-based runtime, samples, one JSON line per figure.
+//! Harness of the microbenchmarks: the same futures on every poll-based runtime, samples, one JSON
+//! line per figure.
 //!
-//! A runtime implements [`Host`]; the bodies are generic and nothing is boxed. A figure is the median of [`SAMPLES`]
-//! samples after one that is thrown away, with the smallest and the largest, in ns per operation (bytes for memory):
+//! A runtime implements [`Host`]; the bodies are generic and nothing is boxed. A figure is the
+//! median of [`SAMPLES`] samples after a discarded first one, with the smallest and the largest, in
+//! ns per operation (bytes for memory):
 //! `{"bench":"yield-2","peer":"tokio-ct","ns":56.1,"min":55.8,"max":57.0}`.
 
 use std::future::{Future, poll_fn};
@@ -14,18 +16,18 @@ use std::time::{Duration, Instant};
 
 use crate::words;
 
-/// Samples per figure.
+/// Number of samples per figure.
 pub const SAMPLES: usize = 7;
 
-/// Tasks spawned before any is joined, in `spawn-join-1000`.
+/// Number of tasks spawned before any is joined, in `spawn-join-1000`.
 const BATCH: usize = 1000;
 
-/// Idle tasks of the memory figure.
+/// Number of idle tasks of the memory figure.
 const IDLE: usize = 1_000_000;
 
-/// What a poll-based runtime must offer to be measured. Every method is called from inside the runtime.
+/// Interface of a poll-based runtime. Every method is called from inside the runtime.
 pub trait Host {
-    /// What `spawn` returns.
+    /// Handle that `spawn` returns.
     type Handle;
 
     /// Starts a task.
@@ -34,29 +36,30 @@ pub trait Host {
     /// Waits for the end of a task.
     fn join(handle: Self::Handle) -> impl Future<Output = ()>;
 
-    /// Lets a task run on without its handle.
+    /// Detaches a task, which continues without its handle.
     fn detach(handle: Self::Handle);
 
-    /// A timer, armed by its first poll and cancelled by its drop.
+    /// Returns a timer, armed by its first poll and cancelled by its drop.
     fn sleep(time: Duration) -> impl Future<Output = ()>;
 
-    /// A token goes `rounds` times to and fro between two tasks, over two one-slot channels of the kind that users of
-    /// this runtime take for tasks of one thread.
+    /// Passes a token `rounds` times to and fro between two tasks, over two one-slot channels of
+    /// the kind that users of this runtime choose for tasks of one thread.
     fn ping_pong(rounds: usize) -> impl Future<Output = ()>;
 }
 
-/// Which figures a program takes.
+/// Selection of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `one-thread`: pinned to one CPU by the caller.
     OneThread,
-    /// `two-threads`: free to use two.
+    /// `two-threads`: free to use two CPUs.
     TwoThreads,
 }
 
-/// The command line of a microbenchmark: `one-thread|two-threads [--variant V]`, the first of `variants` by default.
+/// Parses the command line of a microbenchmark: `one-thread|two-threads [--variant V]`, where V
+/// defaults to the first of `variants`.
 ///
-/// Ends the process with status 2 and a message when it is wrong.
+/// Ends the process with status 2 and a message if it is wrong.
 pub fn part(variants: &[&'static str]) -> (Part, String) {
     let parts = [Part::OneThread, Part::TwoThreads];
     let names = ["one-thread", "two-threads"];
@@ -65,9 +68,10 @@ pub fn part(variants: &[&'static str]) -> (Part, String) {
     (part, words::variant(&matches))
 }
 
-/// Every figure of one thread. Pin the process to one CPU; run this as the main task of the runtime.
+/// Takes every figure of one thread. The process must be pinned to one CPU, and this must run as
+/// the main task of the runtime.
 ///
-/// Ends with the memory figure, which leaves a million tasks behind: exit the process afterwards.
+/// The memory figure comes last and leaves a million tasks behind: exit the process afterwards.
 pub async fn one_thread<H: Host>(peer: &str) {
     let mut samples = Samples::new(peer, "spawn-join", 100_000);
     while samples.next() {
@@ -127,7 +131,8 @@ pub async fn one_thread<H: Host>(peer: &str) {
         for _ in 0..BATCH {
             H::detach(H::spawn(Idle::default()));
         }
-        // Waits behind them; to wake oneself would not do, since some runtimes then poll the same task again first.
+        // Waits behind the tasks. Waking itself does not suffice, since some runtimes then poll the
+        // same task again first.
         H::join(H::spawn(async {})).await;
     }
     while POLLED.load(Ordering::Relaxed) < IDLE {
@@ -137,8 +142,8 @@ pub async fn one_thread<H: Host>(peer: &str) {
     print_figure("bytes-per-task", peer, &mut [each]);
 }
 
-/// The wake of a runtime that has parked, from another thread, per hop: a token goes to and fro between two threads,
-/// on CPU 0 and on CPU 1, each in a runtime of its own.
+/// Measures the wake of a parked runtime from another thread, per hop: a token goes to and fro
+/// between two threads, on CPU 0 and on CPU 1, each in its own runtime.
 ///
 /// `block_on` runs a future to its end on a fresh runtime of the calling thread.
 pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Sync) {
@@ -164,9 +169,11 @@ pub fn two_threads(peer: &str, block_on: impl Fn(Pin<Box<dyn Future<Output = ()>
     }
 }
 
-/// Binds this thread, and those it will start, to one CPU; without the right to, it runs where it may.
+/// Binds this thread, and the threads that it will start, to one CPU; without permission it runs on
+/// any CPU.
 fn pin_to(cpu: usize) {
-    // SAFETY: an all-zero cpu_set_t is an empty set; `cpu` is below its 1024 bits; the call reads the set only.
+    // SAFETY: an all-zero cpu_set_t is an empty set; `cpu` is below its 1024 bits; the call only
+    // reads the set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -174,8 +181,8 @@ fn pin_to(cpu: usize) {
     }
 }
 
-/// Takes one figure: `while samples.next() { the work of one sample }`. The first sample warms up and is thrown away;
-/// the figure is printed after the last.
+/// Takes one figure: `while samples.next() { the work of one sample }`. The first sample warms up
+/// and is discarded; the figure is printed after the last.
 #[derive(Debug)]
 pub struct Samples<'a> {
     peer: &'a str,
@@ -186,7 +193,7 @@ pub struct Samples<'a> {
 }
 
 impl<'a> Samples<'a> {
-    /// `operations`: how many one sample does.
+    /// Creates a figure; `operations` is the number of operations per sample.
     pub fn new(peer: &'a str, name: &'a str, operations: usize) -> Self {
         Self {
             peer,
@@ -197,7 +204,8 @@ impl<'a> Samples<'a> {
         }
     }
 
-    /// Ends the sample before, begins the next; false (and prints the figure) when there are enough.
+    /// Ends the current sample and begins the next; prints the figure and returns false when all
+    /// are taken.
     #[expect(
         clippy::should_implement_trait,
         reason = "not an iterator: it times what happens between two calls"
@@ -229,11 +237,11 @@ pub fn print_figure(name: &str, peer: &str, samples: &mut [f64]) {
     );
 }
 
-/// Resident memory of this process in bytes, without pages of files.
+/// Returns the resident memory of this process in bytes, without file pages.
 ///
 /// # Panics
 ///
-/// Panics without /proc.
+/// Panics if /proc is not available.
 pub fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
     let mut pages = statm
@@ -244,14 +252,14 @@ pub fn resident() -> usize {
     (resident - files) * 4096
 }
 
-/// Wakes itself and gives way `turns` times.
+/// Wakes itself and yields `turns` times.
 pub async fn yields(turns: usize) {
     for _ in 0..turns {
         Yield::default().await;
     }
 }
 
-/// Wakes itself and gives way once.
+/// A future that wakes itself and yields once.
 #[derive(Default)]
 pub(crate) struct Yield(bool);
 
@@ -268,8 +276,9 @@ impl Future for Yield {
     }
 }
 
-/// Three words: a task that waits for what never comes. It holds its waker, as one that waits for I/O would: without, a
-/// runtime may see that nothing can ever wake the task and free it.
+/// A task of three words that waits for an event that never occurs. It holds its waker, as a task
+/// that waits for I/O does: otherwise a runtime may detect that nothing can wake the task, and free
+/// it.
 #[derive(Default)]
 struct Idle {
     waker: Option<Waker>,
@@ -289,7 +298,7 @@ impl Future for Idle {
     }
 }
 
-/// Two futures that hand a token to each other `rounds` times each: the plainest wake there is.
+/// Returns two futures that hand a token to each other `rounds` times: the simplest wake possible.
 pub fn token_pair(rounds: usize) -> [impl Future<Output = ()> + Send + 'static; 2] {
     let (ping, pong) = (Arc::new(Cup::default()), Arc::new(Cup::default()));
     ping.fill();
@@ -301,7 +310,7 @@ pub fn token_pair(rounds: usize) -> [impl Future<Output = ()> + Send + 'static; 
     })
 }
 
-/// Holds a token or the waker of what waits for it.
+/// Holds a token, or the waker of the task that waits for it.
 #[derive(Default)]
 pub(crate) struct Cup {
     state: Mutex<(bool, Option<Waker>)>,

@@ -1,8 +1,9 @@
-//! Speed of two workers: the workloads of tokio's benchmark `rt_multi_threaded`, written from their description, and a
-//! channel with ten senders.
+//! Speed of two workers: the workloads of tokio's benchmark `rt_multi_threaded`, written from their
+//! description, and a channel with ten senders.
 //!
-//! They are driven by a thread outside the runtime. Time ends in the last task, not when that thread has been woken. A figure
-//! is the median of 7 samples after one that is thrown away, in ns per operation; a sample is some runs.
+//! A thread outside the runtime drives the workloads. The measured time ends in the last task, not
+//! when that thread is woken. A figure is the median of 7 samples after a discarded first one, in
+//! ns per operation; a sample consists of several runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,57 +12,58 @@ use std::time::{Duration, Instant};
 
 use crate::micro::{SAMPLES, Yield, print_figure};
 
-/// Tasks of the workloads that spawn many.
+/// Number of tasks in workloads that spawn many.
 const SPAWNS: usize = 10_000;
-/// Busy tasks: two for each worker, that compute for [`BUSY_POLL`] and give way, again and again.
+/// Number of busy tasks: two for each worker, which compute for [`BUSY_POLL`] and yield,
+/// repeatedly.
 const BUSY_TASKS: usize = 4;
 const BUSY_POLL: Duration = Duration::from_micros(10);
-/// Tasks that give way, and how often each does.
+/// Number of yielding tasks, and of yields of each.
 const YIELDS: (usize, usize) = (200, 1_000);
-/// Pairs of tasks that exchange a ping and a pong, all at the same time.
+/// Number of pairs of tasks that exchange a ping and a pong concurrently.
 const PINGS: usize = 1_000;
-/// Tasks each of which spawns the next.
+/// Number of tasks in a chain, each of which spawns the next.
 const CHAIN: usize = 1_000;
-/// Senders of one channel, messages of each, room in the channel.
+/// Number of senders of one channel, messages of each, and capacity of the channel.
 const SENDERS: (usize, usize, usize) = (10, 1_000, 100);
-/// Until the workers have parked.
+/// Time within which the workers park.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// What a runtime with two workers must offer to be measured. Channels are those that its users take.
+/// Interface of a runtime with two workers. Channels are those that its users choose.
 pub trait Multi: Sized + 'static {
-    /// One of several senders of a channel.
+    /// A sender of a channel with several senders.
     type Sender: Clone + Send + 'static;
     /// The receiver of a channel.
     type Receiver: Send + 'static;
 
-    /// Starts a task from inside.
+    /// Starts a task from inside the runtime.
     fn spawn<F: Future<Output = ()> + Send + 'static>(future: F);
 
     /// Starts a task from another thread.
     fn remote<F: Future<Output = ()> + Send + 'static>(&self, future: F);
 
-    /// Gives way once.
+    /// Yields once.
     fn yield_now() -> impl Future<Output = ()> + Send {
         Yield::default()
     }
 
-    /// What sends one message, and what waits for it.
+    /// Returns a future that sends one message, and a future that waits for it.
     fn oneshot() -> (
         impl FnOnce() + Send + 'static,
         impl Future<Output = ()> + Send + 'static,
     );
 
-    /// A channel with room for so many messages.
+    /// Creates a channel with the given capacity.
     fn channel(room: usize) -> (Self::Sender, Self::Receiver);
 
     /// Sends a message.
     fn send(sender: &Self::Sender, message: usize) -> impl Future<Output = ()> + Send;
 
-    /// Receives a message; `None` when all senders are gone.
+    /// Receives a message; `None` after the last sender is dropped.
     fn receive(receiver: &mut Self::Receiver) -> impl Future<Output = Option<usize>> + Send;
 }
 
-/// Measures all workloads; call it on a thread that is not a worker.
+/// Measures all workloads. Must run on a thread that is not a worker.
 pub fn multi<H: Multi>(peer: &str, host: &H) {
     let take = |name: &str, runs: usize, operations: usize, run: fn(&H) -> Duration| {
         let mut samples = Vec::with_capacity(SAMPLES);
@@ -82,7 +84,7 @@ pub fn multi<H: Multi>(peer: &str, host: &H) {
     take("mpsc, 10 senders", 3, SENDERS.0 * SENDERS.1, ten_senders);
 }
 
-/// Counts tasks down; the last one tells when it ended.
+/// Counts tasks down; the last one reports its end.
 #[derive(Clone)]
 struct End(Arc<(AtomicUsize, mpsc::Sender<Instant>)>);
 
@@ -99,7 +101,7 @@ impl End {
     }
 }
 
-/// Runs `work` in a task, and waits until so many tasks have ended since.
+/// Runs `work` in a task, and waits until `tasks` tasks have ended.
 fn inside<H: Multi, F>(host: &H, tasks: usize, work: impl FnOnce(End) -> F) -> Duration
 where
     F: Future<Output = ()> + Send + 'static,

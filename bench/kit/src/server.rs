@@ -1,8 +1,8 @@
 //! Command line and listening socket of a peer server.
 //!
-//! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, WORK being plaintext, matrix or
-//! another word of the peer: the server prints `listening on ADDR` as its first line and
-//! serves until SIGTERM, whose default action ends it. Called once, from `main`.
+//! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, where WORK is plaintext, matrix or
+//! another word of the peer. The server prints `listening on ADDR` as its first line and serves
+//! until SIGTERM, whose default action ends it. Called once, from `main`.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -15,13 +15,13 @@ use crate::words;
 /// Bound of the two queues of a connection of the matrix server, in frames.
 pub const QUEUE: usize = 16;
 
-/// Bytes asked of one read.
+/// Size of the buffer of one read, in bytes.
 pub const READ: usize = 8 * 1024;
 
-/// Length of the queue of connections not yet accepted: more than the largest number of clients measured.
+/// Length of the queue of unaccepted connections: more than the largest number of clients measured.
 const BACKLOG: i32 = 1024;
 
-/// Which server to be.
+/// Service of a peer server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// HTTP/1.1 keep-alive with pipelining; one constant reply.
@@ -30,28 +30,28 @@ pub enum Work {
     Matrix,
 }
 
-/// The command line of a peer server that is one of `W`.
+/// Command line of a peer server that is one of `W`.
 #[derive(Clone, Debug)]
 pub struct Args<W = Work> {
-    /// Which server to be.
+    /// Selected service.
     pub work: W,
-    /// Which flavour of the runtime, as the peer names it; the first name offered unless told otherwise.
+    /// Flavour of the runtime, as the peer names it; defaults to the first name offered.
     pub variant: String,
-    /// Threads that run tasks, for the peers that can have several; 1 unless told otherwise.
+    /// Threads that run tasks, for peers that support several; 1 by default.
     pub workers: usize,
-    /// Where to listen; port 0 picks a free one.
+    /// Address to listen on; port 0 picks a free port.
     pub address: SocketAddr,
 }
 
 /// Reads the command line of a plaintext and matrix server.
 ///
-/// Ends the process with status 2 and a message when it is wrong. `variants` must not be empty.
+/// Ends the process with status 2 and a message if it is wrong. `variants` must not be empty.
 pub fn args(variants: &[&'static str]) -> Args {
     let works = [("plaintext", Work::Plaintext), ("matrix", Work::Matrix)];
     args_for(&works, variants)
 }
 
-/// Reads the command line of a server that is one of `works`; otherwise as [`args`].
+/// Reads the command line of a server that is one of `works`; otherwise like [`args`].
 pub fn args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str]) -> Args<W> {
     let names: Vec<&'static str> = works.iter().map(|(name, _)| *name).collect();
     let listen = Arg::new("listen")
@@ -74,14 +74,15 @@ pub fn args_for<W: Copy>(works: &[(&'static str, W)], variants: &[&'static str])
     }
 }
 
-/// Binds the socket, with room for all clients that are measured, and announces it.
+/// Binds the socket, with a backlog for all clients of the measurement, and announces it.
 ///
 /// # Errors
 ///
 /// The address is not available.
 pub fn listen<W>(args: &Args<W>) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(args.address)?;
-    // SAFETY: listen() takes no pointers; the descriptor is open. A second call only changes the length of the queue.
+    // SAFETY: listen() takes no pointers; the descriptor is open. A second call only changes the
+    // length of the queue.
     if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
         return Err(io::Error::last_os_error());
     }

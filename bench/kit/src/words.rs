@@ -1,4 +1,5 @@
-//! Command lines of peers: a word that says what to do or to be, and options. Wrong ones end the process with status 2 and a message.
+//! Command lines of peers: a word that selects the work, and options. A wrong one ends the process
+//! with status 2 and a message.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
@@ -6,7 +7,8 @@ use clap::{Arg, ArgMatches, Command};
 const WORD: &str = "WORD";
 const VARIANT: &str = "variant";
 
-/// `WORD [--variant V]`, the word one of `words`, the variant one of `variants` (any if that is empty).
+/// Creates the command `WORD [--variant V]`: the word is one of `words`, the variant one of
+/// `variants` (any if empty).
 pub(crate) fn command(words: &[&'static str], variants: &[&'static str]) -> Command {
     let mut variant = Arg::new(VARIANT).long(VARIANT);
     if let [first, ..] = variants {
@@ -23,14 +25,14 @@ fn possible(values: &[&'static str]) -> PossibleValuesParser {
     PossibleValuesParser::new(values.iter().copied())
 }
 
-/// Index of the word in the list that [`command`] was given.
+/// Returns the index of the word in the list that was passed to [`command`].
 pub(crate) fn word(matches: &ArgMatches, words: &[&str]) -> usize {
     let word: &String = matches.get_one(WORD).expect("it is required");
     let at = words.iter().position(|known| known == word);
     at.expect("clap accepts no other")
 }
 
-/// The variant; empty without one.
+/// Returns the variant; empty without one.
 pub(crate) fn variant(matches: &ArgMatches) -> String {
     matches
         .get_one::<String>(VARIANT)

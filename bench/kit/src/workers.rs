@@ -1,8 +1,9 @@
-//! The command line of what is measured on two workers: `conserve` and `multi`, sub-commands of the microbenchmarks.
+//! Command line of the measurements on two workers: `conserve` and `multi`, sub-commands of the
+//! microbenchmarks.
 
 use crate::words;
 
-/// What a program measures on two workers.
+/// A measurement on two workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TwoWorkers {
     /// See [`conserve`](crate::conserve).
@@ -11,8 +12,8 @@ pub enum TwoWorkers {
     Multi,
 }
 
-/// What the command line asks for on two workers, `conserve|multi [--variant V]`, with the variant (empty without one).
-/// `None` if it asks for neither.
+/// Returns the measurement that the command line asks for, `conserve|multi [--variant V]`, with the
+/// variant (empty without one). `None` if it asks for neither.
 pub fn two_workers() -> Option<(TwoWorkers, String)> {
     let parts = [TwoWorkers::Conserve, TwoWorkers::Multi];
     let names = ["conserve", "multi"];

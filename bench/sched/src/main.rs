@@ -1,12 +1,14 @@
-//! How well processes are scheduled from user space, by Upshift and by the published algorithm.
+//! Quality of scheduling processes from user space, by Upshift and by the published algorithm.
 //!
-//! Spinning processes share one CPU, the last one that is allowed. Each looks at the clock all the time and writes down when it
-//! ran, so what is measured is what they felt. Prints one line of JSON for each figure: `bench` (the case and the quantity, with
-//! its unit), `peer` (the scheduler), `ns` (the value), `min`, `max`. Figures of the kernel's own scheduler stand beside those.
+//! Spinning processes share one CPU, the last one permitted. Each reads the clock continuously and
+//! records the times at which it ran, so the measurement is that of the processes themselves.
+//! Prints one line of JSON for each figure: `bench` (the case and the quantity, with its unit),
+//! `peer` (the scheduler), `ns` (the value), `min`, `max`. Figures of the kernel's own scheduler
+//! are printed for comparison.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `spinners` | processes that spin and write down when |
+//! | `spinners` | processes that spin and record when they run |
 //! | `trick` | the published algorithm, from its description |
 //! | `trick.sh` | the same as a script of chrt and taskset |
 //! | `runs` | one run under one scheduler, and its figures |
@@ -23,7 +25,7 @@ use upshift_elevate::{Calibration, Priority, Rights};
 
 use runs::{Contender, print, table, turns, with_bystander};
 
-/// Measures how well processes are scheduled from user space
+/// Measures the scheduling of processes from user space
 #[derive(Parser)]
 struct Words {
     /// Length of each run, 0.1 to 60 s
@@ -75,7 +77,7 @@ fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
-    // Slices as published, whether or not the timers of this machine can keep them.
+    // The published slices, whether or not the timers of this machine can keep them.
     for micros in [50, 20, 5] {
         for contender in [Contender::Upshift, Contender::Trick] {
             turns(contender, cpu, 2, Duration::from_micros(micros), time)?;

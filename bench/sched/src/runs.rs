@@ -17,10 +17,10 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Priority of Upshift's scheduler.
 const SCHEDULER: Priority = Priority::of::<45>();
-/// A run is measured once it has settled.
+/// Time for a run to settle before it is measured.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// What schedules.
+/// A measured scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
     Upshift,
@@ -48,7 +48,7 @@ pub(crate) fn print(bench: &str, peer: &str, value: f64) {
     println!("{line}");
 }
 
-/// What one process alone does not get: interrupts and other threads.
+/// Measures the time that a process alone loses to interrupts and other threads.
 pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
     let spinner = Spinner::start(cpu)?;
     std::thread::sleep(SETTLE);
@@ -67,17 +67,18 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What a run gave.
+/// Results of a run.
 struct Run {
     felt: Vec<Felt>,
-    /// When each task came to the front, absolute, ns; empty under the kernel's scheduler.
+    /// Times at which each task came to the front, absolute, in ns; empty under the kernel's
+    /// scheduler.
     fronts: Vec<(u64, usize)>,
-    /// When the CPU was open to ordinary threads: begin and end.
+    /// Intervals in which the CPU was open to ordinary threads: begin and end.
     open: Vec<(u64, u64)>,
-    /// From begin to end, ns.
+    /// Duration of the run, in ns.
     elapsed: u64,
     upshift: Option<upshift_sched::Report>,
-    /// CPU time of the published algorithm's scheduler, ns.
+    /// CPU time of the published algorithm's scheduler, in ns.
     trick: u64,
 }
 
@@ -195,7 +196,7 @@ fn open_pieces(zero: u64, events: &[upshift_sched::Event]) -> Vec<(u64, u64)> {
     pieces
 }
 
-/// Round-robin of `count` processes.
+/// Measures round-robin of `count` processes.
 pub(crate) fn turns(
     contender: Contender,
     cpu: usize,
@@ -255,10 +256,11 @@ pub(crate) fn turns(
     Ok(())
 }
 
-/// The part of the running time in which a process ran that was not in front: outside open pieces, and in them.
+/// Returns the shares of the running time in which a process ran that was not in front: outside
+/// open intervals, and in them.
 fn out_of_turn(run: &Run) -> (f64, f64) {
     let (mut closed, mut open, mut all) = (0, 0, 0);
-    // What was noted after the last turn has no turn.
+    // Times recorded after the last turn belong to no turn.
     let last = run.fronts.last().map_or(0, |&(at, _)| at);
     for (task, felt) in run.felt.iter().enumerate() {
         for &(begin, end) in felt.stretches.iter().filter(|(_, end)| *end <= last) {
@@ -285,7 +287,7 @@ fn out_of_turn(run: &Run) -> (f64, f64) {
     (part(closed), part(open))
 }
 
-/// Median time for which a process ran without a pause, ns.
+/// Returns the median time for which a process ran without a pause, in ns.
 fn turn(run: &Run) -> f64 {
     let stretches = run.felt.iter().flat_map(|felt| &felt.stretches);
     let mut lengths: Vec<u64> = stretches.map(|(begin, end)| end - begin).collect();
@@ -295,7 +297,7 @@ fn turn(run: &Run) -> f64 {
         .map_or(0.0, |&length| length as f64)
 }
 
-/// Median time between the end of one process and the beginning of another, ns.
+/// Returns the median time between the end of one process and the beginning of another, in ns.
 fn gap(run: &Run) -> f64 {
     let mut all: Vec<(u64, u64, usize)> = Vec::new();
     for (task, felt) in run.felt.iter().enumerate() {
@@ -314,7 +316,7 @@ fn gap(run: &Run) -> f64 {
     gaps.get(gaps.len() / 2).map_or(0.0, |&gap| gap as f64)
 }
 
-/// What an ordinary process gets beside two that are scheduled.
+/// Measures the share of an ordinary process beside two scheduled ones.
 pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -> Result<()> {
     let spinners = (0..3)
         .map(|_| Spinner::start(cpu))
@@ -324,7 +326,7 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
     let slice = Duration::from_millis(5);
     bystander.begin();
     let policy = Box::new(RoundRobin::new(slice.as_nanos() as u64));
-    // The kernel's throttling counts by the second, so a shorter run says nothing.
+    // The kernel's throttling counts by the second, so a shorter run shows nothing.
     let run = run(
         contender,
         cpu,
@@ -358,7 +360,7 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
     Ok(())
 }
 
-/// How far the beginnings of a timetable's entries are off, as the processes feel them.
+/// Measures the deviation of a timetable's entries, as the processes record them.
 pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
     let spinners = (0..3)
         .map(|_| Spinner::start(cpu))

@@ -1,4 +1,5 @@
-//! Processes that spin on one CPU and write down when they ran, in memory they share with their parent.
+//! Processes that spin on one CPU and record the times at which they run, in memory shared with
+//! their parent.
 
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -6,25 +7,25 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-/// Stretches that are kept of one process.
+/// Number of stretches that are kept per process.
 const ROOM: usize = 60_000;
-/// A spinner that read no clock for so long did not run, ns.
+/// Gap between two reads of the clock, in ns, above which a spinner did not run.
 const PAUSE: u64 = 4_000;
-/// No child spins longer, s.
+/// Lifetime of a child at most, in s.
 const LIFE: u32 = 120;
 
-/// The last CPU this process may use: the first has most of the interrupts.
+/// Returns the last CPU that this process may use: the first has most of the interrupts.
 pub(crate) fn last_cpu() -> io::Result<usize> {
     let allowed = Kernel.sched_getaffinity(0)?;
     allowed.iter().last().ok_or(io::Error::other("no CPU"))
 }
 
-/// CLOCK_MONOTONIC, ns.
+/// Returns CLOCK_MONOTONIC, in ns.
 pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// A clock that always exists, ns.
+/// Reads a clock that always exists, in ns.
 pub(crate) fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -35,34 +36,34 @@ pub(crate) fn read(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What one process shares with its parent. Zeroes are its beginning.
+/// Memory that a process shares with its parent. Zeroes are the initial state.
 #[repr(C)]
 struct Page {
-    /// Counts up when writing begins again.
+    /// Incremented when recording starts anew.
     epoch: AtomicU32,
     loops: AtomicU64,
     kept: AtomicU64,
-    /// The stretch it is in, or was in when it ran last: begin and end.
+    /// Current stretch of the process, or its last one: begin and end.
     current: (AtomicU64, AtomicU64),
     stretches: [(AtomicU64, AtomicU64); ROOM],
 }
 
-/// What one process did in one run.
+/// Record of one process in one run.
 #[derive(Debug)]
 pub(crate) struct Felt {
     pub(crate) loops: u64,
-    /// When it ran, in order: begin and end.
+    /// Times at which the process ran, in order: begin and end.
     pub(crate) stretches: Vec<(u64, u64)>,
 }
 
-/// One spinning process; ends with its guard.
+/// A spinning process, ended on drop.
 pub(crate) struct Spinner {
     pub(crate) pid: i32,
     page: *mut Page,
 }
 
 impl Spinner {
-    /// Forks it. The caller has no locks that a fork could catch: the child only spins.
+    /// Forks the process. The caller holds no locks that the fork could copy: the child only spins.
     pub(crate) fn start(cpu: usize) -> io::Result<Spinner> {
         // SAFETY: a fresh shared mapping.
         let page = unsafe {
@@ -80,7 +81,7 @@ impl Spinner {
         }
         let page: *mut Page = page.cast();
         let only = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the child makes system calls, and touches plain and shared memory only.
+        // SAFETY: the child only makes system calls, and only touches plain and shared memory.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(io::Error::last_os_error()),
@@ -90,9 +91,9 @@ impl Spinner {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                     libc::alarm(LIFE);
                 }
-                // Where it cannot be pinned, it is measured all the same, and looks bad.
+                // A child that cannot be pinned is measured anyway, with poor figures.
                 let _ = Kernel.sched_setaffinity(0, &only);
-                // SAFETY: mapped, and zeroes are valid.
+                // SAFETY: the page is mapped, and zeroes are valid.
                 spin(unsafe { &*page })
             }
             pid => Ok(Spinner { pid, page }),
@@ -100,11 +101,11 @@ impl Spinner {
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: mapped until it is dropped; all words are atomic.
+        // SAFETY: the page is mapped until the drop; all words are atomic.
         unsafe { &*self.page }
     }
 
-    /// Forgets what was written.
+    /// Discards the record and starts anew.
     pub(crate) fn begin(&self) {
         let page = self.page();
         page.loops.store(0, Relaxed);
@@ -112,14 +113,14 @@ impl Spinner {
         page.epoch.fetch_add(1, Release);
     }
 
-    /// What it did since it began.
+    /// Returns the record since [`begin`](Self::begin).
     pub(crate) fn felt(&self) -> Felt {
         let page = self.page();
         let kept = (page.kept.load(Acquire) as usize).min(ROOM);
         let stretch =
             |(begin, end): &(AtomicU64, AtomicU64)| (begin.load(Relaxed), end.load(Relaxed));
         let mut stretches: Vec<(u64, u64)> = page.stretches[..kept].iter().map(stretch).collect();
-        // It is written down when the process runs again, and counts already.
+        // The current stretch is recorded when the process runs again, but already counts.
         let current = stretch(&page.current);
         let last = stretches.last().map_or(0, |&(_, end)| end);
         if kept < ROOM && last < current.0 && current.0 < current.1 {
@@ -134,7 +135,7 @@ impl Spinner {
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        // SAFETY: a child of this process; the mapping is used by nothing else then.
+        // SAFETY: `pid` is a child of this process; nothing else uses the mapping afterwards.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);

@@ -1,8 +1,10 @@
-//! The published algorithm, written from its description: Yasukata and Ishiguro, "Developing Process Scheduling Policies in
-//! User Space with Common OS Features" (APSys 2024), the round-robin scheduler of its companion repository.
+//! The published algorithm, written from its description: Yasukata and Ishiguro, "Developing
+//! Process Scheduling Policies in User Space with Common OS Features" (APSys 2024), the round-robin
+//! scheduler of its companion repository.
 //!
-//! The scheduler is at priority 3 on the CPU of the processes. In turn it sets the next process to 2 and the one before it to 1, and
-//! sleeps for the interval. Differences: it stops after a time, writes down its switches, and gives the processes back.
+//! The scheduler has priority 3 on the CPU of the processes. In each turn it sets the next process
+//! to 2 and the previous one to 1, and sleeps for the interval. Differences: it stops after a time,
+//! records its switches, and restores the processes.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -21,16 +23,16 @@ fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     }
 }
 
-/// What it did.
+/// Results of the scheduler.
 #[derive(Debug)]
 pub(crate) struct Scheduled {
-    /// When each process came to the front, by its index.
+    /// Times at which each process came to the front, by its index.
     pub(crate) fronts: Vec<(u64, usize)>,
-    /// CPU time of the scheduler, ns.
+    /// CPU time of the scheduler, in ns.
     pub(crate) cpu_time: u64,
 }
 
-/// Round-robin for `time`.
+/// Runs round-robin for `time`.
 pub(crate) fn round_robin(
     pids: Vec<i32>,
     interval: Duration,
@@ -68,12 +70,12 @@ pub(crate) fn round_robin(
         .unwrap_or_else(|_| Err(io::Error::other("the scheduler panicked")))
 }
 
-/// The script.
+/// Text of the script.
 const SCRIPT: &str = include_str!("trick.sh");
-/// Time beyond its own after which the script is ended.
+/// Time beyond the requested one after which the script is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Round-robin by the script, for `time`.
+/// Runs round-robin by the script, for `time`.
 pub(crate) fn script(
     pids: &[i32],
     interval: Duration,

@@ -1,7 +1,7 @@
 //! The command line: the subcommands, composed of the flags of each.
 //!
-//! Modules `args` only describe; they open nothing and start nothing. Values are checked by the
-//! parsers of [`crate::values`], so what arrives in these structs is in range.
+//! Modules `args` only describe flags; they open and start nothing. The parsers of
+//! [`crate::values`] check every value, so the fields of these structs are in range.
 
 use clap::{Parser, Subcommand};
 
@@ -17,10 +17,11 @@ use crate::serve::{self, ServeArgs};
 use crate::servers::{self, ServerArgs};
 use crate::top::TopArgs;
 
-/// Columns of the help: beyond it lines are wrapped.
+/// Columns of the help; longer lines are wrapped.
 const HELP_WIDTH: usize = 100;
 
-/// One priority scheduler for coroutines: in a process, across processes, and for unmodified programs.
+/// One priority scheduler for coroutines: in a process, across processes, and for unmodified
+/// programs.
 #[derive(Debug, Parser)]
 #[command(
     name = "upshift",

@@ -1,4 +1,4 @@
-//! Flags that several commands have, and their values: models, drivers, the board, switches.
+//! Flags that several commands share, and their values: models, drivers, the board, switches.
 
 use std::io::Write;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct SchedulingArgs {
     pub(crate) board: BoardChoice,
 }
 
-/// How a batch process computes.
+/// Model of a batch process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Model {
     /// Coroutines on the Upshift runtime
@@ -52,9 +52,9 @@ impl From<DriverChoice> for upshift::Driver {
 /// Whether to join the machine's daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BoardChoice {
-    /// No
+    /// No daemon
     Off,
-    /// If there is one
+    /// The daemon, if there is one
     Auto,
     /// Fail without it
     Required,
@@ -71,8 +71,8 @@ impl From<BoardChoice> for upshift::Board {
 }
 
 impl BoardChoice {
-    /// Says on standard error that there is no daemon to join yet. Where a socket is named
-    /// (`UPSHIFT_DAEMON_SOCKET`) the runtime says it.
+    /// Reports on standard error that there is no daemon to join yet. If `UPSHIFT_DAEMON_SOCKET`
+    /// names a socket, the runtime reports it instead.
     pub(crate) fn say_if_absent(self) {
         if self == BoardChoice::Auto && upshift_board::client::find().is_none() {
             // The reader may be gone.
@@ -84,7 +84,7 @@ impl BoardChoice {
     }
 }
 
-/// A switch. `true` and `false`, as in configuration files, mean the same as on and off.
+/// A switch. `true` and `false`, as in configuration files, are aliases of on and off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     /// On

@@ -8,15 +8,16 @@
 //! | `serve` | the web server |
 //! | `daemon`, `sched` | the machine's scheduler; policies over processes |
 //! | `top` | the live view of a process, or of the machine |
-//! | `calibrate`, `doctor` | costs and rights of this machine; what works on it |
+//! | `calibrate`, `doctor` | costs and privileges of this machine; its working features |
 //! | `servers`, `load`, `burn` | servers to measure, the load generator, a batch process |
 //! | `documents` | man pages and completions |
 //!
-//! A command is a folder: `args` says what its flags are, `run` does it, `show` prints what came of it (where that is more than
-//! some lines).
+//! A command is a folder: `args` defines its flags, `run` carries it out, `show` prints the result
+//! if that takes more than a few lines.
 //!
-//! Exit status: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 ended by
-//! Ctrl-C, 143 by SIGTERM (servers end with 0 on both). `sched -- COMMAND`: that of the command.
+//! Exit status: 0 success, 1 failure (the reason is on standard error), 2 wrong usage, 130 ended by
+//! Ctrl-C, 143 by SIGTERM (servers end with 0 on both). `sched -- COMMAND` returns the status of
+//! the command.
 
 mod args;
 mod burn;
@@ -55,7 +56,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(mut said) => {
-            // No positional argument begins with `--`, so the tip to write it behind `--` misleads.
+            // No positional argument begins with `--`, so clap's hint to write it after `--`
+            // misleads.
             said.remove(ContextKind::Suggested);
             return say(&said);
         }
@@ -69,9 +71,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help, the version, or what is wrong with the command line.
+/// Prints help, the version, or the error in the command line.
 fn say(said: &clap::Error) -> ExitCode {
-    // Of what goes to standard output what cannot be written shows when it is flushed.
+    // A failed write to standard output shows when it is flushed.
     let printed = said.print().and_then(|()| std::io::stdout().flush());
     let code = u8::try_from(said.exit_code()).unwrap_or(2);
     match printed {

@@ -1,6 +1,7 @@
-//! Parsers for single command-line values: levels, addresses, CPUs. Durations, sizes and shares are parsed by `upshift_units`.
+//! Parsers for single command-line values: levels, addresses, CPUs. `upshift_units` parses
+//! durations, sizes and shares.
 //!
-//! Each takes the text after a flag and returns the value or a sentence that says what is allowed.
+//! Each takes the text after a flag and returns the value or a sentence with the permitted values.
 //! Pure but for [`cpu`], which asks the kernel which CPUs this process may use.
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -8,10 +9,10 @@ use std::time::Duration;
 
 use upshift_load::machine;
 
-/// Largest matrix the protocol of the servers accepts from this command.
+/// Largest matrix that this command may send to a server, in rows.
 pub(crate) const MAX_SIZE: usize = 1024;
 
-/// An address to listen on and the level of its connections, if given.
+/// An address to listen on, and the level of its connections, if given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listen {
     pub(crate) address: SocketAddr,
@@ -29,7 +30,7 @@ pub(crate) struct Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cpus(pub(crate) Vec<usize>);
 
-/// A priority level, 0..=63, as a number or by its name.
+/// Parses a priority level, 0..=63, given as a number or by its name.
 pub(crate) fn level(text: &str) -> Result<u8, String> {
     match text.parse::<upshift::Level>() {
         Ok(level) => Ok(level.get()),
@@ -65,7 +66,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| format!("the name `{name}` has no address; {hint}"))
 }
 
-/// `ADDR` or `ADDR@LEVEL`.
+/// Parses `ADDR` or `ADDR@LEVEL`.
 pub(crate) fn listen(text: &str) -> Result<Listen, String> {
     let (addr, level_text) = match text.rsplit_once('@') {
         Some((addr, level_text)) => (addr, Some(level_text)),
@@ -77,7 +78,7 @@ pub(crate) fn listen(text: &str) -> Result<Listen, String> {
     })
 }
 
-/// `ADDR` or `ADDR@LABEL`; without a label the address is the label.
+/// Parses `ADDR` or `ADDR@LABEL`; without a label the address is the label.
 pub(crate) fn endpoint(text: &str) -> Result<Endpoint, String> {
     match text.split_once('@') {
         Some((_, "")) => Err(format!(
@@ -94,7 +95,7 @@ pub(crate) fn endpoint(text: &str) -> Result<Endpoint, String> {
     }
 }
 
-/// A whole number of at least 1; `1_000_000` is understood.
+/// Parses a whole number of at least 1, with optional `_` between digits.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     match text.replace('_', "").parse::<usize>() {
         Ok(n) if n > 0 => Ok(n),
@@ -102,7 +103,7 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Rows of a matrix, 1..=[`MAX_SIZE`].
+/// Parses the rows of a matrix, 1..=[`MAX_SIZE`].
 pub(crate) fn size(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if (1..=MAX_SIZE).contains(&n) => Ok(n),
@@ -112,7 +113,7 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// An HTTP path.
+/// Parses an HTTP path.
 pub(crate) fn path(text: &str) -> Result<String, String> {
     if text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic()) {
         Ok(text.to_owned())
@@ -123,7 +124,7 @@ pub(crate) fn path(text: &str) -> Result<String, String> {
     }
 }
 
-/// Requests per second, finite and above 0.
+/// Parses requests per second, finite and above 0.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     match text.replace('_', "").parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
@@ -133,7 +134,7 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A process id.
+/// Parses a process id.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     match text.parse::<i32>() {
         Ok(pid) if pid > 0 => Ok(pid.unsigned_abs()),
@@ -141,7 +142,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
     }
 }
 
-/// CPU time of a spin request: at most a minute, possibly none.
+/// Parses the CPU time of a spin request: at most a minute, possibly zero.
 pub(crate) fn service(text: &str) -> Result<Duration, String> {
     let service = upshift_units::duration(text)?;
     if service.as_nanos() > upshift_load::spin::MAX_SERVICE.into() {
@@ -150,7 +151,7 @@ pub(crate) fn service(text: &str) -> Result<Duration, String> {
     Ok(service)
 }
 
-/// A CPU this process may run on.
+/// Parses a CPU that this process may run on.
 pub(crate) fn cpu(text: &str) -> Result<usize, String> {
     let cpus = machine::allowed_cpus();
     let list = || {
@@ -172,14 +173,14 @@ pub(crate) fn cpu(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A list of CPUs as taskset takes it, `0-3,8`, all of which this process may run on.
+/// Parses a list of CPUs in taskset's notation, `0-3,8`, all of which this process may run on.
 pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
     let listed = upshift_units::cpus(text)?;
     let checked = listed.iter().map(|number| cpu(&number.to_string()));
     checked.collect::<Result<_, _>>().map(Cpus)
 }
 
-/// A nice value, -20 to 19.
+/// Parses a nice value, -20 to 19.
 pub(crate) fn nice(text: &str) -> Result<i32, String> {
     match text.parse() {
         Ok(nice) if (-20..=19).contains(&nice) => Ok(nice),
@@ -189,7 +190,7 @@ pub(crate) fn nice(text: &str) -> Result<i32, String> {
     }
 }
 
-/// The number of a part of the demo.
+/// Parses the number of a part of the demo.
 pub(crate) fn part(text: &str) -> Result<u8, String> {
     match text.parse::<u8>() {
         Ok(n) if (1..=3).contains(&n) => Ok(n),

@@ -1,7 +1,7 @@
-//! Text broken into lines.
+//! Line wrapping.
 
-/// Breaks a text at spaces, but not within a command in backticks, which can be copied as a whole.
-/// The result has at least one line.
+/// Breaks a text at spaces, but not within a command in backticks, which can then be copied as a
+/// whole. Returns at least one line.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut in_command = false;

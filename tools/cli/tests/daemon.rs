@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
-/// A folder of the test's own, removed when dropped.
+/// A folder owned by the test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {

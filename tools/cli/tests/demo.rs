@@ -1,4 +1,4 @@
-//! The demo's promises around its measurements: Ctrl-C, children, bad paths. Loopback only.
+//! Behaviour of the demo around its measurements: Ctrl-C, children, bad paths. Loopback only.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ fn report_path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Processes that were started by `pid`, from `/proc`.
+/// Returns the processes that `pid` has started, from `/proc`.
 fn children_of(pid: u32) -> Vec<u32> {
     std::fs::read_dir("/proc")
         .unwrap()
@@ -59,7 +59,7 @@ fn start(report: &PathBuf) -> (Child, Vec<u32>) {
         .spawn()
         .unwrap();
     let mut children = Vec::new();
-    // Two servers.
+    // A measurement has two servers.
     wait_until("a measurement", || {
         children = children_of(child.id());
         children.len() >= 2
@@ -102,7 +102,7 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--report FILE"));
     assert!(
-        // The measurements would take longer, however slow the machine is.
+        // However slow the machine is, the measurements would take longer.
         began.elapsed() < Duration::from_secs(20),
         "it was found out too late"
     );
@@ -110,7 +110,8 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
 
 #[test]
 fn without_a_runtime_it_is_refused_before_anything_is_measured() {
-    // Standard streams and the libraries at start, one after the other: none is left for a runtime.
+    // Descriptors for the standard streams and, one at a time, for the libraries at start: none is
+    // left for a runtime.
     let output = Command::new("sh")
         .args([
             "-c",
@@ -149,7 +150,7 @@ fn each_part_ends_with_verdicts_and_is_in_the_report() {
     let page = std::fs::read_to_string(&report).unwrap();
     for title in ["1. Eight levels", "2. Long requests", "3. An urgent server"] {
         let (_, part) = out.split_once(title).expect(title);
-        // A run with the daemon may be impossible here; then the part says so.
+        // A run with the daemon may be impossible here; the part then reports that.
         let judged = ["better  ", "worse  ", "?  ", "missing  "];
         assert!(judged.iter().any(|word| part.contains(word)), "{part}");
         let (_, part) = page.split_once(title).expect(title);

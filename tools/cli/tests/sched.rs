@@ -1,4 +1,5 @@
-//! `upshift sched` as a user meets it: results, files, errors. Commands that are started spin for at most some seconds.
+//! `upshift sched` as a user meets it: results, files, errors. Started commands spin for some
+//! seconds at most.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -18,13 +19,13 @@ fn error(args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A CPU this process may use, as text.
+/// Returns a CPU that this process may use, as text.
 fn cpu() -> String {
     let allowed = Kernel.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap().to_string()
 }
 
-/// Whether this machine lets us; if not, says why.
+/// Whether this machine permits SCHED_FIFO; if not, prints the reason.
 fn permitted() -> bool {
     let missing = Rights::probe().require(Priority::of::<45>()).err();
     if let Some(missing) = &missing {
@@ -33,10 +34,10 @@ fn permitted() -> bool {
     missing.is_none()
 }
 
-/// A shell that spins, until it is ended.
+/// A shell that spins until it is ended.
 const SPIN: &str = "sh -c 'while :; do :; done'";
 
-/// A process that ends with its guard.
+/// A child process, killed on drop.
 struct Ends(Child);
 
 impl Ends {
@@ -65,7 +66,7 @@ fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
     let cpus: Vec<String> = (Kernel.sched_getaffinity(0).unwrap().iter())
         .map(|cpu| cpu.to_string())
         .collect();
-    // Above the scheduler, or this test would wait as well.
+    // Elevated above the scheduler, or this test would wait as well.
     let elevator = Elevator::builder().build().unwrap();
     let _above = elevator.elevate_current(Priority::of::<47>()).unwrap();
     let until = |condition: &dyn Fn() -> bool| {
@@ -77,7 +78,7 @@ fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
         began.elapsed()
     };
     let give_back = || {
-        // Bounded by a limit of its own: this process may be killed.
+        // Has a CPU limit of its own, since this process may be killed.
         let spin = "ulimit -t 20; while :; do :; done";
         let spinner = |_| Ends::start(Command::new("sh").args(["-c", spin]));
         let spinners: Vec<Ends> = cpus.iter().map(spinner).collect();
@@ -96,7 +97,7 @@ fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
         kill_process(pid, Signal::TERM).unwrap();
         until(&|| !spinners.iter().any(Ends::is_elevated))
     };
-    // Ordinary threads are let in when the kernel throttles SCHED_FIFO, after most of its period.
+    // Ordinary threads run when the kernel throttles SCHED_FIFO, after most of its period.
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
     let period = Duration::from_micros(period.trim().parse().unwrap());
     let best = (0..3).map(|_| give_back()).min().unwrap();
@@ -172,7 +173,7 @@ fn a_full_disk_costs_the_drawing_and_not_the_result() {
         assert!(text.contains("cannot write /dev/full"), "{text}");
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(value["tasks"].as_array().unwrap().len(), 1);
-        // And the other way round: nothing reads the result.
+        // Conversely, nothing reads the result.
         let kept = std::env::temp_dir().join(format!("upshift-kept-{}", std::process::id()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
         command.arg("sched").args(begin).args(task);
@@ -182,7 +183,7 @@ fn a_full_disk_costs_the_drawing_and_not_the_result() {
         assert!(unread.wait().unwrap().success());
         assert!(std::fs::metadata(&kept).unwrap().len() > 0);
         std::fs::remove_file(&kept).unwrap();
-        // A path that cannot be is an error before anything is started.
+        // An impossible path is an error before anything is started.
         let marker = std::env::temp_dir().join(format!("upshift-marker-{}", std::process::id()));
         let touch = ["--run", &format!("touch {}", marker.display())];
         let text = error(&[&begin[..], &touch, &[file, "/nonexistent/file"]].concat());
@@ -213,7 +214,7 @@ fn a_stop_from_the_terminal_does_not_leave_the_cpu_to_the_one_in_front() {
     std::thread::sleep(Duration::from_millis(200));
     until("pieces go on", &mut || !spinner.is_elevated());
     until("and turns", &mut || spinner.is_elevated());
-    // As long as it is scheduled, a second scheduler is refused.
+    // While the process is scheduled, a second scheduler is refused.
     let second = ["rr", "--floor", "50us", "--for", "1s", "--cpu", &cpu];
     let refusal = error(&[&second[..], &["--pid", &pid]].concat());
     assert!(refusal.contains("another `upshift sched`"), "{refusal}");
@@ -306,10 +307,11 @@ fn processes_are_named_by_their_command() {
     if !permitted() {
         return;
     }
-    // At most 15 characters of it are shown.
+    // At most 15 characters of the name are shown.
     let name = format!("ups-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    // By another process: one that another test forks here would hold the file open for writing.
+    // A separate process copies: a child that another test forks here would hold the file open for
+    // writing.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |_| {
@@ -351,10 +353,11 @@ fn its_status_is_that_of_the_command_however_short_that_is() {
         (&["sh", "-c", "sleep 0.1; exit 7"], &[], 7),
         (&["sh", "-c", "kill -9 $$"], &[], 137),
         (&["sh", "-c", spin], &["--for", "200ms"], 0),
-        // Of others it says nothing; and one that has ended keeps its place among the tasks.
+        // The status of other commands is ignored; an ended command keeps its index among the
+        // tasks.
         (&["true"], &["--run", "false"], 0),
     ] {
-        // Whether a short one has ended before it is attached is chance.
+        // Whether a short command ends before it is attached is chance.
         for _ in 0..5 {
             let begin = ["priority", "--cpu", &cpu, "--floor", "50us", "--json"];
             let output = sched(&[&begin[..], more, &["--arg", "3", "--"], command].concat());
@@ -383,7 +386,8 @@ fn a_process_that_fits_and_cannot_be_had_is_left_out() {
     }
     let name = format!("upl-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
-    // By another process: one that another test forks here would hold the file open for writing.
+    // A separate process copies: a child that another test forks here would hold the file open for
+    // writing.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |words: &[&str]| {
@@ -398,7 +402,7 @@ fn a_process_that_fits_and_cannot_be_had_is_left_out() {
     let (cpu, path) = (cpu(), program.to_str().unwrap());
     let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];
     let limited = start(&["prlimit", "--rttime=100000", path]);
-    // Alone, it is an error.
+    // As the only selection, it is an error.
     let reason = error(&[&["rr", "--comm", &name][..], &fixed].concat());
     assert!(reason.contains("RLIMIT_RTTIME"), "{reason}");
     let _ordinary = start(&[path]);

@@ -111,7 +111,7 @@ fn a_matrix_server_serves_load_and_ends_with_status_0() {
             assert_eq!(report["total"]["errors"], 0);
             assert!(report["server_cpu_us"].is_array());
         }
-        // A connection that is open must not keep the server alive.
+        // An open connection must not keep the server alive.
         let _idle = TcpStream::connect(server.addresses[0]).unwrap();
         server.signal(signal);
         assert_eq!(server.wait().code(), Some(0), "{signal}");
@@ -196,7 +196,7 @@ fn spin(service: u64, level: u8, tag: u64) -> [u8; FRAME] {
     .bytes()
 }
 
-/// Replies until the server closes; a reset counts as the end.
+/// Returns the replies until the server closes; a reset counts as the end.
 fn replies(mut stream: TcpStream) -> Vec<[u8; FRAME]> {
     let mut all = Vec::new();
     let mut frame = [0; FRAME];
@@ -224,7 +224,7 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
     assert_eq!(report["total"]["connections"], 4, "classes share them");
     assert!(of(0, "requests") > of(1, "requests"));
     assert!(of(1, "requests") > 0.0);
-    // Half of 1 ms: the time of a burn varies with the frequency of the CPU.
+    // Half of the nominal 1 ms: the duration of a burn varies with the frequency of the CPU.
     assert!(of(1, "p50") >= 500.0, "a long request takes its time");
     assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
     assert!(report["server_cpu_us"].is_array());
@@ -236,7 +236,7 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
 fn spin_replies_come_in_the_order_of_completion() {
     let server = spin_server();
     let mut stream = connect(&server);
-    // All are there at once: the urgent ones go first, whatever came first.
+    // All requests are present at once: the urgent ones are served first, regardless of arrival.
     let requests = [
         spin(3_000_000, 40, 1),
         spin(1_000, 40, 2),
@@ -261,7 +261,7 @@ fn a_reply_leaves_before_the_requests_behind_it_are_served() {
     const REQUESTS: u64 = 20;
     let server = spin_server();
     let mut stream = connect(&server);
-    // They are received at level 0, so all of them wait before the first one is served.
+    // Received at level 0, so all requests wait before the first one is served.
     let requests: Vec<_> = (0..REQUESTS).map(|tag| spin(5_000_000, 40, tag)).collect();
     let begin = Instant::now();
     stream.write_all(requests.as_flattened()).unwrap();
@@ -283,7 +283,7 @@ fn a_reply_leaves_before_the_requests_behind_it_are_served() {
 fn many_pipelined_spin_requests_are_all_answered() {
     let server = spin_server();
     let mut stream = connect(&server);
-    // More than may be under way at a time, cut at odd places.
+    // More requests than may be in progress, cut at arbitrary positions.
     let requests: Vec<u8> = (0..2000).flat_map(|tag| spin(tag % 3, 0, tag)).collect();
     let mut half = stream.try_clone().unwrap();
     let sent = requests.clone();
@@ -333,7 +333,7 @@ fn a_client_that_never_reads_holds_back_only_itself() {
     deaf.set_write_timeout(Some(Duration::from_millis(300)))
         .unwrap();
     let many = spin(0, 0, 7).repeat(4096);
-    // What the sockets hold and 256 requests; far below this.
+    // The socket buffers and 256 requests; far below this number.
     let blocked = (0..1000).any(|_| deaf.write_all(&many).is_err());
     assert!(blocked, "the server swallowed 98 MB");
     let mut stream = connect(&server);
@@ -377,7 +377,7 @@ fn what_cannot_be_printed_is_an_error_and_a_closed_pipe_is_none() {
 fn load_says_why_a_server_without_room_closes_connections() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // As many as come.
+    // Accepts any number of connections.
     let closes = std::thread::spawn(move || (0..4).for_each(|_| drop(listener.accept())));
     let output = load("http", address, &[]);
     closes.join().unwrap();

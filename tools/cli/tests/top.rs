@@ -1,5 +1,5 @@
-//! `upshift top` as a user runs it: what it prints, what it says when it cannot, and what
-//! it makes of processes that lie.
+//! `upshift top` as a user runs it: its output, its errors, and its treatment of processes that
+//! lie.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
-/// A directory of this test's own, in place of `$XDG_RUNTIME_DIR`.
+/// A directory owned by this test, in place of `$XDG_RUNTIME_DIR`.
 struct Place(PathBuf);
 
 impl Place {
@@ -38,7 +38,7 @@ impl Place {
         self.command(&[&["top"], args].concat()).output().unwrap()
     }
 
-    /// What goes wrong, as it is printed.
+    /// Returns the printed error.
     fn error(&self, args: &[&str]) -> String {
         let output = self.top(args);
         assert!(!output.status.success());
@@ -149,7 +149,7 @@ fn json_has_the_documented_names() {
 #[test]
 fn text_names_levels_vcpus_and_places() {
     let place = Place::new("text");
-    // By the environment as by the flag.
+    // The environment variable has the same effect as the flag.
     let server = Server::start(&place, &[], "1");
     let output = place.top(&[&*server.pid(), "--once", "--interval", "50ms"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -201,11 +201,12 @@ fn several_processes_are_listed_and_dead_ones_passed_over() {
     );
 }
 
-/// Root looks at the process of another user, and is not deceived by what others put into their directories.
+/// Root inspects another user's process, and is not deceived by files that others put into their
+/// directories.
 #[test]
 fn root_looks_at_the_process_of_another_user() {
     use std::os::unix::process::CommandExt;
-    /// No other test uses it.
+    /// User id that no other test uses.
     const USER: u32 = 61_234;
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root, which starts a program as another user");
@@ -214,7 +215,7 @@ fn root_looks_at_the_process_of_another_user() {
     let place = Place::new("root");
     let theirs = PathBuf::from(format!("/tmp/upshift-{USER}"));
     let _ = std::fs::remove_dir_all(&theirs);
-    // The user need not be able to reach this program by its path.
+    // The user may be unable to reach this program by its path.
     let program = std::fs::File::open(PROGRAM).unwrap();
     let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty()).unwrap();
@@ -230,7 +231,7 @@ fn root_looks_at_the_process_of_another_user() {
     let mut line = String::new();
     let out = child.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
-    // A process of root's, in the name of which another user's socket stands.
+    // Another user's socket carries the pid of a process of root.
     let lie = theirs.join(format!("{}.sock", std::process::id()));
     let _liar = UnixListener::bind(&lie).unwrap();
     let server = Server {
@@ -257,11 +258,11 @@ fn a_directory_that_others_may_write_is_not_used() {
         error.contains("not a directory of this user's alone"),
         "{error}"
     );
-    // The server says so, too, and serves.
+    // The server reports the error, too, and serves.
     Server::start(&place, &["--observe"], "0").request();
 }
 
-/// Answers one request with `answer`, as a process that is not what it seems.
+/// Answers one request with `answer`, as a malicious process would.
 fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
@@ -269,7 +270,7 @@ fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
         let (stream, _) = listener.accept().unwrap();
         let mut request = String::new();
         let _ = BufReader::new(&stream).read_line(&mut request);
-        // It may have seen enough before the end.
+        // The client may disconnect before the end.
         let _ = (&stream).write_all(answer);
     })
 }

@@ -1,18 +1,18 @@
-//! `cargo xtask bench`: builds the command, names the peers that cannot be built here, calls the driver. And `cargo xtask os`,
-//! which calls the runner of the kernel.
+//! `cargo xtask bench`: builds the command, names the peers that cannot be built here and calls the
+//! benchmark driver. `cargo xtask os`: calls the runner of the kernel.
 //!
-//! Terminal, signals and exit status are the driver's; nothing here is timed out, since only the user knows how long a
-//! measurement may take.
+//! The child inherits the terminal, receives the signals and determines the exit status. No command
+//! has a time limit, since only the user knows how long a measurement may take.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::{packages, run, setup};
 
-/// What the driver does besides `run`, which needs nothing built.
+/// Subcommands of the driver that need no build, unlike `run`.
 const COMMANDS: [&str; 2] = ["drop", "render"];
 
-/// Runs the benchmarks; the exit status is that of the first command that fails.
+/// Runs the benchmarks and returns the exit status of the first command that fails.
 pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     if !root.join("bench/Cargo.toml").exists() {
         eprintln!("error: bench/Cargo.toml is missing: run this in a full checkout");
@@ -47,7 +47,7 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs the kernel's runner in the folder of the caller, so that paths are relative to that.
+/// Runs the kernel's runner in the caller's folder, to which the user's paths are relative.
 pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
     if !packages::QEMU.is_there() {
         eprintln!("note: {}", packages::QEMU.absence());

@@ -1,8 +1,9 @@
-//! `cargo xtask book`: the pages of the project as one book. And the check of their links and of the files that they
-//! name, which the suite makes, too.
+//! `cargo xtask book`: the project's pages as one book. The suite shares its checks of links and of
+//! named files.
 //!
-//! The pages stay where they are and link to each other and to sources. For the book they are laid out in
-//! target/xtask/book/src as in the repository, without the links to what is not in the book; mdbook does the rest.
+//! The pages stay in place and link to each other and to sources. For the book they are copied to
+//! target/xtask/book/src in the layout of the repository, without links that leave the book; mdbook
+//! does the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +20,8 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 const SOURCES: &str = "target/xtask/book/src";
 const INSTALL: [&str; 4] = ["install", "mdbook", "--locked", "--no-default-features"];
 
-/// Checks the links, lays the pages out and builds the book; with `install`, mdbook first if it is missing.
+/// Checks the links, lays out the pages and builds the book; with `install`, first installs a
+/// missing mdbook.
 pub(crate) fn command(root: &Path, install: bool) -> ExitCode {
     match build(root, install) {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,7 +52,7 @@ fn build(root: &Path, install: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies the pages that the summary names, and pictures beside them.
+/// Copies the pages that the summary names, and the pictures beside them.
 fn lay_out(root: &Path) -> io::Result<usize> {
     let to = root.join(SOURCES);
     match fs::remove_dir_all(&to) {
@@ -78,7 +80,7 @@ fn lay_out(root: &Path) -> io::Result<usize> {
             }
         }
     }
-    // The summary lies in docs/, that of a book in its root.
+    // The summary is in docs/, but mdbook expects it in the book's root.
     let moved = rewrite(&summary, |_, target| {
         Some(resolve(SUMMARY, target).display().to_string())
     });
@@ -86,7 +88,7 @@ fn lay_out(root: &Path) -> io::Result<usize> {
     Ok(pages.len())
 }
 
-/// The page without links to files that are not in the book; their words stay.
+/// Removes the links to files outside the book from a page and keeps their text.
 fn within(text: &str, page: &Path, pages: &BTreeSet<PathBuf>) -> String {
     rewrite(text, |is_picture, target| {
         let path = resolve(page, target.split('#').next().unwrap_or_default());
@@ -96,10 +98,11 @@ fn within(text: &str, page: &Path, pages: &BTreeSet<PathBuf>) -> String {
     })
 }
 
-/// Every relative link of every page leads to a file that exists, and to a heading of it if it names one.
+/// Checks that every relative link leads to an existing file, and to an existing heading if it
+/// names one.
 ///
 /// # Errors
-/// Names the links that do not.
+/// Lists the broken links.
 pub(crate) fn check_links(root: &Path) -> Result<usize, String> {
     let mut files = Vec::new();
     pages_below(root, Path::new(""), &mut files).map_err(|error| error.to_string())?;
@@ -139,12 +142,12 @@ pub(crate) fn check_links(root: &Path) -> Result<usize, String> {
     }
 }
 
-/// Every file and folder of the repository that a page names between backticks exists, and so does what it names in it
-/// (`FILE` `NAME`, or `NAME` in `FILE`). A path begins at the root or, in the pages at the root, in the
-/// folder of a layer.
+/// Checks that every file and folder named between backticks exists and contains the name that
+/// stands beside it (`FILE` `NAME`, or `NAME` in `FILE`). A path begins at the root or, in the
+/// pages at the root, in the folder of a layer.
 ///
 /// # Errors
-/// Names those that do not.
+/// Lists the missing files and names.
 pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
     let mut pages = Vec::new();
     pages_below(root, Path::new(""), &mut pages).map_err(|error| error.to_string())?;
@@ -155,7 +158,7 @@ pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
         for Mention { path, name } in mentions(&text) {
             let folder = path.split('/').next().unwrap_or_default();
             if !is_at_root && !root.join(folder).is_dir() {
-                // Of another tree: the reader's, say.
+                // The path belongs to another tree, such as the reader's.
                 continue;
             }
             let mut candidates = vec![root.join(path)];
@@ -181,14 +184,14 @@ pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
     }
 }
 
-/// A path between backticks, and the name that the page says is in it.
+/// A path between backticks, and the name that the page locates in that file.
 #[derive(Debug, PartialEq, Eq)]
 struct Mention<'a> {
     path: &'a str,
     name: Option<&'a str>,
 }
 
-/// The paths that a page names, outside of blocks of code.
+/// Returns the paths that a page names outside code blocks.
 fn mentions(text: &str) -> Vec<Mention<'_>> {
     let mut found = Vec::new();
     let mut is_code = false;
@@ -200,7 +203,8 @@ fn mentions(text: &str) -> Vec<Mention<'_>> {
             continue;
         }
         let parts: Vec<&str> = line.split('`').collect();
-        // Those with odd numbers are quoted; what is around them tells how they belong together.
+        // Parts with odd numbers are quoted; the text between two of them tells whether they belong
+        // together.
         for at in (1..parts.len().saturating_sub(1)).step_by(2) {
             let is_next = |gap: Option<&&str>, words: &str| gap.is_some_and(|gap| **gap == *words);
             let before = is_next(parts.get(at - 1), " in ").then(|| parts[at.saturating_sub(2)]);
@@ -219,7 +223,7 @@ fn mentions(text: &str) -> Vec<Mention<'_>> {
     found
 }
 
-/// A file with a folder, or a folder, without wildcards and placeholders.
+/// Whether a text is a folder, or a file within a folder, without wildcards and placeholders.
 fn is_path(text: &str) -> bool {
     let is_file = [".rs", ".md", ".json", ".toml", ".hpp", ".yml"]
         .iter()
@@ -241,7 +245,7 @@ fn is_name(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
 }
 
-/// The files *.md, without those of build directories and of hidden folders.
+/// Collects the files *.md below a folder, except in build directories and hidden folders.
 pub(crate) fn pages_below(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
@@ -264,7 +268,7 @@ fn is_outside(target: &str) -> bool {
     target.contains("://") || target.starts_with("mailto:")
 }
 
-/// Where a link of `page` leads, from the root of the repository.
+/// Resolves a link of `page` to a path from the root of the repository.
 fn resolve(page: impl AsRef<Path>, target: &str) -> PathBuf {
     let mut path = page.as_ref().parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(target).components() {
@@ -279,7 +283,7 @@ fn resolve(page: impl AsRef<Path>, target: &str) -> PathBuf {
     path
 }
 
-/// The names by which links refer to the headings of a page.
+/// Returns the anchors by which links refer to the headings of a page.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut is_code = false;
     let lines = text.lines().filter(|line| {
@@ -299,15 +303,15 @@ fn headings(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A link of a page, as ranges of its text.
+/// A link of a page, as byte ranges of the page's text.
 struct Link {
-    /// From `[`, or `!` of a picture, to `)`.
+    /// The whole link, from `[` (or `!` of a picture) to `)`.
     whole: Range<usize>,
     words: Range<usize>,
     target: Range<usize>,
 }
 
-/// The inline links of a page, in order; code is left out.
+/// Returns the inline links of a page, in order; code is left out.
 fn links(text: &str) -> Vec<Link> {
     let mut found = Vec::new();
     let (mut is_code, mut is_quoted) = (false, false);
@@ -347,7 +351,7 @@ fn links(text: &str) -> Vec<Link> {
     found
 }
 
-/// The lines of a text, each with its place.
+/// Returns the lines of a text, each with its offset.
 fn lines_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     text.split_inclusive('\n').map(move |line| {
@@ -357,7 +361,8 @@ fn lines_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The text with other targets: `to` is told whether it is a picture, and the target; a link without one becomes its words.
+/// Rewrites the targets of links: `to` receives whether the link is a picture, and the target. A
+/// link without a new target becomes its text.
 fn rewrite(text: &str, to: impl Fn(bool, &str) -> Option<String>) -> String {
     let (mut out, mut done) = (String::new(), 0);
     for link in links(text) {

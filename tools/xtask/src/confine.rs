@@ -1,7 +1,8 @@
-//! `cargo xtask confine`: runs a program where io_uring is forbidden, as the default profile of containers forbids it, and as an
-//! ordinary user if that is asked for.
+//! `cargo xtask confine`: runs a program where io_uring is forbidden, as the default profile of
+//! containers forbids it, and optionally as an ordinary user.
 //!
-//! The filter is a process's own: no rights are needed, it cannot be taken off again, and what the program starts has it too.
+//! The process sets the filter on itself: this needs no privileges, cannot be undone, and extends
+//! to all children.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,10 +18,10 @@ use crate::host;
 const IO_URING: [i64; 3] = [425, 426, 427];
 const EPERM: u32 = 1;
 
-/// The user that has nothing.
+/// User id of `nobody`, which has no privileges.
 pub(crate) const NOBODY: &str = "65534";
 
-/// Becomes the program.
+/// Replaces this process by the program.
 pub(crate) fn command(words: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = words.split_first() else {
         eprintln!("error: no program was named");
@@ -44,14 +45,15 @@ fn forbid_io_uring() -> Result<(), seccompiler::Error> {
         std::env::consts::ARCH.try_into()?,
     )?;
     let program: BpfProgram = filter.try_into()?;
-    // Says that no program may gain rights, which is what makes it permitted.
+    // Sets no_new_privs first, without which an unprivileged process may not install a filter.
     seccompiler::apply_filter(&program)
 }
 
-/// Has `cargo test` run its programs here, without io_uring; as a user without rights, if `humble`.
+/// Makes `cargo test` run its programs through this command, without io_uring, and without
+/// privileges if `humble`.
 ///
 /// # Errors
-/// If this program does not know where it is.
+/// The path of this program is unknown.
 pub(crate) fn tests(cargo: &mut Command, root: &Path, humble: bool) -> Result<(), String> {
     let here = host::this_program()?;
     let confined = format!("{} confine --", here.display());
@@ -66,7 +68,7 @@ pub(crate) fn tests(cargo: &mut Command, root: &Path, humble: bool) -> Result<()
     cargo
         .current_dir(root)
         .env(format!("CARGO_TARGET_{variable}_RUNNER"), runner)
-        // The choice is part of what is tested.
+        // The tests cover the automatic choice of the driver.
         .env_remove("UPSHIFT_DRIVER");
     Ok(())
 }

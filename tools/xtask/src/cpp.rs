@@ -1,11 +1,15 @@
-//! `cargo xtask cpp`, and the step `cpp` of the suite: the C ABI, the headers of C++20, their tests and programs.
+//! `cargo xtask cpp`, and the step `cpp` of the suite: the C ABI, the C++20 headers, their tests
+//! and programs.
 //!
-//! The command builds with --release, tests with the compilers that are there and with their sanitizers, installs into a prefix, and builds a program against what was
-//! installed, by CMake and by pkg-config. The step does the same with the libraries of the debug build, and with two builds instead
-//! of four: the first compiler without sanitizers, the last one with them.
+//! The command builds with --release, tests with the compilers found and their sanitizers, installs
+//! into a prefix, and builds a program against the installation with CMake and with pkg-config. The
+//! step does the same with the debug libraries, in two builds rather than four: the first compiler
+//! without sanitizers, the last with them.
 //!
-//! ThreadSanitizer must see both sides of each hand-over, so the Rust library, with its `std`, is built for it by nightly. That takes clang++: the runtime of g++ 12 lacks functions
-//! that rustc calls. The command does it where these are there, and the soak always, with more cancellations.
+//! ThreadSanitizer must see both sides of each hand-over, so nightly builds the Rust library,
+//! including `std`, with the sanitizer. Only clang++ can link the result: the runtime of g++ 12
+//! lacks functions that rustc calls. The command does this where both tools are present. The soak
+//! always does, with more cancellations.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -17,7 +21,7 @@ use crate::run::Stop;
 use crate::setup::{self, Tool, Tools};
 use crate::step::{Context, Done, Verdict};
 
-/// Compilers of C++20 that are looked for; the first of each kind is used.
+/// Candidate C++20 compilers; the first that is found of each kind is used.
 const COMPILERS: [&[&str]; 2] = [
     &["g++"],
     // A clang++ without a number may be older than 16.
@@ -33,7 +37,7 @@ const COMPILERS: [&[&str]; 2] = [
     ],
 ];
 
-/// What one build of the tests is like.
+/// Settings of one build of the tests.
 struct Flavour {
     name: String,
     compiler: &'static str,
@@ -41,7 +45,7 @@ struct Flavour {
     build_type: &'static str,
 }
 
-/// Tests that are run in every flavour, and their arguments.
+/// Tests that run in every flavour, with their arguments.
 const TESTS: [&str; 13] = [
     "test_coroutines",
     "test_closures",
@@ -84,27 +88,27 @@ fn flavours() -> Vec<Flavour> {
     made
 }
 
-/// The compiler whose ThreadSanitizer knows what rustc calls.
+/// Returns the compiler whose ThreadSanitizer provides the functions that rustc calls.
 fn thread_sanitizing() -> Result<&'static str, String> {
     let clang = compilers().find(|name| name.starts_with("clang"));
     clang.ok_or_else(|| "no clang++ from 16 on".to_owned())
 }
 
-/// Runs commands one after the other, until one fails.
+/// Runs one command; a sequence ends at the first failure.
 type Run<'a> = &'a dyn Fn(Command) -> Result<(), String>;
 
 struct Build<'a> {
     root: &'a Path,
     target: PathBuf,
-    /// Where cargo has put the libraries.
+    /// Folder into which cargo puts the libraries.
     libraries: PathBuf,
-    /// The command `upshift`, whose servers those of the examples are compared with.
+    /// The command `upshift`, whose servers are compared with those of the examples.
     command: PathBuf,
     run: Run<'a>,
 }
 
 impl<'a> Build<'a> {
-    /// With the libraries of a profile that cargo puts into `folder`.
+    /// Creates a build with the libraries of a profile that cargo puts into `folder`.
     fn new(root: &'a Path, target: &Path, folder: &str, run: Run<'a>) -> Build<'a> {
         Build {
             root,
@@ -115,12 +119,12 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Where a flavour is built.
+    /// Returns the build folder of a flavour.
     fn folder(&self, name: &str) -> PathBuf {
         self.target.join("cpp").join(name)
     }
 
-    /// The command, and the libraries as they are shipped.
+    /// Builds the command, and the libraries as they are shipped.
     fn release(&self) -> Result<(), String> {
         let mut command = setup::cargo(self.root);
         command.args(["build", "--release"]);
@@ -129,12 +133,12 @@ impl<'a> Build<'a> {
         (self.run)(command)
     }
 
-    /// Those of the suite.
+    /// Builds the debug libraries, as the suite uses them.
     fn debug(&self) -> Result<(), String> {
         (self.run)(setup::debug_build(self.root))
     }
 
-    /// The same with the libraries made for ThreadSanitizer.
+    /// Returns the same build with libraries instrumented for ThreadSanitizer.
     fn sanitized(&self) -> Result<Build<'_>, String> {
         let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let target = self.target.join("tsan");
@@ -154,7 +158,7 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// Everything under ThreadSanitizer, and a thousand cancellations so many times more.
+    /// Runs everything under ThreadSanitizer, with a thousand cancellations repeated `again` times.
     fn threads(&self, again: usize) -> Result<(), String> {
         let compiler = thread_sanitizing()?;
         let flavour = Flavour {
@@ -189,7 +193,7 @@ impl<'a> Build<'a> {
         if let Some(prefix) = prefix {
             command.arg(format!("-DCMAKE_INSTALL_PREFIX={}", prefix.display()));
         }
-        // Some thirty programs are linked with a library of 100 MB: 0.3 s each instead of 1.5.
+        // Some thirty programs link a large library, which Rust's linker does faster.
         if let Some(linker) = setup::rust_linker() {
             let flags = format!("-B{} -fuse-ld=lld", linker.display());
             command.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={flags}"));
@@ -208,27 +212,27 @@ impl<'a> Build<'a> {
         for test in TESTS {
             (self.run)(Command::new(folder.join(test)))?;
         }
-        // Where there is no io_uring.
+        // The readiness driver, as without io_uring.
         for test in ["test_io", "test_several"] {
             let mut command = Command::new(folder.join(test));
             command.env("UPSHIFT_DRIVER", "readiness");
             (self.run)(command)?;
         }
-        // The programs are what is tested here; their own sanitizers are at work in them.
+        // Here the subject is the programs themselves, which carry their own sanitizers.
         let mut servers = Command::new(folder.join("test_servers"));
         servers.arg(&folder).arg(&self.command);
         (self.run)(servers)?;
         (self.run)(Command::new(folder.join("priorities")))
     }
 
-    /// Installs one flavour, and builds a program against what was installed.
+    /// Installs one flavour, and builds a program against the installation.
     fn install(&self, flavour: &Flavour, prefix: &Path) -> Result<(), String> {
         let mut command = Command::new("cmake");
         command.arg("--install").arg(self.folder(&flavour.name));
         (self.run)(command)?;
         let source = self.root.join("cpp/tests/consumer");
         let folder = self.folder("consumer");
-        // CMake would remember where it has found the package before, which may be another prefix.
+        // CMake caches the location of the package, which may be that of another prefix.
         match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(format!("{}: {error}", folder.display()));
@@ -278,7 +282,8 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Where CMake has put the file of pkg-config: Debian's folder of libraries has the machine's name, others have none.
+/// Finds the folder of the pkg-config file: Debian's library folder contains the machine's name,
+/// others do not.
 fn pkg_config_path(prefix: &Path) -> String {
     let arch = format!("lib/{}-linux-gnu/pkgconfig", std::env::consts::ARCH);
     let folders = ["lib/pkgconfig", "lib64/pkgconfig", &arch];
@@ -289,7 +294,7 @@ fn pkg_config_path(prefix: &Path) -> String {
     paths.join(":")
 }
 
-/// Why there is nothing to do it with; compilers and CMake are installed first where that is allowed.
+/// Names the missing tools, after an attempt to install compilers and CMake where that is allowed.
 fn missing(stop: &Stop) -> Option<String> {
     packages::install(&[&packages::GXX, &packages::CMAKE], stop);
     if compilers().next().is_none() {
@@ -346,7 +351,7 @@ fn skip_threads(why: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The step of the soak: ThreadSanitizer over Rust and C++.
+/// Runs the step of the soak: ThreadSanitizer over Rust and C++.
 pub(crate) fn soak(context: &Context<'_>) -> Verdict {
     for tool in [Tool::Nightly, Tool::RustSrc] {
         if !context.tools.has(tool) {
@@ -363,7 +368,7 @@ pub(crate) fn soak(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// The step of the suite.
+/// Runs the step of the suite.
 pub(crate) fn step(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.io_uring {
         return Ok(Done::Skipped(reason.clone()));

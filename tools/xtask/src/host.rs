@@ -1,12 +1,12 @@
-//! What the machine can do, asked of the kernel rather than guessed from versions.
+//! Capabilities of the machine, asked of the kernel rather than guessed from versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// `Ok` when this process may create an io_uring.
+/// Checks that this process may create an io_uring. Costs two system calls.
 ///
 /// # Errors
-/// A sentence that says why not and what to change. Costs two system calls.
+/// A sentence that gives the reason and the remedy.
 pub(crate) fn io_uring() -> Result<(), String> {
     let Err(error) = io_uring::IoUring::new(2) else {
         return Ok(());
@@ -31,10 +31,11 @@ pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }
 
-/// Where this program is: also when cargo has built it anew since it was started, and the kernel says that it was deleted.
+/// Returns the path of this program. The path stays valid after cargo has replaced the file, which
+/// the kernel reports as deleted.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel does not report a path.
 pub(crate) fn this_program() -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(undeleted(&here))

@@ -1,9 +1,9 @@
-//! Where the crates of the main workspace are: a folder per layer of ARCHITECTURE.md.
+//! Locations of the crates of the main workspace: one folder per layer of ARCHITECTURE.md.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Folders of the layers, from the heart outwards.
+/// Folders of the layers, from the core outwards.
 pub(crate) const LAYERS: [&str; 5] = ["scheduler", "linux", "machine", "web", "tools"];
 
 /// Returns the folder of each crate, in order.

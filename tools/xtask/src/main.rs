@@ -1,13 +1,12 @@
 //! `cargo xtask`: set the machine up, run the test suite, run the benchmarks.
 //!
-//! It stands outside the house: it depends on no crate of the project, so that it builds and
-//! reports even when one of them does not. `run` starts processes and ends them in time, `setup`
-//! knows what must be installed and `packages` what of Debian, `host` asks the kernel what it
-//! can do, `package` builds a Debian package and a container image, `steps` is the list of what
-//! is tested, `suite` runs that list and counts, `cpp` builds and tests the headers of C++,
-//! `book` makes a book of the pages, `compat` counts what of tokio runs, `confine` runs a
-//! program without io_uring, `bench` calls the benchmark driver, `os` and `mpi` the workspaces
-//! of these names.
+//! This crate depends on no other crate of the project, so that it builds and reports even when one
+//! of them does not. `run` starts processes and ends them in time. `setup` lists the required tools
+//! and `packages` the Debian packages; `host` asks the kernel for its capabilities. `steps` is the
+//! list of tested steps; `suite` runs that list and counts. `package` builds a Debian package and a
+//! container image, `book` a book of the pages. `cpp` builds and tests the C++ headers, `compat`
+//! tests code written for tokio, `confine` runs a program without io_uring. `bench` calls the
+//! benchmark driver; `os` and `mpi` serve the workspaces of those names.
 
 #![forbid(unsafe_code)]
 
@@ -45,79 +44,84 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install what is missing, or print the command that does
+    /// Install missing tools, or print the command that does
     ///
-    /// Rust components and targets come by rustup, Debian packages by apt-get when the user is root. What is already
-    /// there is left alone and nothing is downloaded for it. Fails when something the tests need is still missing.
+    /// Rust components and targets come from rustup, Debian packages from apt-get when the user is
+    /// root. Tools that are present are left alone and cause no download. Fails when a tool that
+    /// the tests need is still missing.
     Setup,
 
     /// Run the test suite
     ///
-    /// Installs what the tests need first (nightly Rust only with CI=true), then runs every step, also after one has
-    /// failed. Without --full it takes about twelve minutes: formatting, lints, tests, the shortest models, one run of the kernel. The output of each step goes to target/xtask/STEP.log; that of a failed step is printed too. A skipped
-    /// step is no pass: it is listed with its reason. The last line is `N passed, N failed, N skipped`; the exit
-    /// status is 0 when no step failed.
+    /// Installs the tests' requirements first (nightly Rust only with CI=true), then runs every
+    /// step, even after a failure. Without --full it takes about twelve minutes: formatting, lints,
+    /// tests, the shortest models, one run of the kernel. The output of each step goes to
+    /// target/xtask/STEP.log; that of a failed step is printed too. A skipped step is no pass: it
+    /// is listed with its reason. The last line is `N passed, N failed, N skipped`; the exit status
+    /// is 0 when no step failed.
     Test(suite::Options),
 
-    /// Run for long what the test suite runs for seconds
+    /// Run long versions of the tests
     ///
-    /// A million generated cases of the simulator against the laws of the scheduler, and more. Same report as `test`.
+    /// A million generated cases of the simulator against the laws of the scheduler, and more. The
+    /// report has the form of `test`.
     Soak {
         /// Run only these steps
         #[arg(value_name = "STEP", value_parser = suite::find_soak)]
         steps: Vec<&'static step::Step>,
 
-        /// Print the output of the steps as it comes
+        /// Print the output of the steps as it arrives
         #[arg(long, short)]
         verbose: bool,
 
-        /// End after this long; what has not run by then has failed
+        /// End after this time; a step that has not run by then has failed
         #[arg(long, value_name = "N", default_value_t = 60)]
         minutes: u64,
     },
 
-    /// The kernel of kernel/: build it and boot it in QEMU
+    /// The kernel in kernel/: build it and boot it in QEMU
     ///
     /// `cargo xtask os -- run --smp 2` boots it to a shell on the terminal,
-    /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- bench` counts instructions;
-    /// `cargo xtask os -- --help` says more.
+    /// `cargo xtask os -- test --smp 1,2,4` tests it, `cargo xtask os -- bench` counts
+    /// instructions; `cargo xtask os -- --help` says more.
     Os {
         /// Arguments for the runner
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
 
-    /// Upshift on Open MPI, mpi/: install or name what is missing, build it, test it
+    /// Upshift on Open MPI, mpi/: install or name missing packages, build it, test it
     ///
-    /// `cargo xtask mpi bench` measures it on 1, 2 and 4 ranks, in about five minutes; `cargo xtask mpi bench --quick` shows in one
-    /// that the command works.
+    /// `cargo xtask mpi bench` measures it on 1, 2 and 4 ranks, in about five minutes;
+    /// `cargo xtask mpi bench --quick` takes one minute and shows that the command works.
     Mpi {
-        /// `bench`, and arguments for it
+        /// `bench`, and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
 
-    /// The C ABI and the headers of C++20: build, test, install into a prefix
+    /// The C ABI and the C++20 headers: build, test, install into a prefix
     ///
-    /// Uses g++ and clang++ as far as they are there; installs missing Debian packages when the user is root, or names them.
+    /// Uses g++ and clang++ where they are installed; installs missing Debian packages when the
+    /// user is root, or names them.
     Cpp {
-        /// Where to install to (default: target/cpp/prefix)
+        /// Folder to install into (default: target/cpp/prefix)
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
     },
 
     /// Build a Debian package or a container image of the command
     ///
-    /// The package installs the command, units, default configuration, man pages and
-    /// completions. The image serves /srv on port 8080 and needs no container engine to be
-    /// built. As root both are tried afterwards, each in a tree of its own.
+    /// The package installs the command, units, default configuration, man pages and completions.
+    /// The image serves /srv on port 8080 and is built without a container engine. As root both are
+    /// tried afterwards, each in its own file tree.
     Package {
-        /// The form of the package
+        /// Form of the package
         #[arg(value_enum, default_value = "deb")]
         form: package::Form,
     },
 
-    /// How much of what is written for tokio runs on Upshift
+    /// Test code that is written for tokio on Upshift
     ///
     /// Needs the registry.
     Compat {
@@ -127,7 +131,8 @@ enum Task {
 
     /// Run a program where io_uring is forbidden, as in a container
     ///
-    /// `cargo xtask confine -- cargo run --example echo`. Needs no rights: the process sets a filter of system calls on itself.
+    /// `cargo xtask confine -- cargo run --example echo`. Needs no privileges: the process sets a
+    /// filter of system calls on itself.
     Confine {
         /// The program and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
@@ -138,16 +143,18 @@ enum Task {
     ///
     /// Checks the links first. Needs mdbook.
     Book {
-        /// Install mdbook by cargo if it is missing: some minutes
+        /// Install mdbook with cargo if it is missing (takes some minutes)
         #[arg(long)]
         install: bool,
     },
 
     /// Build everything with --release and run the benchmarks against other runtimes
     ///
-    /// Calls the driver of bench/, which builds the peers, checks that all answer with the same bytes and measures
-    /// them in turn. `cargo xtask bench -- --help` shows its own options; `cargo xtask bench --compare COMMIT` measures this tree
-    /// beside a commit; `cargo xtask bench drop --only A,B` forgets what is known of sections, `cargo xtask bench render` writes the page again.
+    /// Calls the driver of bench/, which builds the peers, checks that all answer with the same
+    /// bytes and measures them in turn. `cargo xtask bench -- --help` shows its own options;
+    /// `cargo xtask bench --compare COMMIT` measures this tree beside a commit;
+    /// `cargo xtask bench drop --only A,B` deletes the results of sections,
+    /// `cargo xtask bench render` writes the page again.
     Bench {
         /// `drop` or `render`, or arguments for the driver's `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -176,7 +183,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the repository: the folder above this crate.
+/// Returns the root of the repository: the folder above this crate.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()

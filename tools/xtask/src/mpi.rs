@@ -1,6 +1,8 @@
-//! `cargo xtask mpi`, and what the suite asks of mpi/: a workspace of its own, because it needs an MPI library to build.
+//! `cargo xtask mpi`, and the suite's steps for mpi/, which is a separate workspace because it
+//! needs an MPI library to build.
 //!
-//! Each package is named to rustfmt: with `--all`, cargo would format the crates outside mpi/ that it uses as well.
+//! rustfmt receives each package by name: with `--all`, cargo would also format the crates outside
+//! mpi/ that mpi/ depends on.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -34,7 +36,7 @@ fn cargo(root: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// What is missing, in words.
+/// Describes the missing packages, if any.
 fn absence() -> Option<String> {
     let missing: Vec<_> = packages::MPI
         .iter()
@@ -84,27 +86,27 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Formatting of every package.
+/// Checks the formatting of every package.
 ///
 /// # Errors
-/// Those of the command.
+/// The error of the command.
 pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     let mut command = cargo(context.root, &["fmt", "--check"]);
     command.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
-    // rustfmt colours its differences even when they go to a file.
+    // rustfmt colours its differences even in a file.
     command.args(["--", "--color", "never"]);
     context.run(command)
 }
 
-/// Why nothing is tested here.
+/// Returns the reason for which nothing can be tested here.
 fn untestable(context: &Context<'_>) -> Option<String> {
     absence().or_else(|| context.io_uring.clone().err())
 }
 
-/// Lints, and what the tests are built from.
+/// Runs the lints and builds the programs that the tests need.
 ///
 /// # Errors
-/// Those of the commands.
+/// The error of the command that failed.
 pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
     if untestable(context).is_some() {
         return Ok(());
@@ -115,7 +117,7 @@ pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
     context.run(command)
 }
 
-/// The tests. What is missing has been installed by now if it could be.
+/// Runs the tests, after [`build`] has tried to install missing packages.
 pub(crate) fn step(context: &Context<'_>) -> Verdict {
     if let Some(why) = untestable(context) {
         return Ok(Done::Skipped(why));

@@ -1,6 +1,8 @@
-//! What the suite asks of kernel/, a workspace of its own whose packages are for another machine, but for the runner.
+//! The suite's steps for kernel/, a separate workspace. All of its packages but the runner target
+//! another machine.
 //!
-//! Each package is named: with `--all`, cargo would format the crates outside kernel/ that it uses as well.
+//! cargo receives each package by name: with `--all`, it would also format the crates outside
+//! kernel/ that kernel/ depends on.
 
 use std::process::Command;
 
@@ -17,7 +19,7 @@ const PACKAGES: [&str; 6] = [
     "os-vdso",
 ];
 
-/// The run of the short suite: all programs on two harts.
+/// Run of the short suite: all programs on two harts.
 const ONE_RUN: &str = "stripped";
 
 fn cargo(context: &Context<'_>, args: &[&str]) -> Command {
@@ -26,22 +28,22 @@ fn cargo(context: &Context<'_>, args: &[&str]) -> Command {
     command
 }
 
-/// Formatting of every package.
+/// Checks the formatting of every package.
 ///
 /// # Errors
-/// Those of the command.
+/// The error of the command.
 pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     let mut command = cargo(context, &["fmt", "--check"]);
     command.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
-    // rustfmt colours its differences even when they go to a file.
+    // rustfmt colours its differences even in a file.
     command.args(["--", "--color", "never"]);
     context.run(command)
 }
 
-/// Lints: of what runs here, and of what runs there, with the kernel's own tests and without.
+/// Runs the lints for the host and for the target, with and without the kernel's own tests.
 ///
 /// # Errors
-/// Those of the commands.
+/// The error of the command that failed.
 pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
     let bare = ["--target", BARE_TARGET];
     let packages: [&[&str]; 5] = [
@@ -49,7 +51,7 @@ pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
         &["-p", "os-kernel"],
         &["-p", "os-kernel", "--features", "selftest,kernel-threads"],
         &["-p", "os-kernel", "--features", "selftest,isolated"],
-        // They have no tests of cargo's kind, which need a library that the target lacks.
+        // These packages have no `cargo test` tests, which need a library that the target lacks.
         &[
             "-p", "os-pages", "-p", "os-user", "-p", "os-vdso", "--lib", "--bins",
         ],
@@ -66,10 +68,10 @@ pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds what runs here, kernel and programs.
+/// Builds the host programs, the kernel and its programs.
 ///
 /// # Errors
-/// Those of the commands.
+/// The error of the command that failed.
 pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
     if !context.tools.has(Tool::BareTarget) {
         return Ok(());
@@ -79,7 +81,8 @@ pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
     context.run(cargo(context, &build))
 }
 
-/// Tests what runs here; then boots kernel and programs, and fails on a panic, a time-out or a missing last line.
+/// Runs the host tests; then boots kernel and programs, and fails on a panic, a time-out or a
+/// missing last line.
 pub(crate) fn test(context: &Context<'_>) -> Verdict {
     context.run(cargo(context, &["test", "--quiet"]))?;
     if !QEMU.is_there() {

@@ -1,9 +1,10 @@
 //! `cargo xtask package deb`: a Debian package, made by `dpkg-deb` from a tree that is laid out
 //! here; `image`: see `image.rs`.
 //!
-//! The tree is target/xtask/package. The package is looked at and unpacked afterwards: every file that is promised has to be in it, and
-//! the command has to run from there. As root it is also installed, used, and removed, in a copy of this machine's files that goes with it
-//! (`trial.rs`). `cargo xtask test package` does all that with the command as it is built for tests.
+//! The tree is target/xtask/package. The finished package is unpacked and inspected: it must
+//! contain every promised file, and the command must run from it. As root the package is also
+//! installed, used and removed in a disposable copy of this machine's files (`trial.rs`).
+//! `cargo xtask test package` does all that with the debug build of the command.
 
 pub(crate) mod image;
 mod trial;
@@ -22,7 +23,7 @@ use crate::setup;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What has to be in it, beside the other man pages.
+/// Files that the package must contain, beside the other man pages.
 const PROMISED: [&str; 10] = [
     "./usr/bin/upshift",
     "./usr/lib/systemd/system/upshift-daemon.service",
@@ -36,8 +37,8 @@ const PROMISED: [&str; 10] = [
     "./usr/share/fish/vendor_completions.d/upshift.fish",
 ];
 
-/// After it was unpacked: the group of the socket, which the configuration may name. What runs of a former version becomes this one; clients
-/// of the daemon join it again.
+/// Script after unpacking: creates the socket's group, which the configuration may name, and
+/// restarts running units of a former version; clients of the daemon join it again.
 const POSTINST: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = configure ]; then
@@ -49,7 +50,7 @@ if [ \"$1\" = configure ]; then
 fi
 ";
 
-/// Before it goes: the daemon gives everything back.
+/// Script before removal: stops the daemon, which gives everything back.
 const PRERM: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
@@ -57,7 +58,8 @@ if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// After it has gone: what `systemctl enable` has made goes, too. The group goes with its configuration, unless it has members.
+/// Script after removal: undoes `systemctl enable`. The group is removed with its configuration,
+/// unless it has members.
 const POSTRM: &str = "#!/bin/sh
 set -e
 if [ \"$1\" = remove ]; then
@@ -71,12 +73,12 @@ if [ \"$1\" = purge ]; then
 fi
 ";
 
-/// Before the text of the license.
+/// Introduction of the license text.
 const COPYRIGHT: &str = "Upshift may be used under the Apache License 2.0, which is in /usr/share/common-licenses/Apache-2.0, or under this license, as you like:
 
 ";
 
-/// A form in which the command is handed out.
+/// A form in which the command is distributed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Form {
     /// A Debian package: target/xtask/upshift_VERSION_ARCH.deb
@@ -86,7 +88,7 @@ pub(crate) enum Form {
     Image,
 }
 
-/// Builds it; the exit status is that of the first command that fails.
+/// Builds a package; the exit status is that of the first command that fails.
 pub(crate) fn command(root: &Path, form: Form) -> ExitCode {
     let mut build = setup::cargo(root);
     build.args(["build", "--release", "-p", "upshift-cli"]);
@@ -111,7 +113,7 @@ pub(crate) fn command(root: &Path, form: Form) -> ExitCode {
     }
 }
 
-/// The tree that becomes the package.
+/// The file tree that becomes the package.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -128,7 +130,7 @@ impl Tree {
         self.put(&fs::read(from)?, place, 0o644)
     }
 
-    /// In KiB.
+    /// Returns the installed size in KiB.
     fn size(&self) -> io::Result<u64> {
         let all = output(
             Command::new("du")
@@ -140,7 +142,7 @@ impl Tree {
     }
 }
 
-/// A package with this command in it, and what was tried of it.
+/// Builds and tries a package with this command; returns its path and the result of the trial.
 pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)> {
     let work = setup::target(root).join("xtask");
     let (tree, papers) = (Tree(work.join("package")), work.join("documents"));
@@ -154,7 +156,7 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     let dist = root.join("machine/daemon/dist");
     tree.copy(&dist.join("daemon.toml"), "etc/upshift/daemon.toml")?;
     let of_sched = root.join("machine/sched/dist");
-    // The units are written for what is built and installed by hand.
+    // The units in dist/ name the paths of a manual installation.
     for (dist, name) in [(&dist, "upshift-daemon"), (&of_sched, "upshift-sched")] {
         let unit = fs::read_to_string(dist.join(format!("{name}.service")))?;
         let unit = unit.replace("/usr/local/bin/", "/usr/bin/");
@@ -219,7 +221,7 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     Ok((path, tried))
 }
 
-/// Removes symbols and notes from a program, where there is a tool for it.
+/// Removes symbols and notes from a program if `strip` is installed.
 fn stripped(program: &Path) -> io::Result<()> {
     if host::has_program("strip") {
         let mut strip = Command::new("strip");
@@ -229,7 +231,7 @@ fn stripped(program: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The sums by which `dpkg --verify` tells what was changed.
+/// Returns the checksums by which `dpkg --verify` detects changed files.
 fn sums(tree: &Path) -> io::Result<String> {
     let mut find = Command::new("sh");
     find.current_dir(tree);
@@ -239,14 +241,14 @@ fn sums(tree: &Path) -> io::Result<String> {
     ]))
 }
 
-/// The package's maintainer: the user that builds it, by Debian's variables.
+/// Returns the package's maintainer: the user that builds it, by Debian's variables.
 fn maintainer() -> String {
     let variable = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_string());
     let name = variable("DEBFULLNAME", "Upshift");
     format!("{name} <{}>", variable("DEBEMAIL", "upshift@localhost"))
 }
 
-/// What dpkg has to know.
+/// Returns the control file that dpkg reads.
 fn control(binary: &[u8], size: u64, architecture: &str) -> String {
     [
         "Package: upshift",
@@ -269,7 +271,7 @@ fn control(binary: &[u8], size: u64, architecture: &str) -> String {
     .join("\n")
 }
 
-/// Whether what is promised is in the package, and runs.
+/// Checks that the package contains the promised files and that the command runs.
 fn look_at(package: &Path, unpacked: &Path) -> io::Result<()> {
     let list = output(Command::new("dpkg-deb").arg("--contents").arg(package))?;
     for promised in PROMISED {
@@ -288,7 +290,7 @@ fn look_at(package: &Path, unpacked: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Compressed as the policy of Debian asks for.
+/// Compresses a file as Debian's policy demands.
 fn zipped(path: &Path) -> io::Result<Vec<u8>> {
     let done = Command::new("gzip").arg("-9nc").arg(path).output()?;
     match done.status.success() {
@@ -297,7 +299,7 @@ fn zipped(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The newest version 2.x of the C library whose symbols the program asks for.
+/// Returns the newest minor version 2.x of the C library whose symbols the program needs.
 fn needed_libc(binary: &[u8]) -> u32 {
     let mark = b"GLIBC_2.";
     let found = binary.windows(mark.len() + 3).filter_map(|at| {

@@ -1,4 +1,4 @@
-//! Debian packages that tests and benchmarks use: how to see that one is there, and how to get it.
+//! Debian packages that tests and benchmarks use: detection and installation.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,19 +7,19 @@ use crate::host;
 use crate::install;
 use crate::run::Stop;
 
-/// A Debian package that tests need, or the benchmarks can use.
+/// A Debian package that the tests need, or that the benchmarks can use.
 pub(crate) struct Package {
     pub(crate) name: &'static str,
     purpose: &'static str,
-    /// Whether `setup` installs it; otherwise it is only named.
+    /// Set if `setup` installs it; otherwise it is only named.
     pub(crate) install: bool,
-    /// Whether `test` does.
+    /// Set if `test` installs it.
     pub(crate) tests: bool,
     is_there: fn() -> bool,
 }
 
 impl Package {
-    /// One that the tests need.
+    /// Creates a package that the tests need.
     const fn new(name: &'static str, purpose: &'static str, is_there: fn() -> bool) -> Package {
         Package {
             name,
@@ -48,7 +48,7 @@ impl Package {
         (self.is_there)()
     }
 
-    /// "wrk is not installed (what it is for): type …"
+    /// Returns a message: "wrk is not installed (its purpose): type …"
     pub(crate) fn absence(&self) -> String {
         format!(
             "{} is not installed ({}): `sudo apt-get install {0}`",
@@ -57,21 +57,21 @@ impl Package {
     }
 }
 
-/// The clean root in which the Debian package is tried.
+/// Creates the clean root in which the Debian package is tried.
 pub(crate) static DEBOOTSTRAP: Package = Package::new(
     "debootstrap",
     "a clean root for the trial of the Debian package",
     || host::has_program("debootstrap"),
 );
 
-/// The emulator of the kernel's tests.
+/// Emulator of the kernel's tests.
 pub(crate) static QEMU: Package = Package::new(
     "qemu-system-misc",
     "the kernel's tests, `qemu-system-riscv64`",
     || host::has_program("qemu-system-riscv64"),
 );
 
-/// What counts instructions.
+/// Counts instructions.
 pub(crate) static VALGRIND: Package = Package::new(
     "valgrind",
     "callgrind, which counts the instructions of operations",
@@ -114,7 +114,7 @@ static NGINX: Package = Package::new(
 )
 .for_benchmarks();
 
-// Debian starts it as a service.
+// `setup` does not install it: Debian starts it as a service.
 static HAPROXY: Package = Package::new(
     "haproxy",
     "optional, the proxy of the benchmarks' section `serve`",
@@ -136,8 +136,8 @@ pub(crate) static POSTGRESQL: Package = Package::new(
 )
 .for_benchmarks();
 
-/// A server of queues.
-// It brings Erlang, and Debian starts it as a service.
+/// Message queue server.
+// `setup` does not install it: it brings Erlang, and Debian starts it as a service.
 pub(crate) static RABBITMQ: Package = Package::new(
     "rabbitmq-server",
     "optional, the server of `cargo xtask compat programs lapin`",
@@ -145,8 +145,8 @@ pub(crate) static RABBITMQ: Package = Package::new(
 )
 .optional();
 
-/// The compiler of Go.
-// Some 300 MB, and many machines have a newer Go from elsewhere.
+/// Go compiler.
+// `setup` does not install it: it is large, and many machines have a newer Go from elsewhere.
 pub(crate) static GO: Package = Package::new(
     "golang-go",
     "optional, the benchmarks' peer in Go, and compat/go",
@@ -171,14 +171,14 @@ static LIBCLANG: Package = Package::new(
     has_libclang,
 );
 
-/// A compiler of C++20.
+/// C++20 compiler.
 pub(crate) static GXX: Package = Package::new(
     "g++",
     "the tests of the headers of C++20, version 12 or newer",
     || host::has_program("g++") || host::has_program("clang++"),
 );
 
-/// What the headers of C++20 are tested and installed with.
+/// Tests and installs the C++20 headers.
 pub(crate) static CMAKE: Package =
     Package::new("cmake", "the tests of the headers of C++20", || {
         host::has_program("cmake")
@@ -189,7 +189,7 @@ static LIBASIO: Package = Package::new("libasio-dev", "the benchmarks' peers of 
 })
 .for_benchmarks();
 
-/// What mpi/ is built with and started by.
+/// Builds and starts mpi/.
 pub(crate) static MPI: [&Package; 3] = [&OPENMPI, &LIBOPENMPI, &LIBCLANG];
 
 static ALL: [&Package; 20] = [
@@ -215,7 +215,7 @@ static ALL: [&Package; 20] = [
     &LIBASIO,
 ];
 
-/// `mpicc` alone comes with a package that has no header.
+/// Checks for the header: the package of `mpicc` alone does not contain it.
 fn has_mpi_header() -> bool {
     let output = Command::new("mpicc").arg("--showme:incdirs").output();
     output.is_ok_and(|output| {
@@ -225,13 +225,13 @@ fn has_mpi_header() -> bool {
     })
 }
 
-/// Where Debian puts it, with a version in the name of the folder or of the file.
+/// Looks in Debian's folders, where the version is part of the folder or file name.
 fn has_libclang() -> bool {
     let has = |folder: &Path| {
         std::fs::read_dir(folder).is_ok_and(|entries| {
             entries.flatten().any(|entry| {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                // What bindgen loads; `libclang-cpp.so` is another library.
+                // bindgen loads this library; `libclang-cpp.so` is another one.
                 name.starts_with("libclang.so")
                     || (name.starts_with("libclang-") && !name.starts_with("libclang-cpp"))
             })
@@ -245,23 +245,23 @@ fn has_libclang() -> bool {
         })
 }
 
-/// What this machine lacks.
+/// Returns the packages that this machine lacks.
 pub(crate) fn missing() -> impl Iterator<Item = &'static Package> {
     ALL.into_iter().filter(|package| !package.is_there())
 }
 
-/// Installs what the tests need, as far as this user may.
+/// Installs the packages that the tests need, as far as this user may.
 pub(crate) fn install_for_tests(stop: &Stop) {
     install_if(|package| package.tests, stop);
 }
 
-/// Installs these, as far as this user may.
+/// Installs these packages, as far as this user may.
 pub(crate) fn install(packages: &[&Package], stop: &Stop) {
     let among = |package: &Package| packages.iter().any(|wanted| wanted.name == package.name);
     install_if(among, stop);
 }
 
-/// Installs all that fit, as far as this user may.
+/// Installs all packages that match, as far as this user may.
 pub(crate) fn install_if(wanted: impl Fn(&Package) -> bool, stop: &Stop) {
     let names: Vec<_> = missing()
         .filter(|package| wanted(package))

@@ -1,4 +1,4 @@
-//! Commands that pages print: an example that one names is there, in the package that it names.
+//! Commands on the pages: an example that a page runs exists, in the package that the page names.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use crate::book::pages_below;
 use crate::layout;
 
-/// Every `cargo run … --example NAME` that a page prints names the package of the example, and that has it: a bare one builds the command alone.
-/// Returns how many there are.
+/// Checks that every `cargo run … --example NAME` on a page names the package that contains the
+/// example: without a package, cargo builds the command alone. Returns the number of such commands.
 ///
 /// # Errors
-/// Names those that do not run as printed.
+/// Lists the commands that do not run as printed.
 pub(crate) fn check_examples(root: &Path) -> Result<usize, String> {
     let mut pages = Vec::new();
     pages_below(root, Path::new(""), &mut pages).map_err(|error| error.to_string())?;
@@ -32,7 +32,7 @@ pub(crate) fn check_examples(root: &Path) -> Result<usize, String> {
                 continue;
             };
             count += 1;
-            // A name in capitals stands for any; another workspace has its own.
+            // A name in capitals is a placeholder; a manifest path names another workspace.
             if example.chars().all(char::is_uppercase) || after("--manifest-path").is_some() {
                 continue;
             }
@@ -47,7 +47,7 @@ pub(crate) fn check_examples(root: &Path) -> Result<usize, String> {
     }
 }
 
-/// Whether the package of this name, in the main workspace, has such an example.
+/// Whether this package of the main workspace has such an example.
 fn has_example(root: &Path, package: &str, example: &str) -> bool {
     let name = format!("name = \"{package}\"");
     layout::crates(root).is_ok_and(|folders| {

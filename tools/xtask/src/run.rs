@@ -1,11 +1,13 @@
-//! Starts a process, waits for it no longer than it may take, and leaves nothing of it behind.
+//! Starts a process, waits for it within a time limit, and leaves no process of it behind.
 //!
-//! Every process gets a process group of its own. Whatever way the wait ends (exit, time-out, Ctrl-C), the whole group
-//! is killed before the leader is reaped, so a test that hangs, or that leaves a server running, cannot outlive its
-//! step. Because the leader is still a zombie at that moment, its group id cannot belong to another process. A process that
-//! moves to another group (`setsid`) escapes.
+//! Every process leads its own process group. However the wait ends (exit, time-out, Ctrl-C), the
+//! whole group is killed before the leader is reaped. A hanging test, or a server that a test
+//! leaves running, thus cannot outlive its step. The leader is still a zombie at that moment, so
+//! its group id cannot belong to another process. A process that moves to another group (`setsid`)
+//! escapes.
 //!
-//! The wait polls every 10 ms: steps take seconds, and one loop then serves exit, time-out and signal alike.
+//! The wait polls every 10 ms: steps take seconds, and one loop serves exit, time-out and signal
+//! alike.
 
 use std::fs::File;
 use std::io;
@@ -23,15 +25,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Set by SIGINT, SIGTERM or SIGHUP: every wait ends. Clones share the flag.
+/// Set by SIGINT, SIGTERM or SIGHUP; ends every wait. Clones share the flag.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Takes the three signals over for the rest of the program.
+    /// Takes over the three signals for the rest of the program.
     ///
     /// # Errors
-    /// When the handlers cannot be installed.
+    /// The handlers cannot be installed.
     pub(crate) fn on_signals() -> io::Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -45,20 +47,20 @@ impl Stop {
     }
 }
 
-/// How a process ended.
+/// Outcome of a process.
 #[derive(Debug)]
 pub(crate) enum Ending {
     Exited(ExitStatus),
-    /// It ran longer than it may and was killed.
+    /// Killed after its time limit.
     TimedOut(Duration),
-    /// It wrote nothing for so long and was killed.
+    /// Killed after writing nothing for this long.
     Silent(Duration),
-    /// The user stopped the run and it was killed.
+    /// Killed because the user stopped the run.
     Interrupted,
 }
 
 impl Ending {
-    /// `Ok` for exit status 0, otherwise words for the user.
+    /// Returns `Ok` for exit status 0, otherwise a message for the user.
     pub(crate) fn success(&self) -> Result<(), String> {
         match self {
             Self::Exited(status) if status.success() => Ok(()),
@@ -79,18 +81,18 @@ impl Ending {
     }
 }
 
-/// How long a process may run.
+/// Time limits of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Time from its start to its end.
+    /// Time from the process's start to its end.
     pub(crate) whole: Duration,
-    /// Time without a byte in its log; no bound for a process without a log.
+    /// Time without a byte in its log; unlimited for a process without a log.
     pub(crate) silence: Duration,
 }
 
 impl Limits {
-    /// Time without output after which a process hangs. It bounds no work: a busy machine slows
-    /// every tool, but each says something several times in a minute.
+    /// Time without output after which a process counts as hanging. It does not limit work: a busy
+    /// machine slows every tool, but each writes several times in a minute.
     const SILENCE: Duration = Duration::from_secs(15 * 60);
 
     /// Creates a limit on the whole time.
@@ -101,16 +103,16 @@ impl Limits {
         }
     }
 
-    /// Creates the limits of a process that may run for as long as it makes progress.
+    /// Creates the limits of a process that may run while it makes progress.
     pub(crate) const fn of_progress() -> Limits {
         Self::within(Duration::MAX)
     }
 }
 
-/// Runs `command` without standard input; its output goes to `log`, or to ours when there is none.
+/// Runs `command` without standard input; its output goes to `log`, or is inherited without one.
 ///
 /// # Errors
-/// When it cannot be started (the message names the program) or waited for.
+/// The command cannot be started (the message names the program) or waited for.
 pub(crate) fn run(
     command: &mut Command,
     limits: Limits,
@@ -160,22 +162,22 @@ pub(crate) fn run(
     Ok(cut.unwrap_or(Ending::Exited(status)))
 }
 
-/// Whether the leader is a zombie; it stays one, so that its process group keeps its id.
+/// Whether the leader is a zombie. It stays one, so that its process group keeps its id.
 fn has_exited(leader: Pid) -> io::Result<bool> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     Ok(waitid(WaitId::Pid(leader), look)?.is_some())
 }
 
-/// An empty group is no error: it has ended by itself.
+/// Signals the leader's group. A missing group is no error: it has ended by itself.
 fn kill(leader: Pid, signal: Signal) {
     let _ = kill_process_group(leader, signal);
 }
 
-/// The command as one would type it, with the variables it sets.
+/// Returns the command as a user would type it, with the variables it sets.
 pub(crate) fn shown(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {
-        // That one more folder is looked in is no part of what one would type.
+        // An extended PATH is not part of a typed command.
         if let Some(value) = value.filter(|_| name != "PATH") {
             words.push(format!(
                 "{}={}",

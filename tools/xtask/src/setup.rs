@@ -1,8 +1,10 @@
-//! `cargo xtask setup`: what the project needs beyond cargo itself, how to see that it is there, how to get it.
+//! `cargo xtask setup`: the project's requirements beyond cargo itself, their detection and
+//! installation.
 //!
-//! Presence is read from the file system (a toolchain's sysroot, the PATH, /usr/include), so a machine that has all of
-//! it pays for two `rustc --print sysroot` and no download. Installing is tried twice, then the rest is named. Tools and one
-//! package are what the tests need; the other packages serve the benchmarks, so a missing one is never an error.
+//! Detection reads the file system (a toolchain's sysroot, the PATH, /usr/include), so a complete
+//! machine pays for two `rustc --print sysroot` and no download. Installing is tried twice, then
+//! the missing tools are named. The tests need the tools and one package; the other packages serve
+//! the benchmarks, so a missing one is never an error.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -12,7 +14,7 @@ use crate::install::install;
 use crate::packages;
 use crate::run::{Stop, shown};
 
-/// The target that stands for "no operating system".
+/// Target that stands for "no operating system".
 pub(crate) const BARE_TARGET: &str = "riscv64gc-unknown-none-elf";
 
 /// A part of a Rust toolchain that the tests use.
@@ -56,7 +58,7 @@ impl Tool {
             Self::Rustfmt => &["component", "add", "rustfmt"],
             Self::Clippy => &["component", "add", "clippy"],
             Self::BareTarget => &["target", "add", BARE_TARGET],
-            // Components named here make rustup choose the latest nightly that has them.
+            // With named components rustup chooses the latest nightly that has them.
             Self::Nightly => &[
                 "toolchain",
                 "install",
@@ -80,7 +82,7 @@ impl Tool {
         command
     }
 
-    /// "… is not installed: type …"
+    /// Returns a message: "… is not installed: type …"
     pub(crate) fn absence(self) -> String {
         format!(
             "{} is not installed: `{}`",
@@ -90,14 +92,14 @@ impl Tool {
     }
 }
 
-/// The toolchains found: the one that runs this program, and nightly.
+/// Toolchains found: the one that runs this program, and nightly.
 pub(crate) struct Tools {
     current: Option<PathBuf>,
     nightly: Option<PathBuf>,
 }
 
 impl Tools {
-    /// Looks for both; starts one process for each.
+    /// Looks for both toolchains; starts one process for each.
     pub(crate) fn find() -> Self {
         Self {
             current: sysroot(Command::new("rustc")),
@@ -134,13 +136,14 @@ impl Tools {
             .is_some_and(|root| root.join("lib/rustlib").join(target).join("lib").exists())
     }
 
-    /// What is not there.
+    /// Returns the missing tools.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Tool> {
         Tool::ALL.into_iter().filter(|tool| !self.has(*tool))
     }
 
-    /// Installs what the test suite may install without being asked: nightly is a large download, so only on a CI machine;
-    /// its components also where it is there.
+    /// Installs the tools that the test suite may install without being asked. Nightly is a large
+    /// download and is installed only on a CI machine; its components also where nightly is
+    /// present.
     pub(crate) fn install_for_tests(&mut self, stop: &Stop) {
         let has_nightly = self.has(Tool::Nightly);
         self.install(
@@ -149,7 +152,8 @@ impl Tools {
         );
     }
 
-    /// Installs each tool of `wanted` that is missing and says so; what cannot be had stays missing.
+    /// Installs each missing tool of `wanted` and reports it; a tool that cannot be installed stays
+    /// missing.
     pub(crate) fn install(&mut self, wanted: impl Fn(Tool) -> bool, stop: &Stop) {
         for tool in Tool::ALL {
             if !wanted(tool) || self.has(tool) || stop.is_set() {
@@ -169,11 +173,11 @@ impl Tools {
     }
 }
 
-/// A checker of HTTP/2 servers, frame by frame, which the web server's tests ask where it is there. The version is the one whose cases the
-/// tests name.
+/// HTTP/2 conformance checker, which the web server's tests use where it is installed. The tests
+/// name the cases of this version.
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
-/// Programs that only the tests need; their folder is on the PATH of what xtask starts.
+/// Returns the folder of programs that only the tests need; it is on the PATH of xtask's children.
 fn programs(root: &Path) -> PathBuf {
     root.join("target/xtask/bin")
 }
@@ -182,7 +186,8 @@ fn has_h2spec(root: &Path) -> bool {
     host::has_program("h2spec") || programs(root).join("h2spec").exists()
 }
 
-/// Builds h2spec where Go is there and h2spec is not; what cannot be had stays missing, and its test says so.
+/// Builds a missing h2spec where Go is installed. After a failure h2spec stays missing, and its
+/// test reports that.
 pub(crate) fn install_h2spec(root: &Path, stop: &Stop) {
     if !has_h2spec(root) && host::has_program("go") && !stop.is_set() {
         let mut command = Command::new("go");
@@ -193,13 +198,13 @@ pub(crate) fn install_h2spec(root: &Path, stop: &Stop) {
     }
 }
 
-/// A subcommand of cargo that is no part of Rust.
+/// A cargo subcommand that is not part of Rust.
 pub(crate) struct CargoProgram {
     name: &'static str,
     purpose: &'static str,
 }
 
-/// What looks at the dependencies.
+/// Checks the dependencies.
 pub(crate) const DENY: CargoProgram = CargoProgram {
     name: "cargo-deny",
     purpose: "licences, sources and advisories of dependencies",
@@ -210,7 +215,7 @@ impl CargoProgram {
         host::has_program(self.name) || programs(root).join(self.name).exists()
     }
 
-    /// Returns the command that builds it, in some minutes, for the tests only.
+    /// Returns the command that builds it for the tests only; the build takes some minutes.
     pub(crate) fn installer(&self, root: &Path) -> Command {
         let mut command = cargo(root);
         command.args(["install", "--locked", self.name, "--root"]);
@@ -218,7 +223,7 @@ impl CargoProgram {
         command
     }
 
-    /// "… is not installed (what it is for): type …"
+    /// Returns a message: "… is not installed (its purpose): type …"
     pub(crate) fn absence(&self) -> String {
         format!(
             "{0} is not installed ({1}): `cargo install --locked {0}`",
@@ -238,7 +243,7 @@ fn sysroot(mut rustc: Command) -> Option<PathBuf> {
     (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
 }
 
-/// The folder of the linker that comes with the current Rust, by the name that C compilers look for.
+/// Returns the folder of the linker that comes with Rust, under the name that C compilers expect.
 pub(crate) fn rust_linker() -> Option<PathBuf> {
     let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let folder = sysroot(Command::new("rustc"))?
@@ -295,40 +300,44 @@ fn twice(mut attempt: impl FnMut() -> bool) -> bool {
     attempt() || attempt()
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target directory.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
-/// Builds what the steps of the suite use of the debug build: the command, the libraries, the examples.
+/// Returns the command that builds the debug artefacts of the suite: the command, the libraries,
+/// the examples.
 ///
-/// The whole workspace is named, and examples are, so that the features of all dependencies are those with which the tests are built: one
-/// package alone would have others, and cargo would build a second copy of most of the tree.
+/// It names the whole workspace and the examples, so that all dependencies have the features of the
+/// tests' build. For one package alone cargo would select other features and build most of the tree
+/// a second time.
 pub(crate) fn debug_build(root: &Path) -> Command {
     let mut command = cargo(root);
     command.args(["build", "--workspace", "--lib", "--bins", "--examples"]);
     command
 }
 
-/// A cargo command in `root`, free of the variables that the outer `cargo run` has set about this crate.
+/// Returns a cargo command in `root`, without the variables that the outer `cargo run` has set
+/// about this crate.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([programs(root)]);
-    // A PATH that cannot be joined is left as it is: one program less is found.
+    // If the PATH cannot be joined it stays unchanged, and one program is not found.
     if let Ok(path) = std::env::join_paths(folders) {
         command.env("PATH", path);
     }
     without_cargo_run(&mut command);
-    // What is built once is built faster without: a test program by a quarter.
+    // A single build is faster without incremental compilation.
     if host::is_ci() && std::env::var_os("CARGO_INCREMENTAL").is_none() {
         command.env("CARGO_INCREMENTAL", "0");
     }
     command
 }
 
-/// Removes what `cargo run` tells a program about its own crate: a child must not take it for its own.
+/// Removes the variables by which `cargo run` describes this crate, which a child would take for
+/// its own.
 pub(crate) fn without_cargo_run(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

@@ -1,4 +1,4 @@
-//! A step of the suite, what it works with, and how it ends.
+//! A step of the suite, its context, and its outcome.
 
 mod again;
 pub(crate) mod log;
@@ -13,24 +13,24 @@ use crate::run::{Ending, Limits, Stop, run, shown};
 use crate::setup::Tools;
 use log::count_tests;
 
-/// One line of the report.
+/// A step of the suite; one line of the report.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// Runs with `--full`, or when it is named.
+    /// Set if the step runs only with `--full`, or by name.
     pub(crate) full_only: bool,
-    /// What of it runs beside others.
+    /// The part of the step that may run beside others.
     pub(crate) beside: Option<Beside>,
     pub(crate) run: fn(&Context<'_>) -> Verdict,
 }
 
-/// What of a step neither measures time nor depends on it, so that it runs beside that of another one; with the folder that it
-/// builds in, a word for each.
+/// The part of a step that neither measures time nor depends on it, so that it may run beside that
+/// of another step. The word names the build folder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Beside {
     Whole(&'static str),
-    /// What it runs is built ahead; its tests have the machine to themselves.
+    /// The step's build runs ahead; its tests have the machine to themselves.
     Build(&'static str, fn(&Context<'_>) -> Result<(), String>),
 }
 
@@ -62,7 +62,7 @@ impl Step {
     }
 }
 
-/// Creates a step that every run has.
+/// Creates a step of every run.
 pub(crate) const fn step(
     name: &'static str,
     what: &'static str,
@@ -92,40 +92,40 @@ pub(crate) const fn full(
     }
 }
 
-/// What a step that did not fail has to say.
+/// Outcome of a step that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// Everything ran and was right; the words are a detail such as a count, or empty.
+    /// Everything ran and passed; the text is a detail such as a count, or empty.
     Passed(String),
-    /// Not run, or not in full, for this reason.
+    /// Skipped for this reason, in whole or in part.
     Skipped(String),
 }
 
-/// A step's end; the error says what went wrong.
+/// Outcome of a step; the error is the reason of its failure.
 pub(crate) type Verdict = Result<Done, String>;
 
-/// What a step works with.
+/// Environment of a running step.
 pub(crate) struct Context<'a> {
     pub(crate) root: &'a Path,
-    /// The target directory of the build; some steps use one of their own below it.
+    /// Target directory of the build; some steps use their own below it.
     pub(crate) target: &'a Path,
     pub(crate) tools: &'a Tools,
-    /// Why there is no io_uring, if there is none.
+    /// The error is the reason for which io_uring is not available.
     pub(crate) io_uring: &'a Result<(), String>,
     pub(crate) log: PathBuf,
     pub(crate) verbose: bool,
-    /// Set for the full suite: a step runs all that it has, and a test that fails once has failed.
+    /// Set for the full suite: a step runs all of its parts, and a test that fails once has failed.
     pub(crate) full: bool,
     pub(crate) deadline: Instant,
     pub(crate) stop: &'a Stop,
 }
 
 impl Context<'_> {
-    /// Runs one command of the step. It is ended when it makes no progress, and when the suite's time is
-    /// used up.
+    /// Runs one command of the step. It is ended when it makes no progress, and when the suite's
+    /// time is used up.
     ///
     /// # Errors
-    /// Says how the command ended, and the command as one would type it.
+    /// The outcome of the command, and the command as a user would type it.
     pub(crate) fn run(&self, mut command: Command) -> Result<(), String> {
         self.run_once(&mut command)
     }
@@ -153,7 +153,7 @@ impl Context<'_> {
         let begun = Instant::now();
         let limits = Limits::within(left);
         let ending = run(command, limits, output, self.stop).map_err(|error| error.to_string())?;
-        // Where the time of a step goes; a log that cannot be written has said so above.
+        // Shows the time of each command. A failed write to the log was reported above.
         let _ = writeln!(log, "$ took {:.1} s", begun.elapsed().as_secs_f64());
         ending.success().map_err(|reason| {
             let why = match ending {
@@ -164,10 +164,11 @@ impl Context<'_> {
         })
     }
 
-    /// Runs `cargo test` with arguments for its test programs; what fails is run once more, as [`again`] says.
+    /// Runs `cargo test` with arguments for its test programs, and failed tests once more, as
+    /// [`again`] says.
     ///
     /// # Errors
-    /// Those of [`Context::run`]; that of the first run if a test failed twice.
+    /// The error of [`Context::run`]; the first run's error if a test failed twice.
     pub(crate) fn run_tests(&self, mut command: Command) -> Result<(), String> {
         let before = self.said().len();
         let Err(reason) = self.run_once(&mut command) else {
@@ -195,7 +196,7 @@ impl Context<'_> {
         }
     }
 
-    /// The file that the output of the step goes to; `None`: to standard output.
+    /// Opens the file for the step's output; `None` means standard output.
     pub(crate) fn log_file(&self) -> Result<Option<File>, String> {
         if self.verbose {
             return Ok(None);
@@ -205,16 +206,17 @@ impl Context<'_> {
             .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
     }
 
-    /// The log so far.
+    /// Returns the log so far.
     pub(crate) fn said(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The verdict of a step whose commands have ended well: how many tests ran, and no pass when none did.
+    /// Returns the verdict of a step whose commands succeeded: the number of tests, and no pass
+    /// without any.
     pub(crate) fn tests_passed(&self) -> Verdict {
         if self.verbose {
-            // The output was not kept.
+            // The output was not recorded.
             return Ok(Done::Passed(String::new()));
         }
         Ok(count_tests(&self.said()).map_or_else(

@@ -1,8 +1,10 @@
-//! What `cargo xtask test` tests, and `soak` for longer: one entry and one function per step, in the order in which they run.
+//! The steps of `cargo xtask test`, and the longer ones of `soak`: one entry and one function per
+//! step, in the order in which they run.
 //!
-//! A step says what is absent by `Done::Skipped`; it fails by `Err`. Limits are several times what a machine with two
-//! CPUs needs from nothing; they exist so that a hang is a failure. Builds with other compiler flags have target
-//! directories of their own, so that they do not throw each other's work away.
+//! A step reports a missing requirement by `Done::Skipped`; it fails by `Err`. A limit is several
+//! times the duration on an empty machine with two CPUs; it exists so that a hang is a failure.
+//! Builds with other compiler flags have their own target directories, so that cargo does not
+//! discard one for the other.
 
 mod build;
 mod checkers;
@@ -18,7 +20,7 @@ use crate::os;
 use crate::step::{Step, full, step};
 
 pub(crate) static STEPS: [Step; 21] = [
-    // What is whole beside others; the longest of one thread first.
+    // These steps run whole beside others; the longest single-threaded one comes first.
     step(
         "fmt",
         "formatting, bench/, compat/, examples/, mpi/ and kernel/ too",
@@ -57,7 +59,7 @@ pub(crate) static STEPS: [Step; 21] = [
     )
     .whole("bare"),
     full("bench", "the benchmark driver compiles", build::bench).whole("bench"),
-    // What has the machine to itself, but for what it builds.
+    // These steps have the machine to themselves, except for their builds.
     step("unit", "unit and integration tests", tests::unit).built_by("debug", tests::build),
     step("doc", "examples in the documentation", tests::doc_tests),
     full(
@@ -116,7 +118,7 @@ pub(crate) static STEPS: [Step; 21] = [
     .built_by("release", build::build_counts),
 ];
 
-/// What `cargo xtask soak` runs: the same things for long.
+/// Steps of `cargo xtask soak`: long versions of the same tests.
 pub(crate) static SOAKS: [Step; 7] = [
     step(
         "sim",

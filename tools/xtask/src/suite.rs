@@ -1,9 +1,11 @@
-//! `cargo xtask test`: runs the steps, each within its time, and counts: first what measures no time, two beside each other, then what
-//! does, one after another with the machine to itself.
+//! `cargo xtask test`: runs the steps, each within its time limit, and counts. First come the steps
+//! that measure no time, two at once; then the others, one after another with the machine to
+//! themselves.
 //!
-//! Invariants: a step that fails does not keep the next from running; a step that was not run in full is *skipped* and
-//! listed, never passed; the last line of standard output is `N passed, N failed, N skipped`; the whole run ends within
-//! its minutes, since every process gets at most what is left of them.
+//! Invariants: a failed step does not keep the next one from running; a step that did not run in
+//! full is *skipped* and listed, never passed; the last line of standard output is
+//! `N passed, N failed, N skipped`; the whole run ends within its limit, since every process gets
+//! at most the remaining time.
 
 mod lanes;
 
@@ -33,23 +35,23 @@ pub(crate) struct Options {
     #[arg(value_name = "STEP", value_parser = find_step)]
     steps: Vec<&'static Step>,
 
-    /// The same, as a list
+    /// The same steps, as a list
     #[arg(long, value_name = "STEP,STEP", value_delimiter = ',', value_parser = find_step)]
     only: Vec<&'static Step>,
 
-    /// List the steps and end
+    /// List the steps and exit
     #[arg(long)]
     list: bool,
 
-    /// Run everything: all steps, and of each step all that it has
+    /// Run everything: all steps, and all parts of each step
     #[arg(long)]
     full: bool,
 
-    /// Print the output of the steps as it comes
+    /// Print the output of the steps as it arrives
     #[arg(long, short)]
     verbose: bool,
 
-    /// End after this long; what has not run by then has failed
+    /// End after this many minutes; a step that has not run by then has failed
     #[arg(long, value_name = "N", default_value_t = 85)]
     minutes: u64,
 }
@@ -68,7 +70,7 @@ fn find_step(word: &str) -> Result<&'static Step, String> {
     find(word, &STEPS)
 }
 
-/// A step of `cargo xtask soak`.
+/// Finds a step of `cargo xtask soak`.
 pub(crate) fn find_soak(word: &str) -> Result<&'static Step, String> {
     find(word, &SOAKS)
 }
@@ -88,17 +90,17 @@ fn find(word: &str, steps: &'static [Step]) -> Result<&'static Step, String> {
     })
 }
 
-/// The verdicts so far, in the order of the steps.
+/// Verdicts so far, in the order of the steps.
 #[derive(Default)]
 struct Tally {
     passed: usize,
     failed: Vec<String>,
-    /// The end of what each of them said, for the end of the report.
+    /// Last lines of each failed step, for the end of the report.
     last_words: Vec<String>,
     skipped: Vec<String>,
-    /// Tests of steps that passed.
+    /// Tests that passing steps skipped.
     skipped_tests: Vec<String>,
-    /// Tests that failed and passed when they were run again.
+    /// Unstable tests: failed, then passed when they were run again.
     unstable_tests: Vec<String>,
 }
 
@@ -111,8 +113,8 @@ impl Tally {
         }
     }
 
-    /// The end of the report; its last line is the count, and what failed is just above it: who reads only the end of a long
-    /// log sees it.
+    /// Returns the end of the report. Its last line is the count, with the failures just above it,
+    /// so that a reader of the end of a long log sees them.
     fn summary(&self) -> String {
         let mut text = String::new();
         for (title, lines) in [
@@ -182,7 +184,7 @@ fn run_steps(root: &Path, options: &Options, steps: &[Step]) -> ExitCode {
     }
 }
 
-/// Runs the chosen steps; whether none failed.
+/// Runs the chosen steps; returns whether none failed.
 fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     let started = Instant::now();
     let deadline = started + Duration::from_secs(60 * options.minutes.min(24 * 60));
@@ -260,22 +262,23 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
-/// A step that was asked for.
+/// A selected step.
 struct Chosen<'a> {
     step: &'a Step,
-    /// The first half of its line.
+    /// First half of its report line.
     title: String,
     context: Context<'a>,
 }
 
 impl Chosen<'_> {
-    /// The verdict of what is not even begun.
+    /// Returns the verdict of a step that is not started.
     fn unrun(&self) -> Option<Verdict> {
         let interrupted = self.context.stop.is_set();
         interrupted.then(|| Err("not run: interrupted".to_owned()))
     }
 
-    /// Runs the rest of the step with the machine to itself. What was built of it has ended with this verdict, after so long.
+    /// Runs the rest of the step with the machine to itself. `built` is the verdict and duration of
+    /// its build, if that ran ahead.
     fn run_alone(&self, built: Option<(Verdict, Duration)>) -> io::Result<Verdict> {
         print!("{}", self.title);
         if self.context.verbose || io::stdout().is_terminal() {
@@ -299,7 +302,8 @@ impl Chosen<'_> {
     }
 }
 
-/// Runs what of the steps may run beside others: for each its verdict, and how long it took. What is done with that says so.
+/// Runs the steps, or their builds, that may run concurrently; returns the verdict and duration of
+/// each. A step that completes here is reported at once.
 fn beside(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Duration)> {
     let jobs = chosen.iter().enumerate().filter_map(|(index, chosen)| {
         let beside = chosen.step.beside?;
@@ -323,7 +327,7 @@ fn beside(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Dur
                 run: begun.elapsed(),
                 built: None,
             };
-            // Begun only now: lines of two that run would meet.
+            // The line is begun late: lines of two concurrent steps would mix.
             let _line = printing.lock();
             if !verbose {
                 print!("{}", chosen.title);
@@ -338,10 +342,10 @@ fn beside(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Dur
     by_place.collect()
 }
 
-/// How long a step took.
+/// Duration of a step.
 struct Took {
     run: Duration,
-    /// What was built of it beside others.
+    /// Duration of the build that ran beside other steps.
     built: Option<Duration>,
 }
 
@@ -371,7 +375,7 @@ fn report(verdict: &Verdict, took: Took, context: &Context<'_>) {
         Ok(_) if unstable_tests(&log).next().is_some() => outline(&log),
         Ok(_) => return,
     };
-    // Why it failed, or what it said of a test that passed the second time.
+    // The reason of a failure, or the output of an unstable test.
     for line in lines {
         println!("    | {line}");
     }

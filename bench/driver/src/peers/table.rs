@@ -1,8 +1,8 @@
-//! Which peers there are: what each is built from, and its arguments.
+//! The table of peers: source and arguments of each.
 
 use crate::build::Source::{self, Bench, C, Cpp, Go, Installed, Root, Script};
 
-/// A program of the benchmarks: its name in the tables, what it is built from, its arguments.
+/// A program of the benchmarks: its name in the tables, its source, its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) id: &'static str,
@@ -10,23 +10,23 @@ pub(crate) struct Peer {
     pub(super) args: &'static [&'static str],
 }
 
-/// Ours in the tables.
+/// Upshift's name in the tables.
 pub(crate) const UPSHIFT: &str = "upshift";
-/// Ours in C++.
+/// Upshift's C++ headers.
 pub(crate) const UPSHIFT_CPP: &str = "upshift-cpp";
-/// Ours without io_uring, as in a container.
+/// Upshift without io_uring, as in a container.
 pub(crate) const READINESS: &str = "upshift-readiness";
-/// The design of the slides' framework for C++.
+/// Design of the slides' framework for C++.
 pub(crate) const KURO: &str = "kuro-design";
-/// The thread peer.
+/// Peer with threads instead of coroutines.
 pub(crate) const THREADS: &str = "threads";
 /// tokio's `current_thread`.
 pub(crate) const TOKIO: &str = "tokio-ct";
 /// tokio's `multi_thread`.
 pub(crate) const TOKIO_MT: &str = "tokio-mt";
-/// The successor of async-std, by name.
+/// smol, the successor of async-std.
 pub(crate) const SMOL: &str = "smol";
-/// Servers of the section of the published figures.
+/// Servers of the section `papers`.
 pub(crate) const PAPERS: [&str; 9] = [
     UPSHIFT,
     READINESS,
@@ -38,9 +38,9 @@ pub(crate) const PAPERS: [&str; 9] = [
     HEADER_ORDER_FREE,
     THREADS,
 ];
-/// The floor: C over io_uring without a runtime.
+/// The lower bound: C over io_uring without a runtime.
 pub(crate) const RAW_C: &str = "c-uring";
-/// What the section of C++ measures. `threads` and C over io_uring have no coroutines.
+/// Programs of the section `cpp`. `threads` and C over io_uring have no coroutines.
 pub(crate) const CPP: [&str; 7] = [
     UPSHIFT,
     UPSHIFT_CPP,
@@ -50,9 +50,9 @@ pub(crate) const CPP: [&str; 7] = [
     "threads",
     RAW_C,
 ];
-/// Servers that have no runtime: they are not among "the peers" when the best of them is sought.
+/// Servers without a runtime, which are not candidates for the best peer.
 pub(crate) const NO_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
-/// Servers of pages only.
+/// Servers that serve only pages.
 pub(super) const NO_MATRIX: [&str; 5] = [
     "kuro-design",
     "go-http",
@@ -60,7 +60,7 @@ pub(super) const NO_MATRIX: [&str; 5] = [
     "c-uring-direct",
     "c-epoll",
 ];
-/// Its header lines come in another order, which is taken for the same reply.
+/// Server whose header lines may come in another order.
 pub(crate) const HEADER_ORDER_FREE: &str = "go-http";
 
 const fn peer(id: &'static str, source: Source, args: &'static [&'static str]) -> Peer {
@@ -70,11 +70,11 @@ const fn peer(id: &'static str, source: Source, args: &'static [&'static str]) -
 const MT: &[&str] = &["--variant", "mt"];
 const TUNED: &[&str] = &["--variant", "tuned"];
 const ONE_VCPU: &[&str] = &["--vcpus", "1", "--pin", "0"];
-/// Arguments of the driver without io_uring, as in a container.
+/// Arguments for the driver without io_uring, as in a container.
 const WITHOUT_URING: &[&str] = &["--vcpus", "1", "--pin", "0", "--driver", "readiness"];
-/// Asio without epoll: sockets and timers by io_uring.
+/// Flags of Asio without epoll: sockets and timers by io_uring.
 const ASIO_URING: &[&str] = &["-DASIO_HAS_IO_URING", "-DASIO_DISABLE_EPOLL", "-luring"];
-/// Arguments of HAProxy, in the folder `peers/haproxy`.
+/// Arguments of HAProxy, run in the folder `peers/haproxy`.
 const SPLIT: &[&str] = &["-db", "-f", "split.cfg"];
 pub(super) const CLI: Source = Root("upshift-cli");
 const GO: Source = Go("peers/go", "peer-go");
@@ -82,8 +82,8 @@ const AXUM: Source = Bench("peer-axum");
 const HAPROXY: Source = Installed("haproxy", "haproxy");
 const URING: Source = C("uring", &["-luring"]);
 
-/// The servers of pages and matrices, in the order of the first round. `plaintext` or `matrix`
-/// comes before the arguments.
+/// Servers of pages and matrices, in the order of the first round. `plaintext` or `matrix` precedes
+/// the arguments.
 pub(crate) const SERVERS: &[Peer] = &[
     peer(UPSHIFT, CLI, ONE_VCPU),
     peer(READINESS, CLI, WITHOUT_URING),
@@ -108,7 +108,7 @@ pub(crate) const SERVERS: &[Peer] = &[
     peer("c-epoll", C("epoll", &[]), &[]),
 ];
 
-/// The microbenchmarks. That of upshift is measured once its package exists.
+/// Microbenchmarks.
 pub(crate) const MICRO: &[Peer] = &[
     peer(UPSHIFT, Bench("micro-upshift"), &[]),
     peer("tokio-ct", Bench("micro-tokio"), &[]),
@@ -122,7 +122,7 @@ pub(crate) const MICRO: &[Peer] = &[
     peer("go", Go("micro/go", "micro-go"), &[]),
 ];
 
-/// Spin servers that Upshift's is compared with.
+/// Spin servers that are compared with Upshift's.
 pub(crate) const SPIN: &[Peer] = &[
     peer("trick", Bench("peer-trick"), &["spin"]),
     peer("c", C("preempt", &["-luring"]), &["spin"]),
@@ -143,8 +143,8 @@ pub(crate) const TWO_WORKERS: &[Peer] = &[
     peer("glommio", Bench("micro-glommio"), &[]),
     peer("threads", Bench("micro-threads"), &[]),
 ];
-/// Members of [`TWO_WORKERS`] that are not in `multi`: it compares no preemption, tasks of glommio
-/// never leave their thread, and threads are not tasks.
+/// Members of [`TWO_WORKERS`] that are not in `multi`: it does not compare preemption, tasks of
+/// glommio never leave their thread, and threads are not tasks.
 pub(crate) const NOT_MULTI: [&str; 3] = ["upshift-preempt", "glommio", "threads"];
 
 /// The program that measures policies over processes.
@@ -158,14 +158,14 @@ pub(crate) const AXUM_TOKIO: &str = "axum on tokio";
 pub(crate) const AXUM_TOKIO_MT: &str = "axum on tokio-mt";
 /// axum on Upshift, with a level for each request.
 pub(crate) const AXUM_LEVELS: &str = "axum on upshift, levels";
-/// HAProxy before two processes of axum on tokio, of which the second has nice 19.
+/// HAProxy in front of two processes of axum on tokio, of which the second has nice 19.
 pub(crate) const HAPROXY_NICE: &str = "HAProxy, 2 processes, nice 19";
-/// HAProxy before two processes of axum on tokio, in cgroups of different weights.
+/// HAProxy in front of two processes of axum on tokio, in cgroups of different weights.
 pub(crate) const HAPROXY_WEIGHT: &str = "HAProxy, 2 processes, cgroup weights";
-/// HAProxy with a queue by priority before one process of axum on tokio.
+/// HAProxy with a queue by priority in front of one process of axum on tokio.
 pub(crate) const HAPROXY_QUEUE: &str = "HAProxy, priority class";
-/// Members of [`WEB`] that give urgent requests precedence by means that users of tokio have, and
-/// Upshift under the same load.
+/// Members of [`WEB`] that prefer urgent requests by means available to users of tokio, and Upshift
+/// under the same load.
 pub(crate) const ALTERNATIVES: [&str; 8] = [
     AXUM_LEVELS,
     "2 tokio runtimes, nice 19",
@@ -177,7 +177,7 @@ pub(crate) const ALTERNATIVES: [&str; 8] = [
     HAPROXY_QUEUE,
 ];
 
-/// Web servers that Upshift's are compared with.
+/// Web servers that are compared with Upshift's.
 pub(crate) const WEB: &[Peer] = &[
     peer(AXUM_UPSHIFT, AXUM, &["app", "--variant", "upshift"]),
     peer(AXUM_TOKIO, AXUM, &["app", "--variant", "tokio-ct"]),

@@ -1,4 +1,5 @@
-//! The sections `plaintext`, `pipelined`, `matrix` and `single`: every server under the same closed loops.
+//! The sections `plaintext`, `pipelined`, `matrix` and `single`: every server under the same closed
+//! loops.
 
 use upshift_load::Work;
 
@@ -11,19 +12,19 @@ use crate::rounds;
 use crate::section::Section;
 use crate::verdict::{Row, at_most, best_peer, row};
 
-/// Connections of the plaintext section.
+/// Numbers of connections in the plaintext section.
 const PLAINTEXT: [usize; 4] = [16, 64, 256, 1000];
 /// Orders of the matrices.
 const ORDERS: [usize; 3] = [8, 12, 20];
-/// Connections of the matrix section.
+/// Numbers of connections in the matrix section.
 const MATRIX: [usize; 5] = [8, 32, 64, 128, 512];
 
-/// The name of a plaintext load.
+/// Returns the name of a plaintext load.
 fn plaintext_case(connections: usize) -> String {
     format!("{connections} connections")
 }
 
-/// The name of a matrix load.
+/// Returns the name of a matrix load.
 fn matrix_case(n: usize, connections: usize) -> String {
     let s = if connections == 1 { "" } else { "s" };
     format!("n = {n}, {connections} connection{s}")
@@ -46,7 +47,7 @@ pub(super) fn run(
     }
 }
 
-/// Requests for a page.
+/// Returns requests for a page.
 pub(crate) fn page(path: &str, headers: &[&str], pipeline: usize) -> Work {
     Work::Http {
         path: path.to_owned(),
@@ -55,7 +56,8 @@ pub(crate) fn page(path: &str, headers: &[&str], pipeline: usize) -> Work {
     }
 }
 
-/// The loads of a section: name, what is asked, connections. None of a section of other files.
+/// Returns the loads of a section: name, kind of request, connections. Empty for sections of other
+/// files.
 pub(crate) fn loads(section: Section, options: &Options) -> Vec<(String, Work, usize)> {
     let page = |c, pipeline| (plaintext_case(c), page("/", &[], pipeline), c);
     let product = |n, c| (matrix_case(n, c), Work::Matrix { n }, c);
@@ -73,7 +75,7 @@ pub(crate) fn loads(section: Section, options: &Options) -> Vec<(String, Work, u
     }
 }
 
-/// The servers that can be built and give the expected bytes.
+/// Returns the built servers that give the expected bytes.
 pub(super) fn checked(results: &mut SectionResults, built: &Built, is_matrix: bool) -> Programs {
     let mut servers = built.servers(is_matrix);
     servers.retain(|(id, program)| {
@@ -83,7 +85,7 @@ pub(super) fn checked(results: &mut SectionResults, built: &Built, is_matrix: bo
     servers
 }
 
-/// Notes the command of a server that answers as it should, and why another one is left out.
+/// Notes the command of a server that answers correctly, or the reason for leaving it out.
 pub(super) fn keep(
     results: &mut SectionResults,
     id: &str,
@@ -97,7 +99,7 @@ pub(super) fn keep(
     checked.is_ok()
 }
 
-/// One load on every server.
+/// Runs one load on every server.
 pub(super) fn closed(
     results: &mut SectionResults,
     options: &Options,
@@ -111,7 +113,7 @@ pub(super) fn closed(
     rounds::run(results, case, &entries, options.rounds);
 }
 
-/// What the section `plaintext` was to reach.
+/// Returns the goals of the section `plaintext`.
 pub(super) fn plaintext(section: &SectionResults) -> Vec<Row> {
     let mut rows = Vec::new();
     for case in PLAINTEXT.map(plaintext_case) {
@@ -143,7 +145,7 @@ pub(super) fn plaintext(section: &SectionResults) -> Vec<Row> {
     rows
 }
 
-/// What the section `pipelined` was to reach.
+/// Returns the goals of the section `pipelined`.
 pub(super) fn pipelined(section: &SectionResults) -> Vec<Row> {
     let cpu = section.median(&plaintext_case(64), UPSHIFT, Run::cpu);
     vec![row(
@@ -152,7 +154,7 @@ pub(super) fn pipelined(section: &SectionResults) -> Vec<Row> {
     )]
 }
 
-/// What the section `matrix` was to reach.
+/// Returns the goals of the section `matrix`.
 pub(super) fn matrix(section: &SectionResults) -> Vec<Row> {
     let mut rows = Vec::new();
     let rate = |case: &str, peer: &str| section.median(case, peer, |r| r.per_second);
@@ -184,7 +186,7 @@ pub(super) fn matrix(section: &SectionResults) -> Vec<Row> {
     rows
 }
 
-/// What the section `single` was to reach.
+/// Returns the goals of the section `single`.
 pub(super) fn single(section: &SectionResults) -> Vec<Row> {
     let goal = |n| {
         let case = matrix_case(n, 1);

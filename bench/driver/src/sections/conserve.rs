@@ -1,7 +1,8 @@
-//! The section `conserve`: how long what is ready waits beside a worker that computes while another one idles.
+//! The section `conserve`: the wait of a ready task beside a worker that computes while another one
+//! idles.
 //!
-//! The programs print all samples of a kind; those of all rounds together become p50 (with the smallest and the largest p50
-//! of a round), p99 and the largest.
+//! The programs print all samples of a kind. The samples of all rounds together give p50 (with the
+//! smallest and the largest p50 of a round), p99 and the largest.
 
 use serde::Deserialize;
 
@@ -12,15 +13,16 @@ use crate::results::{Figure, SectionResults};
 use crate::table::{cross, names};
 use crate::verdict::{Row, at_most, row};
 
-/// The kinds with a target.
+/// Kinds that have a target.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
-/// Ours, without preemption: the other coroutine as urgent as the one that computes, less and more urgent.
+/// Upshift without preemption: the waiting coroutine is as urgent as the computing one, less
+/// urgent, or more urgent.
 const OURS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgent"];
 
-/// Named beside: other runtimes, and threads bound to the idle CPU, which are the floor.
+/// Peers: other runtimes, and threads bound to the idle CPU, which are the lower bound.
 const OTHERS: [&str; 5] = ["tokio-mt", "go", "smol", "a thread", "a thread, epoll"];
 
-/// The samples of one kind in one round, in ns.
+/// Samples of one kind in one round, in ns.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Samples {
     bench: String,
@@ -28,7 +30,7 @@ pub(crate) struct Samples {
     samples: Vec<u64>,
 }
 
-/// Runs all programs in turn, once for each round.
+/// Runs all programs in turn, once per round.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     let programs = built.of(TWO_WORKERS);
     let all = figures::in_rounds(results, options, &programs, "conserve", |it: &Samples| {
@@ -38,7 +40,8 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     results.figures = pooled(&all);
 }
 
-/// The smallest sample that so many are not above; 0 without samples.
+/// Returns the smallest sample that at least this fraction of the samples does not exceed; 0
+/// without samples.
 fn quantile(samples: &[u64], quantile: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
@@ -46,7 +49,7 @@ fn quantile(samples: &[u64], quantile: f64) -> f64 {
     sorted.get(rank.max(1) - 1).map_or(0.0, |&ns| ns as f64)
 }
 
-/// Three figures for each kind and runtime, in the order of the first round.
+/// Returns three figures for each kind and runtime, in the order of the first round.
 pub(crate) fn pooled(all: &[Samples]) -> Vec<Figure> {
     let mut figures: Vec<Figure> = Vec::new();
     for first in all {
@@ -85,7 +88,7 @@ pub(crate) fn pooled(all: &[Samples]) -> Vec<Figure> {
     figures
 }
 
-/// One row a runtime, one column a kind.
+/// Formats a table with a row per runtime and a column per kind.
 pub(crate) fn table(found: &SectionResults) -> String {
     let [benches, peers] = names(found);
     let kinds = benches
@@ -111,7 +114,7 @@ pub(crate) fn table(found: &SectionResults) -> String {
     )
 }
 
-/// What was to be reached: the bound of conservation, for each kind, at the level where it is worst.
+/// Returns the goals: the bound of conservation for each kind, at its worst level.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let goal = |kind: &str, words: &str, limit: f64| {
         let of = |peer: &str| Some(section.figure(&format!("{kind} {words}"), peer)?.ns / 1e3);

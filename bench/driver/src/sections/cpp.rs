@@ -1,4 +1,5 @@
-//! The section of C++: the same two servers on Upshift's headers, on the runtime in Rust below them, and on other libraries of C++20.
+//! The section `cpp`: the same two servers on Upshift's headers, on the Rust runtime below them,
+//! and on other C++20 libraries.
 
 use upshift_load::Work;
 
@@ -8,13 +9,13 @@ use crate::peers::{Built, CPP, UPSHIFT, UPSHIFT_CPP};
 use crate::results::{Run, SectionResults};
 use crate::verdict::{Row, at_most, row, within};
 
-/// Others with coroutines of C++20.
+/// Other libraries with C++20 coroutines.
 const OTHERS: [&str; 3] = ["asio", "asio-uring", "kuro-design"];
 const CONNECTIONS: usize = 64;
-/// What C++ may cost more than Rust. A margin, so noise is not added to it.
+/// Permitted cost of C++ relative to Rust. It is a margin, to which noise is not added.
 const MARGIN: f64 = 1.05;
 
-/// The loads: name, requests, whether they are matrices.
+/// Returns the loads: name, requests, whether they are matrices.
 fn cases() -> [(String, Work, bool); 3] {
     let plaintext = format!("plaintext, {CONNECTIONS} connections");
     let matrix = |n| format!("matrices, n = {n}, {CONNECTIONS} connections");

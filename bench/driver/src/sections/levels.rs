@@ -14,23 +14,24 @@ use crate::verdict::{Row, Verdict, at_most, ratio, row, within};
 
 /// The load of the section `vcpus`.
 const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
-/// The loads of the section `levels`, in the order they are measured.
+/// Load of a closed loop, which the section `levels` measures first.
 const CLOSED_CASE: &str = "closed loop at one level";
-/// What the server can do with full queues, which is more than in a closed loop: replies that wait leave together.
+/// Load that measures the capacity with full queues. It exceeds that of a closed loop, since
+/// waiting replies leave together.
 const CAPACITY_CASE: &str = "capacity: twice the closed loop offered, one level";
-/// See [`CAPACITY_CASE`].
+/// Load of the most urgent level alone.
 const ALONE_CASE: &str = "level 0 alone, its share of the load";
-/// See [`CAPACITY_CASE`].
+/// Load of eight levels above the [capacity](CAPACITY_CASE).
 const OVERLOAD_CASE: &str = "8 levels, 130 % of capacity";
-/// See [`CAPACITY_CASE`].
+/// Same total load at one level.
 const ONE_LEVEL_CASE: &str = "the same load at one level";
 
-/// The name of the row of a level.
+/// Returns the row's name for a level.
 fn level_row(level: u8) -> String {
     format!("level {level}")
 }
 
-/// The name of the row of a number of vCPUs.
+/// Returns the row's name for a number of vCPUs.
 fn vcpus_row(vcpus: usize) -> String {
     format!("upshift --vcpus {vcpus}")
 }
@@ -84,7 +85,7 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     load.per_address = Some(|i| level_row(LEVELS[i]));
     let mut alone = load.clone();
     alone.loaded = 1;
-    // Interleaved by hand: the three have rows of different names.
+    // Interleaved by hand: the rows of the three have different names.
     for _ in 0..rounds {
         rounds::run(results, ALONE_CASE, &[entry(&alone)], 1);
         rounds::run(results, OVERLOAD_CASE, &[entry(&load)], 1);
@@ -92,7 +93,7 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     }
 }
 
-/// What the section `vcpus` was to reach.
+/// Returns the goals of the section `vcpus`.
 pub(super) fn vcpus(section: &SectionResults) -> Vec<Row> {
     let rate = |n| section.median(VCPUS_CASE, &vcpus_row(n), |r| r.per_second);
     let both = rate(2).zip(rate(5));
@@ -125,7 +126,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     plot
 }
 
-/// What the section `levels` was to reach.
+/// Returns the goals of the section `levels`.
 pub(super) fn levels(section: &SectionResults) -> Vec<Row> {
     let p99 = |case, level| section.median(case, &level_row(level), Run::p99);
     let [loaded, alone] = [OVERLOAD_CASE, ALONE_CASE].map(|case| p99(case, LEVELS[0]));
@@ -150,7 +151,7 @@ pub(super) fn levels(section: &SectionResults) -> Vec<Row> {
         row(
             "8 levels, overload: total throughput within 3 % of one level",
             totals.map(|(eight, one)| {
-                // More is no miss.
+                // A higher value is no miss.
                 let text = format!("{:+.1} %", 100.0 * (eight / one - 1.0));
                 (text, within(eight >= 0.97 * one))
             }),

@@ -1,5 +1,5 @@
-//! The sections `micro` and `multi`: each runtime's program once pinned to CPU 0 and once free, and
-//! spawning, giving way, waking and channels on two workers.
+//! The sections `micro` and `multi`: each runtime's program, pinned to CPU 0 and free; and
+//! spawning, yielding, waking and channels on two workers.
 
 use crate::figures;
 use crate::options::Options;
@@ -8,7 +8,7 @@ use crate::results::{Figure, SectionResults, medians};
 use crate::table::{cross, names};
 use crate::verdict::{Row, at_most, row};
 
-/// Runs all that were built.
+/// Runs all built programs.
 pub(super) fn run(results: &mut SectionResults, built: &Built) {
     for (name, program) in built.of(MICRO) {
         for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
@@ -20,7 +20,7 @@ pub(super) fn run(results: &mut SectionResults, built: &Built) {
     }
 }
 
-/// Runs all programs in turn, once for each round.
+/// Runs all programs in turn, once per round.
 pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: &Built) {
     let mut programs = built.of(TWO_WORKERS);
     programs.retain(|(id, _)| !NOT_MULTI.contains(&id.as_str()));
@@ -30,7 +30,7 @@ pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: 
     results.figures = medians(&all);
 }
 
-/// The table of figures: a row for each runtime, a column for each quantity.
+/// Formats the table of figures: a row for each runtime, a column for each quantity.
 pub(super) fn table(found: &SectionResults) -> String {
     let [benches, peers] = names(found);
     let table = cross("runtime", &peers, &benches, |peer, bench| {
@@ -40,7 +40,7 @@ pub(super) fn table(found: &SectionResults) -> String {
     format!("ns per operation; `bytes-per-task` in bytes.\n\n{table}")
 }
 
-/// Name of the figure, words, limit, unit.
+/// Limits of figures: name, description, limit, unit.
 const LIMITS: [(&str, &str, f64, &str); 9] = [
     ("yield-2", "yield between two coroutines", 30.0, "ns"),
     ("spawn-join", "spawn + join, one", 75.0, "ns"),
@@ -85,7 +85,7 @@ fn best_peer<'a>(section: &'a SectionResults, bench: &str) -> Option<&'a Figure>
     peers.min_by(|a, b| a.ns.total_cmp(&b.ns))
 }
 
-/// The goals of `micro`.
+/// Returns the goals of `micro`.
 pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
     let goal = |(bench, words, limit, unit): (&str, &str, f64, &str)| {
         let best = best_peer(section, bench);
@@ -99,7 +99,7 @@ pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
     LIMITS.map(goal).into()
 }
 
-/// The goals of `multi`: the shortest time in every row.
+/// Returns the goals of `multi`: the shortest time in every row.
 pub(super) fn multi_rows(section: &SectionResults) -> Vec<Row> {
     let goal = |bench| {
         let both = section

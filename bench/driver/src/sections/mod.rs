@@ -1,4 +1,4 @@
-//! The sections: their runs, tables and goals, a file for each kind, or a folder.
+//! The sections: their runs, tables and goals; a file or folder for each kind.
 
 mod assign;
 pub(crate) mod closed;
@@ -23,7 +23,7 @@ use crate::section::Section;
 use crate::table::{cells, mean, plain, spread, text};
 use crate::verdict::{Row, best_peer};
 
-/// Measures one section; `None` if nothing that it measures could be built.
+/// Measures one section; `None` if none of its programs could be built.
 pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<SectionResults> {
     eprintln!("\n== {} ==", section.name());
     let mut options = options.clone();
@@ -78,13 +78,13 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
     Some(std::mem::take(results))
 }
 
-/// All rows of the sections that were measured, in their order.
+/// Returns all rows of the measured sections, in order.
 pub(crate) fn rows(results: &Results) -> Vec<Row> {
     let of = |section: Section| Some(goals(section)(results.sections.get(section.name())?));
     Section::ALL.into_iter().filter_map(of).flatten().collect()
 }
 
-/// The goals of a section, with their verdicts.
+/// Returns the goals of a section, with their verdicts.
 fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
     match section {
         Section::Plaintext => closed::plaintext,
@@ -107,7 +107,7 @@ fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
     }
 }
 
-/// Figures of `docs/evaluation.md` that can be drawn, each with the name of its file.
+/// Returns the figures of `docs/evaluation.md` that can be drawn, each with its file name.
 pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
     type Figure = (Section, &'static str, fn(&SectionResults) -> Plot);
     let drawn: [Figure; 3] = [
@@ -120,7 +120,7 @@ pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
     drawn.into_iter().filter_map(plot).collect()
 }
 
-/// The tables of a section, in Markdown.
+/// Formats the tables of a section in Markdown.
 pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
     let each = |table: &dyn Fn(&str) -> String| -> String {
         found.cases().into_iter().map(table).collect()
@@ -145,8 +145,8 @@ pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
     }
 }
 
-/// The servers of a load: in the order of a quantity of which less is better, beside the best peer
-/// and raw C, or in that of the first round.
+/// Formats the servers of a load: sorted by a quantity of which less is better, beside the best
+/// peer and raw C, or in the order of the first round.
 fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> String {
     let mut all: Vec<_> = found.of_case(case, |_| true).collect();
     if let Some(key) = key {
@@ -177,7 +177,7 @@ fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> 
     cells(case, "server", all, &columns)
 }
 
-/// Latencies by class of request.
+/// Formats latencies by class of request.
 fn classes(found: &SectionResults, case: &str) -> String {
     let columns = [
         spread("served /s", 0, |run| run.per_second),

@@ -1,8 +1,10 @@
-//! The section `processes`: an urgent server beside a batch process that burns every CPU, without and with the daemon.
+//! The section `processes`: an urgent server beside a batch process that burns every CPU, with and
+//! without the daemon.
 //!
-//! The server is Upshift's spin server at level 2 on CPU 0, 1,000 requests per second of 100 µs from CPU 1; the batch has two
-//! workers per CPU that never wait. The client runs in SCHED_FIFO above everything, or the batch on its CPU would be in its
-//! way. For each run a second row, `NAME, the batch`, gives in ms per second how much CPU time's worth of work it got done.
+//! The server is Upshift's spin server at level 2 on CPU 0, with 1,000 requests per second of 100
+//! µs from CPU 1; the batch has two workers per CPU that never wait. The client runs in SCHED_FIFO
+//! above everything, so that the batch on its CPU does not delay it. Each run has a second row,
+//! `NAME, the batch`, with the batch's work in ms of CPU time per second.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -22,28 +24,29 @@ use crate::server::Server;
 use crate::table::plain;
 use crate::verdict::{Row, at_most, row};
 
-/// How long the daemon and the batch may take to say something.
+/// Time limit for the messages of the daemon and of the batch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The only case.
+/// Name of the only case.
 const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
-/// Nothing runs beside the server.
+/// Row of the server alone.
 const ALONE: &str = "alone";
-/// Nothing is done about the batch.
+/// Row without a remedy.
 const PLAIN: &str = "beside the batch";
-/// It has the least share that the kernel gives.
+/// Row in which the batch has the smallest share that a nice value gives.
 const NICE: &str = "beside the batch at nice 19";
-/// Both have joined the daemon.
+/// Row in which both have joined the daemon.
 const DAEMON: &str = "beside the batch, both on the board";
-/// The server has joined; the batch is threads that know nothing of it.
+/// Row in which only the server has joined; the batch consists of ordinary threads.
 const THREADS: &str = "beside threads that have not joined, the server on the board";
 
-/// The row of the work that the batch got done.
+/// Returns the name of the row of the batch's work.
 fn batch_row(name: &str) -> String {
     format!("{name}: the batch")
 }
 
-/// A neighbour of the server: its name, options of the batch, whether the server joins the daemon.
+/// A neighbour of the server: its name, options of the batch, and whether the server joins the
+/// daemon.
 #[derive(Clone, Copy)]
 struct Beside {
     name: &'static str,
@@ -71,10 +74,10 @@ const RUNS: [Beside; 5] = [
     beside(THREADS, Some(&["--model", "thread"]), true),
 ];
 
-/// Programs that have not joined count as level 32.
+/// Configuration in which programs that have not joined count as level 32.
 const BYSTANDERS: &str = "bystander_level = 32\n";
 
-/// One run of the section.
+/// Settings of one run.
 #[derive(Clone)]
 struct Load {
     beside: Beside,
@@ -128,7 +131,7 @@ impl Drive for Load {
         plan.server_pids = server.pids();
         plan.fifo = Some(scenario::CLIENT_PRIORITY);
         let mut measured = observe(&server, true, awake.as_ref(), || drive(&plan))?;
-        // What the batch uses is no disturbance.
+        // CPU time of the batch is no disturbance.
         measured.all.foreign = 0.0;
         if let Some(batch) = batch {
             measured.groups.push(batch.end()?);
@@ -148,16 +151,16 @@ impl Drive for Load {
     }
 }
 
-/// `upshift daemon` on a socket of its own.
+/// An `upshift daemon` on its own socket.
 pub(crate) struct Daemon {
     child: Child,
     socket: PathBuf,
 }
 
 impl Daemon {
-    /// Starts it with this configuration.
+    /// Starts the daemon with this configuration.
     pub(crate) fn start(upshift: &Program, text: &str) -> Result<Daemon, String> {
-        // Of its own: the daemon refuses a socket that others could replace.
+        // The folder is private: the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
         let mut private = std::fs::DirBuilder::new();
         let made = private.recursive(true).mode(0o700).create(&folder);
@@ -194,7 +197,7 @@ impl Drop for Daemon {
     }
 }
 
-/// `upshift burn`.
+/// A running `upshift burn`.
 pub(crate) struct Batch(Child);
 
 impl Batch {
@@ -211,12 +214,12 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.0.pid()
     }
 
-    /// Ends it; a row of what it did.
+    /// Ends the batch; returns a row of its work.
     pub(crate) fn end(mut self) -> Result<Run, String> {
         self.0.end();
         let text = line(&mut self.0)?;
@@ -229,14 +232,14 @@ impl Batch {
     }
 }
 
-/// The next line that a child prints.
+/// Returns the next line of a child's output.
 fn line(child: &mut Child) -> Result<String, String> {
     child
         .line(PATIENCE)
         .map_err(|_| "the child printed nothing".into())
 }
 
-/// The goals of the daemon.
+/// Returns the goals of the daemon.
 pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
     let p99 = |name| section.median(CASE, name, Run::p99);
     let mut rows = Vec::new();
@@ -256,7 +259,7 @@ pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
             found,
         ));
     }
-    // The batch's part of the CPU time that the others left.
+    // The batch's share of the CPU time that the others left.
     let taken = section.median(CASE, DAEMON, |run| run.server_busy + run.client_busy);
     let done = section.median(CASE, &batch_row(DAEMON), |run| run.per_second / 1e3);
     rows.push(row(

@@ -1,5 +1,5 @@
-//! The section `sched`: policies over processes, measured by a program of its own
-//! (`bench/sched`), the goals, and the published claims.
+//! The section `sched`: policies over processes, measured by a separate program (`bench/sched`),
+//! the goals, and the published claims.
 
 use crate::figures;
 use crate::options::Options;
@@ -13,10 +13,10 @@ const TRICK: &str = "trick.c's algorithm";
 const SCRIPT: &str = "trick.sh's algorithm";
 const MACHINE: &str = "machine";
 
-/// The slices that are published, µs.
+/// Published slices, in µs.
 const SLICES: [u32; 3] = [50, 20, 5];
 
-/// Runs the program once for each round.
+/// Runs the program once per round.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     let Some((_, program)) = built.of(SCHED).pop() else {
         return;
@@ -35,7 +35,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     results.commands.push(command);
 }
 
-/// The published claims; one row a quantity, one column a scheduler.
+/// Formats the published claims, with a row per quantity and a column per scheduler.
 pub(crate) fn table(found: &SectionResults) -> String {
     let [benches, peers] = names(found);
     let claims = verdict::claims("### Published claims", claims(found)).markdown();
@@ -46,7 +46,7 @@ pub(crate) fn table(found: &SectionResults) -> String {
         })
 }
 
-/// The claims of the priority elevation trick, by the figures of its own algorithms.
+/// Returns the claims of the priority elevation trick, judged by the figures of its own algorithms.
 fn claims(section: &SectionResults) -> Vec<Claim> {
     const SOURCE: &str = "priority elevation trick";
     let of = |bench: String, peer: &str| Some(section.figure(&bench, peer)?.ns);
@@ -89,7 +89,7 @@ fn claims(section: &SectionResults) -> Vec<Claim> {
     claims
 }
 
-/// What was to be reached.
+/// Returns the goals.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let of = |bench: &str, peer: &str| Some(section.figure(bench, peer)?.ns);
     let goal = |target: String, value: Option<f64>, limit: Option<f64>, unit: &str| {

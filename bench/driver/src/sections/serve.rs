@@ -1,13 +1,15 @@
-//! The section `serve`: one axum application on two runtimes, urgent requests at overload, and files.
+//! The section `serve`: one axum application on two runtimes, urgent requests at overload, and
+//! files.
 //!
-//! Server on CPU 0, client on CPU 1. The mixed load has two clients in this process, one for the tenth of the requests
-//! that are urgent (`Priority: u=0`), one for the rest; both are open loops. "Capacity" is what a closed loop of 64
-//! connections gets out of the same server with the same request.
+//! Server on CPU 0, client on CPU 1. The mixed load has two clients in this process, one for the
+//! tenth of the requests that are urgent (`Priority: u=0`), one for the rest; both are open loops.
+//! "Capacity" is the throughput of a closed loop of 64 connections with the same request on the
+//! same server.
 //!
-//! The mixed load also meets the alternatives that users of tokio have: a second runtime,
+//! The mixed load also runs on the alternatives of tokio's users: a second runtime,
 //! `spawn_blocking`, HAProxy in front of processes ([`haproxy`]). The alternatives and axum on
-//! Upshift with levels are offered 120 % of the capacity of plain axum on tokio, so that all of
-//! them see the same requests.
+//! Upshift with levels receive 120 % of the capacity of plain axum on tokio, so that all of them
+//! see the same requests.
 
 mod alternatives;
 mod haproxy;
@@ -36,15 +38,16 @@ use haproxy::{Behind, Deployed};
 
 /// A closed loop of JSON requests.
 const JSON_CASE: &str = "axum, JSON, 64 connections";
-/// The same with an answer that takes the server several times as long as the client, which has one CPU too.
+/// Closed loop with answers that take the server several times as long as the client, which also
+/// has one CPU.
 const ORDERS_CASE: &str = "axum, JSON of 30 orders, 64 connections";
-/// The same requests at eight tenths of what the slowest of them can serve.
+/// The same requests at eight tenths of the capacity of the slowest server.
 const ORDERS_80_CASE: &str = "axum, JSON of 30 orders, 80 % of capacity";
-/// What each server can do.
+/// Capacity of each server.
 const CAPACITY_CASE: &str = "computing, closed loop, 64 connections";
-/// The urgent tenth by itself.
+/// The urgent tenth alone.
 const IDLE_CASE: &str = "computing, the urgent tenth alone";
-/// Everything.
+/// The mixed load.
 const OVERLOAD_CASE: &str = "computing, 120 % of capacity, a tenth urgent";
 /// Files, by size in bytes.
 const FILES: [(&str, usize); 2] = [
@@ -54,18 +57,18 @@ const FILES: [(&str, usize); 2] = [
 
 const SERVE: &str = "upshift serve";
 
-/// Of all requests, so many are urgent.
+/// Share of urgent requests.
 const URGENT: f64 = 0.1;
 const OVERLOAD: f64 = 1.2;
-/// The priority of the client of urgent requests.
+/// SCHED_FIFO priority of the client of urgent requests.
 const CLIENT: u8 = 45;
 
-/// The rows of a server in the mixed load.
+/// Returns the row name of a server's urgent requests in the mixed load.
 fn urgent_row(server: &str) -> String {
     format!("{server}: u=0")
 }
 
-/// See [`urgent_row`].
+/// Returns the row name of a server's other requests in the mixed load.
 fn rest_row(server: &str) -> String {
     format!("{server}: the rest")
 }
@@ -79,12 +82,12 @@ fn computing(urgent: bool) -> Work {
     page("/matrix?n=64", &[priority], 1)
 }
 
-/// Urgent requests at a rate, and others at another.
+/// Urgent requests at one rate, and others at another.
 #[derive(Clone)]
 struct Mixed {
     urgent: f64,
     rest: f64,
-    /// The processes behind the server, if it is a proxy.
+    /// Processes behind the server, if it is a proxy.
     behind: Option<Behind>,
     time: Duration,
     keep_disturbed: bool,
@@ -98,7 +101,7 @@ impl Mixed {
         plan.warmup = Duration::from_millis(500).min(self.time / 2);
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
-        // The two clients share a CPU; what the urgent requests wait there is not the server's.
+        // The two clients share a CPU; delays of the urgent requests there are not the server's.
         plan.fifo = urgent.then_some(CLIENT);
         plan.server_pids = server.pids();
         plan
@@ -121,7 +124,7 @@ impl Drive for Mixed {
             let others = scope.spawn(|| observe(server, true, None, || drive(&rest)));
             let mut measured = observe(server, true, None, || drive(&urgent))?;
             let others = others.join().map_err(|_| "the client panicked")??;
-            // Each sees the CPU time of the other client as its own: they are one process.
+            // Each client sees the other's CPU time as its own, since they share a process.
             measured.groups = vec![measured.all.clone(), others.all];
             Ok(measured)
         })
@@ -169,7 +172,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         servers.cloned().collect()
     };
     json(results, options, &only(&[OURS, TOKIO, TOKIO_MT]));
-    // Without a priority, the same application on our runtime says nothing new; nginx does not compute.
+    // Without a priority, the same application on Upshift adds nothing; nginx does not compute.
     let whole = only(&[SERVE, TOKIO, TOKIO_MT, "go-http"]);
     mixed(results, options, &whole, only(&ALTERNATIVES));
     let files = only(&[SERVE, "nginx"]);
@@ -196,8 +199,8 @@ fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     rounds::run(results, ORDERS_80_CASE, &entries, options.rounds);
 }
 
-/// Returns the capacity that the load of a server is a part of: its own, or that of axum on tokio
-/// where only the mixed load is measured.
+/// Returns the capacity that the load of a server refers to: its own, or that of axum on tokio if
+/// the server has only the mixed load.
 fn capacity(section: &SectionResults, server: &str) -> Option<f64> {
     let server = if ALTERNATIVES.contains(&server) {
         TOKIO
@@ -262,7 +265,7 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     plot
 }
 
-/// The goals of the web server.
+/// Returns the goals of the web server.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let against = |case: &str, of: fn(&Run) -> f64| {
         let (ours, theirs) = (

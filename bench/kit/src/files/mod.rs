@@ -1,21 +1,28 @@
-//! The section `files`: the same work on files for every peer, and what it prints.
+//! The section `files`: the same work on files for every peer, and its output.
 //!
-//! A program is called with a row and measures it: `PROGRAM ROW --dir DIR --seconds S --tasks N [--direct] [--once]`. The files of DIR are made by the
-//! driver, which also says what is in them: word *i* of a file is [`word`] of its number and *i*. At the end the program prints
-//! one line of JSON ([`Report`]).
+//! A program is called with a row and measures it:
+//! `PROGRAM ROW --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the files
+//! in DIR and determines their content: word *i* of a file is [`word`] of its number and *i*. At
+//! the end the program prints one line of JSON ([`Report`]).
 //!
-//! | row | what a task does until the time is over |
-//! |---|---|
-//! | `open` | opens the next of the small files, reads it to its end, closes it; `--once`: until each has been read |
-//! | `random` | reads the next block of 4 KiB of the big file in the order of [`shuffled`], none twice before all have been read; nothing is read ahead (`POSIX_FADV_RANDOM`); `--once`: until the file has been read; `--direct`: past the page cache |
-//! | `read` | reads the next MiB of the big file; `--once`: until it has been read |
-//! | `write` | writes the next MiB of the file `out` |
-//! | `append` | appends 512 bytes to the file `log`, and waits until they are on the device |
-//! | `mixed` | [`BULK`] tasks write 1 MiB after the other, each to a file of its own, of a less urgent level where there are levels; a connection asks for blocks of the big file |
-//! | `check` | all of them a little, and prints a sum of what was read: not measured |
+//! A task repeats the operation of its row until the time is over:
 //!
-//! In `mixed` the program prints `listening on ADDR:PORT` and takes one connection: the number of a block of 4 KiB, 8 bytes, little-endian, is answered by
-//! the block. When the connection ends so does the run.
+//! - `open` opens the next small file, reads it to its end and closes it. `--once`: until each has
+//!   been read.
+//! - `random` reads the next block of 4 KiB of the big file, in the order of [`shuffled`], none
+//!   twice before all have been read; nothing is read ahead (`POSIX_FADV_RANDOM`). `--once`: until
+//!   the file has been read. `--direct`: past the page cache.
+//! - `read` reads the next MiB of the big file. `--once`: until the file has been read.
+//! - `write` writes the next MiB of the file `out`.
+//! - `append` appends 512 bytes to the file `log`, and waits until they are on the device.
+//! - `mixed`: each of [`BULK`] tasks writes pieces of 1 MiB to its own file, at a less urgent level
+//!   where there are levels; a connection asks for blocks of the big file.
+//! - `check` executes a few operations of each kind and prints a sum of the data read; it is not
+//!   measured.
+//!
+//! In `mixed` the program prints `listening on ADDR:PORT` and accepts one connection. A request is
+//! the number of a block of 4 KiB, 8 bytes in little-endian order; the reply is the block. The run
+//! ends with the connection.
 
 mod plan;
 mod report;
@@ -27,43 +34,44 @@ pub use plan::{Mode, Plan, Row, open_std};
 pub use report::{Report, Times};
 pub use run::{Host, WARM_UP, one_connection, run};
 
-/// Bytes of the big file.
+/// Size of the big file in bytes.
 pub const BIG_BYTES: u64 = 512 << 20;
-/// Small files.
+/// Number of small files.
 pub const SMALL_FILES: usize = 10_000;
-/// Bytes of each: as most files, they do not end with a page.
+/// Size of a small file in bytes: like most files, it does not end at a page boundary.
 pub const SMALL_LENGTH: usize = 4000;
-/// Bytes of a random read.
+/// Size of a random read in bytes.
 pub const BLOCK: usize = 4096;
-/// Bytes of a long read or write.
+/// Size of a long read or write in bytes.
 pub const LONG_BYTES: usize = 1 << 20;
-/// Bytes of the files that are written to, from the beginning again and again.
+/// Size of the written files in bytes; writing restarts at the beginning when it reaches the end.
 pub const OUT: u64 = 64 << 20;
-/// Bytes of a record of the log.
+/// Size of a record of the log in bytes.
 pub const RECORD: usize = 512;
-/// Tasks that write in `mixed`.
+/// Number of writing tasks in `mixed`.
 pub const BULK: usize = 8;
-/// The number of the big file, for [`word`]; small files have their own.
+/// Number of the big file, for [`word`]; small files have the numbers below.
 pub const BIG_NUMBER: u64 = SMALL_FILES as u64;
 
-/// Word `index` of file `number`.
+/// Returns word `index` of file `number`.
 #[must_use]
 pub fn word(number: u64, index: u64) -> u64 {
-    // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): its output function.
+    // Output function of Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
+    // (2014).
     let mut z = (number << 40 | index).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// The sum of the words of some bytes.
+/// Returns the sum of the words of some bytes.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(8).map(first);
     words.fold(0, u64::wrapping_add)
 }
 
-/// The first word of some bytes.
+/// Returns the first word of some bytes.
 #[must_use]
 pub fn first(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -71,13 +79,14 @@ pub fn first(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The path of a small file.
+/// Returns the path of a small file.
 #[must_use]
 pub fn small(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("small/{number:05}"))
 }
 
-/// Zeroed memory for direct I/O. Never freed: programs of this section end by `exit`.
+/// Returns zeroed memory for direct I/O. The memory is never freed: programs of this section end by
+/// `exit`.
 #[must_use]
 pub fn aligned(length: usize) -> Vec<u8> {
     let layout = std::alloc::Layout::from_size_align(length, 4096).expect("a power of two");
@@ -85,7 +94,7 @@ pub fn aligned(length: usize) -> Vec<u8> {
     unsafe { Vec::from_raw_parts(std::alloc::alloc_zeroed(layout), length, length) }
 }
 
-/// What is written: the beginning of the big file.
+/// Returns the data to write: the beginning of the big file.
 #[must_use]
 pub fn pattern(length: usize) -> Vec<u8> {
     let mut buffer = aligned(length);
@@ -95,11 +104,12 @@ pub fn pattern(length: usize) -> Vec<u8> {
     buffer
 }
 
-/// Blocks of the big file.
+/// Number of blocks of the big file.
 pub const BLOCKS: u64 = BIG_BYTES / BLOCK as u64;
 
-/// The block that is read `index`-th: a permutation of the [`BLOCKS`] that looks random, the same for every peer. Each step can be undone: an odd factor and a shift with
-/// exclusive or are permutations of the numbers of so many bits.
+/// Returns the block that is read `index`-th: a permutation of the [`BLOCKS`] that looks random,
+/// the same for every peer. Each step is invertible: multiplication by an odd factor, and a shift
+/// with exclusive or, are permutations of the numbers of that many bits.
 #[must_use]
 pub fn shuffled(index: u64) -> u64 {
     let mut x = index % BLOCKS;
@@ -110,11 +120,12 @@ pub fn shuffled(index: u64) -> u64 {
     x ^ (x >> 9)
 }
 
-/// Blocks of the big file that `check` reads, from the last to the first.
+/// Number of blocks of the big file that `check` reads, from the last to the first.
 pub const CHECKED_BLOCKS: u64 = 512;
-/// Pieces of 1 MiB of the big file that it reads; then it writes the last of them as often to `out`.
+/// Number of pieces of 1 MiB of the big file that `check` reads; it then writes the last piece as
+/// many times to `out`.
 pub const CHECKED_PIECES: u64 = 8;
-/// Records that it appends to `log`.
+/// Number of records that `check` appends to `log`.
 pub const CHECKED_RECORDS: usize = 20;
 
 #[cfg(test)]

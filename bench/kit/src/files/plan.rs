@@ -1,50 +1,50 @@
-//! The command line of a program of this section, and how it opens files.
+//! Command line of a program of the section `files`, and its ways to open files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-/// What is measured.
+/// Measured operation; see [`files`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Row {
-    /// See [`files`](super).
+    /// Opens and reads small files.
     Open,
-    /// See [`files`](super).
+    /// Reads random blocks of the big file.
     Random,
-    /// See [`files`](super).
+    /// Reads the big file in order.
     Read,
-    /// See [`files`](super).
+    /// Writes a file in order.
     Write,
-    /// See [`files`](super).
+    /// Appends records to a log.
     Append,
-    /// See [`files`](super).
+    /// Urgent reads beside bulk writes.
     Mixed,
-    /// See [`files`](super).
+    /// A few operations of each kind, not measured.
     Check,
 }
 
 /// Measures files
 #[derive(Clone, Debug, Parser)]
 pub struct Plan {
-    /// What is measured
+    /// Measured operation
     pub row: Row,
-    /// The flavour of the peer
+    /// Flavour of the peer
     #[arg(long, default_value = "")]
     pub variant: String,
-    /// Where the files are
+    /// Folder of the files
     #[arg(long)]
     pub dir: PathBuf,
-    /// How long it is measured, s
+    /// Duration of the measurement, s
     #[arg(long = "seconds", value_name = "S", default_value = "1", value_parser = seconds)]
     pub time: Duration,
-    /// Tasks, or threads, that do it
+    /// Number of tasks, or threads
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub tasks: usize,
-    /// Past the page cache
+    /// Bypass the page cache
     #[arg(long)]
     pub direct: bool,
-    /// Nothing is read twice
+    /// Read nothing twice
     #[arg(long)]
     pub once: bool,
 }
@@ -57,13 +57,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Plan {
-    /// Of this process; ends it if the command line is wrong.
+    /// Parses the command line of this process; ends the process if it is wrong.
     #[must_use]
     pub fn of_process() -> Plan {
         Plan::parse()
     }
 
-    /// The file that a row uses, and how it is opened; `open` uses none.
+    /// Returns the file that a row uses, and its mode; `open` uses none.
     #[must_use]
     pub fn file(&self, task: usize) -> (PathBuf, Mode) {
         let (name, mode) = match self.row {
@@ -78,22 +78,22 @@ impl Plan {
     }
 }
 
-/// How a file is opened.
+/// Mode in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// For reading.
+    /// Reading.
     Read,
-    /// For reading in no order: the kernel reads nothing ahead.
+    /// Reading in random order: the kernel reads nothing ahead.
     Random,
-    /// For reading, past the page cache.
+    /// Reading past the page cache.
     Direct,
-    /// For writing; created if it is not there.
+    /// Writing; the file is created if it does not exist.
     Write,
-    /// For writing at the end; created if it is not there.
+    /// Writing at the end; the file is created if it does not exist.
     Append,
 }
 
-/// Opens a file as the standard library does: outside of what is measured.
+/// Opens a file with the standard library, outside of the measured time.
 #[must_use]
 pub fn open_std(path: &Path, mode: Mode) -> std::fs::File {
     use std::os::fd::AsRawFd;
@@ -109,7 +109,7 @@ pub fn open_std(path: &Path, mode: Mode) -> std::fs::File {
         .open(path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     if mode == Mode::Random {
-        // SAFETY: advice about a file that is open.
+        // SAFETY: advice about an open file.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
     }
     file

@@ -1,27 +1,27 @@
-//! Times of operations and CPU time, and the line that a program prints of them.
+//! Times of operations and CPU time, and the line in which a program prints them.
 
 use std::time::{Duration, Instant};
 
-/// Times of operations, ns.
+/// Times of operations, in ns.
 #[derive(Default)]
 pub struct Times(Vec<u32>);
 
 impl Times {
-    /// An operation that began at this time ends now.
+    /// Records an operation that began at this time and ends now.
     pub fn since(&mut self, began: Instant) {
         let took = began.elapsed().as_nanos();
         self.0.push(u32::try_from(took).unwrap_or(u32::MAX));
     }
 
-    /// Those of another one, too.
+    /// Adds the times of another recorder.
     pub fn add(&mut self, other: Times) {
         self.0.extend(other.0);
     }
 }
 
-/// CPU time of the process: user, kernel.
+/// Returns the CPU time of the process: user, kernel.
 fn used() -> [Duration; 2] {
-    // SAFETY: plain numbers, for which zeros are valid; the call writes to them only.
+    // SAFETY: plain numbers, for which zeros are valid; the call only writes to them.
     let used = unsafe {
         let mut used: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &raw mut used);
@@ -32,14 +32,14 @@ fn used() -> [Duration; 2] {
     })
 }
 
-/// What was measured, from a moment on.
+/// A measurement from its start on.
 pub struct Report {
     began: Instant,
     used: [Duration; 2],
 }
 
 impl Report {
-    /// From now on.
+    /// Starts the measurement.
     #[must_use]
     pub fn start() -> Report {
         Report {
@@ -48,13 +48,13 @@ impl Report {
         }
     }
 
-    /// When it began.
+    /// Returns the start of the measurement.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Prints the line, and ends the process.
+    /// Prints the line and ends the process.
     pub fn end(self, times: Times, sum: u64) -> ! {
         let seconds = self.began.elapsed().as_secs_f64();
         let [user, sys] = used();

@@ -1,4 +1,4 @@
-//! The rows, on any runtime with one thread.
+//! The rows, on any single-threaded runtime.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -13,7 +13,7 @@ use super::{
     first, open_std, pattern, shuffled, small, sum, word,
 };
 
-/// The connection of `mixed`: announces the address, and waits for it.
+/// Announces an address and waits for the connection of `mixed`.
 #[must_use]
 pub fn one_connection() -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("an address of the loopback");
@@ -24,7 +24,7 @@ pub fn one_connection() -> TcpStream {
     stream
 }
 
-/// What the tasks of a row share: which is next, and until when.
+/// State shared by the tasks of a row: the next piece, and the end of the time.
 struct Shared {
     plan: Plan,
     next: Cell<u64>,
@@ -46,13 +46,14 @@ impl Shared {
         }
     }
 
-    /// Now, unless the time is over. An operation begins then: the clock is read twice for each.
+    /// Returns the time at which an operation begins; `None` if the time is over. Each operation
+    /// reads the clock twice.
     fn now(&self) -> Option<Instant> {
         let now = Instant::now();
         (!self.stopped.get() && now < self.until.get()).then_some(now)
     }
 
-    /// The number of the next piece of so many; `None` when everything is done.
+    /// Returns the number of the next of `pieces` pieces; `None` when everything is done.
     fn take(&self, pieces: u64) -> Option<(u64, Instant)> {
         let next = self.next.get();
         if self.plan.once && next >= pieces {
@@ -72,12 +73,13 @@ impl Shared {
     }
 }
 
-/// What a runtime with one thread offers. Buffers go in and come back.
+/// Interface of a single-threaded runtime. Buffers are passed in and returned.
 pub trait Host: Sized + 'static {
     /// An open file.
     type File: Clone + 'static;
 
-    /// Starts a task; at a less urgent level if that is asked for and there are levels. The returned future ends with it.
+    /// Starts a task, optionally at a less urgent level if there are levels. The returned future
+    /// ends with the task.
     fn spawn(
         is_less_urgent: bool,
         task: impl Future<Output = ()> + 'static,
@@ -89,20 +91,20 @@ pub trait Host: Sized + 'static {
     /// Opens a file, reads all of it, and closes it.
     fn whole(path: PathBuf) -> impl Future<Output = Vec<u8>>;
 
-    /// Fills the buffer from this offset on.
+    /// Fills the buffer, starting at this offset of the file.
     fn read(file: &Self::File, buffer: Vec<u8>, offset: u64) -> impl Future<Output = Vec<u8>>;
 
-    /// Writes the buffer at this offset, or at the end of a file that is opened so.
+    /// Writes the buffer at this offset, or at the end of a file opened for appending.
     fn write(file: &Self::File, buffer: Vec<u8>, offset: u64) -> impl Future<Output = Vec<u8>>;
 
     /// Waits until the data is on the device.
     fn sync(file: &Self::File) -> impl Future<Output = ()>;
 
-    /// Answers with blocks of the file what the connection asks for, until it ends.
+    /// Answers requests of the connection with blocks of the file, until the connection ends.
     fn serve(stream: TcpStream, file: Self::File) -> impl Future<Output = ()>;
 }
 
-/// How long a row runs before it is measured, if what is read may be read twice.
+/// Time for which a row runs before it is measured, if data may be read twice.
 pub const WARM_UP: Duration = Duration::from_millis(100);
 
 /// Measures the row of the command line, within the runtime.
@@ -230,10 +232,10 @@ async fn mixed<H: Host>(shared: Rc<Shared>) {
     report.end(shared.times.take(), 0);
 }
 
-/// The driver ends it.
+/// Upper limit; the driver ends the program earlier.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
-/// All kinds of operations; the driver knows the sum, and looks at what was written.
+/// Executes all kinds of operations; the driver knows the sum, and inspects the written data.
 async fn check<H: Host>(shared: &Rc<Shared>) {
     let dir = &shared.plan.dir;
     for number in (0..SMALL_FILES).step_by(100) {

@@ -17,7 +17,7 @@ use crate::values;
 
 One line `burning` is printed when it starts. The work is given in seconds of CPU time.")]
 pub(crate) struct BurnArgs {
-    /// What computes: coroutine (yields to more urgent work), or thread
+    /// Kind of worker: coroutine (yields to more urgent work), or thread
     #[arg(
         long,
         value_enum,
@@ -25,7 +25,7 @@ pub(crate) struct BurnArgs {
         hide_possible_values = true
     )]
     pub(super) model: Model,
-    /// How many run at the same time [default: twice the CPUs]
+    /// Number of concurrent workers [default: twice the CPUs]
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub(super) workers: Option<usize>,
     /// CPUs to use, e.g. `0,1` [default: all this process may use]

@@ -1,7 +1,7 @@
-//! `upshift burn`: background work that takes all the CPU it gets, and says how much it got done.
+//! `upshift burn`: background work that takes all the CPU it gets, and reports the amount done.
 //!
-//! It stands for a batch job beside a server. Work is counted in CPU time burnt by loops of fixed length, so what is reported
-//! is what was done, whatever else ran on the CPUs.
+//! The command stands for a batch job beside a server. Work is counted in CPU time burnt by loops
+//! of fixed length, so the report is independent of other load on the CPUs.
 
 mod args;
 mod run;

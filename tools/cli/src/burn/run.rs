@@ -1,4 +1,4 @@
-//! Burns until the time is over or a signal comes.
+//! Burns until the time is over or a signal arrives.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use upshift_load::{Burner, machine};
 use super::args::BurnArgs;
 use crate::choice::Model;
 
-/// Burnt between two looks at whether to go on, or to give way.
+/// CPU time burnt between two checks for the end or for more urgent work.
 const PIECE: Duration = Duration::from_micros(100);
 
-/// What the workers share.
+/// State shared by the workers.
 #[derive(Debug)]
 struct Fire {
     burner: Burner,
-    /// Pieces done.
+    /// Number of pieces burnt.
     pieces: AtomicU64,
     out: Arc<AtomicBool>,
 }
@@ -36,7 +36,7 @@ impl Fire {
     }
 }
 
-/// Burns until the time is over or a signal comes.
+/// Burns until the time is over or a signal arrives.
 pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
     let cpus = if args.pin.is_empty() {
         machine::allowed_cpus()
@@ -138,7 +138,7 @@ fn coroutines(fire: &Arc<Fire>, workers: usize, cpus: Vec<usize>, args: &BurnArg
             })
             .collect();
         for worker in workers {
-            // It is never cancelled.
+            // The worker is never cancelled.
             let _ = worker.await;
         }
     });

@@ -1,7 +1,8 @@
-//! `upshift calibrate`: what a switch and a timer cost on this machine, and which rights are missing.
+//! `upshift calibrate`: the cost of a switch and of a timer on this machine, and missing
+//! privileges.
 //!
-//! Takes well under a second, during which ordinary threads do not get the CPU measured. Without the right to
-//! use SCHED_FIFO it prints what is missing with its remedy, and fails.
+//! Takes well under a second, during which ordinary threads do not get the measured CPU. Without
+//! the right to use SCHED_FIFO it prints the missing privilege with its remedy, and fails.
 
 mod args;
 mod run;

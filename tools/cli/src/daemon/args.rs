@@ -73,10 +73,10 @@ pub(crate) struct DaemonArgs {
     /// Check the configuration, and list the running processes that each [[assign]] rule matches
     #[arg(long, conflicts_with = "status")]
     pub(crate) check: bool,
-    /// Starting needs no flag; others that are like it take one
+    /// Rejects the flag with a hint: starting needs none, unlike in similar commands
     #[arg(long, hide = true, num_args = 0, default_missing_value = "", value_parser = without_flag())]
     start: Option<String>,
-    /// Print the state of the daemon that runs, as JSON, and end
+    /// Print the state of the running daemon, as JSON, and exit
     #[arg(long, conflicts_with_all = ["mode", "group", "ceiling", "cooperative"])]
     pub(crate) status: bool,
 }

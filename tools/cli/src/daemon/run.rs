@@ -1,4 +1,4 @@
-//! Runs the daemon until a signal ends it, checks a configuration, or asks the daemon that runs.
+//! Runs the daemon until a signal ends it, checks a configuration, or queries the running daemon.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use upshift_daemon::{Assign, Config, Daemon, Fitting, default_socket};
 
 use super::args::DaemonArgs;
 
-/// Runs the daemon, or asks the one that runs.
+/// Runs the daemon, or queries the running one.
 pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     if args.status {
         return status(args);
@@ -32,7 +32,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
         );
     }
     stay_in_memory();
-    // The reader of the lines may have closed the pipe, or the disk is full.
+    // The reader may have closed the pipe, or the disk may be full.
     let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());
     let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
     let _ = std::io::stdout().flush();
@@ -40,7 +40,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
         if signal != SIGHUP {
             break;
         }
-        // A file that cannot be read now changes nothing.
+        // An unreadable file leaves the configuration unchanged.
         match whole(args).and_then(|()| self::config(args)) {
             Ok(config) => daemon.reload(config),
             Err(error) => {
@@ -55,8 +55,9 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is above all other threads does not wait for a disk when memory is short: what it has touched, code included, stays. As root only, in
-/// whose place no limit is met later; where that takes a right that root does not have here, the kernel refuses.
+/// Locks the daemon's memory: a thread above all others must not wait for a disk when memory is
+/// short. Pages stay once touched, code included. Only root does this, since no memory limit then
+/// applies later; without the required capability the kernel refuses.
 fn stay_in_memory() {
     use rustix::mm::{MlockAllFlags, mlockall};
     if rustix::process::geteuid().is_root() {
@@ -64,11 +65,12 @@ fn stay_in_memory() {
     }
 }
 
-/// A file that has not changed for this long is complete; it is looked at this often until then.
+/// Time after which an unchanged file counts as complete; also the interval between two checks.
 const UNCHANGED_FOR: Duration = Duration::from_millis(100);
 const MAX_READS: usize = 20;
 
-/// Waits until the file is written no more: a half of it may be valid, and lack the rules that keep users out.
+/// Waits until writing to the file has ended: half a file may be valid, and lack the rules that
+/// keep users out.
 fn whole(args: &DaemonArgs) -> Result<()> {
     let Some(path) = &args.config else {
         return Ok(());
@@ -92,7 +94,8 @@ fn whole(args: &DaemonArgs) -> Result<()> {
     }
 }
 
-/// Says whether a daemon would start with these flags and this file, and what of it has no effect here.
+/// Reports whether a daemon would start with these flags and this file, and which settings have no
+/// effect here.
 fn check(args: &DaemonArgs) -> Result<()> {
     let config = config(args)?;
     for remark in config.remarks() {
@@ -111,10 +114,10 @@ fn check(args: &DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// Processes of a rule that are listed.
+/// Number of listed processes per rule.
 const MAX_LISTED: usize = 50;
 
-/// The processes that a rule gives its level now, one a line.
+/// Lists the processes that currently get their level from a rule, one per line.
 fn fitting(rule: &Assign, found: &[Fitting]) -> String {
     let mut text = match found.len() {
         0 => format!("{rule}: no running process matches\n"),
@@ -154,7 +157,7 @@ fn status(args: &DaemonArgs) -> Result<()> {
     let census = upshift_board::client::census(&socket)?;
     let value: serde_json::Value =
         serde_json::from_str(&census.json).context("the daemon's answer is no JSON")?;
-    // A closed pipe (`| head`) ends the output, and is no error.
+    // A closed pipe (`| head`) ends the output and is no error.
     let _ = writeln!(
         std::io::stdout(),
         "{}",

@@ -28,7 +28,7 @@ pub(crate) struct DemoArgs {
     /// Take 15 seconds instead of 45, with shorter and less exact measurements
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Where to write the report, a self-contained HTML file
+    /// Path of the report, a self-contained HTML file
     #[arg(long, value_name = "FILE", default_value = "upshift-report.html")]
     pub(crate) report: PathBuf,
     /// Run only these parts, e.g. `1,3`

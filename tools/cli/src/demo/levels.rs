@@ -1,8 +1,8 @@
 //! Part 1: eight priority levels at overload.
 //!
 //! Eight addresses with levels 0, 8, …, 56 get equal shares of 130 % of the server's capacity, in
-//! open loop. With strict priorities the most urgent level must not notice: its latency is held
-//! against the one it has alone, and against that of the same load at one level.
+//! open loop. With strict priorities the most urgent level must not notice. Its latency is compared
+//! with its latency alone, and with that of the same load at one level.
 
 use anyhow::Result;
 use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
@@ -14,7 +14,7 @@ use upshift_report::number::grouped;
 
 /// Connections to each address.
 const CONNECTIONS: usize = 8;
-/// Requests per second for each level when the capacity is measured: more than any server takes.
+/// Requests per second for each level while the capacity is measured: more than any server takes.
 const FLOOD: f64 = 50_000.0;
 
 struct Runs {
@@ -38,8 +38,8 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
         stage.measure(name, server, plan)
     };
     let mut capacity = 0.0;
-    // Requests that queue on a connection are cheaper than those of a closed loop, but a client
-    // that shares the server's CPU keeps it from its work when it floods it.
+    // Queued requests on a connection are cheaper than those of a closed loop, but a flooding
+    // client that shares the server's CPU keeps it from its work.
     let flood = Pace::OpenRate { per_second: FLOOD };
     for (name, pace) in [
         ("capacity, offered too much", flood),

@@ -21,7 +21,7 @@ mod stage;
 pub(crate) use args::DemoArgs;
 pub(crate) use run::demo;
 
-/// For tests: a report of one class after the other, given as p50, p99, p99.9.
+/// Creates a report of several classes, each given as p50, p99, p99.9.
 #[cfg(test)]
 pub(crate) fn sample(classes: &[[f64; 3]]) -> upshift_load::Report {
     let group = |&[p50, p99, p999]: &[f64; 3]| upshift_load::GroupReport {

@@ -4,7 +4,7 @@ use upshift_report::Page;
 
 use super::part::{Line, Part, Verdict};
 
-/// Limits of the figures; printed in every report.
+/// Limits of the figures, printed in every report.
 const LIMITS: [&str; 3] = [
     "Client and server share one machine and talk over loopback: there is no network card, no wire and no interrupt \
      from one.",
@@ -13,7 +13,7 @@ const LIMITS: [&str; 3] = [
      runs only when nothing else wants to keeps the server's CPU from halting, unless the batch process does.",
 ];
 
-/// Writes the whole file: the facts, then each part.
+/// Formats the whole file: the facts, then each part.
 pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
     let mut page = Page::new("Upshift demo report");
     page.paragraph(
@@ -35,10 +35,10 @@ pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
     page.html()
 }
 
-/// A line with its verdict.
+/// Formats a line with its verdict.
 fn words(line: &Line) -> String {
     match line.verdict {
-        // Its text says so.
+        // The text contains the verdict.
         Verdict::Note | Verdict::CannotTell(_) => line.text.clone(),
         Verdict::Better => format!("Better. {}", line.text),
         Verdict::Worse => format!("Worse. {}", line.text),

@@ -11,17 +11,17 @@ use upshift_report::{Look, Plot, Table, table};
 use crate::load::latencies;
 use crate::wrap::wrap;
 
-/// Latencies of one kind of requests in one run.
+/// Latencies of one kind of request in one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) group: GroupReport,
-    /// Colour in the plot; the plot leaves the row out if there is none.
+    /// Colour in the plot; a row without one is left out of the plot.
     pub(crate) colour: Option<usize>,
 }
 
 impl Row {
-    /// A row that is plotted.
+    /// Creates a row of the plot.
     pub(crate) fn new(name: impl Into<String>, group: &GroupReport, colour: usize) -> Row {
         Row {
             name: name.into(),
@@ -31,21 +31,21 @@ impl Row {
     }
 }
 
-/// How a figure compares with that of the run it is held against.
+/// Outcome of the comparison of a figure with that of a reference run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Verdict {
     Better,
     Worse,
-    /// The client was late by as much as the two differ, or by more; carries its lateness, µs.
+    /// The client's lateness, in µs, is at least the difference of the two.
     CannotTell(f64),
     /// A run has no replies, or could not be made.
     Missing,
-    /// Nothing is compared.
+    /// The line compares nothing.
     Note,
 }
 
 impl Verdict {
-    /// Compares a latency with that of another run, both in µs, where the client was late by `lag`
+    /// Compares a latency with that of another run, both in µs; `lag` is the client's lateness in
     /// µs.
     fn of(this: f64, other: f64, lag: f64) -> Verdict {
         if !(this.is_finite() && other.is_finite()) {
@@ -80,7 +80,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A sentence that compares nothing.
+    /// Creates a sentence that compares nothing.
     pub(crate) fn note(text: impl Into<String>) -> Line {
         Line {
             verdict: Verdict::Note,
@@ -88,7 +88,7 @@ impl Line {
         }
     }
 
-    /// The reason why a run is missing.
+    /// Creates a line with the reason why a run is missing.
     pub(crate) fn missing(text: impl Into<String>) -> Line {
         Line {
             verdict: Verdict::Missing,
@@ -135,7 +135,7 @@ impl Line {
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) title: String,
-    /// A description of the measurement in a few sentences.
+    /// Description of the measurement in a few sentences.
     pub(crate) intro: String,
     pub(crate) lines: Vec<Line>,
     pub(crate) rows: Vec<Row>,
@@ -144,7 +144,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// A part without results.
+    /// Creates a part without results.
     pub(super) fn failed(title: &str, why: &anyhow::Error) -> Part {
         Part {
             title: title.to_owned(),
@@ -155,7 +155,7 @@ impl Part {
         }
     }
 
-    /// The rows as a table.
+    /// Returns the rows as a table.
     pub(crate) fn table(&self) -> Table {
         let heads = [
             "<run", "served/s", "p50", "?p90", "p99", "?p99.9", "max", "waiting",
@@ -169,8 +169,8 @@ impl Part {
         table
     }
 
-    /// The latencies by percentile; dashed for the run that the others are held against (a colour
-    /// beyond the palette).
+    /// Plots the latencies by percentile, dashed for the reference run (a colour beyond the
+    /// palette).
     pub(crate) fn plot(&self) -> Plot {
         let palette: &[&str] = match self.palette {
             'p' => &LEVELS,

@@ -2,8 +2,8 @@
 //!
 //! One vCPU; one request in 200 burns 25 ms of CPU, the others 25 µs, all at the same level.
 //! Without preemption a request that arrives during a long one waits for its end. A run without
-//! long requests shows the room for gains and the overhead of a request on this machine: from that
-//! follows the rate that loads the server to 70 %.
+//! long requests shows the room for gains and the overhead of a request on this machine. The
+//! overhead determines the rate that loads the server to 70 %.
 
 use std::time::Duration;
 
@@ -47,10 +47,11 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
     ))
 }
 
-/// Requests per second that load a server to [`LOAD`], where a short one costs so many µs of CPU.
+/// Returns the requests per second that load a server to [`LOAD`], given the CPU time of a short
+/// one in µs.
 fn rate(short_us: f64) -> f64 {
     let [short, long] = [SHORT, LONG].map(|time| time.as_secs_f64() * 1e6);
-    // Unknown, or below the service time: no overhead.
+    // An unknown time, or one below the service time, means no overhead.
     let short_us = short_us.max(short);
     let mean = short_us + LONG_SHARE * (long - short);
     (LOAD * 1e6 / mean).round()

@@ -1,9 +1,8 @@
 //! Part 3: an urgent server and a batch process that burns every CPU, without and with the daemon.
 //!
 //! The server answers 1,000 requests per second at level 2 on one CPU; the batch has two coroutines
-//! per CPU that compute at level 40 without end. The kernel sees two processes of equal rights.
-//! With the daemon, both publish their levels, and the server goes first when it has something to
-//! do.
+//! per CPU that compute at level 40 without end. To the kernel the two processes are equal. With
+//! the daemon, both publish their levels, and the server runs first whenever it has work.
 
 use anyhow::{Context, Result};
 use upshift_load::scenario::{self, Burnt, CLIENT_PRIORITY, URGENT_LEVEL};
@@ -12,7 +11,7 @@ use upshift_load::{GroupReport, Report};
 use super::part::{Line, Part, Row};
 use super::stage::{Interrupted, Stage};
 
-/// What was measured.
+/// Results of one run.
 struct Run {
     name: &'static str,
     load: Report,
@@ -20,7 +19,7 @@ struct Run {
 }
 
 impl Run {
-    /// The batch's part of the CPU time that server and client left, 0 to 1.
+    /// Returns the batch's share of the CPU time that server and client left, 0 to 1.
     fn batch_share(&self) -> Option<f64> {
         let batch = self.batch.as_ref()?;
         let each = self.load.server_cpu() + self.load.client_cpu_us?;

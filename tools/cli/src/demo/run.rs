@@ -1,7 +1,7 @@
 //! The parts in their order, the terminal, the report.
 //!
 //! A part is disturbed if other programs use more than [`DISTURBED`] of the CPUs meanwhile, or if
-//! it fails; it is repeated once, and the quieter run counts. The report appears under its name
+//! it fails. It is repeated once, and the quieter run counts. The report appears under its name
 //! only when it is complete: Ctrl-C leaves an older one alone.
 
 use std::fs;
@@ -20,7 +20,7 @@ use super::part::{Line, Part};
 use super::stage::{Interrupted, Stage};
 use super::{levels, preemption, processes};
 
-/// A part: its name, and how it is run.
+/// Function that runs a part.
 type Run = fn(&mut Stage) -> Result<Part>;
 const PARTS: [(&str, Run); 3] = [
     ("eight levels at overload", levels::run),
@@ -28,7 +28,7 @@ const PARTS: [(&str, Run); 3] = [
     ("an urgent server beside a batch process", processes::run),
 ];
 
-/// Share of the CPUs from which on others disturb a part.
+/// Share of the CPUs above which other programs disturb a part.
 const DISTURBED: f64 = 0.1;
 
 /// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
@@ -81,7 +81,7 @@ fn tour(args: &DemoArgs, mut stage: Stage) -> Result<(String, bool)> {
     Ok((page(&facts, &parts), failed))
 }
 
-/// Runs a part, and once more if it was disturbed; the quieter run, with a word about the
+/// Runs a part, and again if it was disturbed; returns the quieter run, with a note about the
 /// disturbance. An interruption is an error.
 fn undisturbed(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<Part> {
     let mut measured = || {
@@ -126,7 +126,7 @@ impl Used {
         }
     }
 
-    /// Share of the CPUs that was used by other programs than this one and its ended children.
+    /// Returns the share of the CPUs used by programs other than this one and its ended children.
     fn by_others_since(&self, before: &Used) -> f64 {
         let CpuTimes { busy, idle, .. } = self.all.since(&before.all);
         let own = self.own.saturating_sub(before.own);
@@ -137,7 +137,7 @@ impl Used {
     }
 }
 
-/// Where no runtime can be made, what to do about it is said before anything is measured.
+/// Fails with a remedy, before any measurement, if no runtime can be created.
 fn require_runtime() -> Result<()> {
     upshift::Runtime::builder()
         .vcpus(1)
@@ -146,11 +146,11 @@ fn require_runtime() -> Result<()> {
         .context("no runtime can be made (`upshift doctor` says what works here)")
 }
 
-/// A file beside the report that becomes it; removed when the demo ends without one.
+/// A file beside the report that replaces it at the end; removed if the demo ends without a report.
 struct Draft(PathBuf);
 
 impl Draft {
-    /// Creates the file now, so that a wrong path is known before the minute is spent.
+    /// Creates the file early, so that a wrong path fails before the measurements.
     fn create(report: &Path) -> Result<Draft> {
         let name = report
             .file_name()
@@ -174,7 +174,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Gone already if it was published.
+        // A published draft no longer exists under this name.
         let _ = fs::remove_file(&self.0);
     }
 }

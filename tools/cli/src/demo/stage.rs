@@ -1,9 +1,9 @@
-//! The common base of the parts: CPUs for server and client, child processes, one measurement.
+//! Common base of the parts: CPUs for server and client, child processes, one measurement.
 //!
 //! Every child is this same program with other arguments. No child outlives the demo: dropping a
 //! handle ends it, and the kernel kills it if the demo itself is killed ([`Child`]). Children have
-//! a process group of their own, so Ctrl-C reaches only the demo, which then ends them in order.
-//! All waits are bounded and notice Ctrl-C within [`POLL`].
+//! their own process group, so Ctrl-C reaches only the demo, which then ends them in order. All
+//! waits are bounded and notice Ctrl-C within [`POLL`].
 
 use std::fmt;
 use std::io::{IsTerminal, Read, Write};
@@ -26,9 +26,9 @@ use upshift_load::child::{Child, listening};
 use upshift_load::scenario::CLIENT_PRIORITY;
 use upshift_load::{Awake, Plan, Report, machine, run};
 
-/// Time between two looks at a child and at Ctrl-C.
+/// Time between two checks of a child and of Ctrl-C.
 const POLL: Duration = Duration::from_millis(10);
-/// How long a child may take to be ready, and to end after SIGTERM.
+/// Time within which a child must be ready, and within which it must end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The error of a wait that a signal ended; carries the signal's number.
@@ -43,25 +43,25 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// The demo while it runs.
+/// State of the running demo.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) quick: bool,
-    /// CPUs of the server; none where nothing is pinned.
+    /// CPU of the server; `None` if nothing is pinned.
     server: Option<usize>,
     /// CPU of the client, if it has its own.
     client: Option<usize>,
-    /// The lack of the right to SCHED_FIFO, with its remedies.
+    /// Reason why SCHED_FIFO is not permitted, with its remedies.
     pub(crate) lacks: Option<String>,
-    /// The socket of the daemon that children join, if they join one.
+    /// Socket of the daemon that children join, if any.
     daemon: Option<PathBuf>,
     stop: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
 }
 
 impl Stage {
-    /// Takes over SIGINT and SIGTERM of this process; puts the server on the first CPU and the
-    /// client on the second, if there are two.
+    /// Takes over SIGINT and SIGTERM of this process. Puts the server on the first CPU, and the
+    /// client on the second if there are two.
     pub(crate) fn new(quick: bool) -> Result<Stage> {
         let (stop, signal) = (Arc::new(AtomicBool::new(false)), Arc::default());
         for number in [SIGINT, SIGTERM] {
@@ -76,7 +76,7 @@ impl Stage {
             [first, second, ..] => (Some(first), Some(second)),
             _ => (None, None),
         };
-        // Costs one short-lived thread.
+        // The probe costs one short-lived thread.
         let lacks = Priority::new(CLIENT_PRIORITY).map_err(anyhow::Error::from);
         let lacks = lacks.and_then(|highest| Ok(Rights::probe().require(highest)?));
         Ok(Stage {
@@ -90,7 +90,7 @@ impl Stage {
         })
     }
 
-    /// Where server and client run, in words.
+    /// Describes the CPUs of server and client.
     pub(crate) fn placement(&self) -> String {
         match (self.server, self.client) {
             (Some(server), Some(client)) => {
@@ -100,7 +100,7 @@ impl Stage {
         }
     }
 
-    /// An error once a signal has come.
+    /// Fails after a signal has arrived.
     pub(crate) fn check(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -108,12 +108,13 @@ impl Stage {
         }
     }
 
-    /// `full`, or a part of it where the demo is to be quick.
+    /// Returns `full`, or a part of it in quick mode.
     pub(crate) fn time(&self, full: u64) -> Duration {
         Duration::from_millis(if self.quick { full * 3 / 10 } else { full })
     }
 
-    /// Keeps the server's CPU from halting while the result lives, if the client has another one.
+    /// Keeps the server's CPU from halting until the result is dropped, if the client has its own
+    /// CPU.
     pub(crate) fn awake(&self) -> Option<Awake> {
         Awake::on(self.server.filter(|_| self.client.is_some())?).ok()
     }
@@ -136,9 +137,9 @@ impl Stage {
         Ok(Server { program, addresses })
     }
 
-    /// Starts a daemon that children of the demo join from now on.
+    /// Starts a daemon, which children of the demo join from now on.
     pub(crate) fn start_daemon(&mut self) -> Result<Program> {
-        // Of its own: the daemon refuses a socket that others could replace.
+        // The folder is private: the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-demo-{}", std::process::id()));
         let mut private = std::fs::DirBuilder::new();
         private.recursive(true).mode(0o700).create(&folder)?;
@@ -153,7 +154,7 @@ impl Stage {
         Ok(daemon)
     }
 
-    /// Ends the daemon, if there is one, and forgets it.
+    /// Ends the daemon, if there is one; later children do not join it.
     pub(crate) fn stop_daemon(&mut self, daemon: Option<Program>) -> Result<()> {
         let socket = self.daemon.take();
         let stopped = daemon.map_or(Ok(()), |daemon| daemon.stop(self).map(drop));
@@ -163,7 +164,7 @@ impl Stage {
         stopped
     }
 
-    /// Starts a program and waits until it has printed so many lines, which say that it is ready.
+    /// Starts a program and waits until it has printed `ready` lines, which show that it is ready.
     pub(crate) fn program(&self, args: &[String], ready: usize) -> Result<(Program, Vec<String>)> {
         let command = format!("upshift {}", args.join(" "));
         let exe = std::env::current_exe()
@@ -182,7 +183,7 @@ impl Stage {
         let stderr = child.stderr().map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut text = String::new();
-                // Text that was read before an error is kept; there is no more to learn.
+                // Text that arrived before an error is kept; there is no more to learn.
                 let _ = pipe.read_to_string(&mut text);
                 text
             })
@@ -212,16 +213,17 @@ impl Stage {
         Ok((program, lines))
     }
 
-    /// Names the run that begins, on a line that the next one replaces; nothing where nobody looks.
+    /// Shows the name of the run on a line that the next name replaces; prints nothing without a
+    /// terminal.
     pub(crate) fn say(&self, run: &str) {
         if std::io::stderr().is_terminal() {
-            // Progress that cannot be shown is no reason to stop measuring.
+            // A failed progress line is no reason to stop measuring.
             let _ = write!(std::io::stderr(), "\r\x1b[2K{run}")
                 .and_then(|()| std::io::stderr().flush());
         }
     }
 
-    /// Drives a server as `plan` says, from the client's CPU.
+    /// Drives a server with `plan`, from the client's CPU.
     pub(crate) fn measure(&self, name: &str, server: &Server, mut plan: Plan) -> Result<Report> {
         self.say(&format!("  {name} …"));
         plan.pin = self.client;
@@ -252,8 +254,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Asks it to end and reaps it; returns the lines it has printed since it was ready. An error
-    /// if it died before, did not end in time or did not end with status 0.
+    /// Asks the program to end and reaps it; returns the lines that it has printed since it was
+    /// ready. Fails if it died early, did not end in time or did not end with status 0.
     pub(crate) fn stop(mut self, stage: &Stage) -> Result<String> {
         self.child.terminate().context("cannot stop a child")?;
         let deadline = Instant::now() + PATIENCE;
@@ -273,7 +275,7 @@ impl Program {
         }
     }
 
-    /// The text of its standard error, after its end.
+    /// Returns the text of the program's standard error, after its end.
     fn complaint(&mut self) -> String {
         let text = self.stderr.take().and_then(|thread| thread.join().ok());
         text.unwrap_or_default().trim().to_owned()
@@ -289,7 +291,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Stops it as [`Program::stop`] does.
+    /// Stops the server as [`Program::stop`] does.
     pub(crate) fn stop(self, stage: &Stage) -> Result<()> {
         self.program.stop(stage).map(drop)
     }

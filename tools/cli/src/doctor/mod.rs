@@ -1,6 +1,7 @@
-//! `upshift doctor`: what works here, and what to change for the rest, in one screen.
+//! `upshift doctor`: features that work on this machine, and remedies for the rest, on one screen.
 //!
-//! Every line is found out by trying, not by looking at versions; it takes some ms and changes nothing.
+//! Every line is tried, not derived from versions; the whole takes some milliseconds and changes
+//! nothing.
 
 mod args;
 mod run;

@@ -1,4 +1,4 @@
-//! Looks and prints.
+//! Examines the machine and prints the findings.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,11 +12,11 @@ use upshift_elevate::{Priority, Rights, Throttling};
 use super::args::DoctorArgs;
 use super::show::{Finding, Health, print};
 
-/// Looks and prints.
+/// Examines the machine and prints the findings.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     let findings = examine();
     match print(args, &findings) {
-        // A closed pipe (`| head`) ends the output, and is no error.
+        // A closed pipe (`| head`) ends the output and is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         printed => printed.context("cannot print the result")?,
     }

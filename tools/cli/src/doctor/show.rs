@@ -1,4 +1,4 @@
-//! A line for each thing examined, as text and as JSON.
+//! The findings as text and as JSON, one line each.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::args::DoctorArgs;
 use crate::wrap::wrap;
 
-/// How well something works.
+/// Grade of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Fine,
@@ -25,7 +25,7 @@ impl Health {
     }
 }
 
-/// One line.
+/// A finding.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) what: &'static str,
@@ -40,7 +40,7 @@ impl Finding {
     }
 }
 
-/// Columns of a line, and those before its text.
+/// Columns of a line, and columns before its text.
 const WIDTH: usize = 100;
 const MARGIN: usize = 23;
 

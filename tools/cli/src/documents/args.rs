@@ -7,7 +7,7 @@ use clap::Args;
 /// Flags of `upshift documents`.
 #[derive(Debug, Args)]
 pub(crate) struct DocumentsArgs {
-    /// Write them below this directory
+    /// Folder to write to
     #[arg(value_name = "DIRECTORY")]
     pub(super) directory: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Writes them.
+//! Writes the man pages and the completions.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
             .with_context(|| format!("cannot make {}", directory.display()))?;
     }
     let mut cli = visible();
-    // The page of `help` would say what the others do.
+    // The page of `help` would repeat the others.
     let main = cli.clone().disable_help_subcommand(true);
     page(main, "upshift", &man)?;
     for command in cli.get_subcommands() {
@@ -38,7 +38,7 @@ pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
     Ok(())
 }
 
-/// The command line without what is hidden.
+/// Returns the command line without hidden commands and flags.
 fn visible() -> clap::Command {
     let cli = Cli::command();
     let shown = cli.get_subcommands().filter(|it| !it.is_hide_set());
@@ -53,11 +53,11 @@ fn visible() -> clap::Command {
     bare.args(cli.get_arguments())
 }
 
-/// The page of what people type as `said`.
+/// Writes the page of a command; `said` is the command as users type it.
 fn page(command: clap::Command, said: &str, man: &Path) -> Result<()> {
     let name = said.replace(' ', "-");
     let path = man.join(format!("{name}.1"));
-    // Clap wants a name that lives for ever; this program does not live long.
+    // Clap wants a `'static` name; the leak is harmless in a short-lived program.
     let title: &'static str = Box::leak(name.into_boxed_str());
     let command = command.name(title).bin_name(said);
     let mut text = Vec::new();
@@ -88,7 +88,7 @@ mod tests {
         assert!(daemon.contains("\\-\\-config") && daemon.contains("\\fBupshift daemon\\fR"));
         let main = read("man1/upshift.1");
         assert!(main.contains("sched") && !main.contains("spawn\\-test"));
-        // What it names is there.
+        // Every page that the main page names exists.
         for line in main.lines().filter_map(|line| line.strip_suffix("(1)")) {
             let page = line.replace('\\', "");
             assert!(directory.join(format!("man1/{page}.1")).exists(), "{page}");

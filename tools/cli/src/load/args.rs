@@ -26,7 +26,7 @@ pub(crate) struct LoadArgs {
     pub(crate) work: LoadWork,
 }
 
-/// The kinds of work `upshift load` knows.
+/// Kinds of load that `upshift load` generates.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LoadWork {
     /// Send matrices, check the returned squares against a local product

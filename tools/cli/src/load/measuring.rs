@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::values;
 
-/// Flags that every load takes: how long, from where, and what is reported.
+/// Flags of every kind of load: duration, client CPU, and output.
 #[derive(Debug, Args)]
 pub(crate) struct MeasuringArgs {
     /// Warm-up time before measuring
@@ -15,10 +15,10 @@ pub(crate) struct MeasuringArgs {
     /// Measuring time
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = upshift_units::positive_duration)]
     pub(crate) duration: Duration,
-    /// CPU the client runs on
+    /// CPU of the client
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(crate) pin: Option<usize>,
-    /// Process of the server, to report its CPU time per request
+    /// Process of the server; reports its CPU time per request
     #[arg(long, value_name = "PID", value_parser = values::pid)]
     pub(crate) server_pid: Option<u32>,
     /// Print JSON instead of a table

@@ -1,7 +1,7 @@
-//! `upshift load`: from flags to a plan, run it, print the result.
+//! `upshift load`: turns flags into a plan, runs it, prints the result.
 //!
-//! Ctrl-C ends the run early, prints what was measured so far and exits with 130. A run with
-//! errors prints its result too, and then fails with the first error.
+//! Ctrl-C ends the run early, prints the measurements so far and exits with 130. A run with errors
+//! prints its result too, and then fails with the first error.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     print(&run(&plan)?, json)
 }
 
-/// Prints what was measured; the exit code says whether all went well.
+/// Prints the result; the exit code tells whether the run was complete.
 fn print(outcome: &Outcome, json: bool) -> Result<ExitCode> {
     let report = Report::new(outcome);
     let mut out = std::io::stdout();
@@ -70,7 +70,7 @@ fn print(outcome: &Outcome, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The plan of the flags, and whether to elevate the client and to print JSON.
+/// Returns the plan of the flags, and whether to elevate the client and to print JSON.
 fn of_groups(work: Work, args: &LoadCommonArgs) -> (Plan, bool, bool) {
     let pace = match (args.period, args.rate) {
         (Some(period), _) => Pace::Open { period },
@@ -86,7 +86,7 @@ fn of_groups(work: Work, args: &LoadCommonArgs) -> (Plan, bool, bool) {
     let mut plan = Plan::new(groups, work, measuring.duration);
     plan.pace = pace;
     plan.warmup = measuring.warmup;
-    // A server that serves urgent connections first may rightly keep others waiting to the end.
+    // A server that prefers urgent connections may rightly keep others waiting to the end.
     plan.patience = measuring.warmup + measuring.duration + Duration::from_secs(5);
     plan.pin = measuring.pin;
     plan.server_pids = measuring.server_pid.into_iter().collect();

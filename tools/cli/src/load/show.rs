@@ -5,7 +5,7 @@ use upshift_load::{GroupReport, Report};
 use upshift_report::Table;
 use upshift_report::number::{grouped, micros};
 
-/// The table that `upshift load` prints.
+/// Returns the table that `upshift load` prints.
 pub(crate) fn table(report: &Report) -> Table {
     let mut table = Table::new(
         format!(
@@ -30,13 +30,13 @@ pub(crate) fn table(report: &Report) -> Table {
     table
 }
 
-/// Median, 90, 99, 99.9 % and the longest latency of a group as cells of a table; without replies there are none.
+/// Returns median, 90, 99, 99.9 % and longest latency of a group as cells; dashes without replies.
 pub(crate) fn latencies(group: &GroupReport) -> [String; 5] {
     [group.p50, group.p90, group.p99, group.p999, group.max]
         .map(|us| micros(if group.requests == 0 { f64::NAN } else { us }))
 }
 
-/// How late the client itself was, in a sentence; empty in a closed loop.
+/// Returns the client's own lateness as a sentence; empty in a closed loop.
 pub(crate) fn lag_line(report: &Report) -> String {
     match report.total.send_lag_p99 {
         late if late > 0.0 => format!(
@@ -47,7 +47,7 @@ pub(crate) fn lag_line(report: &Report) -> String {
     }
 }
 
-/// CPU time in a sentence.
+/// Returns the CPU time as a sentence.
 pub(crate) fn cpu_line(report: &Report) -> String {
     let server = match report.server_cpu_us {
         Some((user, sys)) => format!(

@@ -8,7 +8,7 @@ use upshift_load::{Class, Distribution, Plan};
 use super::measuring::MeasuringArgs;
 use crate::values::{self, Endpoint};
 
-/// The level of requests, unless told otherwise.
+/// Default level of requests.
 const LEVEL: u8 = 32;
 
 /// Flags of `upshift load spin`.
@@ -61,17 +61,17 @@ pub(crate) struct SpinLoadArgs {
     pub(crate) measuring: MeasuringArgs,
 }
 
-/// How CPU times vary.
+/// Distribution of CPU times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DistributionArg {
-    /// Not at all
+    /// Constant
     Fixed,
-    /// Exponentially
+    /// Exponential
     Exponential,
 }
 
 impl SpinLoadArgs {
-    /// The plan of these flags.
+    /// Returns the plan of these flags.
     pub(crate) fn plan(&self) -> Plan {
         let mut plan = Plan::spin(
             self.connect.address,

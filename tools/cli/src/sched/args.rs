@@ -7,20 +7,20 @@ use clap::{Args, ValueEnum};
 
 use crate::values;
 
-/// Which policy.
+/// Name of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PolicyName {
-    /// In turn, one interval each
+    /// Round-robin, one interval each
     Rr,
     /// A repeating timetable from a file
     Table,
-    /// By shares: stride scheduling
+    /// Shares of the CPU: stride scheduling
     Weighted,
     /// Earliest deadline first, with a budget in each period
     Edf,
-    /// The most urgent level; equals in turn
+    /// The most urgent level; equal levels round-robin
     Priority,
-    /// One until it blocks
+    /// A single process until it blocks
     Solo,
 }
 
@@ -64,8 +64,8 @@ pub(crate) struct SchedArgs {
     /// The timetable, for `table`
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
-    /// A TOML file with these options by their long names, and `policy` and `file`; the command line overrides options that
-    /// may be given only once
+    /// A TOML file with these options by their long names, and `policy` and `file`; the command
+    /// line overrides options that may be given only once
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     /// CPUs shared by the processes, e.g. `0,1`; each runs one process at a time
@@ -101,8 +101,9 @@ pub(crate) struct SchedArgs {
     /// CPU of the scheduler itself [default: the first of --cpu]
     #[arg(long, value_name = "CPU", value_parser = values::cpu)]
     pub(super) sched_cpu: Option<usize>,
-    /// Share of the time in which ordinary threads may compete, in pieces of some 3 ms; a process that wakes in one may have to wait for its
-    /// end. With 0 the kernel may instead stop everything for 50 ms of each second
+    /// Share of the time in which ordinary threads may compete, in pieces of about 3 ms; a process
+    /// that wakes during a piece may wait for its end. With 0 the kernel may instead stop
+    /// everything for 50 ms of each second
     #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open)]
     pub(super) open: f64,
     /// Duration [default: until all processes have ended]
@@ -117,7 +118,7 @@ pub(crate) struct SchedArgs {
     /// Write every switch as a line of JSON
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Draw which process ran when
+    /// Draw the times at which each process ran
     #[arg(long, value_name = "FILE.svg")]
     pub(super) timeline: Option<PathBuf>,
     /// A command to start
@@ -126,7 +127,7 @@ pub(crate) struct SchedArgs {
 }
 
 impl SchedArgs {
-    /// The CPUs, each once.
+    /// Returns the CPUs, each once.
     pub(super) fn cpus(&self) -> Vec<usize> {
         let mut cpus: Vec<_> = self.cpu.iter().flat_map(|list| list.0.clone()).collect();
         cpus.sort_unstable();
@@ -134,7 +135,8 @@ impl SchedArgs {
         cpus
     }
 
-    /// Whether a file was named where it is not read: by an abbreviation, say.
+    /// Whether `--config` was given in a form that the command does not read, such as an
+    /// abbreviation.
     pub(super) fn has_unread_file(&self) -> bool {
         self.config.is_some()
     }

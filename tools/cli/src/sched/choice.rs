@@ -12,7 +12,7 @@ use super::args::{PolicyName, SchedArgs};
 use super::tasks::Spec;
 use crate::values;
 
-/// The text of the timetable, read before anything is elevated.
+/// Reads the text of the timetable, before anything is elevated.
 pub(super) fn read_timetable(args: &SchedArgs) -> Result<Option<String>> {
     match (&args.file, args.policy) {
         (Some(file), PolicyName::Table) => fs::read_to_string(file)
@@ -29,7 +29,7 @@ pub(super) fn read_timetable(args: &SchedArgs) -> Result<Option<String>> {
     }
 }
 
-/// Makes the policy.
+/// Creates the policy.
 pub(super) fn policy(
     args: &SchedArgs,
     specs: &[Spec],
@@ -94,7 +94,7 @@ pub(super) fn policy(
     })
 }
 
-/// The slice, not below what timers can do here.
+/// Returns the slice, raised to the shortest timer of this machine.
 fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
     let sliced = matches!(
         args.policy,

@@ -1,5 +1,6 @@
-//! The configuration file of `upshift sched`: a TOML table whose keys are the long names of the options, and `policy` and `file` for the first
-//! two words. It becomes words of the command line, before those that are there, so that everything else is checked as these are.
+//! The configuration file of `upshift sched`: a TOML table whose keys are the long names of the
+//! options, and `policy` and `file` for the first two words. The file becomes words in front of
+//! those of the command line, so that both pass the same checks.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,7 +10,7 @@ use toml::Value;
 
 use super::args::SchedArgs;
 
-/// The words of a command line, with those of the file for `sched --config FILE`.
+/// Returns the words of a command line, with those of the file for `sched --config FILE`.
 pub(crate) fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>> {
     if words.get(1).is_none_or(|word| word != "sched") {
         return Ok(words);
@@ -24,7 +25,7 @@ pub(crate) fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>> {
         Some(path) => (path, place + 1),
         None => match words.get(place + 1) {
             Some(path) => (path.clone(), place + 2),
-            // The command line says what is missing.
+            // The parser reports the missing value.
             None => return Ok(words),
         },
     };
@@ -38,7 +39,7 @@ pub(crate) fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>> {
     Ok(all)
 }
 
-/// Whether the word is `--config`, and the value that stands in it.
+/// Returns `Some` if the word is `--config`, with the value that the word itself contains.
 fn given(word: &OsStr) -> Option<Option<OsString>> {
     let rest = word.to_str()?.strip_prefix("--config")?;
     match rest.strip_prefix('=') {

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `args`, `file` | the command line, and options from a file |
 //! | `run` | the engine, signals, the end |
-//! | `tasks` | which processes: pids, commands to start, what each was given |
+//! | `tasks` | the scheduled processes: pids, commands to start, the policy's argument of each |
 //! | `choice` | the policy with its parameters |
 //! | `show` | live line, table, JSON |
-//! | `timeline` | which thread ran when, as SVG |
+//! | `timeline` | the running times of each thread, as SVG |
 
 mod args;
 mod choice;

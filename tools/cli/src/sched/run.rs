@@ -1,8 +1,9 @@
-//! Runs until all processes have ended, the time is over, or a signal comes.
+//! Runs until all processes have ended, the time is over, or a signal arrives.
 //!
-//! The engine runs on a thread of its own, above the tasks. This thread waits for signals and prints; it is elevated meanwhile, or a
-//! signal would wait until tasks that compute on every CPU let ordinary threads in. What the engine has elevated comes back
-//! when it is dropped; if this process dies, the guardian does it.
+//! The engine runs on its own thread, above the tasks. This thread waits for signals and prints. It
+//! is elevated meanwhile: otherwise a signal would wait until tasks that compute on every CPU let
+//! ordinary threads in. Dropping the engine demotes the threads that it has elevated; if this
+//! process dies, the guardian does so.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
@@ -21,15 +22,17 @@ use super::args::SchedArgs;
 use super::tasks::{self, Origin, Tasks};
 use super::{choice, show, timeline};
 
-/// Events that a trace holds: 24 MB, two switches a millisecond for eight minutes.
+/// Events that a trace holds: 24 MB, enough for two switches a millisecond during eight minutes.
 const MAX_TRACE_EVENTS: usize = 1_000_000;
-/// How often this thread looks for signals and for the end. Each look takes some µs from a task.
+/// Interval at which this thread checks for signals and for the end. Each check takes a few µs from
+/// a task.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// If the scheduler stands still for so long (SIGSTOP), the guardian demotes the tasks: many times what it sleeps at most.
+/// Time without progress of the scheduler (SIGSTOP) after which the guardian demotes the tasks:
+/// many times the scheduler's longest sleep.
 const STANDSTILL: Duration = Duration::from_millis(200);
 
-/// The priorities that are used, as far as the rights reach.
+/// SCHED_FIFO priorities in use, as far as privileges permit.
 struct Notches {
     base: Priority,
     top: Priority,
@@ -53,7 +56,8 @@ impl Notches {
     }
 }
 
-/// Where trace and drawing go: made before anything runs, so that an hour is not lost to a wrong path.
+/// Output files of trace and drawing, created before anything runs, so that a wrong path fails
+/// early.
 struct Files {
     trace: Option<File>,
     timeline: Option<File>,
@@ -73,7 +77,7 @@ impl Files {
         })
     }
 
-    /// Writes both, also if one fails.
+    /// Writes both files, even if the first write fails.
     fn write(self, args: &SchedArgs, report: &Report, trace: &Trace) -> Result<()> {
         let write = |file: Option<File>, path: &Option<PathBuf>, text: &dyn Fn() -> String| {
             let (Some(mut file), Some(path)) = (file, path) else {
@@ -90,7 +94,7 @@ impl Files {
     }
 }
 
-/// Runs until all processes have ended, the time is over, or a signal comes.
+/// Runs until all processes have ended, the time is over, or a signal arrives.
 pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     if args.has_unread_file() {
         bail!("--config: name one file");
@@ -101,7 +105,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let notches = Notches::within(&Rights::probe())?;
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM, SIGTSTP]).context("cannot handle signals")?;
-    // Before anything else is started: the guardian keeps what it was forked with.
+    // Built before anything else starts: the guardian inherits everything that exists when it is
+    // forked.
     let elevator = Elevator::builder()
         .guardian(true)
         .capacity(upshift_elevate::MAX_CAPACITY)
@@ -160,7 +165,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         }
         Ok(engine)
     };
-    // Before the tasks are, or this thread would not get that far. Without the right the scheduler says so.
+    // Elevated before the tasks, or this thread would not get that far. A missing privilege is
+    // reported by the scheduler.
     let above = elevator.elevate_current(notches.scheduler);
     let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
     let chosen = specs.iter().filter(|spec| spec.origin() == Origin::Fits);
@@ -173,7 +179,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let printed = show::finish(args, &report, floor);
     files.write(args, &report, &trace)?;
     match printed {
-        // A closed pipe (`| head`) ends the output, and is no error.
+        // A closed pipe (`| head`) ends the output and is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         printed => printed.context("cannot print the result")?,
     }
@@ -184,7 +190,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     })
 }
 
-/// What a shell says of a program that a signal has ended.
+/// Returns a shell's exit code for a program ended by a signal.
 fn ended_by(signal: i32) -> ExitCode {
     ExitCode::from(128 + u8::try_from(signal).unwrap_or(1))
 }
@@ -196,8 +202,8 @@ fn code_of(status: ExitStatus) -> ExitCode {
     }
 }
 
-/// Reports the processes that match and cannot be scheduled, of `chosen`; those that have ended are
-/// not worth a word. Fails if none of the others is left.
+/// Reports the matching processes that cannot be scheduled, of `chosen`; processes that have ended
+/// are not mentioned. Fails if no other process is left.
 fn say_what_is_left_out(reasons: Vec<SchedError>, chosen: usize) -> Result<()> {
     let left_out = reasons.len();
     let mut said: Vec<SchedError> = reasons;
@@ -212,7 +218,7 @@ fn say_what_is_left_out(reasons: Vec<SchedError>, chosen: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the end, and shows how it goes. Returns the signal that ended it.
+/// Waits for the end and shows progress. Returns the signal that ended the run.
 fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) -> Option<i32> {
     let ends = args.duration.map(|time| Instant::now() + time);
     let live = !args.json && io::stderr().is_terminal();

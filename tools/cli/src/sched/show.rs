@@ -1,4 +1,4 @@
-//! What `upshift sched` prints: a live line, tables, JSON. Pure text.
+//! Output of `upshift sched`: a live line, tables, JSON. Pure text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -11,10 +11,10 @@ use super::args::SchedArgs;
 use upshift_report::Table;
 use upshift_report::number::{grouped, micros};
 
-/// The columns a live line may take.
+/// Columns of a live line, at most.
 const WIDTH: usize = 100;
 
-/// One line on how it goes.
+/// Formats the progress as one line.
 pub(super) fn line(report: &Report) -> String {
     let mut line = format!(
         "{} {:.0} s  {} switches, late {} p99",
@@ -144,7 +144,7 @@ fn value(report: &Report, floor: Duration) -> Value {
     })
 }
 
-/// Every event, one JSON object a line.
+/// Formats every event, one JSON object per line.
 pub(super) fn trace(report: &Report, trace: &Trace) -> String {
     let label = |task: upshift_sched::TaskId| {
         let found = report.tasks.get(task.0);

@@ -1,4 +1,4 @@
-//! Which processes: those given by pid, and commands that are started.
+//! The scheduled processes: those given by pid, and commands to start.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -13,14 +13,14 @@ use upshift_sched::SchedError;
 use super::args::SchedArgs;
 use crate::values;
 
-/// How long commands that were started have to end when asked to.
+/// Time that started commands have to end when they are asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One task of the command line, in its order.
+/// A task of the command line.
 #[derive(Debug)]
 pub(super) struct Spec {
     pub(super) label: String,
-    /// What the policy has to know.
+    /// The policy's argument.
     pub(super) arg: Option<String>,
     source: Source,
 }
@@ -28,15 +28,15 @@ pub(super) struct Spec {
 #[derive(Debug)]
 enum Source {
     Pid(i32),
-    /// A process that fits what was asked for.
+    /// Pid of a process that matches a selection.
     Fits(i32),
     Command(Vec<String>),
-    /// Index into what was started.
+    /// Index into the started commands.
     Started(usize),
 }
 
 impl Spec {
-    /// Whether the program has to exist and to accept the policy, or nothing is scheduled.
+    /// Returns the origin, which decides whether an error ends everything.
     pub(super) fn origin(&self) -> Origin {
         match self.source {
             Source::Pid(_) => Origin::Named,
@@ -46,19 +46,20 @@ impl Spec {
     }
 }
 
-/// How a process has come to be a task.
+/// The way in which a process became a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// By its number.
+    /// The user named its pid.
     Named,
-    /// It matches what was asked for: any user may start such a process, and make it one that cannot be scheduled.
+    /// The process matches a selection. Any user may start such a process, and make it impossible
+    /// to schedule.
     Fits,
-    /// It was started here.
+    /// `upshift sched` started the process.
     Started,
 }
 
 impl Origin {
-    /// Whether a task that cannot be had for this reason is left out, instead of ending everything.
+    /// Whether a task that fails for this reason is left out, rather than ending everything.
     pub(super) fn bears(self, error: &SchedError) -> bool {
         let has_ended = matches!(error, SchedError::NoSuchProcess(_));
         match self {
@@ -69,7 +70,8 @@ impl Origin {
     }
 }
 
-/// Everything the command line names: pids first, then `--run`, then the command after `--`.
+/// Returns all tasks that the command line names: pids first, then `--run`, then the command after
+/// `--`.
 pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
     let mut specs = Vec::new();
     for text in &args.pid {
@@ -116,7 +118,8 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
     Ok(specs)
 }
 
-/// The processes that --cgroup, --unit, --user and --comm name and nothing before has named.
+/// Returns the processes selected by --cgroup, --unit, --user and --comm that `named` does not
+/// contain.
 fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
     let split = |text: &'_ String| match text.split_once('=') {
         Some((what, arg)) => (what.to_owned(), Some(arg.to_owned())),
@@ -190,16 +193,16 @@ fn started(words: Vec<String>, arg: Option<String>) -> Result<Spec> {
     })
 }
 
-/// The commands that were started. Dropping ends them.
+/// The started commands. Dropping ends them.
 #[derive(Debug)]
 pub(super) struct Tasks {
     children: Vec<Child>,
-    /// Whether the last one is the command after `--`.
+    /// Set if the last command is the one after `--`.
     has_main: bool,
 }
 
 impl Tasks {
-    /// Starts the commands. Those that were started before one fails are ended.
+    /// Starts the commands. If one fails, the commands started before it are ended.
     pub(super) fn start(specs: &mut [Spec], has_main: bool) -> Result<Tasks> {
         let mut started = Tasks {
             children: Vec::new(),
@@ -216,7 +219,7 @@ impl Tasks {
         Ok(started)
     }
 
-    /// The process of a task.
+    /// Returns the process of a task.
     pub(super) fn pid(&self, spec: &Spec) -> i32 {
         let id = match spec.source {
             Source::Pid(pid) | Source::Fits(pid) => return pid,
@@ -226,13 +229,13 @@ impl Tasks {
         i32::try_from(id).unwrap_or(0)
     }
 
-    /// How the command after `--` has ended; `None`: there is none, or it still runs.
+    /// Returns the exit status of the command after `--`; `None` without one, or while it runs.
     pub(super) fn main_status(&mut self) -> Option<ExitStatus> {
         let main = self.children.last_mut().filter(|_| self.has_main);
         main?.try_wait().ok().flatten()
     }
 
-    /// Asks those that still run to end, and ends those that do not.
+    /// Asks the running commands to end, and kills those that do not.
     pub(super) fn end(&mut self) {
         let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         for child in self
@@ -241,7 +244,7 @@ impl Tasks {
             .filter_map(|c| runs(c).then_some(c))
         {
             if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                // It may have ended just now.
+                // The process may have just ended.
                 let _ = kill_process(pid, Signal::TERM);
             }
         }

@@ -1,4 +1,5 @@
-//! What ran when, as SVG: a row for each task, a bar for each time it was in front, pale stripes where the CPUs were open.
+//! A trace as SVG: a row for each task, a bar for each time it was in front, pale stripes where the
+//! CPUs were open.
 //!
 //! Long runs show their last [`MAX_BARS`] bars. Pure text.
 
@@ -7,18 +8,18 @@ use std::fmt::Write as _;
 use upshift_sched::{Report, Trace, What};
 use upshift_trace::escape;
 
-/// The most bars that are drawn: more cannot be told apart, and browsers grow slow.
+/// Number of bars at most: more cannot be told apart, and slow browsers down.
 const MAX_BARS: usize = 4000;
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 160.0;
 const ROW: f64 = 26.0;
 const TOP: f64 = 40.0;
-/// Colours that colour-blind readers can tell apart, too.
+/// Colours that colour-blind readers can tell apart.
 const COLOURS: [&str; 8] = [
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8c6d31", "#555555",
 ];
 
-/// One stretch of time on one CPU.
+/// A stretch of time on one CPU.
 struct Bar {
     task: usize,
     cpu: usize,
@@ -26,7 +27,7 @@ struct Bar {
     to: u64,
 }
 
-/// The drawing.
+/// Draws the trace.
 pub(super) fn svg(report: &Report, trace: &Trace) -> String {
     let (mut bars, open) = stretches(report, trace);
     let cut = bars.len().saturating_sub(MAX_BARS);
@@ -97,7 +98,7 @@ pub(super) fn svg(report: &Report, trace: &Trace) -> String {
     svg
 }
 
-/// The bars in the order of their ends, and the open pieces.
+/// Returns the bars in the order of their ends, and the open pieces.
 fn stretches(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u64)>) {
     let mut bars = Vec::new();
     let mut open = Vec::new();
@@ -129,7 +130,7 @@ fn stretches(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u64)>) {
             What::Closed => open.extend(opened.take().map(|from| (from, event.at))),
         }
     }
-    // A trace that was too short says nothing about the end.
+    // A truncated trace does not contain the end.
     let end = match (trace.lost(), trace.events().last()) {
         (1.., Some(last)) => last.at,
         _ => report.elapsed,

@@ -1,5 +1,5 @@
-//! The flags of `upshift serve`. They override the configuration file, and a flag that has a field
-//! there has its name.
+//! The flags of `upshift serve`. Flags override the configuration file; a flag and the
+//! corresponding field have the same name.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use upshift_serve::{Address, Config, Endpoint, Rule, TlsFiles};
 use crate::choice::{SchedulingArgs, Switch};
 use crate::values::{self, Cpus};
 
-/// The end of `upshift serve --help`.
+/// Examples at the end of `upshift serve --help`.
 pub(crate) const EXAMPLES: &str =
     "Priority of a request: the first matching --priority rule; else the client's
 `Priority: u=0..7, i` (RFC 9218), capped by --ceiling; else u=3. Urgency u is level 4 + 8 u
@@ -46,7 +46,7 @@ pub(crate) struct ServeArgs {
     /// Configuration file, reloaded on SIGHUP; flags override it
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Check the configuration, certificates, folders and ports, a fault a line, and exit
+    /// Check the configuration, certificates, folders and ports; print one fault per line, and exit
     #[arg(long)]
     pub(crate) check: bool,
     #[command(flatten, next_help_heading = "Priorities")]
@@ -65,10 +65,11 @@ pub(crate) struct ServeArgs {
     pub(crate) scheduling: SchedulingArgs,
 }
 
-/// The level of a request, and when it is refused.
+/// Priority and refusal of requests.
 #[derive(Debug, Clone, Args)]
 struct PriorityArgs {
-    /// Level of matching requests, e.g. `/api=8` or `POST peer:10.0.0.0/8=40`; the first match applies
+    /// Level of matching requests, e.g. `/api=8` or `POST peer:10.0.0.0/8=40`; the first match
+    /// applies
     #[arg(long, value_name = "RULE")]
     priority: Vec<Rule>,
     /// Most urgent `u` that clients may request, 0 to 7 [default: 0]
@@ -99,7 +100,7 @@ struct ContentArgs {
     /// Built-in endpoints: healthz, metrics, plaintext, matrix; `none` for none [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = endpoint)]
     endpoints: Option<Vec<Option<Endpoint>>>,
-    /// File that is sent, with status 200, for every path that has none
+    /// File sent with status 200 for paths without a file
     #[arg(long, value_name = "FILE")]
     fallback: Option<String>,
     /// List folders that have no index.html: on or off [default: on]
@@ -113,7 +114,7 @@ struct ContentArgs {
     cache_control: Option<String>,
 }
 
-/// The resources that clients may use.
+/// Limits on the resources of clients.
 #[derive(Debug, Clone, Args)]
 struct LimitArgs {
     /// Connections in total [default: 10000]
@@ -143,7 +144,8 @@ struct LimitArgs {
     /// Timeout of a client that does not read its response [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = upshift_units::duration)]
     write_timeout: Option<Duration>,
-    /// At shutdown, continue to accept for this time while asking clients to reconnect [default: 0s]
+    /// Time at shutdown in which the server still accepts, and asks clients to reconnect
+    /// [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = upshift_units::duration)]
     drain_delay: Option<Duration>,
     /// Time limit for open connections at shutdown, then they are cut off [default: 10s]
@@ -197,7 +199,7 @@ fn endpoint(word: &str) -> Result<Option<Endpoint>, String> {
         .ok_or_else(|| format!("`{word}`: use healthz, metrics, plaintext, matrix or none"))
 }
 
-/// Puts the value of a flag, if it is given, in its place.
+/// Overwrites a setting with the value of a flag, if it is given.
 fn put<T: Clone>(place: &mut T, flag: &Option<T>) {
     if let Some(value) = flag {
         place.clone_from(value);
@@ -205,10 +207,10 @@ fn put<T: Clone>(place: &mut T, flag: &Option<T>) {
 }
 
 impl ServeArgs {
-    /// The settings of the file, if there is one, with the flags over them.
+    /// Returns the settings of the file, if there is one, overridden by the flags.
     ///
     /// # Errors
-    /// The faults, one a line.
+    /// The faults, one per line.
     pub(crate) fn settings(&self) -> Result<Config, String> {
         let mut config = match &self.config {
             Some(path) => Config::read(path)?,
@@ -232,7 +234,7 @@ impl ServeArgs {
 
 impl PriorityArgs {
     fn put_into(&self, config: &mut Config) {
-        // Flags go before the file, so they come first.
+        // Rules of flags take precedence, so they come first.
         config.priority.splice(0..0, self.priority.iter().cloned());
         put(&mut config.ceiling, &self.ceiling);
         put(&mut config.receive_level, &self.receive_level);
@@ -293,7 +295,7 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// Flags that no field of the file stands for: they say how the process runs.
+    /// Flags without a field in the file: they control the process itself.
     const OF_THE_PROCESS: [&str; 9] = [
         "ask", "board", "check", "config", "cpu", "help", "preempt", "quantum", "vcpus",
     ];

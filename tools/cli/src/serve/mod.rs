@@ -1,4 +1,4 @@
-//! `upshift serve`: the server of `upshift-serve`, with signals and words for a person.
+//! `upshift serve`: the server of `upshift-serve`, with signals and messages for its operator.
 
 mod args;
 mod run;

@@ -1,4 +1,4 @@
-//! Serves until a signal ends it, or sends a command to a server that runs.
+//! Serves until a signal ends the server, or sends a command to a running server.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,10 +18,10 @@ use upshift_serve::{Config, Control, Server, ask};
 use super::args::ServeArgs;
 use crate::choice::Switch;
 
-/// Signals and messages go before requests.
+/// Level of signals and control messages, before that of requests.
 const OPERATOR: Level = Level::at::<1>();
 
-/// Serves until SIGTERM or Ctrl-C, checks the settings, or asks a server that is running.
+/// Serves until SIGTERM or Ctrl-C, checks the settings, or queries a running server.
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     if args.check {
         return Ok(check(args));
@@ -34,7 +34,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says whether a server would start with these flags and this file.
+/// Reports whether a server would start with these flags and this file.
 fn check(args: &ServeArgs) -> ExitCode {
     let checked = args.settings().and_then(|config| Server::check(&config));
     match checked {
@@ -74,7 +74,8 @@ fn run(args: &ServeArgs) -> Result<()> {
     if let Some(quantum) = args.scheduling.quantum {
         builder = builder.quantum(quantum);
     }
-    // A file that may not grow is an error of the write, as a full disk is, not the end of the process.
+    // With a handler, exceeding the file size limit is a failed write, as on a full disk, and not
+    // the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("SIGXFSZ")?;
     let sockets = inherited()?;
     args.scheduling.board.say_if_absent();
@@ -112,9 +113,9 @@ fn command_to(socket: &Path, command: &str) -> Result<()> {
     }
 }
 
-/// The sockets that a service manager has opened for us (`LISTEN_FDS`).
+/// Returns the sockets that a service manager has opened for this process (`LISTEN_FDS`).
 fn inherited() -> Result<Vec<OwnedFd>> {
-    // Without it they are of a process above.
+    // Without `LISTEN_PID` the sockets belong to an ancestor.
     if std::env::var_os("LISTEN_PID").is_none() {
         return Ok(Vec::new());
     }
@@ -123,24 +124,25 @@ fn inherited() -> Result<Vec<OwnedFd>> {
     for at in 0..given.len() {
         let socket = given.take_raw_fd(at);
         let socket = socket.with_context(|| format!("LISTEN_FDS: descriptor {}", 3 + at))?;
-        // SAFETY: it was given to this process, which takes it once.
+        // SAFETY: the descriptor was passed to this process, which takes ownership once.
         sockets.extend(socket.map(|socket| unsafe { OwnedFd::from_raw_fd(socket) }));
     }
     Ok(sockets)
 }
 
-/// Tells the service manager, if there is one that wants to know.
+/// Notifies the service manager, if there is one that expects it.
 fn tell(states: &[NotifyState<'_>]) {
-    // One that does not listen loses it.
+    // A lost notification is harmless.
     let _ = sd_notify::notify(states);
 }
 
-/// A line on standard error. Where it cannot be written (a closed pipe, a full disk) the server does the same without.
+/// Prints a line on standard error. If that fails (a closed pipe, a full disk) the server
+/// continues.
 fn say(line: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Where it listens and what there is, on standard output.
+/// Prints addresses and endpoints on standard output.
 fn announce(urls: &[String], config: &Config) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -171,7 +173,8 @@ fn announce(urls: &[String], config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// SIGHUP reloads; SIGTERM and Ctrl-C drain, the second time at once. Signals that come after this call count.
+/// Installs the signal handlers: SIGHUP reloads; SIGTERM and Ctrl-C drain, the second one ends at
+/// once. Signals that arrive after this call count.
 fn listen_to_signals(control: &Control) -> io::Result<()> {
     let mut hangups = Signal::new(SIGHUP)?;
     let reload = control.clone();

@@ -5,7 +5,7 @@ use clap::Args;
 use crate::choice::{DriverChoice, SchedulingArgs};
 use crate::values::{self, Listen};
 
-/// The end of `upshift spin-server --help`.
+/// Examples at the end of `upshift spin-server --help`.
 pub(crate) const SPIN_EXAMPLES: &str = "Examples:
   --listen 127.0.0.1:7000                         requests are received at level 32
   --listen 127.0.0.1:7000@0 --pin 0               received at level 0, whatever their own level

@@ -1,9 +1,9 @@
-//! What the coroutine servers share: the runtime, the listeners, the end.
+//! Common parts of the coroutine servers: the runtime, the listeners, the end.
 //!
-//! The main coroutine has level 0, so that SIGTERM is obeyed whatever the load. Each address has
-//! a coroutine that accepts, at the level of its connections: at overload the accepting of
-//! background connections waits like their requests do. When the main coroutine returns, dropping
-//! the runtime cancels all others and their I/O.
+//! The main coroutine has level 0, so that SIGTERM is obeyed under any load. Each address has a
+//! coroutine that accepts at the level of its connections: at overload, accepting background
+//! connections waits as their requests do. When the main coroutine returns, dropping the runtime
+//! cancels all others and their I/O.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -22,18 +22,18 @@ use crate::values::Listen;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// Pause after a connection could not be accepted.
+/// Pause after a failed accept.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// A connection and where it comes from.
+/// A connection and its origin.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    /// The level of its coroutines.
+    /// Level of the connection's coroutines.
     pub(super) level: Level,
 }
 
-/// Serves until a signal comes; `serve` starts the coroutines of a connection.
+/// Serves until a signal arrives; `serve` starts the coroutines of a connection.
 pub(super) fn run(
     name: &'static str,
     args: &ServerArgs,
@@ -45,7 +45,8 @@ pub(super) fn run(
         .driver(args.driver.into())
         .observe(args.observe);
     if args.scheduling.preempt == Switch::On {
-        // Without the right to it the runtime says what is missing, and serves all the same.
+        // If preemption is not permitted, the runtime reports the missing privilege and serves
+        // without.
         builder = builder.preemption(Preemption::Preferred);
     }
     if let Some(quantum) = args.scheduling.quantum {
@@ -112,7 +113,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Waits for the first of some signals.
+/// Waits for the first of several signals.
 async fn any(signals: &mut [Signal]) -> io::Result<()> {
     let mut waits: Vec<_> = signals
         .iter_mut()
@@ -140,7 +141,7 @@ async fn accept(
         match listener.accept().await {
             Ok((stream, peer)) => {
                 trouble = None;
-                // A socket that is gone already says so when it is read.
+                // A closed socket reports its state when it is read.
                 let _ = stream.set_nodelay(true);
                 serve(Client {
                     stream,
@@ -150,7 +151,7 @@ async fn accept(
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // Said once per kind of trouble: it lasts, and every turn meets it again.
+                // Reported once per kind of error: it lasts, and every iteration meets it again.
                 if trouble != Some(error.kind()) {
                     trouble = Some(error.kind());
                     eprintln!(
@@ -165,9 +166,9 @@ async fn accept(
     }
 }
 
-/// Reads and drops some more input before a connection is closed for what its client sent: closing
-/// a socket that holds unread input resets the connection and may take the last replies with it.
-/// At most 64 reads and 200 ms of silence.
+/// Reads and drops some more input before a connection is closed for its invalid input. Closing a
+/// socket that holds unread input resets the connection and may discard the last replies. Reads at
+/// most 64 times, and ends after 200 ms of silence.
 pub(super) async fn discard(input: &mut OwnedReadHalf) {
     for _ in 0..64 {
         match time::timeout(Duration::from_millis(200), input.recv()).await {

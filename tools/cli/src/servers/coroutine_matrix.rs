@@ -1,12 +1,12 @@
 //! The matrix server with three coroutines per connection: receive, compute, send.
 //!
-//! They are joined by two bounded queues of [`QUEUE`] frames and have the level of the
-//! connection. A client that never reads fills the outgoing queue, then the incoming one, then its
-//! own socket: memory is bounded by `2 * QUEUE` frames and the few in hand. When one coroutine
-//! ends, its queue ends the next; frames received before the end of the input are still answered.
+//! Two bounded queues of [`QUEUE`] frames connect them; they have the level of the connection. A
+//! client that never reads fills the outgoing queue, then the incoming one, then its own socket:
+//! memory is bounded by `2 * QUEUE` frames and those in processing. When one coroutine ends, its
+//! queue ends the next; frames received before the end of the input are still answered.
 //!
-//! A product is one poll: n = 20 takes some microseconds, n = 1024 most of a second, for which
-//! more urgent connections on the same vCPU wait.
+//! A product is one poll: n = 20 takes some microseconds, n = 1024 most of a second, for which more
+//! urgent connections on the same vCPU wait.
 
 use anyhow::Result;
 use upshift::net::{OwnedReadHalf, OwnedWriteHalf};
@@ -19,7 +19,7 @@ use super::coroutine::{self, Client};
 /// Frames that each of the two queues of a connection holds.
 const QUEUE: usize = 16;
 
-/// Squares of matrices: receive, compute and send are a coroutine each.
+/// Serves squares of matrices with three coroutines per connection: receive, compute, send.
 pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
     coroutine::run("matrix-server", args, start)
 }
@@ -48,7 +48,8 @@ fn start(client: Client) {
     .detach();
 }
 
-/// Cuts the input into frames until it ends, is lost (both quiet), or holds what is not a frame.
+/// Cuts the input into frames until it ends or is lost (both silently), or contains an invalid
+/// frame.
 async fn receive(input: &mut OwnedReadHalf, frames: Sender<Frame>) -> Result<(), String> {
     let mut cutter = Frames::default();
     loop {
@@ -79,7 +80,7 @@ async fn compute(mut frames: Receiver<Frame>, replies: Sender<Vec<u8>>) {
     }
 }
 
-/// Writes replies, each in a write of its own, as the other servers of the comparison do.
+/// Writes each reply separately, as the other servers of the comparison do.
 async fn send(mut replies: Receiver<Vec<u8>>, mut output: OwnedWriteHalf) {
     while let Some(reply) = replies.recv().await {
         if output.write_all(reply).await.0.is_err() {

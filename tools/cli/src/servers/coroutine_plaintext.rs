@@ -1,8 +1,8 @@
 //! The plaintext server with one coroutine per connection.
 //!
-//! It receives, answers all complete requests of what it has with one write, and receives again.
-//! Its memory is at most one incomplete request head and the replies to one read; a connection
-//! without requests holds no receive buffer.
+//! The coroutine receives, answers all complete requests with one write, and receives again. Its
+//! memory is at most one incomplete request head and the replies to one read; a connection without
+//! requests holds no receive buffer.
 
 use anyhow::Result;
 use upshift_load::requests::Requests;
@@ -10,7 +10,7 @@ use upshift_load::requests::Requests;
 use super::args::ServerArgs;
 use super::coroutine::{self, Client};
 
-/// `Hello, World!`: a coroutine per connection.
+/// Serves `Hello, World!` with a coroutine per connection.
 pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
     coroutine::run("plaintext-server", args, |client| {
         let level = client.level;
@@ -29,7 +29,7 @@ async fn converse(client: Client) {
             return;
         }
         let is_open = requests.feed(&data, &mut replies);
-        // The buffer goes back to the vCPU before a client that does not read is waited for.
+        // The buffer returns to the vCPU before the wait for a client that does not read.
         drop(data);
         if !replies.is_empty() {
             let (result, written) = stream.write_all(replies).await;
@@ -41,7 +41,7 @@ async fn converse(client: Client) {
         }
         if !is_open {
             let (mut input, output) = stream.into_split();
-            // Ends the direction of the replies; the client sees the end of them.
+            // Shuts down the sending direction; the client sees the end of the replies.
             drop(output);
             return coroutine::discard(&mut input).await;
         }

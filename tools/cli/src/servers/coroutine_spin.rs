@@ -1,17 +1,19 @@
-//! The spin server: each request is a coroutine of its own, at the level it asks for.
+//! The spin server: each request is a coroutine of its own, at the level that the request asks for.
 //!
-//! A connection always has one coroutine that receives, at the level of the connection. When it has a request it starts
-//! its successor, which receives from then on, and serves the request itself: so a request costs one `spawn` and, if it
-//! comes alone, no more turns than it needs, and however long it burns, those behind it on the connection do not wait for
-//! it. Replies leave in the order of completion, each whole, by a `send` that does not wait: a coroutine whose reply went through the
-//! ring would hold the lock of the connection until it is picked again, and at overload that is behind everything that waits.
+//! A connection always has one coroutine that receives, at the level of the connection. When that
+//! coroutine has a request it spawns its successor, which continues to receive, and serves the
+//! request itself. A request thus costs one `spawn` and, if it arrives alone, no additional poll.
+//! However long it burns, later requests of the connection do not wait for it. Replies leave in the
+//! order of completion, each whole, by a non-blocking `send`. A reply through the ring would hold
+//! the connection's lock until its coroutine is picked again, at overload after everything that
+//! waits.
 //!
-//! The level of a connection should be that of its most urgent requests: a request is received at the level of the
-//! connection before its own is known. One of another level changes to that before it burns; a less urgent one waits its
-//! turn there.
+//! The level of a connection should be that of its most urgent requests: a request is received at
+//! the level of the connection before its own is known. A request of another level changes to that
+//! level before it burns; a less urgent one waits its turn there.
 //!
-//! At most [`OUTSTANDING`] requests of a connection are under way; beyond them nothing is received. A burn is one poll:
-//! without preemption everything else on the vCPU waits for it.
+//! At most [`OUTSTANDING`] requests of a connection are in progress; the connection then stops
+//! receiving. A burn is one poll: without preemption everything else on the vCPU waits for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,13 +30,13 @@ use upshift_load::spin::{Frames, Request};
 use super::args::ServerArgs;
 use super::coroutine::{self, Client};
 
-/// Requests of a connection that are under way, at most.
+/// Requests of a connection in progress, at most.
 const OUTSTANDING: usize = 256;
 
-/// Connections closed for what they sent, so far.
+/// Number of connections closed because of invalid input.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// What the requests of a connection share.
+/// State shared by the requests of a connection.
 struct Connection {
     output: Mutex<OwnedWriteHalf>,
     outstanding: AtomicUsize,
@@ -45,16 +47,16 @@ struct Connection {
     burner: Burner,
 }
 
-/// What passes from one receiving coroutine to the next.
+/// State that one receiving coroutine passes to the next.
 struct Receiver {
     connection: Arc<Connection>,
     input: OwnedReadHalf,
-    /// Received, and not looked at yet.
+    /// Received data that is not parsed yet.
     data: RecvBuf,
     frames: Frames,
 }
 
-/// Burns what is asked for.
+/// Serves requests that burn CPU time.
 pub(crate) fn serve(args: &ServerArgs, burner: Burner) -> Result<()> {
     coroutine::run("spin-server", args, move |client| start(client, burner))
 }
@@ -80,7 +82,7 @@ fn start(client: Client, burner: Burner) {
 /// Starts the coroutine that receives the next request.
 fn receive(receiver: Receiver) {
     let level = receiver.connection.level;
-    // Refused: the server ends, or is out of memory; the connection is closed.
+    // A refused spawn means that the server ends or is out of memory; the connection is closed.
     if let Ok(handle) = upshift::try_spawn(serve_next(receiver), level) {
         handle.detach();
     }
@@ -100,13 +102,14 @@ async fn serve_next(mut receiver: Receiver) {
     connection.reply(&request).await;
 }
 
-/// Takes the running coroutine from one level to another; to a less urgent one it goes to the end of the queue.
+/// Moves the running coroutine from one level to another. At a less urgent level it joins the end
+/// of the queue.
 async fn change_level(from: Level, to: u8) {
     if from.get() == to {
         return;
     }
     if let (Some(me), Ok(level)) = (upshift::get_cid(), Level::new(to)) {
-        // It runs, so it is not dead.
+        // The coroutine is running, so it is alive.
         let _ = upshift::reprio(me, level);
     }
     if from.get() < to {
@@ -115,7 +118,7 @@ async fn change_level(from: Level, to: u8) {
 }
 
 impl Receiver {
-    /// The next request; none when the input has ended or is lost.
+    /// Returns the next request; `None` after the end or the loss of the input.
     async fn next(&mut self) -> Result<Option<Request>, String> {
         while self.connection.outstanding.load(Ordering::Relaxed) >= OUTSTANDING {
             self.connection.room.notified().await;
@@ -143,7 +146,7 @@ impl Receiver {
         }
     }
 
-    /// Says why nothing more is received; what was asked before is still answered.
+    /// Sends the reason for which reception ends; earlier requests are still answered.
     async fn refuse(mut self, why: &str) {
         let count = REFUSED.fetch_add(1, Ordering::Relaxed) + 1;
         eprintln!(
@@ -160,7 +163,7 @@ impl Connection {
     async fn reply(&self, request: &Request) {
         {
             let mut output = self.output.lock().await;
-            // A client that is gone is noticed by the coroutine that receives.
+            // The receiving coroutine notices a client that is gone.
             let _ = AsyncWriteExt::write_all(&mut *output, &request.bytes()).await;
         }
         if self.outstanding.fetch_sub(1, Ordering::Relaxed) == OUTSTANDING {

@@ -1,11 +1,11 @@
-//! What a server says when it listens, and when it cannot.
+//! Messages of a server that listens, or cannot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use anyhow::{Context, Error, Result};
 
-/// Prints one line `listening on ADDRESS` per address: the program that started the server reads them.
+/// Prints one line `listening on ADDRESS` per address, for the program that started the server.
 pub(super) fn announce(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
     let mut out = io::stdout().lock();
     for address in addresses {
@@ -14,7 +14,7 @@ pub(super) fn announce(addresses: impl IntoIterator<Item = SocketAddr>) -> Resul
     out.flush().context("cannot print the address")
 }
 
-/// Adds to an error of binding what to do about it.
+/// Adds a remedy to an error of binding.
 pub(super) fn bind_advice(error: io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {

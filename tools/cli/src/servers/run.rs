@@ -1,4 +1,4 @@
-//! Runs one of the three test servers. Each binds all addresses, says so
+//! Runs one of the three test servers. Each binds all addresses, announces them
 //! ([`announce`](super::listening::announce)), serves until SIGTERM or SIGINT and returns `Ok`.
 
 use anyhow::Result;
@@ -7,14 +7,14 @@ use upshift_load::{Burner, machine};
 use super::args::ServerArgs;
 use super::{coroutine_matrix, coroutine_plaintext, coroutine_spin};
 
-/// What a server answers.
+/// Service of a test server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// Squares of matrices.
+    /// Squares of matrices
     Matrix,
-    /// `Hello, World!` over HTTP.
+    /// `Hello, World!` over HTTP
     Plaintext,
-    /// CPU time, as much as is asked for.
+    /// Requested amounts of CPU time
     Spin,
 }
 
@@ -28,10 +28,10 @@ pub(crate) fn serve(service: Service, args: &ServerArgs) -> Result<()> {
     }
 }
 
-/// A burn that is off by more than this is worth a word.
+/// Relative error of a burn above which a warning is printed.
 const LARGE_ERROR: f64 = 0.05;
 
-/// Calibrates the burning of CPU time and says so when it is inexact.
+/// Calibrates the burning of CPU time and warns about an inexact result.
 fn calibrate() -> Burner {
     let burner = Burner::calibrate();
     if burner.error().abs() > LARGE_ERROR {

@@ -34,7 +34,8 @@ pub(crate) struct TopArgs {
     /// With --once: print JSON (described in docs/observe.md)
     #[arg(long, requires = "once")]
     pub(super) json: bool,
-    /// Record one interval and write the timeline to this file: .json for Perfetto, .svg for an image
+    /// Record one interval and write the timeline to this file: .json for Perfetto, .svg for an
+    /// image
     #[arg(long, value_name = "FILE", conflicts_with_all = ["once", "machine"])]
     pub(super) record: Option<PathBuf>,
     /// Show the processes registered with `upshift daemon`

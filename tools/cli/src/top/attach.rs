@@ -1,6 +1,6 @@
-//! Which processes can be looked at, and asking: one line out, one line of JSON back.
+//! Discovery of observable processes, and requests to them: one line out, one line of JSON back.
 //!
-//! Answers are bounded in size and time, for the process that made the socket may be any.
+//! Answers are bounded in size and time, since any process may have created the socket.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -13,20 +13,20 @@ use serde::de::DeserializeOwned;
 use upshift::observe::{PROTOCOL, Recording, SocketName, View, socket_dir, sockets, sockets_of};
 use upshift::trace::Timeline;
 
-/// What to do when there is no process to look at.
+/// Advice when no process is observable.
 pub(super) const NO_PROCESS: &str = "no process of yours is observable: start one with UPSHIFT_OBSERVE=1 \
      (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
 
-/// The longest answer.
+/// Size of an answer in bytes, at most.
 const LONGEST: u64 = 8 << 20;
-/// How long an answer may take.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The longest timeline: a quarter of a million events take 12 MiB.
+/// Size of a timeline in bytes, at most: a quarter of a million events take 12 MiB.
 const LONGEST_RECORDING: u64 = 64 << 20;
 const RECORDING_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process that answers.
+/// An observable process.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) pid: u32,
@@ -35,7 +35,7 @@ pub(super) struct Peer {
     stream: BufReader<UnixStream>,
 }
 
-/// All that answer, by pid.
+/// Returns all processes that answer, by pid.
 pub(super) fn peers() -> Result<Vec<Peer>> {
     let all = sockets().context("cannot look for processes")?;
     Ok(all
@@ -66,18 +66,19 @@ impl Peer {
         })
     }
 
-    /// Asks for a snapshot.
+    /// Requests a snapshot.
     pub(super) fn look(&mut self) -> Result<View> {
         self.ask("metrics", LONGEST, PATIENCE)
     }
 
-    /// From now on it records what its coroutines do, until [`Peer::end_recording`] or until it is not asked any more.
+    /// Starts a recording of the process's coroutines. It ends with [`Peer::end_recording`], or
+    /// when requests cease.
     pub(super) fn begin_recording(&mut self) -> Result<()> {
         let _: serde_json::Value = self.ask("record", LONGEST, PATIENCE)?;
         Ok(())
     }
 
-    /// What it has recorded.
+    /// Ends the recording and returns it.
     pub(super) fn end_recording(&mut self) -> Result<Timeline> {
         let recording: Recording = self.ask("timeline", LONGEST_RECORDING, RECORDING_PATIENCE)?;
         Ok(recording.timeline)
@@ -135,7 +136,7 @@ fn explain(pid: u32, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Why there is no socket.
+/// Returns the reason why there is no socket.
 fn missing(pid: u32) -> anyhow::Error {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
         return anyhow!("there is no process {pid}");
@@ -154,7 +155,7 @@ fn missing(pid: u32) -> anyhow::Error {
     )
 }
 
-/// The command line of a process, with the path of the program cut off.
+/// Returns the command line of a process, without the path of the program.
 fn command(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
@@ -165,6 +166,6 @@ fn command(pid: u32) -> String {
         .filter(|word| !word.is_empty())
         .collect::<Vec<_>>()
         .join(" ");
-    // What a process calls itself is not to move our cursor.
+    // Removes control characters, so that a process's name cannot move the cursor.
     text.chars().filter(|c| !c.is_control()).take(200).collect()
 }

@@ -1,4 +1,4 @@
-//! The page of a process, the help, and what is shown where nothing else fits.
+//! The page of a process, the help, and the message for a window that is too small.
 //!
 //! Pure: figures in, cells out.
 
@@ -11,14 +11,14 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 use super::figures::{Frame, Level, Route, Vcpu, age, end_of, percent, rate, time};
 use super::settings::{Bottom, Settings, Sort};
 
-/// The smallest size that a page is drawn in.
+/// Smallest size in which a page is drawn.
 const WIDTH: u16 = 50;
 const HEIGHT: u16 = 12;
-/// Columns of the longest polls before the last one, with a space after each.
+/// Columns of the longest polls before the last one, including a space after each.
 const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
-/// The same of routes.
+/// Columns of routes before the last one, including a space after each.
 const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
-/// Columns from which on the line of a vCPU has room for its rate of polls.
+/// Width from which the line of a vCPU includes its rate of polls.
 const WIDE: usize = 100;
 /// Cells of a bar.
 const BAR: usize = 20;
@@ -35,7 +35,7 @@ pub(super) fn head() -> Style {
     Style::new().fg(Color::Black).bg(Color::Cyan)
 }
 
-/// Draws why nothing can be drawn, if so.
+/// Whether the page fits; if not, draws the reason.
 pub(super) fn fits(to: &mut Canvas<'_>) -> bool {
     let area = to.area();
     if area.width >= WIDTH && area.height >= HEIGHT {
@@ -49,13 +49,13 @@ pub(super) fn fits(to: &mut Canvas<'_>) -> bool {
     false
 }
 
-/// Before the first interval is over.
+/// Draws the page before the first interval is over.
 pub(super) fn waiting(to: &mut Canvas<'_>, pid: u32) {
     let text = format!("looking at process {pid} …");
     to.render_widget(Paragraph::new(text), to.area());
 }
 
-/// The page of a process.
+/// Draws the page of a process.
 pub(super) fn process(to: &mut Canvas<'_>, frame: &Frame, settings: &Settings) {
     let area = to.area();
     let vcpus: Vec<&Vcpu> = frame.vcpus.iter().filter(|vcpu| vcpu.active).collect();
@@ -128,7 +128,7 @@ fn draw_states(to: &mut Canvas<'_>, area: Rect, frame: &Frame) {
     to.render_widget(Paragraph::new(lines), area);
 }
 
-/// One vCPU in a line.
+/// Formats a vCPU as a line.
 fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
     let cells = |share: f64| (share * BAR as f64).round() as usize;
     let polling = cells(vcpu.polling).min(BAR);
@@ -164,7 +164,7 @@ fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
 fn sorted(levels: &[Level], sort: Sort) -> Vec<&Level> {
     let mut rows: Vec<&Level> = levels.iter().collect();
     match sort {
-        // As they come.
+        // Rows arrive in the order of levels.
         Sort::Level => {}
         Sort::Cpu => rows.sort_by(|a, b| b.cpu.total_cmp(&a.cpu)),
         Sort::Polls => rows.sort_by(|a, b| b.polls_per_s.total_cmp(&a.polls_per_s)),
@@ -265,7 +265,7 @@ fn draw_routes(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
     to.render_widget(Table::new(rows, widths).header(title.style(head())), area);
 }
 
-/// The line of keys.
+/// Draws the line of keys.
 pub(super) fn footer(to: &mut Canvas<'_>, area: Rect, settings: &Settings) {
     let pause = if settings.paused { "go on" } else { "pause" };
     let text =
@@ -299,7 +299,7 @@ const HELP: [&str; 23] = [
     "any key closes this",
 ];
 
-/// The keys and columns, over the page.
+/// Draws the keys and columns over the page.
 pub(super) fn help(to: &mut Canvas<'_>) {
     let area = to.area();
     let width = 68.min(area.width);
@@ -432,7 +432,7 @@ mod tests {
         for width in [80, 100] {
             let page = page(width, Bottom::Polls);
             let shown = |row: &String| row.trim_end().ends_with("server.rs:191:17");
-            // The vCPU's poll and the longest one.
+            // The vCPU's current poll and the longest one.
             assert_eq!(page.iter().filter(|row| shown(row)).count(), 2, "{page:#?}");
             let keys = page.last().unwrap();
             assert!(

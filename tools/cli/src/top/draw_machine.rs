@@ -11,7 +11,7 @@ use super::figures::age;
 use super::machine::{CPU_COLUMNS, Machine, VCPU_COLUMNS, levels};
 use super::settings::Settings;
 
-/// The list to choose from.
+/// Draws the list of processes.
 pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, selected: usize) {
     let [title, list, keys] = Layout::vertical([
         Constraint::Length(2),
@@ -44,7 +44,7 @@ pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, sel
             let row = Row::new(["daemon", "the whole machine"]);
             rows.push(row.style(style(peers.len())));
         }
-        // What is chosen stays in sight.
+        // The selected row stays visible.
         let first = (selected + 1).saturating_sub(usize::from(list.height).saturating_sub(1));
         let rows = rows.into_iter().skip(first);
         let widths = [Constraint::Length(9), Constraint::Min(10)];
@@ -57,7 +57,7 @@ pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, sel
     );
 }
 
-/// What the daemon does.
+/// Draws the state of the daemon.
 pub(super) fn machine(
     to: &mut Canvas<'_>,
     now: &Machine,

@@ -1,4 +1,4 @@
-//! [`Frame`]: what happened between two snapshots, in the rows that are shown.
+//! [`Frame`]: activity between two snapshots, in the rows that are shown.
 
 use serde::Serialize;
 use upshift::metrics::Metrics;
@@ -6,30 +6,30 @@ use upshift::observe::View;
 
 use super::attach::Peer;
 
-/// Everything that is shown of a process.
+/// All figures of a process.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Frame {
     pub(super) pid: u32,
-    /// The name of the runtime.
+    /// Name of the runtime.
     pub(super) name: String,
     pub(super) command: String,
-    /// The version of the library in the process.
+    /// Version of the library in the process.
     pub(super) version: String,
     pub(super) uptime_ns: u64,
-    /// What the rates and shares are of.
+    /// Length of the interval that rates and shares refer to.
     pub(super) interval_ns: u64,
     pub(super) coroutines: Coroutines,
-    /// Bit L set: something of level L is ready, suspended or running.
+    /// Bitmap: bit L is set if a coroutine of level L is ready, suspended or running.
     pub(super) occupied: u64,
     pub(super) levels: Vec<Level>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) preemption: Preemption,
-    /// Polls of more than this are stalls; 0: not looked for.
+    /// Duration above which a poll is a stall; 0 if stalls are not detected.
     pub(super) stall_limit_ns: u64,
-    /// Stalls since the start.
+    /// Number of stalls since the start.
     pub(super) stalls: u64,
     pub(super) longest_polls: Vec<Poll>,
-    /// Work with a name, such as the requests of a route; the names that took most time first.
+    /// Named work, such as the requests of a route; the names that took most time come first.
     pub(super) routes: Vec<Route>,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Level {
     pub(super) ready: u64,
     pub(super) running: u64,
     pub(super) polls_per_s: f64,
-    /// Of one CPU: 2.0 is two vCPUs busy with it.
+    /// CPU time as a share of one CPU: 2.0 means two busy vCPUs.
     pub(super) cpu: f64,
-    /// Of the interval, summed over vCPUs.
+    /// Share of the interval, summed over vCPUs.
     pub(super) starve: f64,
     pub(super) wait_p50_ns: u64,
     pub(super) wait_p99_ns: u64,
@@ -65,7 +65,7 @@ pub(super) struct Level {
 pub(super) struct Vcpu {
     pub(super) index: usize,
     pub(super) active: bool,
-    /// Shares of the interval.
+    /// Share of the interval.
     pub(super) busy: f64,
     pub(super) polling: f64,
     pub(super) parked: f64,
@@ -77,12 +77,12 @@ pub(super) struct Vcpu {
     pub(super) sqes_per_s: f64,
     pub(super) cqes_per_s: f64,
     pub(super) in_flight: u64,
-    /// Since the start.
+    /// Number since the start.
     pub(super) overflows: u64,
     pub(super) running: Option<u8>,
-    /// The name of the work that it polls.
+    /// Name of the polled work.
     pub(super) work: Option<String>,
-    /// Where what it polls was spawned, and for how long it has polled it.
+    /// Spawn location of the polled coroutine, and the duration of the poll so far.
     pub(super) location: Option<String>,
     pub(super) poll_age_ns: u64,
 }
@@ -98,7 +98,7 @@ pub(super) struct Preemption {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Poll {
-    /// The name of the work.
+    /// Name of the work.
     pub(super) work: Option<String>,
     pub(super) location: String,
     pub(super) id: String,
@@ -108,31 +108,31 @@ pub(super) struct Poll {
     pub(super) watched: u64,
 }
 
-/// The work of one name.
+/// Work under one name.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Route {
     pub(super) name: String,
-    /// The level of its last poll.
+    /// Level of its last poll.
     pub(super) level: u8,
     pub(super) under_way: u64,
     pub(super) ended_per_s: f64,
     /// Share of one CPU that its polls took.
     pub(super) cpu: f64,
-    /// Median from the first poll to the end, in this interval.
+    /// Median time from the first poll to the end, in this interval.
     pub(super) p50_ns: u64,
     pub(super) p99_ns: u64,
-    /// Since the start.
+    /// Longest poll since the start.
     pub(super) longest_poll_ns: u64,
 }
 
-/// What `--once --json` prints.
+/// Document that `--once --json` prints.
 #[derive(Debug, Serialize)]
 pub(super) struct Document<'a> {
-    /// The version of this document.
+    /// Version of this document.
     schema: u32,
     #[serde(flatten)]
     frame: &'a Frame,
-    /// The snapshot at the end of the interval: counters since the start.
+    /// Snapshot at the end of the interval: counters since the start.
     metrics: &'a Metrics,
 }
 
@@ -150,18 +150,18 @@ fn nanos(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Text that comes from elsewhere, without what would move the cursor.
+/// Removes control characters, which could move the cursor, from foreign text.
 fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
 impl Level {
-    /// Heads of the columns.
+    /// Titles of the columns.
     pub(super) const COLUMNS: [&'static str; 8] = [
         "level", "ready", "run", "polls/s", "CPU", "wait p50", "wait p99", "starved",
     ];
 
-    /// Cells of the columns.
+    /// Returns the cells of a row.
     pub(super) fn cells(&self) -> [String; 8] {
         [
             self.level.to_string(),
@@ -177,7 +177,7 @@ impl Level {
 }
 
 impl Frame {
-    /// What happened between two snapshots of a process.
+    /// Computes the activity of a process between two snapshots.
     pub(super) fn new(peer: &Peer, before: &View, now: &View) -> Frame {
         let part = now.metrics.since(&before.metrics);
         let seconds = part.uptime.as_secs_f64().max(1e-9);
@@ -276,11 +276,11 @@ impl Frame {
 }
 
 impl Route {
-    /// Heads of the columns; the name comes last.
+    /// Titles of the columns; the name comes last.
     pub(super) const COLUMNS: [&'static str; 7] =
         ["level", "active", "done/s", "CPU", "p50", "p99", "longest"];
 
-    /// Cells of the columns.
+    /// Returns the cells of a row.
     pub(super) fn cells(&self) -> [String; 7] {
         [
             self.level.to_string(),
@@ -295,14 +295,14 @@ impl Route {
 }
 
 impl Poll {
-    /// The name of the work, or else the spawn location.
+    /// Returns the name of the work, or else the spawn location.
     pub(super) fn what(&self) -> &str {
         self.work.as_deref().unwrap_or(&self.location)
     }
 }
 
-/// The end of a text that is wider than `width` cells, behind an ellipsis: of a path the file and
-/// the line.
+/// Shortens a text to `width` cells: an ellipsis and its end, which in a path is the file and the
+/// line.
 pub(super) fn end_of(text: &str, width: usize) -> String {
     let cells = text.chars().count();
     if cells <= width {
@@ -313,7 +313,7 @@ pub(super) fn end_of(text: &str, width: usize) -> String {
     format!("…{end}")
 }
 
-/// A time in three figures and its unit; nothing at all for 0.
+/// Formats a time as three figures and a unit; empty for 0.
 pub(super) fn time(ns: u64) -> String {
     match ns {
         0 => "–".into(),
@@ -322,7 +322,7 @@ pub(super) fn time(ns: u64) -> String {
     }
 }
 
-/// A rate in three figures.
+/// Formats a rate with three figures.
 pub(super) fn rate(per_second: f64) -> String {
     match per_second {
         r if r >= 99_950_000.0 => format!("{:.0} M", r / 1e6),
@@ -334,12 +334,12 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// A share as a percentage.
+/// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// How long something has lived.
+/// Formats an age.
 pub(super) fn age(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {

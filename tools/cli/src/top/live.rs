@@ -1,7 +1,7 @@
-//! The live pages: time, keys, and which page is shown.
+//! The live pages: time, keys, and the current page.
 //!
-//! One thread. It asks the process once per interval and waits for keys in between; a
-//! process that does not answer holds the keys up for two seconds at most, and ends the view.
+//! One thread. It queries the process once per interval and waits for keys in between. A process
+//! that does not answer delays the keys by two seconds at most, and ends the view.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use super::screen::Screen;
 use super::settings::{Bottom, Settings, Sort};
 use super::{draw, draw_machine};
 
-/// The longest wait for a key: a signal is noticed within it.
+/// Longest wait for a key, and so for noticing a signal.
 const KEY_TIMEOUT: Duration = Duration::from_millis(200);
-/// Intervals that + and - go through.
+/// Intervals in ms that + and - step through.
 const INTERVALS: [u64; 6] = [100, 250, 500, 1000, 2000, 5000];
 
-/// The page to begin with.
+/// Initial page.
 pub(super) enum Start {
     /// The list of processes.
     Choose,
@@ -36,7 +36,7 @@ enum Page {
     Choose {
         peers: Vec<Peer>,
         selected: usize,
-        /// A daemon listens, too.
+        /// Set if a daemon listens.
         has_machine: bool,
     },
     Process {
@@ -75,7 +75,7 @@ impl Page {
         })
     }
 
-    /// Looks again.
+    /// Queries the process or the daemon again.
     fn refresh(&mut self) -> Result<()> {
         match self {
             Page::Choose {
@@ -102,7 +102,7 @@ impl Page {
     }
 }
 
-/// Runs until the user has seen enough.
+/// Runs until the user quits.
 pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
     let mut page = match start {
         Start::Choose => Page::choose()?,
@@ -118,7 +118,7 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
         scroll: 0,
     };
     let mut screen = Screen::take()?;
-    // The first figures come soon.
+    // The first figures arrive early.
     let mut due = Instant::now() + interval.min(Duration::from_millis(300));
     while !screen.has_ended() {
         if !settings.paused && Instant::now() >= due {
@@ -136,7 +136,7 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
         if !event::poll(Duration::ZERO)? {
             continue;
         }
-        // A change of the size is an event, and drawn like any other.
+        // A resize is an event and causes a redraw.
         if let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
         {
@@ -203,7 +203,7 @@ fn press(key: KeyEvent, page: &mut Page, settings: &mut Settings) -> Result<Next
         KeyCode::Char('+') => settings.interval = step(settings.interval, true),
         KeyCode::Char('-') => settings.interval = step(settings.interval, false),
         KeyCode::Char('m') if !matches!(page, Page::Machine { .. }) => {
-            // Without a daemon there is nothing to show.
+            // Without a daemon the page does not change.
             if let Ok(machine) = Page::machine() {
                 return Ok(Next::Go(Box::new(machine)));
             }
@@ -237,7 +237,7 @@ fn arrow(code: KeyCode, page: &mut Page, settings: &mut Settings) -> Result<Next
         KeyCode::Up => *selected = selected.saturating_sub(1),
         KeyCode::Enter if *selected < peers.len() => {
             let peer = Box::new(peers.remove(*selected));
-            // One that has just ended is no reason to end, too.
+            // A process that has just ended must not end the view.
             let next = Page::process(peer).or_else(|_| Page::choose())?;
             return Ok(Next::Go(Box::new(next)));
         }

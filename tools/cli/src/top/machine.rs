@@ -1,4 +1,4 @@
-//! The whole machine: what `upshift daemon` answers to a census.
+//! The whole machine: the census of `upshift daemon`.
 
 use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
@@ -6,12 +6,12 @@ use serde::Deserialize;
 use super::figures::{age, rate};
 use upshift_report::Table;
 
-/// The parts of the census that are shown; docs/daemon.md has all of it.
+/// Displayed parts of the census; docs/daemon.md describes all of it.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Machine {
     pub(super) pid: u32,
     pub(super) uptime_ms: u64,
-    /// It elevates threads; else processes give way by themselves.
+    /// Set if the daemon elevates threads; otherwise processes yield voluntarily.
     pub(super) enforcing: bool,
     pub(super) bitmap: u64,
     pub(super) registrations: u64,
@@ -19,7 +19,7 @@ pub(super) struct Machine {
     pub(super) ejected: u64,
     pub(super) cpus: Vec<Cpu>,
     pub(super) processes: Vec<Process>,
-    /// The census itself.
+    /// The unparsed census.
     #[serde(skip)]
     pub(super) json: String,
 }
@@ -28,7 +28,7 @@ pub(super) struct Machine {
 pub(super) struct Cpu {
     pub(super) cpu: usize,
     pub(super) bitmap: u64,
-    /// Session of the process that has it.
+    /// Session of the process that runs first on this CPU.
     pub(super) winner: Option<u32>,
     pub(super) level: Option<u8>,
     pub(super) contenders: u32,
@@ -50,13 +50,13 @@ pub(super) struct Vcpu {
     pub(super) cpu: usize,
     pub(super) bitmap: u64,
     pub(super) running: Option<u8>,
-    /// 0: not elevated.
+    /// SCHED_FIFO priority; 0 if not elevated.
     pub(super) band: u8,
     pub(super) winner: bool,
     pub(super) wins: u64,
 }
 
-/// Asks the daemon.
+/// Requests the census from the daemon.
 pub(super) fn look() -> Result<Machine> {
     let socket = upshift_board::client::find().ok_or_else(|| {
         anyhow!("no `upshift daemon` listens here: start one (`upshift help daemon`)")
@@ -77,7 +77,7 @@ fn parse(json: String) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Heads of the columns of [`Machine::cpu_cells`]; `<` marks those of words.
+/// Titles of the columns of [`Machine::cpu_cells`]; `<` marks left-aligned ones.
 pub(super) const CPU_COLUMNS: [&str; 6] = [
     "CPU",
     "switches/s",
@@ -86,7 +86,7 @@ pub(super) const CPU_COLUMNS: [&str; 6] = [
     "<levels",
     "<runs",
 ];
-/// Heads of the columns of [`Machine::vcpu_cells`].
+/// Titles of the columns of [`Machine::vcpu_cells`].
 pub(super) const VCPU_COLUMNS: [&str; 9] = [
     "PID", "user", "ceiling", "CPU", "running", "band", "wins", "<levels", "<command",
 ];
@@ -95,7 +95,7 @@ fn some(level: Option<u8>) -> String {
     level.map_or_else(|| "–".into(), |level| level.to_string())
 }
 
-/// A bitmap as the list of its levels.
+/// Formats a bitmap as a list of levels.
 pub(super) fn levels(bitmap: u64) -> String {
     let set = (0..64).filter(|level| bitmap >> level & 1 == 1);
     let text = set
@@ -106,7 +106,7 @@ pub(super) fn levels(bitmap: u64) -> String {
 }
 
 impl Machine {
-    /// A row for each CPU.
+    /// Returns a row for each CPU.
     pub(super) fn cpu_cells(&self, before: Option<&Machine>) -> impl Iterator<Item = [String; 6]> {
         self.cpus.iter().map(move |cpu| {
             [
@@ -120,7 +120,7 @@ impl Machine {
         })
     }
 
-    /// A row for each vCPU of each process, and whether the vCPU has its CPU.
+    /// Returns a row for each vCPU of each process, and whether the vCPU runs first on its CPU.
     pub(super) fn vcpu_cells(&self) -> impl Iterator<Item = ([String; 9], bool)> {
         self.processes.iter().flat_map(|process| {
             process.vcpus.iter().map(move |vcpu| {
@@ -140,7 +140,7 @@ impl Machine {
         })
     }
 
-    /// Changes of the winner per second on a CPU, since an earlier look.
+    /// Returns the changes of the winner per second on a CPU, since an earlier census.
     fn switches_per_s(&self, before: Option<&Machine>, cpu: usize) -> f64 {
         let of = |machine: &Machine| {
             let line = machine.cpus.iter().find(|line| line.cpu == cpu)?;
@@ -154,14 +154,14 @@ impl Machine {
         }
     }
 
-    /// The process of a session.
+    /// Returns the process of a session.
     fn process(&self, session: u32) -> Option<&Process> {
         self.processes
             .iter()
             .find(|process| process.session == session)
     }
 
-    /// What runs on a CPU, as text.
+    /// Returns the winner of a CPU, as text.
     fn winner(&self, cpu: &Cpu) -> String {
         match cpu.winner.and_then(|session| self.process(session)) {
             Some(process) => format!("{} {}", process.pid, process.command),
@@ -169,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// How it decides.
+    /// Returns the daemon's mode of enforcement.
     pub(super) fn mode(&self) -> &'static str {
         if self.enforcing {
             "elevates threads"
@@ -179,7 +179,7 @@ impl Machine {
     }
 }
 
-/// Tables for people.
+/// Formats the tables for people.
 pub(super) fn text(machine: &Machine, before: Option<&Machine>) -> String {
     let mut text = format!(
         "upshift daemon {}, up {}: {}\n{} registrations so far, {} refused, {} ejected; levels runnable: {}\n\n",
@@ -205,7 +205,7 @@ pub(super) fn text(machine: &Machine, before: Option<&Machine>) -> String {
     text
 }
 
-/// The SCHED_FIFO priority of a vCPU's threads, marked where it has the CPU.
+/// Formats the SCHED_FIFO priority of a vCPU's threads, marked if the vCPU runs first on its CPU.
 fn band(vcpu: &Vcpu) -> String {
     match (vcpu.band, vcpu.winner) {
         (0, true) => "*".into(),

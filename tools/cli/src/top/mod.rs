@@ -1,16 +1,16 @@
-//! `upshift top`: looks at a running process, or at the whole machine.
+//! `upshift top`: shows a running process, or the whole machine.
 //!
 //! | module | concern |
 //! |---|---|
-//! | `args`, `run` | the flags; which view they ask for |
-//! | `attach` | which processes can be looked at; asking over the socket |
+//! | `args`, `run` | the flags; the requested view |
+//! | `attach` | discovery of observable processes; requests over the socket |
 //! | `figures` | two snapshots become rates, shares and percentiles |
 //! | `plain` | these as text, for `--once` |
 //! | `record` | a timeline, for `--record` |
 //! | `machine` | the census of `upshift daemon` |
-//! | `screen` | the terminal: taken, and given back whatever happens |
-//! | `settings` | what the keys change |
-//! | `live` | keys, time, which page is shown |
+//! | `screen` | the terminal, always restored |
+//! | `settings` | settings that the keys change |
+//! | `live` | keys, time, the current page |
 //! | `draw`, `draw_machine` | the pages |
 
 mod args;

@@ -1,9 +1,9 @@
-//! A [`Frame`] as text: what `--once` prints.
+//! A [`Frame`] as text: the output of `--once`.
 
 use super::figures::{Frame, Level, Route, age, percent, rate, time};
 use upshift_report::Table;
 
-/// Tables for people; for scripts there is `--json`.
+/// Formats the tables for people; scripts use `--json`.
 pub(super) fn text(frame: &Frame) -> String {
     let all = &frame.coroutines;
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! `--record FILE`: a timeline of a process, as the name of the file says.
+//! `--record FILE`: a timeline of a process, in the format of the file's extension.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,17 +10,18 @@ use upshift::trace::Timeline;
 
 use super::attach::Peer;
 
-/// A viewer that says nothing for a minute is dropped.
+/// Interval of keep-alive requests: the process drops a viewer that is silent for a minute.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
 
-/// What the file is to hold.
+/// Format of the file.
 #[derive(Clone, Copy)]
 enum Form {
     Chrome,
     Svg,
 }
 
-/// Records for `interval` and writes `file`, which is created first: a wrong name is known before.
+/// Records for `interval` and writes `file`. The file is created first, so that a wrong path fails
+/// early.
 pub(super) fn record(peer: &mut Peer, file: &Path, interval: Duration) -> Result<()> {
     let form = match file.extension().and_then(|extension| extension.to_str()) {
         Some("json") => Form::Chrome,
@@ -50,7 +51,7 @@ pub(super) fn record(peer: &mut Peer, file: &Path, interval: Duration) -> Result
     .context("cannot print")
 }
 
-/// What the process does in the next `interval`.
+/// Records the process during the next `interval`.
 pub(super) fn timeline(peer: &mut Peer, interval: Duration) -> Result<Timeline> {
     peer.begin_recording()?;
     let end = Instant::now() + interval;
@@ -65,7 +66,7 @@ pub(super) fn timeline(peer: &mut Peer, interval: Duration) -> Result<Timeline> 
         }
     }
     let mut timeline = peer.end_recording()?;
-    // Whatever it says.
+    // The process may send events in any order.
     timeline.sort();
     timeline.name = format!("{} ({})", timeline.name, peer.pid);
     Ok(timeline)

@@ -10,7 +10,7 @@ use super::attach::{self, Peer};
 use super::figures::{self, Frame};
 use super::{live, machine, plain, record};
 
-/// The shortest time between two looks.
+/// Shortest time between two snapshots.
 const SHORTEST: Duration = Duration::from_millis(50);
 
 /// Runs `upshift top`.
@@ -29,7 +29,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
         live::Start::Machine
     } else {
         match args.pid {
-            // Before the screen is taken, so that what is wrong can be read.
+            // Attaches before the screen is taken, so that an error can be read.
             Some(pid) => live::Start::Process(Box::new(Peer::of_pid(pid)?)),
             None => live::Start::Choose,
         }

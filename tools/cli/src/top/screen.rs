@@ -1,5 +1,4 @@
-//! The terminal: taken for drawing, and given back whatever happens, a panic and
-//! SIGTERM included.
+//! The terminal, taken for drawing and always restored, even after a panic or SIGTERM.
 
 use std::io::{self, Stdout};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use ratatui::crossterm::terminal::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The screen, until it is dropped.
+/// The screen; restored on drop.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     /// Set by SIGTERM, SIGHUP and SIGINT.
@@ -37,7 +36,7 @@ impl Screen {
         }
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // First, so that the message can be read.
+            // Restores the terminal first, so that the message can be read.
             give_back();
             before(panic);
         }));
@@ -61,19 +60,19 @@ impl Screen {
             .context("cannot draw on the terminal")
     }
 
-    /// Waits for input, a signal or the end of the time. False: the terminal has gone, which the event source would take for
-    /// input without end.
+    /// Waits for input, a signal or the end of `time`. Returns false if the terminal is gone, which
+    /// the event source would take for endless input.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let stdin = io::stdin();
         let mut input = [PollFd::new(&stdin, PollFlags::IN)];
         let time = Timespec::try_from(time).ok();
-        // Interrupted by a signal or not: what there is is looked at.
+        // Interrupted or not, the available input is checked.
         let _ = poll(&mut input, time.as_ref());
         let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
         !input[0].revents().intersects(gone)
     }
 
-    /// A signal has asked for the end.
+    /// Whether a signal has requested the end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(std::sync::atomic::Ordering::Relaxed)
     }
@@ -85,7 +84,7 @@ impl Drop for Screen {
     }
 }
 
-/// The terminal as it was. What fails here fails because there is none any more.
+/// Restores the terminal. A failure here means that the terminal no longer exists.
 fn give_back() {
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);

@@ -1,8 +1,8 @@
-//! What the keys change of the pages.
+//! Settings of the pages that the keys change.
 
 use std::time::Duration;
 
-/// What levels are sorted by.
+/// Sort order of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Level,
@@ -21,7 +21,7 @@ impl Sort {
         }
     }
 
-    /// Its column.
+    /// Returns the column of the sort order.
     pub(super) fn word(self) -> &'static str {
         match self {
             Sort::Level => "level",
@@ -35,19 +35,19 @@ impl Sort {
 /// The table at the bottom of a process's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bottom {
-    /// The longest polls.
+    /// The longest polls
     Polls,
-    /// Work by name.
+    /// Work by name
     Routes,
 }
 
-/// What all pages share.
+/// State shared by all pages.
 pub(super) struct Settings {
     pub(super) interval: Duration,
     pub(super) paused: bool,
     pub(super) help: bool,
     pub(super) sort: Sort,
     pub(super) bottom: Bottom,
-    /// Lines of the last table that are scrolled over.
+    /// Number of lines by which the last table is scrolled.
     pub(super) scroll: usize,
 }

@@ -1,17 +1,17 @@
-//! Two processes that burn one CPU: the part of each of the CPU time that both get.
+//! Two processes that burn one CPU, and their shares of the CPU time that both get.
 
 use upshift_elevate::sys::process_time;
 
 use super::*;
 
-/// CPU time of both together for which they are compared.
+/// Total CPU time of both processes, in ns, after which they are compared.
 const TOTAL: u64 = 1_500_000_000;
 
-/// The longest wait for that: a busy machine gives them a small part of the CPU.
+/// Time limit: a busy machine gives them a small part of the CPU.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Runs two burning processes of levels 2 and 40 on CPU 0, and returns the CPU time of each while
-/// both are registered. Other programs make the run longer, and change neither total nor order.
+/// both are registered. Other programs prolong the run, and change neither total nor order.
 fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     let socket = socket(test);
     let _daemon = daemon(&socket, daemon_args);
@@ -28,7 +28,7 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     loop {
         let now = used();
         let [other, urgent] = [0, 1].map(|at| now[at] - before[at]);
-        // The less urgent one has its turn in time, too.
+        // The less urgent process eventually has its turn, too.
         if urgent + other >= TOTAL && other > 0 {
             return [urgent, other];
         }
@@ -37,7 +37,7 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     }
 }
 
-/// Checks that the more urgent one gets two thirds at least; with equal parts it gets half.
+/// Checks that the more urgent process gets at least two thirds; equal parts would give it half.
 fn the_more_urgent_gets_twice_as_much(test: &str, daemon_args: &[&str]) {
     let [urgent, other] = two_burn(test, daemon_args);
     println!("urgent {urgent}, other {other} ns of CPU");

@@ -1,4 +1,5 @@
-//! Processes on the board, as a user starts them: a daemon of the test's own, servers and batch jobs that join it.
+//! Processes on the board, as a user starts them: a daemon owned by the test, and servers and batch
+//! jobs that join it.
 
 mod burning;
 mod preemptible;
@@ -39,7 +40,7 @@ impl Running {
         assert!(Command::new("sh").args(kill).status().unwrap().success());
     }
 
-    /// Waits for its end; the rest of what it printed.
+    /// Waits for the child's end; returns the rest of its output.
     fn end(mut self) -> String {
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
@@ -68,7 +69,8 @@ fn upshift(socket: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The path of a test's socket, in a directory of its own that goes with it: daemons that are killed leave files.
+/// Path of a test's socket, in a private directory that is removed with it: killed daemons leave
+/// files.
 struct Socket(PathBuf);
 
 impl std::ops::Deref for Socket {
@@ -99,7 +101,7 @@ fn daemon(socket: &Path, more: &[&str]) -> Running {
     daemon
 }
 
-/// The commands of the processes that are registered.
+/// Returns the registered processes, as the daemon reports them.
 fn registered(socket: &Path) -> Vec<serde_json::Value> {
     let output = upshift(socket, &["daemon", "--status"]);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -111,7 +113,7 @@ fn registered(socket: &Path) -> Vec<serde_json::Value> {
     census["processes"].as_array().unwrap().clone()
 }
 
-/// Waits until so many processes are registered.
+/// Waits until `count` processes are registered.
 fn wait_for(socket: &Path, count: usize) {
     let deadline = Instant::now() + PATIENCE;
     while registered(socket).len() != count {
@@ -199,7 +201,7 @@ fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
         took.push(ms(&census["uptime_ms"]) - ms(&census["processes"][0]["joined_ms"]));
     }
     println!("ms from the daemon's start until its client is back: {took:?}");
-    // Clients look each 50 ms. Some time at least the machine has time for them.
+    // Clients check every 50 ms, and the machine is free at least once.
     assert!(took.iter().any(|&ms| ms < 100.0), "{took:?}");
     server.signal("TERM");
     server.end();
@@ -270,7 +272,7 @@ fn a_daemon_goes_on_when_nobody_reads_its_complaints() {
     board
         .join(&socket, &[upshift_board::VcpuSpec { cpu: 0, threads }])
         .unwrap();
-    // One connection too many: it complains.
+    // One connection too many: the command reports an error.
     let refused = upshift(&socket, &["daemon", "--status"]);
     assert!(!refused.status.success());
     assert!(board.census().is_ok(), "it is still there");
@@ -300,7 +302,7 @@ fn a_daemon_tells_its_service_manager_that_it_is_ready_lives_and_ends() {
         String::from_utf8_lossy(&text[..length]).into_owned()
     };
     assert_eq!(next(), "READY=1\nSTATUS=cooperative");
-    // What is said to be ready answers.
+    // A daemon that reports to be ready answers.
     assert!(upshift(&path, &["daemon", "--status"]).status.success());
     assert_eq!(next(), "WATCHDOG=1");
     daemon.signal("TERM");
@@ -336,7 +338,8 @@ fn the_doctor_says_what_works_and_finds_the_daemon() {
 fn the_doctor_finds_a_capability_that_every_user_may_execute() {
     let path = socket("capable");
     let copy = path.with_file_name("upshift");
-    // By another process: one that another test forks here would hold the file open for writing.
+    // A separate process copies: a child that another test forks here would hold the file open for
+    // writing.
     let copied = Command::new("cp").arg(PROGRAM).arg(&copy).status();
     assert!(copied.unwrap().success());
     let setcap = Command::new("setcap")
@@ -389,7 +392,7 @@ fn half_a_configuration_is_not_taken_for_a_whole_one() {
         }
         seen
     };
-    // What a full disk leaves, or an editor that has just begun. Then another one, in time.
+    // An empty file, as a full disk or an editor leaves it, then the new content in time.
     std::fs::write(&file, "").unwrap();
     daemon.signal("HUP");
     std::thread::sleep(Duration::from_millis(500));
@@ -397,7 +400,7 @@ fn half_a_configuration_is_not_taken_for_a_whole_one() {
     daemon.signal("HUP");
     let seen = reaches(21);
     assert!(seen.iter().all(|it| [20, 21].contains(it)), "{seen:?}");
-    // Piece by piece. The writer may be held up for longer than a daemon can wait.
+    // Written piece by piece. The writer may be delayed for longer than a daemon can wait.
     let is_whole = |ceiling: u8| {
         let text = format!(
             "ceiling = 3\n{}{}",
@@ -446,10 +449,11 @@ fn a_configuration_is_checked_without_a_daemon() {
         !has_systemd,
         "{said}"
     );
-    // The processes that each rule matches now; each counts for its first rule.
+    // The processes that each rule currently matches; each counts for its first rule.
     let name = format!("upc-{}", std::process::id());
     let program = socket.with_file_name(&name);
-    // By another process: one that another test forks here would hold the file open for writing.
+    // A separate process copies: a child that another test forks here would hold the file open for
+    // writing.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let mut sleeper = Command::new(&program).arg("60").spawn().unwrap();

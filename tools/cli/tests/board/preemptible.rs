@@ -1,8 +1,8 @@
-//! Servers with preemption on the board: their threads are elevated together, and given back.
+//! Servers with preemption on the board: their threads are elevated together, and demoted again.
 
 use super::*;
 
-/// A preemptible server at `level`, on CPU 0.
+/// Starts a preemptible server at `level`, on CPU 0.
 fn preemptible(socket: &Path, level: &str) -> (Running, String) {
     let address = format!("127.0.0.1:0@{level}");
     let args = ["spin-server", "--listen", &address, "--pin", "0"];
@@ -12,7 +12,7 @@ fn preemptible(socket: &Path, level: &str) -> (Running, String) {
     (server, address.to_owned())
 }
 
-/// Policy and real-time priority of a thread, as the kernel has them.
+/// Returns policy and real-time priority of a thread, as the kernel reports them.
 fn policy(thread: i64) -> Option<(u32, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -21,7 +21,7 @@ fn policy(thread: i64) -> Option<(u32, u32)> {
     Some((field(41)?, field(40)?))
 }
 
-/// Role and thread of what a process has registered.
+/// Returns role and thread of each registered thread of a process.
 fn threads(process: &serde_json::Value) -> Vec<(String, i64)> {
     let vcpus = process["vcpus"].as_array().unwrap().iter();
     let threads = vcpus.flat_map(|vcpu| vcpu["threads"].as_array().unwrap());
@@ -102,7 +102,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_given_back() {
     assert!(loaded.contains("long"), "{loaded}");
     burning.signal("TERM");
     burning.end();
-    // Alone again: ordinary, every one of them.
+    // Alone again, all threads are ordinary.
     let deadline = Instant::now() + PATIENCE;
     let all = || threads(&process_of(&socket, pid)).into_iter();
     while all().any(|(_, tid)| policy(tid).is_some_and(|policy| policy.0 == FIFO)) {
@@ -121,7 +121,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
     let socket = socket("yields");
     let _daemon = daemon(&socket, &["--cooperative"]);
     let (server, address) = preemptible(&socket, "40");
-    // More than the CPU can do, for long enough.
+    // More load than the CPU can serve, for long enough.
     let load = ["load", "spin", "--connect", &address, "--connections", "4"];
     let time = ["--rate", "300", "--short", "10ms", "--level", "40"];
     let flood = Command::new(PROGRAM)
@@ -155,7 +155,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
         let (mut burning, _) = Running::start(&socket, &[&args[..], &more].concat());
         let (before, mut text) = (ticks(), String::new());
         burning.output.read_line(&mut text).unwrap();
-        // A hundredth of a second each.
+        // A tick is a hundredth of a second.
         let others = (ticks() - before) as f64 / 100.0;
         let burnt: serde_json::Value = serde_json::from_str(text.trim()).expect(&text);
         burning.end();
@@ -166,7 +166,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
         "the flood is over"
     );
     let _ = flood.child.kill();
-    // Two equals would get a half each, of what others leave.
+    // Two equals would get half each of the CPU time that others leave.
     let yielded = |(urgent, other): &(f64, f64)| *urgent > 2.0 * other;
     assert!(seen.iter().any(yielded), "seconds of work: {seen:?}");
     is_answered(&socket, &address);

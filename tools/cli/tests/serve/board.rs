@@ -1,4 +1,4 @@
-//! With the daemon of the machine.
+//! Servers that join the machine's daemon.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -45,7 +45,7 @@ fn with_board_auto_it_says_that_there_is_no_daemon() {
     assert!(said.contains("--board auto: there is no daemon"), "{said}");
 }
 
-/// Killed when dropped.
+/// A daemon, killed on drop.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -55,7 +55,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The processes that the daemon of this folder knows.
+/// Returns the processes registered with the daemon of this folder.
 fn registered(folder: &Folder) -> Vec<u32> {
     let output = Command::new(PROGRAM)
         .args(["daemon", "--status"])

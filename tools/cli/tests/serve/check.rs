@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use crate::harness::{Folder, Server, error, output};
 
-/// The exit code, standard output, and the lines of standard error.
+/// Returns the exit code, standard output, and the lines of standard error.
 fn check(folder: &Folder, args: &[&str]) -> (Option<i32>, String, Vec<String>) {
     let output = output(folder, &[&["--check"], args].concat());
     let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! How it ends: signals, commands.
+//! The end of a server: signals, commands.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,11 +13,11 @@ fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
     let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
     let server = Server::start(&folder, &patient);
     let address = server.address();
-    // Connected, and in the middle of a head.
+    // A connection in the middle of a request head.
     let begun = TcpStream::connect(address).unwrap();
     begun.set_read_timeout(Some(PATIENCE)).unwrap();
     let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
-    // All have begun: one that has not been accepted is not under way.
+    // All requests are accepted: an unaccepted one is not in progress.
     wait_until("requests under way", || {
         let metrics = server.get("/metrics", "");
         let count = |name: &str| {
@@ -47,7 +47,7 @@ fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
     );
 }
 
-/// The default time for draining counts; the other time-outs would take longer.
+/// Drains for the default time; the other time-outs would take longer.
 #[test]
 fn clients_that_never_do_their_part_do_not_keep_it_from_ending() {
     let folder = Folder::new();
@@ -105,7 +105,7 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
     let answer = all(late);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
     assert!(answer.contains("connection: close"), "{answer:?}");
-    // One that has begun to ask may take longer.
+    // A client in the middle of a request may take longer.
     std::thread::sleep(Duration::from_millis(1300));
     ask(&slow, "host: a\r\n\r\n");
     let answer = all(slow);
@@ -117,7 +117,7 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
 fn a_second_sigterm_ends_it_at_once() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    // A head that is never finished keeps the drain waiting.
+    // An unfinished request head keeps the drain waiting.
     let mut begun = TcpStream::connect(server.address()).unwrap();
     begun.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     wait_until("the connection", || {

@@ -1,4 +1,4 @@
-//! A server as a child process, its folder, and what clients ask it.
+//! A server as a child process, its folder, and requests of clients.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder of the test's own, removed when dropped.
+/// A folder owned by the test, removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -41,7 +41,7 @@ impl Drop for Folder {
     }
 }
 
-/// `upshift serve ARGS` in `folder`, which no daemon of the machine hears of.
+/// Returns the command `upshift serve ARGS` in `folder`, isolated from any daemon of the machine.
 pub(crate) fn command(folder: &Folder, args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command
@@ -53,7 +53,8 @@ pub(crate) fn command(folder: &Folder, args: &[&str]) -> Command {
     command
 }
 
-/// What a command that ends by itself prints. One that does not is ended.
+/// Runs a command that ends by itself and returns its output. A command that does not end is
+/// killed.
 pub(crate) fn output(folder: &Folder, args: &[&str]) -> Output {
     let mut command = command(folder, args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -66,7 +67,7 @@ pub(crate) fn output(folder: &Folder, args: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What it says when it fails.
+/// Returns the error message of a failing command.
 pub(crate) fn error(folder: &Folder, args: &[&str]) -> String {
     let output = output(folder, args);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -80,13 +81,14 @@ pub(crate) fn error(folder: &Folder, args: &[&str]) -> String {
 /// A server, killed when the test ends early. Its standard error is in `FOLDER/stderr`.
 pub(crate) struct Server {
     pub(crate) child: Child,
-    /// What it has printed so far: its addresses.
+    /// Output so far: the addresses.
     pub(crate) announced: String,
     pub(crate) output: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {
-    /// Starts it and waits for its first line; `None`, and the error in `FOLDER/stderr`, if there is none.
+    /// Starts a server and waits for its first line. `None` if there is none; the error is then in
+    /// `FOLDER/stderr`.
     pub(crate) fn try_start(folder: &Folder, args: &[&str]) -> Option<Server> {
         let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
         let mut command = command(folder, args);
@@ -95,7 +97,7 @@ impl Server {
 
     pub(crate) fn launch(command: &mut Command) -> Option<Server> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        // A server that is given a pipe for its errors finds that nothing reads it.
+        // If standard error is a pipe, the server finds that nothing reads it.
         drop(child.stderr.take());
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut announced = String::new();
@@ -108,7 +110,7 @@ impl Server {
         (!server.announced.is_empty()).then_some(server)
     }
 
-    /// On a free port of the loopback.
+    /// Starts a server on a free port of the loopback interface.
     pub(crate) fn start(folder: &Folder, args: &[&str]) -> Server {
         let listen = ["--listen", "127.0.0.1:0", "--vcpus", "1"];
         Server::try_start(folder, &[&listen, args].concat())
@@ -138,7 +140,7 @@ impl Server {
         assert!(Command::new("sh").args(kill).status().unwrap().success());
     }
 
-    /// Waits for its end: its status, and the rest of what it printed.
+    /// Waits for the end; returns the status, and the rest of the output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -167,7 +169,7 @@ pub(crate) fn all(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Waits until `is_so`.
+/// Waits until `is_so` returns true.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -176,7 +178,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The value of a metric that has no labels.
+/// Returns the value of a metric without labels.
 pub(crate) fn metric(server: &Server, name: &str) -> u64 {
     let metrics = server.get("/metrics", "");
     let value = metrics.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! What overload, slow readers and long requests may cost.
+//! Bounds on the cost of overload, slow readers and long requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -37,7 +37,7 @@ fn with_preemption_a_long_request_is_suspended_for_short_ones() {
     }
 }
 
-/// Resident memory of the server, in MiB.
+/// Returns the resident memory of the server, in MiB.
 fn resident(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -50,7 +50,7 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--max-wait", "20ms"]);
     let address = server.address().to_string();
-    // Far more than a vCPU can compute.
+    // Far more requests than a vCPU can compute.
     let overload = || {
         let load = [
             "load",
@@ -78,7 +78,7 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
         overload();
     }
     let last = resident(&server);
-    // Requests under way have 64 KiB each, and a connection has one.
+    // A request in progress holds 64 KiB, and a connection has one request.
     assert!(last < first + 32, "{first} MiB, then {last} MiB");
 }
 
@@ -93,10 +93,11 @@ fn readers_that_read_nothing_cost_little_and_give_it_back() {
     let before = resident(&server);
     let readers: Vec<_> = (0..READERS).map(|_| server.send("/big.bin", "")).collect();
     for reader in &readers {
-        // It has begun.
+        // The response has begun.
         assert_eq!(reader.peek(&mut [0]).unwrap(), 1);
     }
-    // A piece of 64 KiB, and buffers for the head; 400 KiB where hyper may buffer as it likes.
+    // The bound: a piece of 64 KiB, and buffers for the head. An unlimited hyper would buffer
+    // several times that.
     let mut most = 0;
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(50));
@@ -105,12 +106,12 @@ fn readers_that_read_nothing_cost_little_and_give_it_back() {
     let each = (most - before) * 1024 / READERS;
     assert!(each < 200, "{each} KiB for each reader");
     drop(readers);
-    // Where the readers were polled late they cost 2 MB in all, receive buffers that stay; else 20 to 30.
+    // Receive buffers stay; they are much smaller than the buffers of pending responses.
     let stays = ((most - before) / 3).max(8);
     wait_until("the memory", || resident(&server) < before + stays);
 }
 
-/// With its words on `FOLDER/stderr`, under a limit of the shell's.
+/// Starts a server under a limit of the shell, with its messages in `FOLDER/stderr`.
 fn under(limit: &str, folder: &Folder, args: &[&str]) -> Server {
     let script = format!("ulimit {limit}; exec \"$@\"");
     let errors = std::fs::File::create(folder.0.join("stderr")).unwrap();
@@ -131,7 +132,7 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
     let server = under("-n 100", &folder, &[]);
-    // More than it can have.
+    // More connections than the server can have.
     let mut open: Vec<_> = (0..150)
         .map(|_| TcpStream::connect(server.address()).unwrap())
         .collect();
@@ -159,7 +160,7 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
         "{said}"
     );
     drop(open);
-    // Until the server has seen that they are gone, a new one is closed, too.
+    // Until the server has noticed the closed connections, it closes a new one, too.
     wait_until("an answer", || {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -169,7 +170,8 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
     });
 }
 
-/// Each of a burst of connections is closed at once, and has a descriptor for a moment.
+/// Opens a burst of connections, each of which is closed at once and holds a descriptor for a
+/// moment.
 #[test]
 fn a_burst_of_connections_takes_no_descriptor_from_those_that_are_open() {
     const OPEN: usize = 40;
@@ -226,7 +228,7 @@ fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
     assert_eq!(folder.read("log"), "");
 }
 
-/// Stopped for longer than `max-wait`, again and again, while requests queue.
+/// Stops the server repeatedly for longer than `max-wait` while requests queue.
 #[test]
 fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
     let folder = Folder::new();
@@ -238,7 +240,7 @@ fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
         let (mut answered, mut refused) = (0_u32, 0_u32);
         let mut answer = [0; 4096];
         while !over.load(Ordering::Relaxed) {
-            // Short: the answer comes in one piece.
+            // A short response arrives in one piece.
             let request = b"GET /matrix?n=32 HTTP/1.1\r\nhost: a\r\n\r\n";
             stream.write_all(request).unwrap();
             let count = stream.read(&mut answer).unwrap();

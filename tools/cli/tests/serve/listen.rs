@@ -45,7 +45,7 @@ fn a_port_without_an_address_is_served_on_ipv4_and_on_ipv6() {
         }
         server.signal("TERM");
         assert_eq!(server.end().0, Some(0));
-        // A client of IPv4 has its own address, in the log and in rules.
+        // An IPv4 client has its own address, in the log and in rules.
         let log = folder.read(&log);
         let line = log.lines().find(|line| line.contains("\"127.0.0.1"));
         assert!(
@@ -55,7 +55,7 @@ fn a_port_without_an_address_is_served_on_ipv4_and_on_ipv6() {
     }
 }
 
-/// Runs a server in a network namespace of its own, after `setup`: the answers that curl prints.
+/// Runs a server in its own network namespace, after `setup`; returns the output of curl.
 fn in_namespace(folder: &Folder, setup: &str) -> Option<String> {
     let script =
         format!("ip link set lo up && {setup} && exec {PROGRAM} serve --listen :36123 --vcpus 1");

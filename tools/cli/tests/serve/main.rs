@@ -1,5 +1,5 @@
-//! `upshift serve` as a user runs it: what it prints, its errors, signals, and the flags that change how it runs.
-//! What clients get from it is tested in `upshift-serve`.
+//! `upshift serve` as a user runs it: its output, errors, signals, and the flags that control the
+//! process. The tests of `upshift-serve` cover its responses.
 
 mod board;
 mod check;

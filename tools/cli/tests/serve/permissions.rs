@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use crate::harness::{Folder, PROGRAM, Server, wait_until};
 
-/// Debian's `nobody`; without rights in any case.
+/// Debian's `nobody`, without privileges on any system.
 const USER: u32 = 65_534;
 
 fn permit(folder: &Folder, name: &str, mode: u32) {
     fs::set_permissions(folder.0.join(name), Permissions::from_mode(mode)).unwrap();
 }
 
-/// Starts a server of the folder `root`, as a user without rights. `FOLDER/stderr` has its errors.
+/// Starts a server of the folder `root`, as an unprivileged user. `FOLDER/stderr` has its errors.
 fn start(folder: &Folder) -> Server {
     let is_root = rustix::process::geteuid().is_root();
-    // The user need not be able to reach this program by its path.
+    // The user may be unable to reach this program by its path.
     let program = File::open(PROGRAM).unwrap();
     let mut command = if is_root {
         Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
@@ -86,7 +86,8 @@ fn an_unreadable_file_or_folder_is_403_and_a_line_names_it_and_the_user() {
     if rustix::process::geteuid().is_root() {
         assert!(folder.read("stderr").contains(&format!("user {USER}\n")));
     }
-    // A compressed form that cannot be read is none; a folder that cannot be listed has an index.
+    // An unreadable compressed file counts as absent; a folder that cannot be listed may have an
+    // index.
     let gzip = "accept-encoding: gzip\r\n";
     assert_eq!(status(&server, "/open.css", gzip), "200");
     assert_eq!(status(&server, "/searched/", ""), "200");

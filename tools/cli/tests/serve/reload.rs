@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::harness::{Folder, PROGRAM, Server, all, wait_until};
 
-/// The levels of the lines that are complete.
+/// Returns the paths and levels of the complete log lines.
 fn logged(folder: &Folder) -> Vec<(String, u64)> {
     let log = folder.read("access.jsonl");
     log.split_inclusive('\n')
@@ -117,19 +117,19 @@ fn a_standard_error_that_nobody_reads_ends_nothing() {
         assert!(answer.contains(part), "{answer}");
     };
     gets("/page.txt", "a page");
-    // More than it has descriptors for: it says that it cannot accept, and cannot say it.
+    // More connections than descriptors: the server cannot accept, and cannot report that either.
     let many: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(server.address()).unwrap())
         .collect();
     std::thread::sleep(Duration::from_millis(300));
     drop(many);
-    // A connection that it accepts before it has seen the end of the others is one too many.
+    // While the closed connections are still open at the server, a new one exceeds its limit.
     wait_until("a page", || {
         let mut answer = String::new();
         let read = server.send("/page.txt", "").read_to_string(&mut answer);
         read.is_ok() && answer.contains("a page")
     });
-    // Nor can it say that it reads its settings again, and that it ends.
+    // The messages about a reload and about the end fail, too.
     server.signal("HUP");
     gets("/page.txt", "a page");
     server.signal("TERM");

@@ -1,4 +1,4 @@
-//! Restarts that lose nothing: one server follows another on a socket that stays open.
+//! Restarts without loss: one server follows another on a socket that stays open.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ impl Site {
     }
 
     fn start(&self) -> Server {
-        // As a service manager does: descriptor 3.
+        // Descriptor 3, as from a service manager.
         let script = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\" 3<&0 0</dev/null";
         let mut command = Command::new("sh");
         let args = ["-c", script, "sh", PROGRAM, "serve", "--vcpus", "1"];
@@ -39,7 +39,8 @@ impl Site {
         command
             .args(args)
             .args(["--drain-delay", "100ms"])
-            // What gets no CPU for seconds refuses requests, and is right: here none is to be lost.
+            // A server without CPU time for seconds rightly refuses requests, but this test must
+            // lose none.
             .args(["--max-wait", "60s"])
             .current_dir(&self.folder.0)
             .env("UPSHIFT_DAEMON_SOCKET", self.folder.0.join("daemon"))
@@ -48,7 +49,8 @@ impl Site {
         Server::launch(&mut command).expect("a server")
     }
 
-    /// As many successors, one after the other. On a machine that is busy, they take as long as they take.
+    /// Starts several successors, one after the other. The duration is unbounded, since the machine
+    /// may be busy.
     fn restart(&self, mut server: Server) -> Server {
         for _ in 0..RESTARTS {
             let next = self.start();
@@ -60,11 +62,11 @@ impl Site {
     }
 }
 
-/// A client that goes on for long, and ends with the test.
+/// A client that runs until the end of the test.
 struct Load(Option<Child>);
 
 impl Load {
-    /// What it says when it is interrupted.
+    /// Interrupts the client and returns its output.
     fn end(mut self) -> String {
         let mut client = self.0.take().expect("it is ended once");
         assert!(
@@ -98,7 +100,8 @@ fn a_restart_loses_no_request_of_http1() {
     let site = Site::new();
     let server = site.start();
     let url = format!("http://{}/index.html", site.address());
-    // A reply that takes long has not been lost: `wrk` counts those that take more than its time-out. It goes on until it is interrupted.
+    // A slow reply is not lost, but `wrk` counts replies beyond its time-out. `wrk` runs until it
+    // is interrupted.
     let mut command = Command::new("wrk");
     command.args(["-t1", "-c8", "-d600s", "--timeout", "60s", &url]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -118,7 +121,7 @@ fn a_restart_loses_no_request_of_http1() {
     );
 }
 
-// Types of frames, and flags.
+// Frame types and flags.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -135,7 +138,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Type, flags, stream and payload of the next frame.
+/// Returns type, flags, stream and payload of the next frame.
 fn next_frame(stream: &mut TcpStream) -> std::io::Result<(u8, u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head)?;
@@ -149,17 +152,18 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[..4].try_into().unwrap())
 }
 
-/// What a client of HTTP/2 saw.
+/// Observations of an HTTP/2 client.
 #[derive(Debug, Default)]
 struct Seen {
     connections: usize,
     answered: u64,
-    /// Not served, as GOAWAY said: asked anew on the next connection.
+    /// Requests that GOAWAY declared unserved; they are repeated on the next connection.
     not_taken: u64,
 }
 
 impl Seen {
-    /// Eight requests at a time, on one connection, until the server says that it goes and has answered what it has taken, or `over`.
+    /// Sends eight requests at a time on one connection, until `over` or until the server has
+    /// announced its end and answered the accepted ones.
     fn converse(&mut self, address: SocketAddr, over: &AtomicBool) {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -169,11 +173,11 @@ impl Seen {
         let mut out = [&hello[..], &frame(SETTINGS, 0, 0, &[])].concat();
         let mut open = BTreeSet::new();
         let mut next = 1;
-        // The last stream that the server serves.
+        // Last stream that the server serves.
         let mut last = u32::MAX;
         loop {
             while open.len() < 8 && last == u32::MAX && !over.load(Ordering::Relaxed) {
-                // GET, http, /index.html; and the authority is `a`.
+                // GET, http, /index.html; the authority is `a`.
                 let head = [0x82, 0x86, 0x85, 0x01, 0x01, b'a'];
                 let flags = END_STREAM | END_HEADERS;
                 out.extend(frame(HEADERS, flags, next, &head));
@@ -183,19 +187,19 @@ impl Seen {
             if open.is_empty() && last == u32::MAX {
                 return;
             }
-            // A server that has ended receives nothing; what it answered before can be read.
+            // An ended server receives nothing; its earlier answers can still be read.
             let _ = stream.write_all(&out);
             out.clear();
             let (kind, flags, id, payload) = match next_frame(&mut stream) {
                 Ok(frame) => frame,
-                // What was taken has been answered: the server may close.
+                // All accepted requests are answered: the server may close.
                 Err(_) if open.is_empty() => return,
                 Err(error) => panic!("{error}, and {open:?} are not answered; last: {last}"),
             };
             match kind {
                 SETTINGS if flags & ACK == 0 => out.extend(frame(SETTINGS, ACK, 0, &[])),
                 PING if flags & ACK == 0 => out.extend(frame(PING, ACK, 0, &payload)),
-                // 200.
+                // Status 200.
                 HEADERS => assert_eq!((payload[0], open.contains(&id)), (0x88, true)),
                 DATA if !payload.is_empty() => {
                     assert_eq!(payload, b"here");
@@ -207,8 +211,9 @@ impl Seen {
                     let (said, code) = (number(&payload), number(&payload[4..]));
                     assert_eq!(code, 0, "an error");
                     assert!(said <= last, "it said {last} before, and now {said}");
-                    // First that it goes, with the greatest number; then the last one that it has taken, which is the last one asked: its
-                    // PING has come back since.
+                    // The first GOAWAY has the greatest number. The second one names the last
+                    // accepted stream, which is the last one requested: its PING has been answered
+                    // since.
                     assert!(said == u32::MAX >> 1 || said == next - 2, "{said}, {next}");
                     last = said;
                     self.not_taken += open.split_off(&last.saturating_add(1)).len() as u64;
@@ -223,7 +228,7 @@ impl Seen {
     }
 }
 
-/// h2load does not connect anew after GOAWAY, so the client is one of the test's own.
+/// A client in the test replaces h2load, which does not reconnect after GOAWAY.
 #[test]
 fn a_restart_loses_no_request_of_http2() {
     let site = Site::new();
@@ -244,7 +249,7 @@ fn a_restart_loses_no_request_of_http2() {
     };
     thread::scope(|scope| {
         let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
-        // Clients end with the test, if a restart fails, too.
+        // Clients end with the test, even if a restart fails.
         let end = End(&over);
         let last = site.restart(server);
         drop(end);
@@ -257,7 +262,8 @@ fn a_restart_loses_no_request_of_http2() {
     });
 }
 
-/// What the kernel holds for a client that reads slowly is not discarded because the client says meanwhile that it has read.
+/// A slow reader that sends a window update meanwhile loses none of the data that the kernel holds
+/// for it.
 #[test]
 fn a_slow_client_of_http2_has_all_of_its_answer_when_the_server_ends() {
     const LENGTH: usize = 1 << 20;
@@ -285,7 +291,7 @@ fn a_slow_client_of_http2_has_all_of_its_answer_when_the_server_ends() {
         received += if kind == DATA { payload.len() } else { 0 };
         (received, goaways)
     };
-    // The server may send no more of the answer; it says that it goes, and what was its last stream.
+    // The window is used up; the server sends GOAWAY with its last stream.
     while read_one(&mut stream).0 < WINDOW {}
     server.signal("TERM");
     while read_one(&mut stream).1 < 2 {}
@@ -298,7 +304,8 @@ fn a_slow_client_of_http2_has_all_of_its_answer_when_the_server_ends() {
         .concat()
     };
     stream.write_all(&open(LENGTH as u32)).unwrap();
-    // It hands the rest to the kernel, which cannot send it yet, and has nothing more to do.
+    // The server passes the rest to the kernel, which cannot send it yet, and has nothing more to
+    // do.
     for _ in 0..4 {
         thread::sleep(Duration::from_millis(100));
         let _ = stream.write_all(&open(1));

@@ -1,4 +1,4 @@
-//! What it prints when it starts, and its errors.
+//! Output of a starting server, and its errors.
 
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ fn without_arguments_it_serves_the_current_folder_and_says_where() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
     let Some(server) = Server::try_start(&folder, &[]) else {
-        // Another process has the port: then the error says which.
+        // If another process has taken the port, the error names it.
         let said = folder.read("stderr");
         assert!(said.contains("cannot listen on 127.0.0.1:8080"), "{said}");
         assert!(said.contains("holds the port"), "{said}");
@@ -50,7 +50,7 @@ fn help_shows_priorities_and_examples() {
     let output = output(&folder, &["--help"]);
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
-    // Lines are broken at the width of the terminal.
+    // Lines are wrapped at the width of the terminal.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "[default: 127.0.0.1:8080]",

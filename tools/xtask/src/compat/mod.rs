@@ -1,10 +1,9 @@
-//! `cargo xtask compat`: how much of what is written for tokio runs on Upshift.
+//! `cargo xtask compat`: the share of code written for tokio that runs on Upshift.
 //!
-//! `tokio`: tokio's published tests, compared with the list of those that are known to fail.
-//!
-//! `programs`: crates that need a runtime of tokio, as they are, against real servers.
-//!
-//! `service`: `examples/service`, which uses many of them together, on both drivers and in a container.
+//! - `tokio`: tokio's published tests, compared with the list of known failures.
+//! - `programs`: unmodified crates that need a tokio runtime, against real servers.
+//! - `service`: `examples/service`, which combines many such crates, on both drivers and in a
+//!   container.
 
 mod programs;
 mod servers;
@@ -25,20 +24,22 @@ pub(crate) enum Compat {
         /// Only these files (`sync_mpsc`)
         files: Vec<String>,
     },
-    /// Crates that need a runtime of tokio, against postgres, redis and HTTP servers
+    /// Crates that need a tokio runtime, against postgres, redis and HTTP servers
     Programs {
         /// Only these operations (`redis`)
         operations: Vec<String>,
     },
-    /// The service of examples/: its routes, and its urgent request alone and beside a job and 600 downloads
+    /// The service of examples/: its routes, and its urgent request alone and beside a job and 600
+    /// downloads
     Service {
-        /// Only what is here, in a surrounding of this name
+        /// Only the built service, inside an environment of this name
         #[arg(long, hide = true)]
         inside: Option<String>,
         /// Only on this driver, and not in a container
         #[arg(long, value_parser = ["ring", "readiness"])]
         driver: Option<String>,
-        /// Beside `upshift daemon` with rules that give postgres and redis a level; needs root; not in a container
+        /// Beside `upshift daemon`, whose rules give postgres and redis a level; needs root; not in
+        /// a container
         #[arg(long)]
         daemon: bool,
     },
@@ -63,7 +64,7 @@ pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
     }
 }
 
-/// The step of the suite for tokio's published tests.
+/// Runs the step of the suite for tokio's published tests.
 pub(crate) fn tokio_step(context: &Context<'_>) -> Verdict {
     tokio::step(context)
 }
@@ -73,12 +74,12 @@ pub(crate) fn build_tokio(context: &Context<'_>) -> Result<(), String> {
     tokio::build_all(context.root, context.stop)
 }
 
-/// The step of the suite for crates that need a runtime of tokio.
+/// Runs the step of the suite for crates that need a tokio runtime.
 pub(crate) fn programs_step(context: &Context<'_>) -> Verdict {
     programs::step(context)
 }
 
-/// Builds the program of [`programs_step`], if its servers are there.
+/// Builds the program of [`programs_step`], if its servers are installed.
 pub(crate) fn build_programs(context: &Context<'_>) -> Result<(), String> {
     programs::build_for_step(context)
 }

@@ -12,7 +12,7 @@ use crate::run::{Limits, Stop, run};
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
-/// As `compat/programs/src/operations.rs` names them.
+/// Operations, by their names in `compat/programs/src/operations.rs`.
 const OPERATIONS: [&str; 12] = [
     "reqwest-http1",
     "reqwest-http2",
@@ -30,7 +30,7 @@ const OPERATIONS: [&str; 12] = [
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How the programs are built: optimized where their times are of interest.
+/// Build profile of the programs: optimized where their times matter.
 #[derive(Clone, Copy)]
 enum Profile {
     Debug,
@@ -46,14 +46,14 @@ impl Profile {
     }
 }
 
-/// `cargo xtask compat programs`: builds, starts the servers, prints the table.
+/// `cargo xtask compat programs`: builds the program, starts the servers, prints the table.
 pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
     let stop = Stop::on_signals().map_err(|error| error.to_string())?;
     let program = build(root, Profile::Release, &stop, None)?;
     run_all(&program, only, &stop, None)
 }
 
-/// The missing server without which nothing runs; installed first if that is possible.
+/// Names a missing server without which nothing runs, after an attempt to install the server.
 fn absence(stop: &Stop) -> Option<String> {
     let servers = [&packages::REDIS, &packages::POSTGRESQL];
     packages::install(&servers, stop);
@@ -61,7 +61,7 @@ fn absence(stop: &Stop) -> Option<String> {
     missing.map(packages::Package::absence)
 }
 
-/// Builds for [`step`].
+/// Builds the program of [`step`].
 pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
     if absence(context.stop).is_some() {
         return Ok(());
@@ -70,7 +70,7 @@ pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
     build(context.root, Profile::Debug, context.stop, log.as_ref()).map(drop)
 }
 
-/// The step of the suite: every operation ends well.
+/// Runs the step of the suite: every operation succeeds.
 pub(super) fn step(context: &Context<'_>) -> Verdict {
     if let Some(absence) = absence(context.stop) {
         return Ok(Done::Skipped(absence));
@@ -85,7 +85,7 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(format!("{} operations", OPERATIONS.len())))
 }
 
-/// Builds the program of all operations.
+/// Builds the program that contains all operations.
 fn build(
     root: &Path,
     profile: Profile,
@@ -107,7 +107,7 @@ fn build(
     Ok(target.join(profile.folder()).join("compat-programs"))
 }
 
-/// Runs the chosen operations against servers of their own, and writes the table to the log, or to
+/// Runs the chosen operations against servers of their own and writes the table to the log, or to
 /// standard output.
 fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> Result<(), String> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);

@@ -1,4 +1,4 @@
-//! The databases that the programs need, started for them and ended with them.
+//! Databases for the tested programs, started and ended with them.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -7,21 +7,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// What gives postgres and redis a level: they run before what is ordinary, the vCPUs of the service among them.
+/// Levels of postgres and redis: they run before everything ordinary, including the service's
+/// vCPUs.
 const RULES: &str =
     "[[assign]]\ncomm = \"postgres\"\nlevel = 1\n[[assign]]\ncomm = \"redis-server\"\nlevel = 1\n";
-/// RabbitMQ takes ten seconds where nothing else runs.
+/// Time limit of RabbitMQ's start, which takes ten seconds on an idle machine.
 const RABBITMQ_LIMIT: Duration = Duration::from_secs(120);
 
-/// Ended, and their files removed, when it is dropped.
+/// Running servers; dropping them ends each and removes their files.
 pub(super) struct Servers {
-    /// And the signal that ends each.
+    /// The children, each with the signal that ends that server.
     children: Vec<(Child, &'static str)>,
     folder: PathBuf,
     postgres: u16,
-    /// A URL.
+    /// URL of redis.
     pub(super) redis: String,
-    /// Port of RabbitMQ, and of the daemon by which its nodes find each other.
+    /// Ports of RabbitMQ and of the daemon through which its nodes find each other.
     rabbitmq: Option<[u16; 2]>,
 }
 
@@ -51,7 +52,7 @@ impl Servers {
             return Err("initdb failed (apt-get install postgresql)".to_owned());
         }
         let mut command = as_postgres(&servers.folder, "postgres")?;
-        // -F: nothing is kept.
+        // -F: data is not synced to disk, since nothing is kept.
         command.args([
             "-F",
             "-h",
@@ -67,7 +68,8 @@ impl Servers {
         Ok(servers)
     }
 
-    /// A node of its own, on this machine alone, with a name daemon of its own.
+    /// Starts a RabbitMQ node of its own, reachable on this machine alone, with a name daemon of
+    /// its own.
     pub(super) fn start_rabbitmq(&mut self) -> Result<(), String> {
         let (port, names) = (free_port()?, free_port()?);
         let home = self.folder.join("rabbitmq");
@@ -103,7 +105,7 @@ impl Servers {
         self.begin(command, || listens(port), RABBITMQ_LIMIT, "-TERM")
     }
 
-    /// An `upshift daemon` with rules for the others.
+    /// Starts an `upshift daemon` with rules for the other servers.
     pub(super) fn start_daemon(&mut self, upshift: &Path) -> Result<(), String> {
         let folder = self.daemon_folder();
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
@@ -115,18 +117,19 @@ impl Servers {
         self.begin(command, || socket.exists(), START_LIMIT, "-TERM")
     }
 
-    /// The daemon's own: it refuses a folder of another user's, which that of the servers is.
+    /// Returns the daemon's folder. It is separate: the daemon refuses a folder owned by another
+    /// user, as the servers' folder is.
     fn daemon_folder(&self) -> PathBuf {
         self.folder.with_extension("daemon")
     }
 
-    /// A URL; empty if there is none.
+    /// Returns RabbitMQ's URL; empty without RabbitMQ.
     pub(super) fn rabbitmq(&self) -> String {
         let url = |[port, _]: [u16; 2]| format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
         self.rabbitmq.map(url).unwrap_or_default()
     }
 
-    /// As libpq takes it.
+    /// Returns postgres' address in libpq's notation.
     pub(super) fn postgres(&self) -> String {
         format!("host=127.0.0.1 port={} user=postgres", self.postgres)
     }
@@ -135,7 +138,7 @@ impl Servers {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.postgres)
     }
 
-    /// `signal` has it end at once.
+    /// Starts a server; `signal` makes it end at once.
     fn begin(
         &mut self,
         mut command: Command,
@@ -165,14 +168,14 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         for (child, signal) in &mut self.children {
-            // In order, so that its own children end too.
+            // The signal lets a server end its own children too.
             let _ = Command::new("kill")
                 .args([*signal, &child.id().to_string()])
                 .status();
             let _ = child.wait();
         }
         if let Some([_, names]) = self.rabbitmq {
-            // The daemon of names outlives its node.
+            // The name daemon outlives its node.
             let mut end = Command::new("epmd");
             end.arg("-kill").env("ERL_EPMD_PORT", names.to_string());
             let _ = end.stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -192,7 +195,7 @@ fn free_port() -> Result<u16, String> {
     Ok(address.port())
 }
 
-/// A program of postgres, which refuses to run as root.
+/// Returns a command for a program of postgres, which refuses to run as root.
 fn as_postgres(folder: &Path, program: &str) -> Result<Command, String> {
     let versions = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -205,7 +208,8 @@ fn as_postgres(folder: &Path, program: &str) -> Result<Command, String> {
     as_user(folder, "postgres", &path)
 }
 
-/// As the user that runs this, or as `user` instead of root; the folder is that user's.
+/// Returns a command that runs as the current user, or as `user` in place of root; that user then
+/// owns the folder.
 fn as_user(folder: &Path, user: &str, program: &Path) -> Result<Command, String> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Command::new(program));

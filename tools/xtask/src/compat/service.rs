@@ -1,7 +1,9 @@
-//! `examples/service` on both drivers as an ordinary user, and in a container: each route, and how long its urgent request takes.
+//! `examples/service` on both drivers as an ordinary user, and in a container: every route, and the
+//! duration of its urgent request.
 //!
-//! The container is made of namespaces of its own (users, processes, network, files) by a user without rights; in it io_uring is
-//! forbidden, and the databases, the partner and the clients are in it, too.
+//! The container consists of new namespaces (users, processes, network, files), created by a user
+//! without privileges. io_uring is forbidden in it. The databases, the partner and the clients run
+//! in the same container.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,8 +17,9 @@ use crate::setup;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Builds and tries it everywhere, or only on the driver `only`, or on each beside a `daemon`, or, `inside` a surrounding of this name, tries
-/// what has been built.
+/// Builds the service and tries it in every environment, or only on the driver `only`, or on each
+/// driver beside a `daemon`. With `inside`, tries the existing build in the environment of that
+/// name.
 pub(super) fn service(
     root: &Path,
     inside: Option<&str>,
@@ -53,7 +56,7 @@ pub(super) fn service(
         if only.is_some_and(|only| only != driver) {
             continue;
         }
-        // Of its own: an order that is looked at is counted.
+        // Each environment has its own databases: the trial counts the orders that it sees.
         let mut servers = Servers::start()?;
         let mut name = driver.to_owned();
         if daemon {
@@ -69,7 +72,7 @@ pub(super) fn service(
     finish(&mut container(&target)?, Limits::within(LIMIT), &stop)
 }
 
-/// As an ordinary user.
+/// Returns the trial's command for an ordinary user.
 fn trial(target: &Path, servers: &Servers, name: &str, driver: Option<&str>) -> Command {
     let release = target.join("release");
     let program = release.join("examples/trial");
@@ -98,8 +101,9 @@ fn as_nobody(program: &Path) -> Command {
     command
 }
 
-/// This program again, inside. What made the namespaces has all rights in them; a second user namespace takes them away again, and gives
-/// the user a number that postgres accepts.
+/// Returns a command that runs this program again inside a container. The creator of the namespaces
+/// has all privileges in them; a second user namespace takes these away and gives the user an id
+/// that postgres accepts.
 fn container(target: &Path) -> Result<Command, String> {
     let here = host::this_program()?;
     let inner = "ip link set lo up && exec unshare --user --map-user=1000 --map-group=1000 \"$0\" confine -- \"$0\" compat service --inside container";

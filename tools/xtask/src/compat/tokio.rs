@@ -1,8 +1,8 @@
-//! tokio's published tests, from the registry's copy of its package, against Upshift.
+//! tokio's published tests, from the registry's copy of the package, run against Upshift.
 //!
-//! They are compiled where they lie, against a library of tokio's name that is made of
-//! `upshift::{sync, time, task}` (`compat/tokio-names`), and each test runs in a process of its
-//! own, within its time.
+//! The tests are compiled in place, against a library named tokio that re-exports
+//! `upshift::{sync, time, task}` (`compat/tokio-names`). Each test runs in its own process, with a
+//! time limit.
 //!
 //! `compat/tokio-names/differences.txt` lists the tests that fail, each with its reason. The list
 //! is compared both ways: a test that fails without being listed, and one that is listed and
@@ -20,7 +20,8 @@ use crate::run::{Limits, Stop, run};
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
-/// The subject: files that test nothing of it, or nothing on this system, are left out.
+/// Test files that apply; left out are those that test no part of these modules, or nothing on this
+/// system.
 const FILES: [&str; 26] = [
     "sync_barrier",
     "sync_broadcast",
@@ -53,14 +54,14 @@ const ALSO: [&str; 1] = ["join_handle_panic"];
 
 /// Limit of one test; the slowest takes a second.
 const TEST_LIMIT: Duration = Duration::from_secs(10);
-/// The list of known differences, a line for each test.
+/// Name of the list of known differences, one line per test.
 const DIFFERENCES: &str = "differences.txt";
 
 /// Results of the chosen files.
 #[derive(Default)]
 struct Report {
     table: String,
-    /// The failed tests (`file::test`), each with how it ended.
+    /// The failed tests (`file::test`), each with the way it ended.
     failed: BTreeMap<String, String>,
     /// The tests that ran.
     all: BTreeSet<String>,
@@ -79,7 +80,7 @@ impl Report {
         }
     }
 
-    /// "491 of 506"
+    /// Returns the count as text: "491 of 506".
     fn count(&self) -> String {
         format!(
             "{} of {}",
@@ -88,7 +89,7 @@ impl Report {
         )
     }
 
-    /// The table, and the failed tests.
+    /// Returns the table, followed by the failed tests.
     fn text(&self) -> String {
         let mut text = format!("| file | passed | of |\n|---|---|---|\n{}", self.table);
         let _ = writeln!(text, "\n{} passed", self.count());
@@ -135,7 +136,7 @@ pub(super) fn build_all(root: &Path, stop: &Stop) -> Result<(), String> {
         return Ok(());
     };
     for file in files(&[]) {
-        // One that does not compile is a failure of its tests.
+        // A file that does not compile counts as a failure of its tests.
         build(root, &package, file, stop)?;
     }
     Ok(())
@@ -165,7 +166,7 @@ fn files(only: &[String]) -> Vec<&'static str> {
         .collect()
 }
 
-/// The tests that are known to fail. A line is `file::test: reason`; `#` begins a comment.
+/// Reads the tests that are known to fail. A line is `file::test: reason`; `#` begins a comment.
 fn known(root: &Path) -> Result<BTreeSet<String>, String> {
     let path = root.join("compat/tokio-names").join(DIFFERENCES);
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -207,8 +208,8 @@ fn report(
     Ok(report)
 }
 
-/// Lays the tests out as a package: our library, and their tests, each where it lies. The inner
-/// error is the absence of the registry.
+/// Lays the tests out as a package: our library, and tokio's test files by their paths. The inner
+/// error explains why the registry is missing.
 fn lay_out(root: &Path) -> Result<Result<PathBuf, String>, String> {
     let names = root.join("compat/tokio-names");
     let tests = match published(root, &names)? {
@@ -237,8 +238,8 @@ fn lay_out(root: &Path) -> Result<Result<PathBuf, String>, String> {
     Ok(Ok(package))
 }
 
-/// The folder of tests in the registry's copy of tokio. The inner error is the absence of the
-/// registry.
+/// Returns the folder of tests in the registry's copy of tokio. The inner error explains why the
+/// registry is missing.
 fn published(root: &Path, names: &Path) -> Result<Result<PathBuf, String>, String> {
     let mut metadata = setup::cargo(root);
     metadata
@@ -276,7 +277,7 @@ fn published(root: &Path, names: &Path) -> Result<Result<PathBuf, String>, Strin
     }
 }
 
-/// The test program of a file; `None` if it does not compile.
+/// Builds the test program of a file; `None` if it does not compile.
 fn build(root: &Path, package: &Path, file: &str, stop: &Stop) -> Result<Option<PathBuf>, String> {
     let log_path = package.join(format!("{file}.log"));
     let log = fs::File::create(&log_path).map_err(|error| error.to_string())?;
@@ -300,7 +301,7 @@ fn build(root: &Path, package: &Path, file: &str, stop: &Stop) -> Result<Option<
         .find_map(|message| message["executable"].as_str().map(PathBuf::from)))
 }
 
-/// Runs the tests of a program one by one; one that fails, once more.
+/// Runs the tests of a program one by one, and a failed test once more.
 fn test(
     package: &Path,
     file: &str,

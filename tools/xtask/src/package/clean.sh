@@ -1,5 +1,5 @@
 #!/bin/sh
-# The package in a Debian that has nothing but its base: installed, serves a page, goes.
+# The package in a Debian that has only its base: installed, serves a page, removed.
 dpkg --no-triggers --install /trial.deb
 upshift --version
 upshift daemon --check --config /etc/upshift/daemon.toml

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes a copy of the files below $3, moves into it, and runs "$TRY" there. $1: an empty directory, $2: the package. In a mount and a pid
-# namespace of its own: all of it goes with the last process.
+# Makes a copy of the files below $3, enters it and runs "$TRY" there.
+# $1: an empty directory, $2: the package.
+# Runs in its own mount and pid namespace: everything disappears with the last process.
 set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 trial "$1"
@@ -15,7 +16,7 @@ mount -t tmpfs run root/run
 mount -t tmpfs tmp root/tmp
 status=0
 chroot root sh -e -c "$TRY" || status=$?
-# What is new, or was changed, but what dpkg writes into its own books and logs.
+# New or changed files, except for dpkg's own records and logs.
 find up -type f -o -type l -o -type c | sed 's/^up//' | sort > left
 grep -v -e '^/var/lib/dpkg/' -e '^/var/log/' -e '^/var/cache/' -e '^/trial.deb$' -e '^/etc/.*-$' -e '^/etc/.pwd.lock$' \
     -e '^/etc/group$' -e '^/etc/gshadow$' left > more || true

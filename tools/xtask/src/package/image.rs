@@ -1,8 +1,8 @@
 //! `cargo xtask package image`: a container image of the command, without a container engine.
 //!
-//! The image has one layer: the command, the libraries that it names, and the files that name its
-//! user. The archive is one that `docker load` and `podman load` take. As root the tree is tried:
-//! the command serves in it, as the image's user, with nothing else in sight.
+//! The image has one layer: the command, its libraries, and the files that define its user.
+//! `docker load` and `podman load` accept the archive. As root the tree is tried: the command
+//! serves from it, as the image's user, with nothing else in sight.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,12 +17,12 @@ use serde_json::json;
 use super::{Tree, VERSION, output, stripped};
 use crate::setup;
 
-/// The user and group of the image's process: no user of the machine has this number by default.
+/// User and group of the image's process; by default no user of the machine has this number.
 const USER: u32 = 65532;
-/// The longest that the command may take to answer or to end on trial.
+/// Time within which the command on trial must answer or end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Builds an image with this command in it; the archive, and the result of its trial.
+/// Builds an image with this command; returns the archive and the result of its trial.
 pub(crate) fn image(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)> {
     let work = setup::target(root).join("xtask");
     let (tree, parts) = (Tree(work.join("image")), work.join("image-archive"));
@@ -79,7 +79,7 @@ pub(crate) fn image(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)>
     Ok((path, tried))
 }
 
-/// The libraries that the program loads, and its loader.
+/// Returns the libraries that the program loads, and its loader.
 fn libraries(binary: &Path) -> io::Result<Vec<PathBuf>> {
     let listed = output(Command::new("ldd").arg(binary))?;
     let path = |line: &str| {
@@ -89,7 +89,7 @@ fn libraries(binary: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(listed.lines().filter_map(path).collect())
 }
 
-/// Packs files of a directory, the same bytes each time.
+/// Packs files of a directory reproducibly: the same bytes each time.
 fn pack(directory: &Path, archive: &Path, names: &[&str]) -> io::Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--create", "--sort=name", "--mtime=@0", "--numeric-owner"]);

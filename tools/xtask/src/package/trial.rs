@@ -1,13 +1,12 @@
-//! The package on trial: installed by dpkg, used, and removed, twice. First in a copy of this
-//! machine's files: a file system in memory over them, in a mount namespace of its own. Then in
-//! a clean root, a Debian of this release that has nothing but its base. Nothing of the machine
-//! changes, and all of it goes with the last process.
+//! Trial of the Debian package: dpkg installs it, it is used, and it is removed, twice. First in a
+//! copy of this machine's files: a file system in memory over them, in a new mount namespace. Then
+//! in a clean root, a Debian of this release with only its base. The machine remains unchanged, and
+//! everything disappears with the last process.
 //!
-//! What is held against it: the units pass `systemd-analyze verify`; the pages render without a
-//! warning; the default configuration is valid; the daemon runs with the rights that its unit
-//! leaves it, and in good order ends without a trace; a second installation over the first one
-//! keeps a configuration that was changed; a page is served in the clean root; and after `dpkg
-//! --purge` no file is there that was not before.
+//! Checks: the units pass `systemd-analyze verify`; the man pages render without a warning; the
+//! default configuration is valid; the daemon runs with the privileges of its unit and ends without
+//! a trace; a second installation keeps a changed configuration; the package serves a page in the
+//! clean root; after `dpkg --purge` no new file remains.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,10 +19,10 @@ const ENTER: &str = include_str!("enter.sh");
 const TRY: &str = include_str!("try.sh");
 const CLEAN: &str = include_str!("clean.sh");
 
-/// Lines of what it said that are shown when it fails.
+/// Lines of the script's output that are shown when it fails.
 const SHOWN: usize = 20;
 
-/// Tries the package; says what was done, or why it could not be.
+/// Tries the package; returns the checks that were made, or the reason for making none.
 pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
     if !rustix::process::geteuid().is_root() {
         return Ok("not installed on trial: that takes root".to_string());
@@ -44,7 +43,7 @@ pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
     Ok("installed, used and removed on trial, also in a clean root".to_string())
 }
 
-/// A directory with the base of this machine's Debian release; made once.
+/// Returns a directory with the base of this machine's Debian release; created once.
 ///
 /// # Errors
 /// The reason why there is none.
@@ -62,7 +61,7 @@ fn clean_root(base: &Path) -> Result<PathBuf, String> {
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
         .ok_or("/etc/os-release names no release")?;
-    // A directory that was left half made would be taken for the whole.
+    // A directory left by an interrupted run would be taken for a complete one.
     let half = base.with_extension("half");
     let _ = std::fs::remove_dir_all(&half);
     let mut make = Command::new("debootstrap");

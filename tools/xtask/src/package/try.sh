@@ -1,5 +1,5 @@
 #!/bin/sh
-# What is tried of the package, in the copy.
+# Checks of the package, run inside the copy.
 dpkg --no-triggers --install /trial.deb
 dpkg --verify upshift
 upshift --version
@@ -15,11 +15,11 @@ bash -n /usr/share/bash-completion/completions/upshift
 if command -v systemd-analyze >/dev/null; then
     for unit in upshift-daemon upshift-sched; do
         said=$(systemd-analyze verify "/usr/lib/systemd/system/$unit.service" 2>&1) || { echo "$said"; exit 1; }
-        # Of other units it may say what it likes.
+        # Warnings about other units are ignored.
         if echo "$said" | grep "$unit"; then exit 1; fi
     done
 fi
-# The daemon, as far as that goes without systemd: with the capabilities that its unit leaves it, and without a network.
+# The daemon without systemd: with the capabilities of its unit, and without a network.
 unit=/usr/lib/systemd/system/upshift-daemon.service
 rights=$(sed -n 's/^CapabilityBoundingSet=//p' $unit | tr 'A-Z' 'a-z' | sed 's/cap_/+/g; s/ /,/g')
 command=$(sed -n 's/^ExecStart=//p' $unit)
@@ -34,11 +34,11 @@ upshift daemon --status > /tmp/status || { cat /tmp/said; exit 1; }
 grep -q '"enforcing": true' /tmp/status || { cat /tmp/said; echo "it does not elevate with the rights of its unit"; exit 1; }
 for wait in $(seq 3); do kill -HUP $daemon; sleep 0.3; done
 grep -q 'read again' /tmp/said || { cat /tmp/said; echo "it does not read its configuration again"; exit 1; }
-# In good order: nothing stays, and nobody.
+# After an orderly end no file and no process remains.
 kill -TERM $daemon
 wait $daemon
 if [ -n "$(ls -A /run/upshift)" ]; then ls -A /run/upshift; echo "the daemon leaves that behind"; exit 1; fi
-# Over itself: what was changed stays.
+# A second installation keeps a changed configuration.
 echo '# changed' >> /etc/upshift/daemon.toml
 dpkg --no-triggers --force-confold --install /trial.deb
 grep -q '# changed' /etc/upshift/daemon.toml

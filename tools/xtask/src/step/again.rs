@@ -1,8 +1,10 @@
-//! The second run of a test that has failed.
+//! Second run of a failed test.
 //!
-//! What waits for threads, processes and timers on a machine that others use can fail where nothing is wrong. A test that fails
-//! and passes alone is *unstable*: named, counted, and its output shown. It fails the full suite unless [`KNOWN`] names it. More than a
-//! few at once are a failure everywhere, and so is a test program that ended without saying which test failed. A soak runs nothing twice.
+//! A test that waits for threads, processes and timers can fail on a shared machine without a
+//! defect. A test that fails and then passes alone is *unstable*: it is named, counted, and its
+//! output shown. It fails the full suite unless [`KNOWN`] names it. More than [`SECOND_RUNS`]
+//! failures at once are a failure everywhere, and so is a test program that ended without naming
+//! the failed test. A soak runs nothing twice.
 
 use std::process::Command;
 
@@ -11,7 +13,8 @@ use super::log::{self, UNSTABLE, count_passed};
 /// Tests of one command that may be run a second time.
 const SECOND_RUNS: usize = 3;
 
-/// Tests that may need a second run in the full suite, with the reason that is not understood.
+/// Tests that may need a second run in the full suite, each with the observation that is not yet
+/// understood.
 const KNOWN: [(&str, &str); 0] = [];
 
 /// Whether an unstable test is on the list.
@@ -19,10 +22,11 @@ pub(super) fn is_known(test: &str) -> bool {
     KNOWN.iter().any(|(name, _)| *name == test)
 }
 
-/// The names of the tests that failed, if it is for them alone that `cargo test` has, and they may be run again.
+/// Returns the names of the failed tests if `cargo test` failed for them alone and they may be run
+/// again.
 pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {
     let failed = log::failed_tests(log);
-    // A program that was killed has no list.
+    // A killed program prints no list.
     let programs = log.lines().rev().find_map(|line| {
         let (count, rest) = line.strip_prefix("error: ")?.split_once(' ')?;
         let is_count = matches!(rest, "target failed:" | "targets failed:");
@@ -35,7 +39,8 @@ pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {
     ((1..=SECOND_RUNS).contains(&failed.len()) && is_told).then_some(failed)
 }
 
-/// The same command for these tests alone, one after another. It has arguments for the test programs already.
+/// Returns the command for these tests alone, one after another. The command already has arguments
+/// for the test programs.
 pub(super) fn command(of: &Command, tests: &[&str]) -> Command {
     let mut command = Command::new(of.get_program());
     command.args(of.get_args());
@@ -52,12 +57,12 @@ pub(super) fn command(of: &Command, tests: &[&str]) -> Command {
     command
 }
 
-/// What the log says of such a test that passed then.
+/// Returns the log line about a test that passed on its second run.
 pub(super) fn line(test: &str) -> String {
     format!("{UNSTABLE}{test}: passed when it was run again\n")
 }
 
-/// Did each of so many tests run, and pass?
+/// Whether exactly this number of tests ran and all passed.
 pub(super) fn all_passed(log: &str, tests: usize) -> bool {
     count_passed(log).passed >= tests as u64
 }

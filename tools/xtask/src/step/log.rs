@@ -1,16 +1,17 @@
-//! Reading the log of a step: how many tests passed, which skipped themselves, and what to show of a failure.
+//! Reads the log of a step: the number of passed tests, the tests that skipped themselves, and the
+//! excerpt of a failure.
 
-/// Lines that are printed of a failed step's log: of what its tests said, and of the end.
+/// Lines that are printed of a failed step's log: of its failed tests, and of the end.
 const SHOWN_FAILURES: usize = 150;
 const SHOWN_END: usize = 50;
 
-/// Lines that are printed of each test that passed the second time: its first and its last.
+/// Lines that are printed of each unstable test: the first and the last of its output.
 const SHOWN_UNSTABLE: usize = 12;
 
-/// Lines of a failed step that are printed once more at the end of the report.
+/// Lines of a failed step that are printed again at the end of the report.
 const SHOWN_LAST: usize = 25;
 
-/// Tests of which a log speaks.
+/// Numbers of tests in a log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) passed: u64,
@@ -38,7 +39,7 @@ pub(super) fn count_passed(log: &str) -> Count {
     count
 }
 
-/// Says how many tests a log has; none when no test passed.
+/// Formats the number of tests in a log; `None` if no test passed.
 pub(super) fn count_tests(log: &str) -> Option<String> {
     let Count { passed, ignored } = count_passed(log);
     if passed == 0 {
@@ -59,12 +60,13 @@ pub(super) fn count_tests(log: &str) -> Option<String> {
     Some(count)
 }
 
-/// What tests said that found a right, a program or a file missing: `skipped: ` and why, with the name of the test where the
-/// harness or the test gives it.
+/// Returns the messages of tests that found a privilege, a program or a file missing: `skipped: `
+/// and the reason, with the name of the test where the harness or the test gives it.
 pub(crate) fn skipped_tests(log: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (test, line) in by_test(log) {
-        // What goes past the harness may stand behind the name that it has begun to print.
+        // Output that bypasses the harness may follow the test name that the harness has begun to
+        // print.
         let said = line.strip_prefix("skipped: ").or_else(|| {
             let (_, said) = line.strip_prefix("test ")?.split_once(" ... skipped: ")?;
             Some(said)
@@ -82,15 +84,15 @@ pub(crate) fn skipped_tests(log: &str) -> Vec<String> {
     found
 }
 
-/// What a line begins with that names a test that failed and passed when it was run again.
+/// Prefix of a line that names an unstable test.
 pub(super) const UNSTABLE: &str = "unstable: ";
 
-/// The tests that failed and passed when they were run again.
+/// Returns the unstable tests, which failed and passed when they were run again.
 pub(crate) fn unstable_tests(log: &str) -> impl Iterator<Item = &str> {
     log.lines().filter_map(|line| line.strip_prefix(UNSTABLE))
 }
 
-/// The tests that failed, as the lists at the end of each test program have them.
+/// Returns the failed tests, from the list at the end of each test program's output.
 pub(super) fn failed_tests(log: &str) -> Vec<&str> {
     let mut is_in_list = false;
     let mut failed = Vec::new();
@@ -103,7 +105,7 @@ pub(super) fn failed_tests(log: &str) -> Vec<&str> {
     failed
 }
 
-/// The lines of a log, each with the test that has printed it, if the harness shows it as output of one.
+/// Returns the lines of a log, each with the test that printed it, if the harness captured it.
 fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     let mut test = None;
     log.lines().map(move |line| {
@@ -117,7 +119,7 @@ fn by_test(log: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     })
 }
 
-/// What failed tests said, as far as it is shown of a step that failed.
+/// Returns the output of failed tests, shortened to the length shown for a failed step.
 fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut shown = all_failures(lines);
     if shown.len() > SHOWN_FAILURES {
@@ -127,7 +129,7 @@ fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     shown
 }
 
-/// What failed tests said.
+/// Returns the output of failed tests.
 fn all_failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut shown = Vec::new();
     let mut is_of_failure = false;
@@ -141,7 +143,7 @@ fn all_failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     shown
 }
 
-/// What tests said that failed and passed when they were run again, the middle of long outputs left out.
+/// Returns the output of unstable tests, with the middle of long outputs left out.
 pub(crate) fn outline(log: &str) -> Vec<&str> {
     let lines = all_failures(&log.lines().collect::<Vec<_>>());
     let mut shown = Vec::new();
@@ -157,7 +159,8 @@ pub(crate) fn outline(log: &str) -> Vec<&str> {
     shown
 }
 
-/// The lines that are most likely to say why a step failed: panics and the names of tests; else its last ones.
+/// Returns the lines most likely to explain a failure: panics and names of tests, else the last
+/// lines.
 pub(crate) fn last_words(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let mut told: Vec<&str> = Vec::new();
@@ -178,7 +181,7 @@ pub(crate) fn last_words(log: &str) -> Vec<&str> {
     told
 }
 
-/// What failed tests said, wherever it is, and the end.
+/// Returns the output of failed tests, wherever it is, and the end of the log.
 pub(crate) fn excerpt(text: &str) -> Vec<&str> {
     let lines: Vec<_> = text.lines().collect();
     let end = lines.len().saturating_sub(SHOWN_END);

@@ -1,4 +1,5 @@
-//! What is built and looked at without being run: formatting, lints, documentation, other targets; and instructions counted.
+//! Static checks and builds: formatting, lints, documentation, other targets; and instruction
+//! counts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ pub(super) fn fmt(context: &Context<'_>) -> Verdict {
     need!(context, Tool::Rustfmt);
     let check = |manifest: &'static str| {
         let args = ["fmt", "--all", "--check", "--manifest-path", manifest];
-        // rustfmt colours its differences even when they go to a file.
+        // rustfmt colours its differences even in a file.
         let plain = ["--", "--color", "never"];
         context.run(cargo(context, args.into_iter().chain(plain)))
     };
@@ -61,7 +62,8 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
     if !context.full {
         return passed();
     }
-    // As a program that depends on it gets it: in the workspace other packages ask for all of its features.
+    // Builds `upshift` as a dependent gets it: in the workspace other packages enable all of its
+    // features.
     let alone = ["clippy", "-p", "upshift", "--lib", "--", "-D", "warnings"];
     context.run(cargo(context, alone))?;
     if !context.tools.has(Tool::BareTarget) {
@@ -74,7 +76,7 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
     passed()
 }
 
-/// Dependencies against deny.toml, without a network.
+/// Checks the dependencies against deny.toml, without a network.
 pub(super) fn deny(context: &Context<'_>) -> Verdict {
     if !DENY.is_there(context.root) && host::is_ci() {
         context.run(DENY.installer(context.root))?;
@@ -96,7 +98,7 @@ pub(super) fn deny(context: &Context<'_>) -> Verdict {
     passed()
 }
 
-/// Whether cargo-deny has fetched what is known of crates.
+/// Whether cargo-deny has fetched its database of advisories.
 fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -110,7 +112,7 @@ pub(super) fn no_std(context: &Context<'_>) -> Verdict {
         context,
         ["build", "-p", "upshift-core", "--target", BARE_TARGET],
     );
-    // In the directory of the tests it would wait for what is built there beside it.
+    // In the tests' target directory this build would wait for theirs.
     command.env("CARGO_TARGET_DIR", context.target.join("bare"));
     context.run(command)?;
     passed()
@@ -128,18 +130,18 @@ pub(super) fn docs(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(said))
 }
 
-/// Tries `cargo package`, `cargo install`, the Debian package and the image, with the command as
-/// tests have it.
+/// Tries `cargo package`, `cargo install`, the Debian package and the image, with the debug build
+/// of the command.
 pub(super) fn package(context: &Context<'_>) -> Verdict {
     if !host::has_program("dpkg-deb") {
         return Ok(Done::Skipped("dpkg-deb is not there".to_owned()));
     }
     context.run(setup::debug_build(context.root))?;
     let binary = context.target.join("debug/upshift");
-    // As for `cargo publish`, without the registry and without building each crate again.
+    // Same as `cargo publish`, without the registry and without building each crate again.
     let pack = ["package", "--workspace", "--no-verify", "--allow-dirty"];
     context.run(cargo(context, pack.into_iter().chain(["--offline"])))?;
-    // In the profile whose crates are built already.
+    // Uses the profile whose crates are already built.
     let installed = context.target.join("xtask/installed");
     let mut install = cargo(context, ["install", "--debug", "--locked", "--no-track"]);
     install.args(["--force", "--path", "tools/cli", "--root"]);
@@ -159,7 +161,7 @@ pub(super) fn package(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(tried))
 }
 
-/// Why instructions cannot be counted here.
+/// Returns the reason for which instructions cannot be counted here.
 fn uncountable(context: &Context<'_>) -> Option<String> {
     if let Err(reason) = context.io_uring {
         return Some(reason.clone());
@@ -176,7 +178,7 @@ pub(super) fn build_counts(context: &Context<'_>) -> Result<(), String> {
     context.run(cargo(context, args))
 }
 
-/// `scheduler/counts` against its table.
+/// Compares `scheduler/counts` with its table.
 pub(super) fn counts(context: &Context<'_>) -> Verdict {
     if let Some(why) = uncountable(context) {
         return Ok(Done::Skipped(why));

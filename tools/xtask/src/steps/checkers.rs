@@ -15,8 +15,9 @@ const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
 /// Models of the core that take less than a second.
 const SHORTEST_MODELS: [&str; 3] = ["loom_inbox", "loom_search", "loom_state"];
 
-/// Optimized, because the checker runs each model thousands of times; with assertions, because they are what it checks. All crates in one
-/// command, so that they share what they are built on.
+/// Runs the loom models. Optimized, because the checker runs each model thousands of times; with
+/// assertions, because the checker verifies them. One command covers all crates, so that they share
+/// dependencies.
 pub(super) fn loom(context: &Context<'_>) -> Verdict {
     let mut command = cargo(context, ["test", "--release", "--no-fail-fast"]);
     if context.full {
@@ -46,7 +47,7 @@ pub(super) fn loom(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// Folders of crates that have a file tests/loom*.rs, sorted.
+/// Returns the folders of crates that have a file tests/loom*.rs, sorted.
 fn crates_with_loom_tests(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in layout::crates(root)? {
@@ -58,7 +59,8 @@ fn crates_with_loom_tests(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Miri hides the environment from the tests; the two variables that proptest reads are let through.
+/// Runs the tests under Miri. Miri hides the environment from them, except for the two variables
+/// that proptest reads.
 pub(super) fn miri(context: &Context<'_>) -> Verdict {
     need!(context, Tool::Nightly, Tool::Miri, Tool::RustSrc);
     let mut command = cargo(
@@ -80,7 +82,7 @@ pub(super) fn miri(context: &Context<'_>) -> Verdict {
         "-Zmiri-strict-provenance -Zmiri-symbolic-alignment-check -Zmiri-env-forward=PROPTEST_CASES \
          -Zmiri-env-forward=PROPTEST_DISABLE_FAILURE_PERSISTENCE",
     );
-    // Half of the time goes to the oracle's cases, of which `unit` has 256: two of each under the interpreter.
+    // The oracle's cases take half of the time: `unit` runs 256, the interpreter two of each.
     default_env(&mut command, "PROPTEST_CASES", "2");
     // Saving a failing case reads the working directory, which Miri refuses.
     default_env(&mut command, "PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
@@ -88,7 +90,8 @@ pub(super) fn miri(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// The target for AddressSanitizer, or why it cannot be used. With a target named, procedural macros and build scripts are built without it.
+/// Returns the target for AddressSanitizer, or the reason for which it cannot be used. With an
+/// explicit target, procedural macros and build scripts are built without the sanitizer.
 fn asan_target(context: &Context<'_>) -> Result<String, String> {
     if !context.tools.has(Tool::Nightly) {
         return Err(Tool::Nightly.absence());
@@ -132,7 +135,8 @@ pub(super) fn asan(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// What is suspended for what, without the tests that panic or count on a signal that interrupts a poll: the sanitizer holds signals back.
+/// Runs the suspension tests under ThreadSanitizer. Tests that panic or need a signal to interrupt
+/// a poll are left out, since the sanitizer delays signals.
 pub(super) fn tsan(context: &Context<'_>) -> Verdict {
     need!(context, Tool::Nightly, Tool::RustSrc);
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

@@ -1,4 +1,4 @@
-//! What the steps have in common.
+//! Helpers that the steps share.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
-/// Arguments after which a test that passes says what it has printed: `skipped: ` and why. The suite counts these lines.
+/// Arguments that make a passing test show its output: `skipped: ` and the reason. The suite counts
+/// these lines.
 pub(super) const SHOW_SKIPS: [&str; 2] = ["--", "--show-output"];
 
 /// Ends the step as skipped when a tool is missing.
@@ -31,7 +32,7 @@ pub(super) fn passed() -> Verdict {
     Ok(Done::Passed(String::new()))
 }
 
-/// Joins what several commands of one step have found wrong.
+/// Joins the errors of several commands of one step.
 pub(super) fn all(results: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
     let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
     if errors.is_empty() {
@@ -48,7 +49,7 @@ pub(super) fn default_env(command: &mut Command, name: &str, value: &str) {
     }
 }
 
-/// The files *.rs of a folder, sorted; none when it does not exist.
+/// Returns the files *.rs of a folder, sorted; none if the folder does not exist.
 pub(super) fn rust_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

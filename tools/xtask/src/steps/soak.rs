@@ -1,4 +1,4 @@
-//! What runs for long.
+//! Steps that run for a long time.
 
 use std::process::Command;
 
@@ -65,11 +65,11 @@ pub(super) fn torture(context: &Context<'_>) -> Verdict {
     passed()
 }
 
-/// Programs that use all of the CPU that they get, until they are dropped.
+/// Programs that use all the CPU time they get, until they are dropped.
 struct Burners(Vec<std::process::Child>);
 
 impl Burners {
-    /// One for each of these CPUs, which also ends by itself.
+    /// Starts a program on each of these CPUs, with a time limit of its own.
     fn start(cpus: &[&str]) -> Result<Burners, String> {
         let mut all = Burners(Vec::new());
         for cpu in cpus {
@@ -94,7 +94,7 @@ impl Burners {
 impl Drop for Burners {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // `timeout` passes SIGTERM on, but not SIGKILL.
+            // `timeout` forwards SIGTERM, but not SIGKILL.
             let pid = child.id().to_string();
             let _ = Command::new("kill").arg(&pid).status();
             let _ = child.wait();
@@ -102,7 +102,7 @@ impl Drop for Burners {
     }
 }
 
-/// What a quiet machine hides: threads that lose the CPU between any two steps.
+/// Runs tests on a crowded machine, where a thread can lose the CPU between any two instructions.
 pub(super) fn crowded(context: &Context<'_>) -> Verdict {
     let _burners = Burners::start(&["0", "0", "1"])?;
     for _ in 0..20 {
@@ -113,7 +113,7 @@ pub(super) fn crowded(context: &Context<'_>) -> Verdict {
     passed()
 }
 
-/// The tests of the daemon, with more of what they generate.
+/// Runs the tests of the daemon with more generated cases.
 pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     let mut command = cargo(context, ["test", "-p", "upshift-daemon", "--test", "it"]);
     command.args(SHOW_SKIPS);
@@ -125,7 +125,7 @@ pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     ] {
         default_env(&mut command, name, value);
     }
-    // 22 minutes beside builds.
+    // Time beside concurrent builds.
     context.run(command)?;
     let mut command = cargo(context, ["test", "-p", "upshift-sched", "--test", "it"]);
     command.args(["unplugged", "--", "--show-output"]);
@@ -134,7 +134,7 @@ pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// What the web server reads, made from samples.
+/// Runs the fuzzer of the web server's parsers, starting from samples.
 pub(super) fn fuzz(context: &Context<'_>) -> Verdict {
     let mut command = cargo(
         context,

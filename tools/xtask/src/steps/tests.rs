@@ -1,4 +1,4 @@
-//! Tests, examples and programs that are run to their end.
+//! Steps that run tests, examples and programs to their end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::os;
 use crate::setup::{self, Tool};
 use crate::step::{Context, Done, Verdict};
 
-/// Tests of the runtime that are also run without rights.
+/// Tests of the runtime that also run without privileges.
 const HUMBLE: [&str; 8] = [
     "async_fd",
     "datagrams",
@@ -25,7 +25,7 @@ const HUMBLE: [&str; 8] = [
     "unix",
 ];
 
-/// What `unit` runs.
+/// Arguments that select the tests of `unit`.
 const UNIT: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 pub(super) fn unit(context: &Context<'_>) -> Verdict {
@@ -43,7 +43,8 @@ pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
     tests(context, &["--doc"])
 }
 
-/// `cargo test` over the workspace; without io_uring everything runs on readiness, which is then no pass.
+/// Runs `cargo test` over the workspace. Without io_uring everything runs on readiness, which is
+/// then no pass.
 pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
     let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
     command.args(which).args(SHOW_SKIPS);
@@ -56,11 +57,12 @@ pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
     }
 }
 
-/// The tests of what does I/O, on the driver for where there is no io_uring. Those that are about io_uring say so, and are counted.
-/// Then those of ring, and of the runtime's sockets and files, as a user without rights.
+/// Runs the I/O tests on the readiness driver; tests that need io_uring report that, and are
+/// counted. Then runs the tests of ring, and of the runtime's sockets and files, as a user without
+/// privileges.
 ///
-/// The whole workspace is named, without the core, so that the features are those of `unit` and nothing is built again; the unit tests of
-/// the other libraries take a second.
+/// The command names the whole workspace without the core, so that the features are those of `unit`
+/// and nothing is built again; the unit tests of the other libraries take a second.
 pub(super) fn readiness(context: &Context<'_>) -> Verdict {
     let run = |of: &[&str], humble: bool| {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
@@ -85,7 +87,7 @@ pub(super) fn readiness(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// `--test NAME` for each, once.
+/// Returns `--test NAME` for each name, without duplicates.
 fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let names: BTreeSet<_> = names.collect();
     names
@@ -94,7 +96,7 @@ fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         .collect()
 }
 
-/// The names of a package's test programs.
+/// Returns the names of a package's test programs.
 fn test_programs(context: &Context<'_>, package: &str) -> Result<Vec<String>, String> {
     let mut command = cargo(
         context,
@@ -137,7 +139,7 @@ pub(super) fn os(context: &Context<'_>) -> Verdict {
     os::test(context)
 }
 
-/// Builds them, and the rest of what the steps use of the debug build.
+/// Builds the examples, and the other parts of the debug build that the steps use.
 pub(super) fn build_examples(context: &Context<'_>) -> Result<(), String> {
     context.run(setup::debug_build(context.root))
 }
@@ -172,7 +174,7 @@ pub(super) fn examples(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(format!("{ran} examples")))
 }
 
-/// Built before it runs, so that the limit of the demo is not spent on the compiler.
+/// Builds the demo in advance, so that its time limit does not include the compiler's time.
 pub(super) fn build_demo(context: &Context<'_>) -> Result<(), String> {
     if context.io_uring.is_err() {
         return Ok(());

@@ -1,7 +1,8 @@
-//! What of the chosen steps measures no time, two beside each other: lints, model checkers, builds.
+//! Concurrent lanes for the chosen steps that measure no time: lints, model checkers, builds.
 //!
-//! Invariants: two that build in the same folder never run at once, since cargo would have one of them wait; a step that is done here says so
-//! in one line, whole, when it ends; what is built ahead says nothing until its step runs.
+//! Invariants: two jobs with the same build folder never run at once, since cargo would make one of
+//! them wait; a step that completes here prints one whole line when it ends; a build that runs
+//! ahead prints nothing until its step runs.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -9,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use crate::step::Beside;
 
-/// How many run at once. One alone leaves much of a second CPU idle: an interpreter or a model has one thread, and a build ends with one
-/// crate. More would take the memory of as many compilers.
+/// Number of jobs that run at once. A single job leaves much of a second CPU idle: an interpreter
+/// or a model has one thread, and a build ends with one crate. More jobs would multiply the memory
+/// for compilers.
 const LANES: usize = 2;
 
-/// One step's part.
+/// Concurrent part of a step.
 pub(super) struct Job {
-    /// The step's place in the list of those chosen.
+    /// Index of the step in the list of chosen steps.
     pub(super) index: usize,
     pub(super) beside: Beside,
 }
@@ -23,11 +25,12 @@ pub(super) struct Job {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Job>,
-    /// The folders of those that run.
+    /// Build folders of the running jobs.
     taken: Vec<&'static str>,
 }
 
-/// Runs the jobs, each as soon as there is room and its folder is free, else in their order. `work` gets the job and when it began.
+/// Runs the jobs. Each starts in order as soon as a lane and its folder are free. `work` receives
+/// the job and its start time.
 pub(super) fn run<T: Send>(
     jobs: Vec<Job>,
     lanes: Lanes,
@@ -58,10 +61,10 @@ pub(super) fn run<T: Send>(
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many of them there are.
+/// Number of lanes.
 #[derive(Clone, Copy)]
 pub(super) enum Lanes {
-    /// Output that is shown as it comes would be mixed.
+    /// A single lane, since live output of two jobs would mix.
     One,
     All,
 }
@@ -75,7 +78,7 @@ impl Lanes {
     }
 }
 
-/// The first whose folder is free; none once all have begun.
+/// Takes the first job whose folder is free; `None` once all have begun.
 fn next(queue: &Mutex<Queue>, freed: &Condvar) -> Option<Job> {
     let mut queue = lock(queue);
     loop {
@@ -123,7 +126,7 @@ mod tests {
                     .expect("no other lane works in the same folder");
                 most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 let since = Instant::now();
-                // Until both lanes have been seen at work.
+                // Waits until both lanes have been seen at work.
                 while most.load(Ordering::SeqCst) < 2 && since.elapsed() < Duration::from_secs(30) {
                     thread::yield_now();
                 }

@@ -1,10 +1,12 @@
-//! Requests at their times over some connections, a thread for each, in SCHED_FIFO above what is ordinary and below what is not.
+//! Requests at fixed times over several connections, with a thread for each, in SCHED_FIFO above
+//! ordinary threads and below all other elevated ones.
 //!
-//! A client above the server would displace it: the kernel wakes a real-time thread on another CPU if one more urgent runs on its own, and that CPU
-//! may be in the kernel for milliseconds on behalf of something ordinary (where the kernel is not preemptible).
+//! A client above the server would displace it. The kernel wakes a real-time thread on another CPU
+//! if a more urgent one runs on its own, and that CPU may spend milliseconds in the kernel for an
+//! ordinary thread (if the kernel is not preemptible).
 //!
-//! A latency counts from when the request was to be sent, so what waits behind a late answer counts, too. A thread sleeps until its next
-//! request is due, and in `read`.
+//! A latency counts from the time at which the request was due, so waits behind a late answer
+//! count, too. A thread sleeps until its next request is due, and in `read`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,30 +17,30 @@ use upshift_load::Histogram;
 use super::kind::Kind;
 use crate::results::Run;
 
-/// Connections, and requests of all together.
+/// Number of connections, which share the requests.
 const CONNECTIONS: usize = 4;
 const PER_SECOND: f64 = 1000.0;
 
-/// The client's priority in SCHED_FIFO: the remedies use 2 and more.
+/// SCHED_FIFO priority of the client: the remedies use 2 and above.
 const PRIORITY: i32 = 1;
 
-/// Not counted at the beginning.
+/// Time at the beginning that is not counted.
 const WARMUP: Duration = Duration::from_millis(300);
 
-/// The 99 % of pieces are of so long each.
+/// Length of the intervals whose 99 % latencies are taken.
 const PIECE: Duration = Duration::from_millis(100);
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection on which requests are made.
+/// A connection to the server.
 pub(super) struct Connection {
     kind: Kind,
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-/// Opens all.
+/// Opens all connections.
 pub(super) fn connect(kind: Kind, address: SocketAddr) -> Result<Vec<Connection>, String> {
     let mut all: Vec<Connection> = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -72,7 +74,7 @@ impl Connection {
         Ok(it)
     }
 
-    /// Makes what is asked for.
+    /// Creates the data that the requests ask for.
     fn prepare(&mut self) -> Result<(), String> {
         match self.kind {
             Kind::Nginx => Ok(()),
@@ -114,7 +116,7 @@ impl Connection {
     }
 }
 
-/// A simple query of postgres.
+/// Encodes a simple query of postgres.
 fn query(text: &str) -> Vec<u8> {
     let mut message = vec![b'Q'];
     message.extend((text.len() as u32 + 5).to_be_bytes());
@@ -143,7 +145,7 @@ fn answer(kind: Kind, bytes: &[u8]) -> Answer {
                 let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
                 match (what, rest.get(1 + length..)) {
                     (b'E', _) => return Answer::Wrong,
-                    // Ready for the next query.
+                    // The server is ready for the next query.
                     (b'Z', Some(_)) => return Answer::Whole,
                     (_, Some(after)) => rest = after,
                     (_, None) => return Answer::Part,
@@ -154,21 +156,21 @@ fn answer(kind: Kind, bytes: &[u8]) -> Answer {
     }
 }
 
-/// ns, up to a minute.
+/// Creates a histogram of ns, up to a minute.
 fn histogram() -> Result<Histogram<u64>, String> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|e| e.to_string())
 }
 
-/// What one connection saw.
+/// Latencies of one connection.
 struct Seen {
     latencies: Histogram<u64>,
     lag: Histogram<u64>,
-    /// In ns, by the piece in which the request was due.
+    /// Latencies in ns, by the interval in which the request was due.
     pieces: Vec<Vec<u64>>,
     error: Option<String>,
 }
 
-/// The median of the 99 % of each piece, in µs.
+/// Returns the median of the 99 % latencies of all intervals, in µs.
 fn p99_of(mut pieces: Vec<Vec<u64>>) -> f64 {
     let mut each: Vec<u64> = Vec::new();
     for piece in pieces.iter_mut().filter(|it| !it.is_empty()) {
@@ -179,7 +181,7 @@ fn p99_of(mut pieces: Vec<Vec<u64>>) -> f64 {
     each.get(each.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3)
 }
 
-/// Makes requests for `time` after a warm-up.
+/// Sends requests for `time` after a warm-up.
 pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run, String> {
     let count = connections.len() as f64;
     let gap = Duration::from_secs_f64(count / PER_SECOND);
@@ -260,7 +262,7 @@ fn one(
     Ok(seen)
 }
 
-/// Moves the calling thread above what is ordinary.
+/// Elevates the calling thread above ordinary threads.
 fn rise() -> Result<(), String> {
     let parameters = libc::sched_param {
         sched_priority: PRIORITY,

@@ -1,21 +1,21 @@
-//! The three programs, as Debian packages them.
+//! The three servers, as Debian packages them.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A program that is measured.
+/// A measured server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Two workers that answer with a constant.
+    /// nginx, with two workers that answer with a constant.
     Nginx,
-    /// Without persistence.
+    /// redis, without persistence.
     Redis,
-    /// A process for each connection; rows by key.
+    /// postgres, with a process for each connection; rows by key.
     Postgres,
 }
 
 impl Kind {
-    /// Name, name of its processes, package.
+    /// Returns the name, the name of the processes, and the package.
     fn words(self) -> [&'static str; 3] {
         match self {
             Kind::Nginx => ["nginx", "nginx", "nginx-light"],
@@ -28,7 +28,7 @@ impl Kind {
         self.words()[0]
     }
 
-    /// The name of its processes.
+    /// Returns the name of the server's processes.
     pub(super) fn comm(self) -> &'static str {
         self.words()[1]
     }
@@ -46,10 +46,10 @@ impl Kind {
         }
     }
 
-    /// Its version as the program prints it.
+    /// Returns the version that the program prints.
     ///
     /// # Errors
-    /// The program is not installed: how to install it.
+    /// The program is not installed; the message says how to install it.
     pub(super) fn version(self) -> Result<String, String> {
         let [name, _, package] = self.words();
         let program = self
@@ -62,7 +62,7 @@ impl Kind {
         };
         let output = Command::new(program).arg(flag).output();
         let output = output.map_err(|e| e.to_string())?;
-        // nginx prints it to standard error.
+        // nginx prints its version to standard error.
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
         Ok(text.lines().next().unwrap_or_default().to_owned())

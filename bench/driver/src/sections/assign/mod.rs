@@ -1,17 +1,19 @@
-//! The section `assign`: nginx, redis and postgres as Debian packages them, beside a batch process with two threads per CPU, under what the
-//! kernel can do for them, under an `[[assign]]` rule of the daemon, and under `upshift sched`.
+//! The section `assign`: nginx, redis and postgres as Debian packages them, beside a batch process
+//! with two threads per CPU, under remedies of the kernel, under an `[[assign]]` rule of the
+//! daemon, and under `upshift sched`.
 //!
-//! 1,000 requests per second over four connections, at their times whether answers have come or not; the client runs in SCHED_FIFO, above the batch and below a server that is in SCHED_FIFO itself.
-//! Server and batch run on all CPUs. What the batch did is kept as a second row, `NAME: the batch`, in ms of CPU time's worth of work per
-//! second. The last case has redis and the batch each in a cgroup of its own, as services are: there a nice value
-//! counts within the cgroup only.
+//! 1,000 requests per second over four connections, at fixed times regardless of answers. The
+//! client runs in SCHED_FIFO, above the batch and below a server that is itself in SCHED_FIFO.
+//! Server and batch run on all CPUs. The work of the batch is a second row, `NAME: the batch`, in
+//! ms of CPU time per second. In the last case redis and the batch each have their own cgroup, as
+//! services do; a nice value then counts only within the cgroup.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `kind` | which of the three programs |
+//! | `kind` | the three servers |
 //! | `servers` | one of them: start, address, processes |
-//! | `remedies` | what is done for them |
-//! | `client` | requests at their times, latencies |
+//! | `remedies` | means of preferring the server |
+//! | `client` | requests at fixed times, latencies |
 
 mod client;
 mod kind;
@@ -39,12 +41,12 @@ pub(super) use remedies::Cgroup;
 use remedies::Remedy;
 use servers::Server;
 
-/// The row without a batch.
+/// Row without a batch.
 const ALONE: &str = "alone";
-/// The same, with CPUs that halt when there is nothing to do.
+/// Row without a batch, with CPUs that halt when they are idle.
 const HALTING: &str = "alone, CPUs halt";
 
-/// A case: a server, and whether server and batch are in cgroups of their own.
+/// A case: a server, and whether server and batch have their own cgroups.
 #[derive(Clone, Copy)]
 struct Case(Kind, bool);
 
@@ -66,7 +68,7 @@ impl Case {
         format!("{server}, 1 k/s, beside 2 × CPUs burning{groups}")
     }
 
-    /// The rows, each with what is done; `None`: alone.
+    /// Returns the rows, each with its remedy; `None` means alone.
     fn rows(self) -> Vec<(&'static str, Option<Remedy>)> {
         use Remedy::{Daemon, Nice, Nothing, Weight};
         let named = |it: Remedy| (it.name(), Some(it));
@@ -108,24 +110,24 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     plot
 }
 
-/// What the name of a row of the batch ends with.
+/// Suffix of the name of a batch's row.
 const BATCH: &str = ": the batch";
 
 fn batch_row(name: &str) -> String {
     format!("{name}{BATCH}")
 }
 
-/// One run.
+/// Settings of one run.
 #[derive(Clone)]
 struct Load {
     case: Case,
     remedy: Option<Remedy>,
-    /// CPUs are kept from halting.
+    /// Set if CPUs are kept from halting.
     awake: bool,
     time: Duration,
 }
 
-/// Measures the section; names what is not installed.
+/// Measures the section and names the servers that are not installed.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     let Some(upshift) = built.upshift(&[]) else {
         return;
@@ -171,7 +173,8 @@ impl Drive for Load {
             None => None,
         };
         let awake: Vec<Awake> = match self.awake {
-            // As in the other sections: a halted virtual CPU would hide everything else.
+            // As in the other sections: the wake-up of a halted virtual CPU would hide all other
+            // effects.
             true => (0..2).filter_map(|cpu| Awake::on(cpu).ok()).collect(),
             false => Vec::new(),
         };
@@ -224,13 +227,13 @@ impl Drive for Load {
     }
 }
 
-/// What each has used; `None`: it has ended.
+/// Returns the CPU use of each process; `None` if the process has ended.
 fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
     pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
 }
 
-/// The shorter time of a server without a batch, with CPUs that halt or not: SCHED_IDLE threads
-/// compete with a server of another session. Grouped cases have no such row of their own.
+/// Returns the shorter time of a server without a batch, with or without halting CPUs: SCHED_IDLE
+/// threads compete with a server of another session. Grouped cases have no separate row.
 fn alone(section: &SectionResults, case: &str, of: fn(&Run) -> f64) -> Option<f64> {
     let server = |case: &str| case.split(',').next().map(str::to_owned);
     let cells = section.cells.iter();
@@ -239,7 +242,7 @@ fn alone(section: &SectionResults, case: &str, of: fn(&Run) -> f64) -> Option<f6
     alone.filter_map(|it| it.median(of)).min_by(f64::total_cmp)
 }
 
-/// The table of a case: a row for each remedy, with the work of the batch beside it.
+/// Formats the table of a case: a row for each remedy, with the work of the batch beside it.
 pub(crate) fn table(section: &SectionResults, case: &str) -> String {
     let times = |head, of: fn(&Run) -> f64| {
         text(head, move |cell| {
@@ -267,7 +270,7 @@ pub(crate) fn table(section: &SectionResults, case: &str) -> String {
     cells(case, "", servers, &columns)
 }
 
-/// What was to be reached: with the daemon, p99 at most half again as long as alone.
+/// Returns the goals: with the daemon, p99 is at most one and a half times that alone.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let goal = |case: Case, what: &str, of: fn(&Run) -> f64| {
         let name = case.name();

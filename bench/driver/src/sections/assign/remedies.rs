@@ -1,4 +1,4 @@
-//! What is done for a server beside a batch process.
+//! Remedies for a server beside a batch process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,26 +11,27 @@ use super::servers::Server;
 use crate::peers::Program;
 use crate::sections::processes::Daemon;
 
-/// See the module.
+/// A remedy for a server beside a batch process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// Nothing.
+    /// None
     Nothing,
-    /// The least nice value, of all its processes and threads.
+    /// The lowest nice value, for all processes and threads of the server.
     Nice,
-    /// The greatest weight of a cgroup.
+    /// The greatest cgroup weight.
     Weight,
-    /// SCHED_FIFO 10, of all its processes and threads.
+    /// SCHED_FIFO 10, for all processes and threads of the server.
     Fifo,
-    /// SCHED_DEADLINE, of those that serve: 10 ms, at most 8 of it, 70 % of the CPUs together.
+    /// SCHED_DEADLINE for the serving processes: a period of 10 ms, a runtime of at most 8 ms, 70 %
+    /// of the CPUs together.
     Deadline,
-    /// A rule of the daemon: level 8, else as by default.
+    /// A rule of the daemon: level 8, with other defaults.
     Daemon,
-    /// `upshift sched priority` over all CPUs, all its processes at level 0.
+    /// `upshift sched priority` over all CPUs, with all processes of the server at level 0.
     Sched,
 }
 
-/// ns.
+/// Period in ns.
 const PERIOD: usize = 10_000_000;
 
 impl Remedy {
@@ -56,7 +57,7 @@ impl Remedy {
         }
     }
 
-    /// The words before the server's own.
+    /// Returns the words that precede the server's own command.
     pub(super) fn prefix(self) -> &'static [&'static str] {
         match self {
             Remedy::Nice => &["nice", "-n", "-20"],
@@ -65,14 +66,15 @@ impl Remedy {
         }
     }
 
-    /// What has to run before the server.
+    /// Starts the daemon that has to run before the server.
     pub(super) fn daemon(self, upshift: &Program, kind: Kind) -> Result<Option<Daemon>, String> {
         let rule = format!("[[assign]]\ncomm = \"{}\"\nlevel = 8\n", kind.comm());
         let daemon = (self == Remedy::Daemon).then(|| Daemon::start(upshift, &rule));
         daemon.transpose()
     }
 
-    /// What can be done only when the connections are there; it lasts as long as what is returned.
+    /// Applies the part that needs the established connections; it lasts until the result is
+    /// dropped.
     pub(super) fn apply(self, upshift: &Program, server: &Server) -> Result<Option<Child>, String> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
@@ -84,7 +86,7 @@ impl Remedy {
                     .try_for_each(|pid| reserve(pid, runtime))?;
                 Ok(None)
             }
-            // It hears of processes at once; what is in between is a thread that has to run.
+            // The daemon learns of processes at once, but its thread still has to run.
             Remedy::Daemon => {
                 std::thread::sleep(Duration::from_millis(100));
                 Ok(None)
@@ -99,7 +101,7 @@ impl Remedy {
                 }
                 let mut child =
                     Child::start(&mut command).map_err(|e| format!("cannot start sched: {e}"))?;
-                // It measures timers first, for 0.2 s where nothing is in its way.
+                // The scheduler first measures timers for 0.2 s, longer on a busy machine.
                 std::thread::sleep(Duration::from_millis(700));
                 match child.try_wait() {
                     Ok(None) => Ok(Some(child)),
@@ -127,14 +129,14 @@ fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
     }
 }
 
-/// A cgroup of the CPU controller, of either version; goes with its guard.
+/// A cgroup of the CPU controller, of either version; removed on drop.
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `urgent`: real-time threads may be in it.
+    /// Creates a cgroup; `urgent` permits real-time threads in it.
     pub(crate) fn new(name: &str, urgent: bool) -> Result<Cgroup, String> {
         let name = format!("upshift-bench-{}-{name}", std::process::id());
-        // The second version gives its groups the controller only if it is asked to.
+        // Version 2 enables the controller in groups only on request.
         let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
         for root in ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"] {
             let path = Path::new(root).join(&name);
@@ -146,7 +148,8 @@ impl Cgroup {
                 .iter()
                 .any(|file| it.0.join(file).exists())
             {
-                // Where real-time is shared out by cgroup, a part of it is needed, too; elsewhere there is no such file.
+                // If real-time is distributed by cgroup, the group also needs a share; otherwise
+                // the file does not exist.
                 let share = it.0.join("cpu.rt_runtime_us");
                 if urgent && share.exists() {
                     std::fs::write(&share, "400000")
@@ -163,13 +166,13 @@ impl Cgroup {
         std::fs::write(&file, pid.to_string()).map_err(|e| format!("{}: {e}", file.display()))
     }
 
-    /// 100 times the default: all that the second version allows.
+    /// Sets 100 times the default weight, the maximum of version 2.
     pub(crate) fn set_heaviest(&self) -> Result<(), String> {
-        // 100 times the default of the first version, too.
+        // The same factor for version 1.
         self.set_weight("10000", "102400")
     }
 
-    /// The least weight: a hundredth of the default in the second version, 2 of 1024 in the first.
+    /// Sets the least weight: a hundredth of the default in version 2, 2 of 1024 in version 1.
     pub(crate) fn set_lightest(&self) -> Result<(), String> {
         self.set_weight("1", "2")
     }

@@ -1,4 +1,5 @@
-//! nginx, redis and postgres, as Debian packages them, each with files of its own in a temporary folder.
+//! nginx, redis and postgres as Debian packages them, each with its own files in a temporary
+//! folder.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -10,7 +11,7 @@ use upshift_load::child;
 
 use super::kind::Kind;
 
-/// How long a server may take to listen.
+/// Time within which a server must listen.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server; dropping it ends it.
@@ -18,13 +19,13 @@ pub(super) struct Server {
     pub(super) kind: Kind,
     pub(super) address: SocketAddr,
     child: Child,
-    /// Its processes when it had started.
+    /// Processes right after the start.
     first: Vec<u32>,
     folder: PathBuf,
 }
 
 impl Server {
-    /// Starts it behind the words of `prefix`.
+    /// Starts a server, with `prefix` in front of its command.
     pub(super) fn start(kind: Kind, prefix: &[&str]) -> Result<Server, String> {
         let folder = std::env::temp_dir().join(format!(
             "upshift-bench-{}-{}",
@@ -71,12 +72,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Whether it answers, and not only listens.
+    /// Whether the server answers, and not only listens.
     fn is_up(&self) -> bool {
         super::client::Connection::open(self.kind, self.address).is_ok()
     }
 
-    /// It, and its children of any degree.
+    /// Returns the server's process and all its descendants.
     pub(super) fn processes(&self) -> Vec<u32> {
         let mut known = vec![self.child.id()];
         let parents = parents();
@@ -93,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Those of its processes that answer requests, once the connections are there.
+    /// Returns the processes that answer requests, once the connections are established.
     pub(super) fn serving(&self) -> Vec<u32> {
         let all = self.processes();
         match self.kind {
@@ -114,13 +115,13 @@ impl Drop for Server {
     }
 }
 
-/// All processes, each with its parent.
+/// Returns all processes, each with its parent.
 fn parents() -> Vec<(u32, u32)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter_map(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name may hold anything, and ends at the last parenthesis.
+        // The name may contain any character, and ends at the last parenthesis.
         let after = stat.rsplit_once(')')?.1;
         Some((pid, after.split_ascii_whitespace().nth(1)?.parse().ok()?))
     })
@@ -170,7 +171,7 @@ fn redis(program: &Path, folder: &Path, port: u16) -> Vec<String> {
         .collect()
 }
 
-/// It refuses to run as root.
+/// Prepares postgres, which refuses to run as root, and returns its command.
 fn postgres(program: &Path, folder: &Path, port: u16) -> Result<Vec<String>, String> {
     let (user, group) = id_of("postgres").ok_or("there is no user `postgres`")?;
     std::os::unix::fs::chown(folder, Some(user), Some(group)).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! The files that are read and written, and what of them is in the page cache.
+//! The files that are read and written, and their presence in the page cache.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use bench_kit::files::{
     BIG_BYTES, BIG_NUMBER, LONG_BYTES, OUT, SMALL_FILES, SMALL_LENGTH, small, word,
 };
 
-/// Makes the files that are read, unless they are there.
+/// Creates the files to read, unless they exist.
 pub(super) fn make(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir.join("small"))?;
     let bytes = |number: u64, from: u64, words: u64| -> Vec<u8> {
@@ -39,7 +39,7 @@ pub(super) fn make(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes what programs have written, and waits until the device is at rest.
+/// Removes the output of programs, and waits until the device is idle.
 pub(super) fn clean(dir: &Path) {
     for name in ["out", "log"] {
         let _ = std::fs::remove_file(dir.join(name));
@@ -48,7 +48,8 @@ pub(super) fn clean(dir: &Path) {
     unsafe { libc::sync() };
 }
 
-/// Empties the page cache; false: without the right to, so each file is asked for, and names stay.
+/// Empties the page cache. Returns false without the privilege to; then each file's data is
+/// evicted, but directory entries stay cached.
 pub(super) fn forget_all(dir: &Path) -> bool {
     // SAFETY: no pointers.
     unsafe { libc::sync() };
@@ -60,13 +61,13 @@ pub(super) fn forget_all(dir: &Path) -> bool {
         .chain([dir.join("big")])
         .filter_map(|path| File::open(path).ok())
     {
-        // SAFETY: advice about a file that is open.
+        // SAFETY: advice about an open file.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
     false
 }
 
-/// Puts into the page cache what a row reads.
+/// Loads the data that a row reads into the page cache.
 pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
     match row {
         "open" => {
@@ -78,13 +79,13 @@ pub(super) fn warm(row: &str, dir: &Path) -> std::io::Result<()> {
             while file.read(&mut buffer)? != 0 {}
             Ok(())
         }
-        // Written once, so that all has its place.
+        // Written once, so that all blocks are allocated.
         "write" => prepare(&dir.join("out")),
         _ => Ok(()),
     }
 }
 
-/// Makes a file that is written over.
+/// Creates a file that is overwritten.
 pub(super) fn prepare(path: &Path) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     for _ in 0..OUT / LONG_BYTES as u64 {

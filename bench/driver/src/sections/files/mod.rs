@@ -1,7 +1,9 @@
-//! The section `files`: the same work on files, blocking and not; on one CPU, with the page cache warm and cold.
+//! The section `files`: the same work on files, blocking and non-blocking, on one CPU, with a warm
+//! and a cold page cache.
 //!
-//! The files lie in `target/files` of the benchmarks, so on the file system of the checkout. Every program is bound to CPU 0, its threads and those
-//! that the kernel runs for its ring with it; of the mixed row the client is on CPU 1.
+//! The files are in `target/files` of the benchmarks, on the file system of the checkout. Every
+//! program is bound to CPU 0, with its threads and those that the kernel runs for its ring; the
+//! client of the mixed row is on CPU 1.
 
 mod cache;
 mod show;
@@ -27,11 +29,11 @@ use crate::sections::closed::keep;
 use cache::{clean, forget_all, make, prepare, warm};
 pub(crate) use show::{rows, table};
 
-/// How long a program may run.
+/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// A row of the section: its name, the program's row, further arguments; whether the files are in
-/// the page cache.
+/// A row of the section: its name, the program's row, further arguments, and whether the files are
+/// in the page cache.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -80,19 +82,19 @@ const CASES: [Case; 9] = [
     case("sequential 1 MiB writes", "write", &[], true),
     case("append 512 bytes and fdatasync", "append", &[], true),
 ];
-/// The urgent reads of the row `mixed`, and the writes beside them.
+/// Urgent reads of the row `mixed`, and the writes beside them.
 const MIXED: [&str; 2] = [
     "urgent 4 KiB reads beside 1 MiB writes: the reads",
     "urgent 4 KiB reads beside 1 MiB writes: the writes",
 ];
-/// Tasks of a row, and of those that read or write 1 MiB at a time.
+/// Tasks of a row, and of a row with operations of 1 MiB.
 const TASKS: [&str; 2] = ["32", "4"];
 /// Time between two urgent reads.
 const PACE: Duration = Duration::from_millis(1);
-/// How much ahead of all others the urgent reads are to be, in p99.
+/// Target factor by which p99 of the urgent reads is below that of all others.
 const AHEAD: f64 = 3.0;
 
-/// What a program prints.
+/// Output of a program.
 #[derive(Deserialize)]
 struct Printed {
     ops: f64,
@@ -122,7 +124,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         results.note(note.into());
     }
     let count = if options.quick { 3 } else { CASES.len() };
-    // The last one is the mixed row.
+    // The last case is the mixed row.
     let cases: Vec<Option<&Case>> = CASES[..count].iter().map(Some).chain([None]).collect();
     for round in 0..options.rounds {
         for (case, index) in cases
@@ -158,7 +160,8 @@ fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
     results.record(case, peer, run);
 }
 
-/// The same bytes as every program: what the program reads and writes when it is asked for a little of everything.
+/// Checks that the program reads and writes the same bytes as all others in a short run of all
+/// operations.
 fn check(program: &Program, dir: &Path) -> Result<(), String> {
     clean(dir);
     let printed = end(start(program, "check", dir, &[])?)?;
@@ -207,7 +210,7 @@ fn line(child: &mut Child) -> Result<String, String> {
     child.line(LIMIT).map_err(|_| "it printed nothing".into())
 }
 
-/// Its report, once it has ended.
+/// Waits for the program's end and returns its report.
 fn end(mut child: Child) -> Result<Printed, String> {
     let line = line(&mut child)?;
     let status = child.wait().map_err(|e| e.to_string())?;
@@ -239,7 +242,7 @@ impl Printed {
     }
 }
 
-/// One run of one row.
+/// Runs one row once.
 fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     clean(dir);
     if case.is_warm {
@@ -259,7 +262,8 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
     Ok(vec![printed.run(&watch)])
 }
 
-/// One run of `mixed`: an urgent read each [`PACE`], counted from when it was due; and what was written meanwhile.
+/// Runs `mixed` once: an urgent read every [`PACE`], counted from its due time; and the writes
+/// beside the reads.
 fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     clean(dir);
     let written = (0..BULK).map(|number| dir.join(format!("bulk-{number}")));
@@ -298,13 +302,13 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, S
     Ok(vec![urgent, writes])
 }
 
-/// How long reads are not counted.
+/// Time in which reads are not counted.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-/// Asks for a block each [`PACE`] on CPU 1; the time until each was there, ns. A read that was due before the one before it was answered counts from
-/// when it was due.
+/// Requests a block every [`PACE`] on CPU 1; returns the time until each arrived, in ns. A read
+/// that was due before the answer to the previous one counts from its due time.
 fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
-    // SAFETY: plain bits, for which zeros are valid; the call reads them only.
+    // SAFETY: plain data, for which zeros are valid; the call only reads it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(1, &mut set);

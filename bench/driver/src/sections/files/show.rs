@@ -6,7 +6,8 @@ use crate::results::{Cell, Run, SectionResults};
 use crate::table::{Column, cells, plain, spread, text};
 use crate::verdict::{Row, at_most, row};
 
-/// What was to be reached: no peer does more, raw C hardly more, and urgent reads wait for a third of what they wait for elsewhere.
+/// Returns the goals: no peer is faster, raw C hardly so, and urgent reads take a third of the time
+/// of other runtimes.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let rate = |run: &Run| run.per_second;
     let is_other = |peer: &str| !peer.starts_with(UPSHIFT) && peer != RAW_C;
@@ -43,7 +44,7 @@ pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     rows
 }
 
-/// The table of a row of the section, the best peer first.
+/// Formats the table of a row of the section, the best peer first.
 pub(crate) fn table(found: &SectionResults, case: &str) -> String {
     let is_urgent = case == MIXED[0];
     let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };

@@ -1,6 +1,6 @@
-//! The chart of the slides: plaintext servers by number of requests, for C connections and a
-//! server of L CPUs, under `ab` (a connection for each request, as published) and under our client
-//! (connections that stay open, for the time of a run).
+//! The chart of the slides: plaintext servers by number of requests, for C connections and a server
+//! of L CPUs. It is measured under `ab` (a connection for each request, as published) and under our
+//! client (persistent connections, for the duration of a run).
 
 use std::process::Command;
 
@@ -22,12 +22,12 @@ use crate::sections::closed::{checked, page};
 use crate::server::Server;
 use crate::table::plain;
 
-/// Connections at a time, and CPUs of the server.
+/// Concurrent connections, and CPUs of the server.
 pub(super) const SHAPES: [(usize, usize); 4] = [(100, 1), (100, 2), (1000, 1), (1000, 2)];
 /// Numbers of requests, as published.
 pub(super) const REQUESTS: [usize; 4] = [2_000, 6_000, 10_000, 20_000];
 
-/// The servers, with the names of the slides for those that have another one.
+/// Servers, with their names in the slides where these differ.
 pub(super) const SERVERS: [(&str, &str); 7] = [
     (UPSHIFT, "upshift"),
     (UPSHIFT_CPP, "upshift, C++"),
@@ -46,7 +46,7 @@ pub(super) fn names() -> Vec<String> {
     SHAPES.map(name).into()
 }
 
-/// The case of a number of requests under `ab`.
+/// Returns the name of the case of a number of requests under `ab`.
 pub(super) fn ab_case((connections, cpus): (usize, usize), requests: usize) -> String {
     format!("C = {connections}, L = {cpus}, ab, {requests} requests")
 }
@@ -55,7 +55,7 @@ fn own_case((connections, cpus): (usize, usize)) -> String {
     format!("C = {connections}, L = {cpus}, our client")
 }
 
-/// The servers of the chart on so many CPUs.
+/// Returns the servers of the chart, for a number of CPUs.
 fn programs(built: &Built, servers: &Programs, cpus: usize) -> Programs {
     let program = |server: &str| {
         let name = match (server, cpus) {
@@ -85,7 +85,7 @@ fn programs(built: &Built, servers: &Programs, cpus: usize) -> Programs {
     SERVERS.into_iter().filter_map(of).collect()
 }
 
-/// Measures the shapes that are asked for.
+/// Measures the selected shapes.
 pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
@@ -181,12 +181,13 @@ impl Drive for Ab {
     }
 
     fn keep_disturbed(&self) -> bool {
-        // A run of some milliseconds is shorter than the ticks that others are counted in.
+        // A run of some milliseconds is shorter than the clock tick by which other programs' time
+        // is counted.
         self.keep_disturbed || self.requests < 10_000
     }
 }
 
-/// Reads the figures that `ab` prints.
+/// Parses the output of `ab`.
 fn understood(text: &str, requests: usize) -> Result<Run, String> {
     let number = |head: &str| -> Option<f64> {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(head));
@@ -208,7 +209,7 @@ fn understood(text: &str, requests: usize) -> Result<Run, String> {
     })
 }
 
-/// A table of each shape: a row for each server, a column for each number of requests.
+/// Formats a table of each shape: a row for each server, a column for each number of requests.
 pub(super) fn tables(section: &SectionResults) -> String {
     SHAPES
         .into_iter()
@@ -257,7 +258,7 @@ fn table(section: &SectionResults, shape: (usize, usize)) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// Rates of Kuro's design and of Go as multiples of that of everybody else.
+    /// Returns rates of Kuro's design and of Go as multiples of that of all others.
     pub(in crate::sections::papers) fn measured(kuro: f64, go: f64) -> SectionResults {
         let mut section = SectionResults::default();
         for shape in SHAPES {

@@ -1,6 +1,6 @@
-//! The published claims about these figures, each with ours and a verdict.
+//! The published claims about these figures, each with our figure and a verdict.
 //!
-//! A claim is judged by its words: the published numbers are those of other machines.
+//! A claim is judged by its wording: the published numbers are those of other machines.
 
 use upshift_load::scenario::LEVELS;
 
@@ -18,15 +18,15 @@ const EN: &str = "SharedScheduler (en)";
 const ZH: &str = "SharedScheduler (zh)";
 const SLIDES: &str = "slides";
 
-/// The curve of most claims.
+/// Curve to which most claims refer.
 const CURVE: Curve = Curve { n: 20, period: 100 };
-/// The curve of the second paper's data, in which the knee was published.
+/// Curve of the second paper's data, which contains the published knee.
 const SMALL: Curve = Curve { n: 15, period: 100 };
-/// The reason why a published number of connections is not that of this machine.
+/// Reason why a published number of connections does not apply to this machine.
 const FASTER: &str =
     "a CPU of today needs microseconds for a request, the published ones milliseconds";
 
-/// The verdicts, in Markdown.
+/// Formats the verdicts in Markdown.
 pub(super) fn table(section: &SectionResults) -> String {
     verdict::claims("### Published claims", all(section)).markdown()
 }
@@ -41,7 +41,7 @@ fn all(section: &SectionResults) -> Vec<Claim> {
     .concat()
 }
 
-/// Threads to coroutines: the ratio at a number of connections.
+/// Returns the ratio of threads to coroutines at a number of connections.
 fn ratio(
     section: &SectionResults,
     curve: Curve,
@@ -140,7 +140,8 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
     ]
 }
 
-/// Where threads, and coroutines, no longer answer everything.
+/// Returns the numbers of connections from which threads, and coroutines, leave requests
+/// unanswered.
 fn limit(section: &SectionResults, curve: Curve) -> Option<(String, Finding)> {
     let [threads, coroutines] = [THREADS, UPSHIFT].map(|peer| knee(section, curve, peer));
     let words = |[last, first]: [Option<usize>; 2]| match (last, first) {

@@ -1,4 +1,4 @@
-//! Coroutines against threads by number of connections, each of which sends at set times.
+//! Coroutines against threads by number of connections, each of which sends at fixed times.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::verdict::{Row, row, within};
 pub(super) const ORDERS: [usize; 4] = [8, 12, 15, 20];
 const PERIODS: [usize; 2] = [100, 50];
 
-/// Numbers of connections as published.
+/// Published numbers of connections.
 pub(super) const PUBLISHED: [usize; 6] = [1, 8, 16, 32, 64, 128];
-/// Requests per second of the numbers beyond them, up to more than a CPU can answer.
+/// Requests per second of the numbers beyond the published ones, up to more than a CPU can answer.
 const BEYOND: [usize; 4] = [10_240, 40_960, 81_920, 163_840];
 
-/// Threads of a connection.
+/// Number of threads per connection.
 const THREADS_EACH: usize = 3;
 
 /// A curve: an order and a period in ms.
@@ -43,7 +43,7 @@ impl Curve {
         format!("n{}-{}", self.n, self.period)
     }
 
-    /// The numbers of connections.
+    /// Returns the numbers of connections.
     pub(super) fn connections(self) -> impl Iterator<Item = usize> {
         let beyond = BEYOND.map(|per_second| per_second * self.period / 1000);
         PUBLISHED.into_iter().chain(beyond)
@@ -55,7 +55,7 @@ impl Curve {
         format!("n = {n}, every {period} ms, {connections} connection{s}")
     }
 
-    /// Requests per second that so many connections send.
+    /// Returns the requests per second that a number of connections sends.
     pub(super) fn offered(self, connections: usize) -> f64 {
         connections as f64 * 1e3 / self.period as f64
     }
@@ -65,7 +65,7 @@ pub(super) fn names() -> Vec<String> {
     Curve::all().map(Curve::name).collect()
 }
 
-/// Measures the curves that are asked for.
+/// Measures the selected curves.
 pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
@@ -97,7 +97,7 @@ pub(super) fn run(
     }
 }
 
-/// A table of each curve.
+/// Formats a table of each curve.
 pub(super) fn tables(section: &SectionResults) -> String {
     Curve::all().map(|curve| table(section, curve)).collect()
 }
@@ -162,7 +162,7 @@ fn table(section: &SectionResults, curve: Curve) -> String {
 }
 
 /// Returns the most connections up to which a server answers 95 % of the requests, and the fewest
-/// at which it does not, if there are such.
+/// at which it does not, if any.
 pub(super) fn knee(section: &SectionResults, curve: Curve, peer: &str) -> [Option<usize>; 2] {
     let mut last = None;
     for connections in curve.connections() {
@@ -176,7 +176,7 @@ pub(super) fn knee(section: &SectionResults, curve: Curve, peer: &str) -> [Optio
     [last, None]
 }
 
-/// The goals: nothing is lost by coroutines anywhere.
+/// Returns the goals: coroutines never lose requests.
 pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
     let goal = |curve: Curve| {
         let ratio = |connections| {
@@ -207,8 +207,8 @@ pub(super) mod tests {
     use super::*;
     use crate::verdict::Verdict;
 
-    /// Servers that answer everything up to a rate, and this rate beyond; the mean latency of one
-    /// is `mean` times that of the other.
+    /// Returns servers that answer everything up to a rate, and only this rate beyond; the mean
+    /// latency of one is `mean` times that of the other.
     pub(in crate::sections::papers) fn measured(
         coroutines: f64,
         threads: f64,

@@ -1,5 +1,5 @@
-//! 100 busy connections beside tens of thousands that are mostly idle, on both drivers, on tokio
-//! and on threads: the latency of the busy ones, and the memory of an idle one.
+//! 100 busy connections beside tens of thousands of mostly idle ones, on both drivers, on tokio and
+//! on threads: the latency of the busy ones, and the memory of an idle one.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::rounds;
 use crate::table::plain;
 use crate::verdict::{Row, Verdict, ratio, row};
 
-/// Numbers of idle connections. Threads, three for each, stop below 5,500 (`vm.max_map_count`);
-/// 18,000 need no more than 20,000 open files, a common hard limit.
+/// Numbers of idle connections. Threads, three per connection, end below 5,500
+/// (`vm.max_map_count`); 18,000 stay below 20,000 open files, a common hard limit.
 pub(super) const IDLE: [usize; 5] = [0, 5_000, 18_000, 20_000, 50_000];
-/// Connections that send each [`PERIOD`].
+/// Number of connections that send every [`PERIOD`].
 const BUSY: usize = 100;
 const PERIOD: Duration = Duration::from_millis(10);
-/// The order of the matrices.
+/// Order of the matrices.
 const ORDER: usize = 8;
-/// Files that a process has open besides its connections, at most.
+/// Maximum number of a process's open files besides its connections.
 const FILES: usize = 1_000;
 
 pub(super) const SERVERS: [&str; 4] = [UPSHIFT, READINESS, TOKIO, THREADS];
@@ -45,7 +45,7 @@ pub(super) fn names() -> Vec<String> {
     IDLE.map(name).into()
 }
 
-/// Measures the numbers of idle connections that are asked for.
+/// Measures the selected numbers of idle connections.
 pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
@@ -77,7 +77,7 @@ pub(super) fn run(
     }
 }
 
-/// All numbers of idle connections in one table.
+/// Formats all numbers of idle connections in one table.
 pub(super) fn table(section: &SectionResults) -> String {
     let title = "### 100 busy connections beside mostly idle ones\n\nn = 8. A busy connection sends every 10 ms, an idle one every 60 s. \
          Latency of the busy ones in µs; memory per connection in bytes, the server's resident memory and the kernel's \
@@ -118,7 +118,7 @@ pub(super) fn table(section: &SectionResults) -> String {
     table.markdown()
 }
 
-/// A quantity of a server beside so many idle connections.
+/// Returns the median of a quantity of a server beside a number of idle connections.
 pub(super) fn median(
     section: &SectionResults,
     idle: usize,
@@ -134,7 +134,7 @@ pub(super) fn most(section: &SectionResults, peer: &str) -> Option<usize> {
     measured.find(|&idle| idle > 0 && section.cell(&case(idle), peer).is_some())
 }
 
-/// The goals of both drivers, at the largest number of idle connections.
+/// Returns the goals of both drivers, at the largest number of idle connections.
 pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
     let mut rows = Vec::new();
     let with = |most: usize, found: Option<(String, Verdict)>| {
@@ -162,7 +162,7 @@ pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
 pub(super) mod tests {
     use super::*;
 
-    /// Equal servers; threads stop at 5,000, and need three times the memory.
+    /// Returns equal servers; threads end at 5,000, and need three times the memory.
     pub(in crate::sections::papers) fn measured(p99_beside_idle: f64) -> SectionResults {
         let mut section = SectionResults::default();
         for idle in IDLE {

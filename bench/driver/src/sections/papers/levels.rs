@@ -1,5 +1,5 @@
-//! 128 connections at eight levels, on one CPU and on two: as published, which a CPU of today
-//! answers without a queue, and with matrices so large that the same connections need 1.3 CPUs.
+//! 128 connections at eight levels, on one CPU and on two: the published load, which a current CPU
+//! answers without a queue, and larger matrices with which the same connections need 1.3 CPUs.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::rounds::{self, Entry};
 use crate::table::plain;
 use crate::verdict::{Row, ratio, row};
 
-/// The name of the row.
+/// Name of the row.
 pub(super) const NAME: &str = "levels";
 
-/// Connections at each level.
+/// Number of connections at each level.
 const EACH: usize = 16;
-/// The published order and period.
+/// Published order and period.
 const PUBLISHED: (usize, Duration) = (20, Duration::from_millis(50));
-/// The order of large matrices. The period follows from the capacity of a CPU.
+/// Order of large matrices. The period follows from the capacity of a CPU.
 const LARGE: usize = 96;
-/// The case in which the capacity of a CPU is measured.
+/// Case in which the capacity of a CPU is measured.
 const CAPACITY: &str = "eight levels, n = 96, closed loop on 1 CPU";
 
-/// The loads, as named in the cases.
+/// Name of the load in the cases.
 pub(super) const LIGHT: &str = "n = 20, every 50 ms";
 pub(super) const HEAVY: &str = "n = 96, 130 % of a CPU";
 
@@ -87,7 +87,7 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     }
 }
 
-/// A table of each load.
+/// Formats a table of each load.
 pub(super) fn tables(section: &SectionResults) -> String {
     [LIGHT, HEAVY]
         .into_iter()
@@ -143,7 +143,7 @@ fn table(section: &SectionResults, load: &str) -> String {
     table.markdown()
 }
 
-/// The goal: more CPUs do not cost the most urgent level anything.
+/// Returns the goal: a second CPU does not slow down the most urgent level.
 pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
     let goal = |load| {
         let mean = |cpus| section.median(&case(load, cpus), &level_row(LEVELS[0]), |run| run.mean);
@@ -160,7 +160,8 @@ pub(super) mod tests {
     use super::*;
     use crate::verdict::Verdict;
 
-    /// Latencies that grow with the level, at both loads; with two CPUs `two` times as large.
+    /// Returns latencies that grow with the level, at both loads; with two CPUs `two` times as
+    /// large.
     pub(in crate::sections::papers) fn measured(two: f64) -> SectionResults {
         let mut section = SectionResults::default();
         for load in [LIGHT, HEAVY] {

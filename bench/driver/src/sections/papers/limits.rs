@@ -1,4 +1,4 @@
-//! The kernel's side: memory that connections take, and the limits on threads.
+//! Kernel limits: memory of connections, and the limits on threads.
 
 use std::fs;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two looks at the memory.
+/// Time between two samples of the memory.
 const LOOK: Duration = Duration::from_millis(50);
-/// Threads and processes that are left to other programs.
+/// Number of threads and processes left to other programs.
 const SPARE: usize = 2_000;
-/// Memory areas of a thread of Rust's standard library: its stack, the stack of its signal
-/// handler, and a guard page for each.
+/// Memory areas of a thread of Rust's standard library: its stack, the stack of its signal handler,
+/// and a guard page for each.
 const AREAS: usize = 4;
-/// Memory areas of a process that are of no thread.
+/// Memory areas of a process that belong to no thread.
 const OTHER_AREAS: usize = 500;
 
-/// Memory of a process and of the kernel, bytes.
+/// Memory of a process and of the kernel, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     /// Resident memory of the process.
@@ -43,7 +43,7 @@ fn text(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
 
-/// Bytes of slabs, stacks of threads and page tables.
+/// Returns the bytes of slabs, stacks of threads and page tables.
 fn in_meminfo(text: &str) -> u64 {
     let of = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -55,7 +55,7 @@ fn in_meminfo(text: &str) -> u64 {
     text.lines().filter_map(of).sum()
 }
 
-/// Pages of the buffers of TCP sockets.
+/// Returns the pages of the buffers of TCP sockets.
 fn in_sockstat(text: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));
     let mut fields = line.unwrap_or_default().split_whitespace();
@@ -63,7 +63,7 @@ fn in_sockstat(text: &str) -> u64 {
     fields.next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Looks at the memory of a server until it is asked.
+/// Samples the memory of a server until the result is requested.
 pub(super) struct MemoryWatch {
     before: Memory,
     is_over: Arc<AtomicBool>,
@@ -71,7 +71,7 @@ pub(super) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Begins now, without connections.
+    /// Starts sampling; the server has no connections yet.
     pub(super) fn start(pid: u32) -> MemoryWatch {
         let before = Memory::now(pid);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -93,10 +93,10 @@ impl MemoryWatch {
         }
     }
 
-    /// The largest growth since the start, bytes: of the server, and of the kernel.
+    /// Returns the largest growth since the start, in bytes: of the server, and of the kernel.
     pub(super) fn grown(self) -> [f64; 2] {
         self.is_over.store(true, Ordering::Relaxed);
-        // It only reads files: it does not panic.
+        // The thread only reads files and does not panic.
         let most = self.most.join().unwrap_or_default();
         [
             (most.resident - self.before.resident) as f64,
@@ -105,8 +105,8 @@ impl MemoryWatch {
     }
 }
 
-/// The reason why the kernel cannot run so many threads of one process beside the others, if it
-/// cannot.
+/// Returns the reason for which the kernel cannot run this number of threads of one process beside
+/// the others, if any.
 pub(super) fn lack_of_threads(threads: usize) -> Option<String> {
     let of = |name: &str| {
         let value = text(&format!("/proc/sys/{}", name.replace('.', "/")));
@@ -130,7 +130,7 @@ pub(super) fn lack_of_threads(threads: usize) -> Option<String> {
     .map(|why| format!("no room for {threads} threads: {why}"))
 }
 
-/// The first limit that does not suffice: name, need, limit.
+/// Returns the first insufficient limit: name, need, limit.
 fn exceeded(limits: [(&str, usize, usize); 3]) -> Option<String> {
     let mut limits = limits.into_iter();
     let (name, need, most) = limits.find(|&(_, need, most)| need > most)?;

@@ -1,4 +1,4 @@
-//! The load of the papers' server: matrices from connections that send at set times.
+//! The load of the papers' server: matrices from connections that send at fixed times.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// Time between the requests of a connection that is mostly idle.
+/// Time between the requests of a mostly idle connection.
 const IDLE_PERIOD: Duration = Duration::from_secs(60);
-/// Connections from one address of 127.0.0.0/8: fewer than there are local ports.
+/// Number of connections from one address of 127.0.0.0/8: fewer than the local ports.
 const PER_ADDRESS: usize = 25_000;
 /// Time under load before measuring.
 const WARM_UP: Duration = Duration::from_millis(250);
 
-/// The row of all addresses together, where each has its own.
+/// Row of all addresses together, where each has its own.
 pub(super) const TOTAL: &str = "total";
 
-/// The name of the row of a level.
+/// Returns the name of the row of a level.
 pub(super) fn level_row(level: u8) -> String {
     format!("level {level}")
 }
@@ -31,26 +31,26 @@ pub(super) fn level_row(level: u8) -> String {
 /// Matrices of one order, and the server that computes them.
 #[derive(Clone)]
 pub(super) struct Load {
-    /// The order of the matrices.
+    /// Order of the matrices.
     pub(super) n: usize,
-    /// The level of each address; one address at the server's own if there are none.
+    /// Level of each address; if empty, one address at the server's default level.
     pub(super) levels: &'static [u8],
-    /// Connections to each address.
+    /// Number of connections to each address.
     pub(super) connections: usize,
-    /// Time between the requests of a connection; if `None` the next one follows the reply.
+    /// Time between the requests of a connection; if `None`, the next one follows the reply.
     pub(super) period: Option<Duration>,
-    /// Further connections, which send a request each [`IDLE_PERIOD`].
+    /// Number of additional connections, which send a request every [`IDLE_PERIOD`].
     pub(super) idle: usize,
-    /// CPUs of the server: CPU 0, or both, where the client has precedence on CPU 1.
+    /// CPUs of the server: CPU 0, or both, with precedence for the client on CPU 1.
     pub(super) cpus: usize,
-    /// The length of a run.
+    /// Duration of a run.
     pub(super) time: Duration,
     /// See [`Drive::keep_disturbed`].
     pub(super) keep_disturbed: bool,
 }
 
 impl Load {
-    /// Connections to one address on one CPU, all of them busy.
+    /// Creates a load of busy connections to one address on one CPU.
     pub(super) fn new(n: usize, connections: usize, period: Duration, options: &Options) -> Load {
         Load {
             n,
@@ -120,7 +120,7 @@ impl Drive for Load {
         self.keep_disturbed
     }
 
-    /// The rows of the levels and their total, or one of the connections that are busy.
+    /// Returns the rows of the levels and their total, or the row of the busy connections.
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
         if self.levels.is_empty() {
             let busy = measured.groups.into_iter().take(1);

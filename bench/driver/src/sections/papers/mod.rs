@@ -1,5 +1,5 @@
-//! The section `papers`: the figures of the published systems in their own shape, as far as they
-//! are about Linux or can be asked of it, with a verdict for each published claim.
+//! The section `papers`: the figures of the published systems in their own form, as far as they
+//! concern Linux or can be measured on it, with a verdict for each published claim.
 //!
 //! | file | figure |
 //! |---|---|
@@ -25,7 +25,7 @@ use crate::peers::Built;
 use crate::results::SectionResults;
 use crate::verdict::{Row, table};
 
-/// The names of all rows, in the order in which they are measured.
+/// Returns the names of all rows, in the order of measurement.
 fn names() -> Vec<String> {
     [
         curve::names(),
@@ -36,7 +36,7 @@ fn names() -> Vec<String> {
     .concat()
 }
 
-/// The rows that are asked for.
+/// The selected rows.
 struct Chosen<'a>(&'a [String]);
 
 impl Chosen<'_> {
@@ -74,7 +74,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     println!("{goals}\n{}", claims::table(results));
 }
 
-/// The tables of the section: the verdicts, then the figures.
+/// Formats the tables of the section: the verdicts, then the figures.
 pub(crate) fn tables(section: &SectionResults) -> String {
     [
         claims::table(section),
@@ -86,7 +86,7 @@ pub(crate) fn tables(section: &SectionResults) -> String {
     .concat()
 }
 
-/// The goals of the section.
+/// Returns the goals of the section.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     [
         curve::goals(section),

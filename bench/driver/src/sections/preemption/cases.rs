@@ -1,4 +1,4 @@
-//! The rows of the section: which load meets which servers.
+//! The rows of the section: each a load and the servers under it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use upshift_load::{Distribution, Group, Hog, Plan};
 use super::{C, GO, TRICK};
 use crate::sections::closed::page;
 
-/// The level at which requests are received.
+/// Level at which requests are received.
 pub(super) const CONNECTION: u8 = 32;
 const MORE_URGENT: u8 = 10;
 const LESS_URGENT: u8 = 50;
@@ -17,16 +17,16 @@ const LESS_URGENT: u8 = 50;
 /// Time under load before measuring.
 const WARM_UP: Duration = Duration::from_millis(250);
 
-/// A load and the servers that it meets.
+/// A load and the servers under it.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The name on the command line.
+    /// Name on the command line.
     pub(crate) name: &'static str,
-    /// The title on the page.
+    /// Title on the page.
     pub(crate) title: &'static str,
-    /// Upshift's server: off, on, and on as root.
+    /// Upshift's server, measured off, on, and on as root.
     pub(super) server: Server,
-    /// The servers of others.
+    /// Servers of other runtimes.
     pub(super) others: &'static [&'static str],
     pub(super) load: Load,
 }
@@ -36,13 +36,13 @@ pub(crate) struct Case {
 pub(super) enum Server {
     /// The spin server on CPU 0.
     Spin,
-    /// The spin server on both CPUs; the client takes the time that it needs of CPU 1.
+    /// Spin server on both CPUs; the client takes the time that it needs from CPU 1.
     TwoVcpus,
     /// The spin server without io_uring.
     Readiness,
     /// The spin server that receives at level 0.
     Urgent,
-    /// The server of one page.
+    /// Server of one page.
     Plaintext,
     /// `upshift serve`.
     Files,
@@ -52,27 +52,27 @@ pub(super) enum Server {
 pub(super) enum Load {
     /// Independent clients.
     Requests(Requests),
-    /// The same beside a program that computes on the CPU.
+    /// Independent clients, beside a program that computes on the server's CPU.
     Beside(Requests),
-    /// Pings of level 0 beside a request of [`BATCH_LEVEL`] that outlasts them.
+    /// Pings of level 0, beside a request of [`BATCH_LEVEL`] that outlasts them.
     Pings,
-    /// A closed loop of so many connections, each of which gets the page of a path.
+    /// Closed loop of a number of connections, each of which requests the page at a path.
     Pages(&'static str, usize),
 }
 
-/// Short requests at a rate, and a share of [`LONG_SHARE`] of long ones, if there are any.
+/// Short requests at a rate, with an optional share [`LONG_SHARE`] of long ones.
 #[derive(Debug)]
 pub(super) struct Requests {
     per_second: f64,
     short: Duration,
     distribution: Distribution,
-    /// Long ones take a thousand times as much.
+    /// Set if some requests are long; these take a thousand times as much.
     has_long: bool,
-    /// The levels of short and of long requests.
+    /// Levels of short and of long requests.
     levels: [u8; 2],
 }
 
-/// Short requests of 25 µs and long ones of 25 ms that need such a share of a CPU by themselves.
+/// Returns short requests of 25 µs and long ones of 25 ms that together load a CPU by this share.
 const fn millis(load: f64, levels: [u8; 2]) -> Requests {
     const SHORT: Duration = Duration::from_micros(25);
     let mean = SHORT.as_secs_f64() * (1.0 - LONG_SHARE + 1000.0 * LONG_SHARE);
@@ -121,7 +121,7 @@ const fn case(
     }
 }
 
-/// All rows, in the order in which they are measured.
+/// All rows, in the order of measurement.
 #[rustfmt::skip]
 pub(crate) const CASES: [Case; 15] = {
     use Load::{Beside, Pages, Pings};
@@ -146,11 +146,12 @@ pub(crate) const CASES: [Case; 15] = {
     ]
 };
 
-/// The file of `upshift serve`.
+/// File that `upshift serve` serves.
 pub(super) const FILE: &str = "/six";
 
 impl Case {
-    /// The length of a run of `time`: four fifths of it where enough long requests come in that.
+    /// Returns the length of a run, given `time`: four fifths of it where that includes enough long
+    /// requests.
     fn duration(&self, time: Duration) -> Duration {
         match &self.load {
             Load::Requests(of) | Load::Beside(of) if of.per_second < MIXED_RATE && of.has_long => {
@@ -160,14 +161,14 @@ impl Case {
         }
     }
 
-    /// The time from the start of one server to that of the next, where a run takes `time`.
+    /// Returns the time from the start of one server to that of the next, where a run takes `time`.
     pub(super) fn takes(&self, time: Duration) -> Duration {
-        // Starting a server, connecting, the last replies, the server's end.
+        // Time to start a server and to connect, for the last replies, and for the server's end.
         const AROUND: Duration = Duration::from_millis(400);
         AROUND + WARM_UP + self.duration(time)
     }
 
-    /// The load of a run of `time`, for a server at `target`.
+    /// Returns the load of a run of `time`, for a server at `target`.
     pub(super) fn plan(&self, target: SocketAddr, time: Duration) -> Plan {
         let duration = self.duration(time);
         let warmup = WARM_UP.min(duration / 2);
@@ -175,7 +176,8 @@ impl Case {
             Load::Requests(of) | Load::Beside(of) => of.plan(target, duration),
             Load::Pings => {
                 let mut plan = pings(duration).at(target);
-                // It ends some time after the run, so that a server that it hangs ends by itself.
+                // The request ends some time after the run, so that even a hanging server ends by
+                // itself.
                 let service = warmup + duration + plan.drain + Duration::from_millis(500);
                 let level = BATCH_LEVEL;
                 plan.hog = Some(Hog { service, level });

@@ -11,7 +11,7 @@ use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// A load, with a seed of its own in each round.
+/// A load, with a separate seed for each round.
 pub(super) struct Cell {
     pub(super) case: &'static Case,
     pub(super) time: Duration,
@@ -44,12 +44,12 @@ impl Drive for Cell {
     }
 }
 
-/// The class of short requests, of pings and of pages.
+/// Class of short requests, of pings and of pages.
 pub(super) const SHORT: &str = "short";
-/// The class of long requests.
+/// Class of long requests.
 pub(super) const LONG: &str = "long";
 
-/// The name of a class of a server among the cells.
+/// Returns the cell name of a class of a server.
 pub(super) fn row(server: &str, class: &str) -> String {
     format!("{server}: {class}")
 }

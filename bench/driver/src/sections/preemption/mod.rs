@@ -1,5 +1,5 @@
-//! The section `preemption`: long requests among short ones, with preemption and without, with
-//! rights and without, next to a server in C, to Go and to the published technique.
+//! The section `preemption`: long requests among short ones, with and without preemption, with and
+//! without privileges, next to a server in C, to Go and to the published technique.
 //!
 //! Server on CPU 0, client on CPU 1; with two vCPUs the server has both. Cells are named after a
 //! server and a class of requests: `SERVER: short`, `SERVER: long`. A figure is the median over the
@@ -32,7 +32,7 @@ pub(crate) use table::tables;
 const OFF: &str = "off";
 /// Upshift with preemption, run by an ordinary user.
 const ON: &str = "on";
-/// Upshift with preemption and the right to a real-time watcher.
+/// Upshift with preemption and permission for a real-time watcher.
 const ROOT: &str = "on as root";
 /// The server in C.
 const C: &str = "c";
@@ -40,7 +40,7 @@ const GO: &str = "go";
 /// The published technique.
 const TRICK: &str = "trick";
 
-/// The ordinary user: `nobody`.
+/// User id of the ordinary user, `nobody`.
 const NOBODY: u32 = 65_534;
 
 /// A quantity of a run.
@@ -72,14 +72,14 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     );
 }
 
-/// The rows that are asked for.
+/// Returns the selected rows.
 fn chosen(options: &Options) -> impl Iterator<Item = &'static Case> {
     let is_chosen =
         |case: &&Case| options.rows.is_empty() || options.rows.iter().any(|name| name == case.name);
     CASES.iter().filter(is_chosen)
 }
 
-/// The time that all takes, if every server is there and no round is disturbed.
+/// Returns the total time if every server is available and no round is disturbed.
 fn takes(options: &Options) -> Duration {
     let runs = |case: &Case| ([OFF, ON, ROOT].len() + case.others.len()) * options.rounds;
     let of = |case: &Case| case.takes(options.time) * runs(case) as u32;
@@ -121,13 +121,13 @@ fn measure(
     Ok(())
 }
 
-/// The command `upshift`, off, on, and on as root.
+/// The command `upshift`: off, on, and on as root.
 struct Fleet {
-    /// The program for the driver's own user, and a copy that everybody may run.
+    /// Program for the driver's own user, and a copy that everybody may run.
     program: Program,
     copy: PathBuf,
     is_root: bool,
-    /// The folder that `upshift serve` serves.
+    /// Folder that `upshift serve` serves.
     folder: String,
 }
 
@@ -155,7 +155,7 @@ impl Fleet {
         })
     }
 
-    /// The servers of a kind that work.
+    /// Returns the working servers of a kind.
     fn checked(&self, results: &mut SectionResults, server: Server) -> Programs {
         let mut servers = self.servers(server);
         let cpu = (server != Server::TwoVcpus).then_some(0);

@@ -1,4 +1,4 @@
-//! A table of each row: medians, and the medians of their per-round ratios to *off* and to *c*.
+//! A table for each row: medians, and the medians of their per-round ratios to *off* and to *c*.
 
 use upshift_report::Table;
 
@@ -7,7 +7,7 @@ use super::{C, OFF, Quantile};
 use crate::results::{Run, SectionResults, distinct};
 use crate::table::plain;
 
-/// A figure of a class: its head, its quantity, and the number that is its unit.
+/// Figures of a class: title, quantity, and divisor of the unit.
 const FIGURES: [(&str, &str, Quantile, f64); 5] = [
     ("short p50 µs", SHORT, Run::p50, 1.0),
     ("p95 µs", SHORT, Run::p95, 1.0),
@@ -16,7 +16,7 @@ const FIGURES: [(&str, &str, Quantile, f64); 5] = [
     ("CPU µs/req", SHORT, Run::cpu, 1.0),
 ];
 
-/// The tables, in Markdown; empty if nothing is measured.
+/// Formats the tables in Markdown; empty if nothing is measured.
 pub(crate) fn tables(section: &SectionResults) -> String {
     let cases = section.cases();
     let tables: String = cases.iter().map(|case| table(section, case)).collect();

@@ -6,7 +6,7 @@ use super::{C, OFF, ON, Quantile, ROOT};
 use crate::results::{Run, SectionResults};
 use crate::verdict::{Row, row as verdict, within};
 
-/// A limit of the ratio of some figures of a class to those of another server, in some rows.
+/// A limit on the ratio of figures of a class to those of another server, in some rows.
 struct Goal {
     rows: &'static [&'static str],
     words: &'static str,
@@ -15,7 +15,7 @@ struct Goal {
     limit: f64,
 }
 
-/// Rows in which short requests are behind long ones.
+/// Rows in which short requests wait behind long ones.
 const BEHIND_LONG: &[&str] = &["long-70", "long-85", "long-90"];
 /// Rows in which preemption has little to gain.
 const HARMLESS: &[&str] = &["micros", "exp-9", "exp-14", "plaintext", "serve"];
@@ -54,7 +54,7 @@ const GOALS: [Goal; 4] = [
 /// Limit, in every row, of the p99 of short requests as a multiple of that without preemption.
 const HARM: f64 = 1.1;
 
-/// All rows of the section.
+/// Returns all goals of the section.
 pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
     let mut rows = Vec::new();
     for goal in &GOALS {
@@ -88,7 +88,7 @@ impl Goal {
     }
 }
 
-/// The rows that were measured decide; the worst is named.
+/// Judges the measured rows and names the worst.
 fn harm(section: &SectionResults, server: &str) -> Row {
     let ratio = |title: &'static str| {
         let ratio = section.ratio(title, &row(server, SHORT), &row(OFF, SHORT), Run::p99)?;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::verdict::Verdict;
 
-    /// Everything is 100 µs, but for what `of` says of the server that is on.
+    /// Returns latencies of 100 µs, except for the server that is on: `of` gives its latency.
     fn measured(of: impl Fn(&str) -> f64) -> SectionResults {
         let mut section = SectionResults::default();
         for case in &CASES {
@@ -158,7 +158,7 @@ mod tests {
         section.cells.retain(|cell| !cell.peer.starts_with("c:"));
         let rows = rows(&section);
         let unmeasured = rows.iter().filter(|r| r.verdict == Verdict::Unmeasured);
-        // Nine that need C, and the row of root.
+        // Nine goals need C, and one is the row of root.
         assert_eq!((rows.len(), unmeasured.count()), (16, 10));
     }
 }

@@ -1,4 +1,4 @@
-//! The table of the mixed load: Upshift beside the alternatives that users of tokio have.
+//! The table of the mixed load: Upshift beside the alternatives of tokio's users.
 
 use upshift_report::Table;
 
@@ -34,7 +34,7 @@ pub(crate) fn table(found: &SectionResults) -> String {
         let replies =
             rest.and_then(|rest| Some(cell.median(per_second)? + rest.median(per_second)?));
         let kept = replies.zip(capacity(found, server));
-        // The CPU time of both rows is that of the whole server.
+        // Both rows contain the CPU time of the whole server.
         let cpu = replies.zip(cell.median(|run| run.server_busy));
         table.row([
             server.to_owned(),

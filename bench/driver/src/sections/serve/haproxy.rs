@@ -1,7 +1,7 @@
 //! HAProxy in front of the axum application on tokio: one process or two, all on CPU 0.
 //!
-//! The configurations are `peers/haproxy/*.cfg`. HAProxy, like the processes behind it, is part of
-//! the server: it has the same CPU, and its CPU time counts.
+//! The configurations are `peers/haproxy/*.cfg`. HAProxy and the processes behind it form the
+//! server: they share its CPU, and their CPU time counts.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -10,7 +10,7 @@ use crate::peers::{HAPROXY_NICE, HAPROXY_QUEUE, HAPROXY_WEIGHT, Program};
 use crate::sections::assign::Cgroup;
 use crate::server::Server;
 
-/// Ports outside of those that Linux gives to clients.
+/// Ports outside the range that Linux assigns to clients.
 const PORTS: std::ops::Range<u16> = 20_000..32_768;
 
 /// Difference between the process for urgent requests and that for the others.
@@ -31,10 +31,10 @@ pub(super) struct Behind {
     axum: Program,
 }
 
-/// A server, and the cgroups of its processes.
+/// A running server, and the cgroups of its processes.
 pub(super) struct Deployed {
     pub(super) server: Server,
-    /// Removed after the end of the server: a cgroup with processes stays.
+    /// Removed after the server's end: a cgroup with processes cannot be removed.
     _cgroups: Vec<Cgroup>,
 }
 
@@ -116,7 +116,7 @@ fn niced(program: &Program) -> Program {
     }
 }
 
-/// Returns an address that is free now. HAProxy does not say which port it got for port 0.
+/// Returns a currently free address. HAProxy does not report the port that it got for port 0.
 fn free_address() -> Result<SocketAddr, String> {
     PORTS
         .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
