@@ -153,7 +153,6 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
 /// The square of a matrix of numbers modulo 2⁶⁴, computed by rows.
 struct Square {
     words: Vec<u64>,
-    n: usize,
     /// Header and the rows that there are.
     reply: Vec<u8>,
 }
@@ -165,16 +164,17 @@ fn begin_square(frame: &[u8]) -> Square {
         .chunks_exact(8)
         .map(|bytes| bytes.try_into().map_or(0u64, u64::from_le_bytes))
         .collect();
-    let n = words.len().isqrt();
     let mut reply = Vec::with_capacity(frame.len());
     reply.extend_from_slice(&frame[..HEADER]);
-    Square { words, n, reply }
+    Square { words, reply }
 }
 
 /// Computes a row.
 #[inline(never)]
 fn square_row(square: &mut Square, row: usize) {
-    let (words, n, reply) = (&square.words[..], square.n, &mut square.reply);
+    let (words, reply) = (&square.words[..], &mut square.reply);
+    // From the length, so that the compiler knows that no index overflows.
+    let n = words.len().isqrt();
     for column in 0..n {
         let product = |sum: u64, k: usize| {
             let product = words[row * n + k].wrapping_mul(words[k * n + column]);
@@ -187,7 +187,7 @@ fn square_row(square: &mut Square, row: usize) {
 /// The square of the matrix of a request, in place of it.
 fn square(frame: &[u8]) -> Vec<u8> {
     let mut square = begin_square(frame);
-    for row in 0..square.n {
+    for row in 0..square.words.len().isqrt() {
         square_row(&mut square, row);
     }
     square.reply
