@@ -87,11 +87,6 @@ pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
     }
     page += &memory(&points);
     page += &priorities(&points);
-    let plots = ["throughput", "latency", "jitter"];
-    for (what, model) in plots.iter().flat_map(|it| [(it, "KCUC"), (it, "KTUT")]) {
-        let file = format!("levels-{what}-{}.svg", model.to_lowercase());
-        page += &image(folder, &format!("{what}, {model}"), &file);
-    }
     page + &published_figures(&points)
 }
 
@@ -151,13 +146,6 @@ fn memory(points: &Points<'_>) -> String {
     let mut table = ByModel::new(&title, "");
     let bytes = |model| bytes_of_connection(points, model);
     table.row("bytes", |model| Some(bytes(model)?.to_string()));
-    table.row("connections in 26 MiB, computed from it", |model| {
-        Some(((26 << 20) / bytes(model)?.max(1)).to_string())
-    });
-    let published = [Some(coroutines), None, None, Some(threads)];
-    table.row("published", |model| {
-        Some(published[model].map_or("–".into(), |most| most.to_string()))
-    });
     for most in plan::MOST_CONNECTIONS {
         table.row(format!("MiB of {most} connections, measured"), |model| {
             Some(format!("{:.1}", pages(points, model, most)? as f64 / 256.0))
@@ -290,11 +278,15 @@ fn goals(points: &Points<'_>) -> String {
             ),
         );
     }
-    let bytes = [0, 3].map(|model| bytes_of_connection(points, model));
-    if let [Some(ours), Some(threads)] = bytes {
+    let most = published::MOST.1;
+    let pages = [0, 3].map(|model| pages(points, model, most));
+    if let [Some(ours), Some(threads)] = pages {
         goal(
             "three times the connections of KTUT in the same memory",
-            format!("{:.1} ×", threads as f64 / ours as f64),
+            format!(
+                "{:.1} × the memory for {most} connections, measured",
+                threads as f64 / ours.max(1) as f64
+            ),
         );
     }
     let top = |harts| {

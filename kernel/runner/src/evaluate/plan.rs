@@ -48,7 +48,7 @@ const PLAIN: Load = Load {
 /// At saturation: how long is measured, the orders of the matrices with their clocks for a period of 100 ms, and numbers of
 /// connections. By these clocks a hart answers what some 50 to 80 connections ask for; with half the period an instruction
 /// takes half as long.
-pub(crate) const SATURATED: u32 = 2_000;
+pub(crate) const SATURATED: u32 = 1_000;
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
 const SATURATING: [u32; 9] = [1, 4, 8, 16, 32, 48, 64, 96, 128];
@@ -128,23 +128,27 @@ pub(crate) fn saturation() -> Vec<Load> {
         .into_iter()
         .flat_map(|harts| COMPARED.map(|model| scaling(model, harts)))
         .collect();
-    plan.extend(LEVELS_8.loads());
+    let over_connections = |(n, shift), period| {
+        SATURATING.into_iter().flat_map(move |connections| {
+            COMPARED.map(|model| Load {
+                model,
+                connections,
+                n,
+                period,
+                millis: SATURATED,
+                shift: shift - u32::from(period == 50),
+                ..PLAIN
+            })
+        })
+    };
+    let all = PERIODS
+        .into_iter()
+        .flat_map(|period| CLOCKS.map(|clock| (clock, period)));
+    let mut all = all.map(|(clock, period)| over_connections(clock, period));
+    plan.extend(all.next().into_iter().flatten());
     plan.extend(FEW.loads().chain(FEW_OF_4.loads()));
-    for period in PERIODS {
-        for (n, shift) in CLOCKS {
-            for connections in SATURATING {
-                plan.extend(COMPARED.map(|model| Load {
-                    model,
-                    connections,
-                    n,
-                    period,
-                    millis: SATURATED,
-                    shift: shift - u32::from(period == 50),
-                    ..PLAIN
-                }));
-            }
-        }
-    }
+    plan.extend(LEVELS_8.loads());
+    plan.extend(all.flatten());
     plan
 }
 
