@@ -30,6 +30,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use os_user::cpu::{Cpu, alloc_cpu};
 use os_user::{Error, now, println, sleep_micros, sys, wait};
 
 os_user::coroutine_entry!(main);
@@ -140,9 +141,14 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
     let servers = start(model, load.connections, 0, &format!("{cpus}"))?;
     let connections = client::connect(&load, of_server).await?;
     let used = before - sys::free_pages()?;
+    // As many vCPUs as a server has: clients on one would keep it waiting.
+    let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
     let start = now();
     let results = client::run(&load, connections).await?;
     let took = now() - start;
+    for cpu in others {
+        cpu.release()?;
+    }
     client::report(model, &load, &results, took, used);
     for server in servers {
         wait(server)?;
