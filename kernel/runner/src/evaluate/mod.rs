@@ -34,8 +34,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Threads of all programs, so that 500 connections have three each, and what a share of a share has is enough for a
 /// server.
 const THREADS: u32 = 4096;
-/// The file of profiles.
+/// The file of profiles, and that of spinning.
 const PROFILE: &str = "profile.csv";
+const SPINNING: &str = "spinning.csv";
 /// Machines at a time, where time counts instructions.
 const AT_ONCE: usize = 2;
 
@@ -46,8 +47,6 @@ pub(crate) enum What {
     All,
     /// A few of them.
     Quick,
-    /// Those of the shape of what is published.
-    Published,
     /// Those of the papers' figures, by clocks so slow that connections ask for more than harts do.
     Saturation,
     /// Those by the host's clock, one machine at a time: for a host that does nothing else.
@@ -62,31 +61,27 @@ pub(crate) enum What {
 
 /// Measures what is missing in `folder`, then draws.
 pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
-    let plan = match what {
-        What::All => plan::all(),
-        What::Quick => plan::quick(),
-        What::Published => plan::published(),
-        What::Saturation => plan::saturation(),
-        What::Clock => plan::by_clock(),
-        What::Host => plan::from_host(),
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let plans = match what {
+        What::All => vec![
+            (plan::saturation(), Source::Saturation),
+            (plan::all(), Source::Instructions),
+        ],
+        What::Quick => vec![(plan::quick(), Source::Instructions)],
+        What::Saturation => vec![(plan::saturation(), Source::Saturation)],
+        What::Clock => vec![(plan::by_clock(), Source::Clock)],
+        What::Host => vec![(plan::from_host(), Source::Host)],
         What::Profile(_) | What::Draw => Vec::new(),
     };
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    if let What::Profile(is_verbose) = what {
-        profile::run(&folder.join(PROFILE), is_verbose)?;
+    for (plan, source) in plans {
+        let failed = measure_all(&plan, &points_in(folder, source), source)?;
+        println!("{} points, {failed} failed", plan.len());
     }
-    let mut failed = 0;
-    if !plan.is_empty() {
-        let source = match what {
-            What::Clock => Source::Clock,
-            What::Host => Source::Host,
-            What::Saturation => Source::Saturation,
-            _ => Source::Instructions,
-        };
-        failed = measure_all(&plan, &points_in(folder, source), source)?;
+    let is_verbose = what == What::Profile(true);
+    if matches!(what, What::All | What::Profile(_)) {
+        profile::run(&folder.join(PROFILE), &folder.join(SPINNING), is_verbose)?;
     }
     draw(folder)?;
-    println!("{} points, {failed} failed", plan.len());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -171,13 +166,18 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
     Ok(output.into_inner().map_or(0, |(_, failed)| failed))
 }
 
+/// The word for the server of a load.
+fn server_of(load: Load) -> &'static str {
+    match load.has_threads() {
+        true => "threads",
+        false => "coroutines",
+    }
+}
+
 /// Boots a machine and reads what it has measured: all, then each level. Nothing of a machine that fails.
 fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let stretch = load.stretch();
-    let server = match load.has_threads() {
-        true => "threads",
-        false => "coroutines",
-    };
+    let server = server_of(load);
     let words = [
         load.connections,
         load.n,

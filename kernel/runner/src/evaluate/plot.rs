@@ -26,17 +26,6 @@ pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
         let plot = by_connections(points, title, y, wanted, figure);
         draw(format!("closed-{n}.svg"), plot)?;
     }
-    for period in [100, 50] {
-        let wanted = |load: &Load| {
-            load.period == period && load.n == 20 && load.harts == 1 && load.levels == 1
-        };
-        let title = || format!("20 × 20 every {period} ms, one hart");
-        let rates = by_connections(points, title(), "answered in a second", wanted, Point::rate);
-        draw(format!("throughput-{period}.svg"), rates)?;
-        let mean = |point: &Point| Some(point.figures.first()?.mean as f64 / 1000.0);
-        let latencies = by_connections(points, title(), "mean latency, ms", wanted, mean);
-        draw(format!("latency-{period}.svg"), latencies)?;
-    }
     Ok(())
 }
 
