@@ -213,6 +213,32 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     })
 }
 
+/// The widest line of a paragraph.
+const COLUMNS: usize = 100;
+
+/// Breaks the lines of paragraphs; tables, plots and headings stay.
+fn wrapped(page: &str) -> String {
+    let mut lines = Vec::new();
+    for line in page.lines() {
+        if line.starts_with(['|', '!', '#']) {
+            lines.push(line.to_owned());
+            continue;
+        }
+        let mut rest = String::new();
+        for word in line.split(' ') {
+            if !rest.is_empty() && rest.chars().count() + 1 + word.chars().count() > COLUMNS {
+                lines.push(std::mem::take(&mut rest));
+            }
+            if !rest.is_empty() {
+                rest.push(' ');
+            }
+            rest += word;
+        }
+        lines.push(rest);
+    }
+    lines.join("\n")
+}
+
 /// Makes the plots of the points that there are, and the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |source| {
@@ -223,12 +249,13 @@ fn draw(folder: &Path) -> Result<(), String> {
     plot::draw_all(&counted.points, folder)?;
     saturation::draw(&saturated.points, folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let mut page = page::page(&name, &counted.points, &counted.commit);
-    page += &saturation::page(&name, &saturated.points, &saturated.commit);
+    let mut page = page::page(&name, &counted.points, &saturated.points, &counted.commit);
+    let spinning = fs::read_to_string(folder.join(SPINNING)).unwrap_or_default();
+    page += &saturation::page(&name, &saturated.points, &saturated.commit, &spinning);
     let profiles = fs::read_to_string(folder.join(PROFILE)).unwrap_or_default();
     page += &profile::draw(&name, &profiles);
     let file = folder.with_extension("md");
-    let page = format!("{}\n", page.trim_end());
+    let page = format!("{}\n", wrapped(page.trim_end()));
     fs::write(&file, page).map_err(|error| format!("{}: {error}", file.display()))?;
     println!("{}", file.display());
     Ok(())

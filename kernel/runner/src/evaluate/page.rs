@@ -11,18 +11,18 @@ use super::published;
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
 
-The matrix server of the SharedScheduler papers (cited in [the kernel](kernel.md)) in four models.
-`cargo xtask os -- evaluate` measures them and writes this page, its plots and the files of points.
-KC: a call that blocks is a coroutine of the kernel. KT: it is a kernel thread with a stack of
-16 KiB (feature `kernel-threads`). UC: the server has three coroutines per connection (receive,
-compute, send). UT: three threads. The clients are coroutines of one process, connected over the
-loopback; the figures include their instructions and those of the network.
+The matrix server of the SharedScheduler papers (cited in [the kernel](kernel.md)) in four models;
+[the papers' figures](papers.md) are beside these. `cargo xtask os -- evaluate` measures all that
+is on this page and draws it. KC: a call that blocks is a coroutine of the kernel. KT: it is a
+kernel thread with a stack of 16 KiB (feature `kernel-threads`). UC: the server has three coroutines
+per connection (receive, compute, send). UT: three threads. The clients are coroutines of one
+process, connected over the loopback; the figures include their instructions and those of the
+network.
 
-Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million
-instructions, and every figure repeats exactly. QEMU runs several harts in turn, 10,000 instructions
-each: latencies on several harts are meaningful only if they are longer than the turns. A hart whose
-turn ends inside a lock makes the others spin through theirs, so instruction counts on several harts
-depend on the length of turns, too.
+Time counts instructions (QEMU 7.2, `-icount`): every figure repeats exactly. QEMU runs several
+harts in turn, 10,000 instructions each: latencies on several harts are meaningful only if they are
+longer than the turns. A hart whose turn ends inside a lock makes the others spin through theirs, so
+instruction counts on several harts depend on the length of turns, too.
 
 ";
 
@@ -65,17 +65,16 @@ impl ByModel {
     }
 }
 
-/// The whole page but for profiles; points and plots are in `folder` beside it.
-pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
+/// The sections of one hart by instructions; plots are in `folder` beside the page.
+pub(crate) fn page(folder: &str, counted: &[Point], saturated: &[Point], commit: &str) -> String {
     let points = Points(counted);
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
-        "All points are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`. `--clock`\n\
-         and `--host` measure by the host's clock, with clients inside and outside of the machine, into\n\
-         files of their own; they show that the models work, not which one is faster.\n"
+        "Points of one hart are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`: an \
+         instruction in a nanosecond.\n"
     );
-    page += &goals(&points);
+    page += &goals(&points, saturated);
     page += "## Closed loop\n\nEach connection sends its next request on receiving a reply.\n\n";
     page += &closed(&points, folder);
     page += &memory(&points);
@@ -142,7 +141,7 @@ fn memory(points: &Points<'_>) -> String {
 }
 
 /// Which goals are reached, according to the points.
-fn goals(points: &Points<'_>) -> String {
+fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
     let one_hart = |load: &Load| is_closed(load) && load.harts == 1;
     let shapes = points.values(one_hart, |load| (load.n, load.connections));
     let (mut losing, mut ratios) = (Vec::new(), Vec::new());
@@ -191,5 +190,16 @@ fn goals(points: &Points<'_>) -> String {
             ),
         );
     }
+    let top = |&harts: &u32| {
+        let load = plan::LEVELS_8.load(0, harts);
+        let point = saturated.iter().find(|point| point.load == load)?;
+        let top = point.figures.get(1)?;
+        Some(format!("{} µs with {harts}", top.mean))
+    };
+    let tops = plan::LEVELS_8.harts.iter().filter_map(top);
+    goal(
+        "the mean latency of the most urgent of 8 levels is no longer with 4 harts than with 1",
+        Vec::from_iter(tops).join(", "),
+    );
     table.markdown()
 }
