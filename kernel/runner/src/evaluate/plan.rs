@@ -50,15 +50,15 @@ pub(crate) const LEVELS_8: Levels = Levels {
     harts: &[1, 2, 3, 4],
     shift: 3,
 };
-/// Eight connections of eight levels, and of four. The period is not published; with this one they ask for more than two harts
-/// do.
+/// Eight connections of eight levels, and of four. The period is not published; by this clock they ask for more
+/// than two harts do, and for less than four.
 pub(crate) const FEW: Levels = Levels {
     connections: 8,
     levels: 8,
     n: 12,
     period: 5,
     harts: &[2, 4],
-    shift: 5,
+    shift: 4,
 };
 pub(crate) const FEW_OF_4: Levels = Levels { levels: 4, ..FEW };
 /// The connections of several levels of the raw data.
