@@ -28,7 +28,7 @@ instruction counts on several harts depend on the length of turns, too.
 
 /// Matrix orders that the page shows a table of, and its rows; the points have more.
 const SHOWN: [u32; 2] = [1, 20];
-const SHOWN_CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
+const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 
 /// Points of one file.
 struct Points<'a>(&'a [Point]);
@@ -175,7 +175,7 @@ fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
         goal(
             "KCUC serves at least twice as many requests as KTUT, from 16 connections on",
             format!(
-                "{worst:.2} × to {best:.2} × (closed loop, one hart); [the kernel](kernel.md#the-papers-server) says what the maximum is"
+                "{worst:.2} × to {best:.2} × (closed loop, one hart); [the shares](#where-the-instructions-go) say what the maximum is"
             ),
         );
     }

@@ -51,7 +51,7 @@ pub(crate) const LEVELS_8: Levels = Levels {
     shift: 3,
 };
 /// Eight connections of eight levels, and of four. The period is not published; by this clock they ask for more
-/// than two harts do, and for less than four.
+/// than two harts do.
 pub(crate) const FEW: Levels = Levels {
     connections: 8,
     levels: 8,

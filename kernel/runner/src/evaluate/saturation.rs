@@ -358,7 +358,7 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
     let asked = connections * 1000 / period / levels;
     let title = format!(
         "### {title}\n\n{connections} connections, the same number at each level, {n} × {n}, every {period} ms: {asked} requests per second at each level. An instruction in {} ns. \
-         Replies per second; mean latency in ms.",
+         Replies per second; mean latency in ms; levels without replies are left out.",
         1 << shift
     );
     let heads = columns
@@ -375,8 +375,13 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
                 _ => format!("{rate:.0}; {:.1}", figures.mean as f64 / 1000.0),
             })
         };
-        let cells = columns.iter().map(cell).map(or_none);
-        table.row(std::iter::once(level.to_string()).chain(cells));
+        let cells: Vec<String> = columns.iter().map(cell).map(or_none).collect();
+        if cells
+            .iter()
+            .any(|cell| !["0", "–"].contains(&cell.as_str()))
+        {
+            table.row(std::iter::once(level.to_string()).chain(cells));
+        }
     }
     table.markdown()
 }
