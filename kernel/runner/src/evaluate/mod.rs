@@ -168,9 +168,10 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
 
 /// The word for the server of a load.
 fn server_of(load: Load) -> &'static str {
-    match load.has_threads() {
-        true => "threads",
-        false => "coroutines",
+    if load.has_threads() {
+        "threads"
+    } else {
+        "coroutines"
     }
 }
 

@@ -31,12 +31,13 @@ const PLAIN: Load = Load {
 
 /// How long is measured at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
-/// The orders of the published matrices, and the clock for a period of 100 ms by which a hart answers as much as some 50 to
-/// 80 connections ask for. With half the period an instruction takes half as long.
+/// The orders of the published matrices with the clock for a period of 100 ms, by which a hart
+/// answers as much as some 50 to 80 connections ask for. With half the period an instruction takes
+/// half as long.
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
 const SATURATING: [u32; 10] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128];
-/// Of the published raw data: the order of all matrices, and the period of those over connections.
+/// The order of all matrices of the published raw data, and the period of those over connections.
 pub(crate) const RAW_ORDER: u32 = 15;
 pub(crate) const RAW_PERIOD: u32 = 100;
 /// Coroutines on both sides, and threads.
@@ -50,8 +51,8 @@ pub(crate) const LEVELS_8: Levels = Levels {
     harts: &[1, 2, 3, 4],
     shift: 3,
 };
-/// Eight connections of eight levels, and of four. The period is not published; by this clock they ask for more
-/// than two harts do.
+/// Eight connections of eight levels, and of four. The period is not published; by this clock they
+/// ask for more than two harts do.
 pub(crate) const FEW: Levels = Levels {
     connections: 8,
     levels: 8,

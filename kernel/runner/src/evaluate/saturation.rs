@@ -78,7 +78,8 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
         }
         for (of, shape) in [("8", LEVELS_8), ("few-8", FEW), ("few-4", FEW_OF_4)] {
             for &harts in shape.harts {
-                if let Some(point) = self::of(points, &shape.load(model, harts)) {
+                let point = self::of(points, &shape.load(model, harts));
+                if let Some(point) = point.filter(|point| !point.figures.is_empty()) {
                     let file = format!("saturated-distribution-{of}-{harts}-{name}.svg");
                     plots.push((file, distribution(point)));
                 }
@@ -144,7 +145,7 @@ const OF_LEVEL: [OfLevel; 3] = [
     ),
 ];
 
-/// A line over levels for each number of harts; levels without replies are left out.
+/// A line over levels for each number of harts; levels without replies are left out; –: not measured.
 fn by_levels(
     points: &[Point],
     model: usize,
@@ -358,7 +359,7 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
     let asked = connections * 1000 / period / levels;
     let title = format!(
         "### {title}\n\n{connections} connections, the same number at each level, {n} × {n}, every {period} ms: {asked} requests per second at each level. An instruction in {} ns. \
-         Replies per second; mean latency in ms; levels without replies are left out.",
+         Replies per second; mean latency in ms; levels without replies are left out; –: not measured.",
         1 << shift
     );
     let heads = columns

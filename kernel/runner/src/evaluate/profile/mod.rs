@@ -2,7 +2,7 @@
 //! of, from one request to another many later.
 //!
 //! `counter` counts blocks of what QEMU logs, `sources` knows the debug information, `layers` says what an instruction is part of, `table` writes the file and
-//! what the page shows of it. `spin` counts on several harts what is spent waiting for locks.
+//! what the page shows of it. `spin` counts the instructions of spin loops on several harts.
 
 mod counter;
 mod layers;
@@ -117,7 +117,8 @@ fn spinning(images: [&Image; 2], file: &Path) -> Result<(), String> {
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Counts all, and writes the files of layers and of spinning. `is_verbose`: prints the functions that take most.
+/// Counts all, and writes the files of layers and of spinning. `is_verbose` prints the functions
+/// that take most.
 pub(crate) fn run(file: &Path, of_spinning: &Path, is_verbose: bool) -> Result<(), String> {
     let threads = build::with_kernel_threads()?;
     let coroutines = build::image()?;

@@ -1,5 +1,5 @@
-//! The share of instructions that harts spend waiting in spin loops: the blocks that end with `pause`, and the block after
-//! each, which looks again.
+//! The share of instructions that harts spend waiting in spin loops: the blocks that end with
+//! `pause`, and the block after each, which looks again.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ const PAUSE: &str = "0100000f";
 const BEFORE: u64 = 128;
 const COUNTED: u64 = 128;
 
-/// What the log of all harts says, as it comes.
+/// Counters of the log of all harts.
 #[derive(Default)]
 pub(super) struct Spins {
     product: u64,
