@@ -171,6 +171,9 @@ fn by_levels(
     (!plot.series.is_empty()).then_some(plot)
 }
 
+/// Fewer replies have no distribution.
+const FEWEST: u64 = 10;
+
 /// Latencies of each level by percentile, on a log axis.
 fn distribution(point: &Point) -> Plot {
     let Load {
@@ -187,7 +190,7 @@ fn distribution(point: &Point) -> Plot {
     );
     let mut plot = Plot::latencies(title);
     let levels = point.figures.iter().skip(1).enumerate().zip(LEVELS);
-    for ((level, figures), colour) in levels.filter(|((_, figures), _)| figures.count > 0) {
+    for ((level, figures), colour) in levels.filter(|((_, figures), _)| figures.count >= FEWEST) {
         let line = SHARES.into_iter().zip(percentiles(figures));
         let line = line.map(|(share, micros)| (share / 100.0, micros as f64));
         plot.add(format!("level {level}"), Look::Line, colour, line);
