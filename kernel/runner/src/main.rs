@@ -167,9 +167,6 @@ struct Part {
     /// A few points
     #[arg(long)]
     quick: bool,
-    /// The points of the published shape
-    #[arg(long)]
-    published: bool,
     /// The papers' figures, by clocks so slow that connections ask for more than harts do
     #[arg(long)]
     saturation: bool,
@@ -266,7 +263,6 @@ fn main() -> ExitCode {
 fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     let flags = [
         (it.what.quick, What::Quick),
-        (it.what.published, What::Published),
         (it.what.saturation, What::Saturation),
         (it.what.clock, What::Clock),
         (it.what.host, What::Host),

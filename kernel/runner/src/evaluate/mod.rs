@@ -34,8 +34,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Threads of all programs, so that 500 connections have three each, and what a share of a share has is enough for a
 /// server.
 const THREADS: u32 = 4096;
-/// The file of profiles.
+/// The file of profiles, and that of spinning.
 const PROFILE: &str = "profile.csv";
+const SPINNING: &str = "spinning.csv";
 /// Machines at a time, where time counts instructions.
 const AT_ONCE: usize = 2;
 
@@ -46,8 +47,6 @@ pub(crate) enum What {
     All,
     /// A few of them.
     Quick,
-    /// Those of the shape of what is published.
-    Published,
     /// Those of the papers' figures, by clocks so slow that connections ask for more than harts do.
     Saturation,
     /// Those by the host's clock, one machine at a time: for a host that does nothing else.
@@ -62,31 +61,27 @@ pub(crate) enum What {
 
 /// Measures what is missing in `folder`, then draws.
 pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
-    let plan = match what {
-        What::All => plan::all(),
-        What::Quick => plan::quick(),
-        What::Published => plan::published(),
-        What::Saturation => plan::saturation(),
-        What::Clock => plan::by_clock(),
-        What::Host => plan::from_host(),
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let plans = match what {
+        What::All => vec![
+            (plan::saturation(), Source::Saturation),
+            (plan::all(), Source::Instructions),
+        ],
+        What::Quick => vec![(plan::quick(), Source::Instructions)],
+        What::Saturation => vec![(plan::saturation(), Source::Saturation)],
+        What::Clock => vec![(plan::by_clock(), Source::Clock)],
+        What::Host => vec![(plan::from_host(), Source::Host)],
         What::Profile(_) | What::Draw => Vec::new(),
     };
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    if let What::Profile(is_verbose) = what {
-        profile::run(&folder.join(PROFILE), is_verbose)?;
+    for (plan, source) in plans {
+        let failed = measure_all(&plan, &points_in(folder, source), source)?;
+        println!("{} points, {failed} failed", plan.len());
     }
-    let mut failed = 0;
-    if !plan.is_empty() {
-        let source = match what {
-            What::Clock => Source::Clock,
-            What::Host => Source::Host,
-            What::Saturation => Source::Saturation,
-            _ => Source::Instructions,
-        };
-        failed = measure_all(&plan, &points_in(folder, source), source)?;
+    let is_verbose = what == What::Profile(true);
+    if matches!(what, What::All | What::Profile(_)) {
+        profile::run(&folder.join(PROFILE), &folder.join(SPINNING), is_verbose)?;
     }
     draw(folder)?;
-    println!("{} points, {failed} failed", plan.len());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -171,13 +166,19 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
     Ok(output.into_inner().map_or(0, |(_, failed)| failed))
 }
 
+/// The word for the server of a load.
+fn server_of(load: Load) -> &'static str {
+    if load.has_threads() {
+        "threads"
+    } else {
+        "coroutines"
+    }
+}
+
 /// Boots a machine and reads what it has measured: all, then each level. Nothing of a machine that fails.
 fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let stretch = load.stretch();
-    let server = match load.has_threads() {
-        true => "threads",
-        false => "coroutines",
-    };
+    let server = server_of(load);
     let words = [
         load.connections,
         load.n,
@@ -213,6 +214,32 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     })
 }
 
+/// The widest line of a paragraph.
+const COLUMNS: usize = 100;
+
+/// Breaks the lines of paragraphs; tables, plots and headings stay.
+fn wrapped(page: &str) -> String {
+    let mut lines = Vec::new();
+    for line in page.lines() {
+        if line.starts_with(['|', '!', '#']) {
+            lines.push(line.to_owned());
+            continue;
+        }
+        let mut rest = String::new();
+        for word in line.split(' ') {
+            if !rest.is_empty() && rest.chars().count() + 1 + word.chars().count() > COLUMNS {
+                lines.push(std::mem::take(&mut rest));
+            }
+            if !rest.is_empty() {
+                rest.push(' ');
+            }
+            rest += word;
+        }
+        lines.push(rest);
+    }
+    lines.join("\n")
+}
+
 /// Makes the plots of the points that there are, and the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |source| {
@@ -223,12 +250,13 @@ fn draw(folder: &Path) -> Result<(), String> {
     plot::draw_all(&counted.points, folder)?;
     saturation::draw(&saturated.points, folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let mut page = page::page(&name, &counted.points, &counted.commit);
-    page += &saturation::page(&name, &saturated.points, &saturated.commit);
+    let mut page = page::page(&name, &counted.points, &saturated.points, &counted.commit);
+    let spinning = fs::read_to_string(folder.join(SPINNING)).unwrap_or_default();
+    page += &saturation::page(&name, &saturated.points, &saturated.commit, &spinning);
     let profiles = fs::read_to_string(folder.join(PROFILE)).unwrap_or_default();
     page += &profile::draw(&name, &profiles);
     let file = folder.with_extension("md");
-    let page = format!("{}\n", page.trim_end());
+    let page = format!("{}\n", wrapped(page.trim_end()));
     fs::write(&file, page).map_err(|error| format!("{}: {error}", file.display()))?;
     println!("{}", file.display());
     Ok(())

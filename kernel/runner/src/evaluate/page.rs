@@ -6,29 +6,29 @@ use std::fmt::Write as _;
 use upshift_report::Table;
 
 use super::plan;
-use super::point::{Figures, Load, MODELS, Point};
+use super::point::{Load, MODELS, Point};
 use super::published;
 
 const INTRODUCTION: &str = "# The papers' server in the kernel
 
-The matrix server of the SharedScheduler papers (cited in [the kernel](kernel.md)) in four models.
-`cargo xtask os -- evaluate` measures them and writes this page, its plots and the files of points.
-KC: a call that blocks is a coroutine of the kernel. KT: it is a kernel thread with a stack of
-16 KiB (feature `kernel-threads`). UC: the server has three coroutines per connection (receive,
-compute, send). UT: three threads. The clients are coroutines of one process, connected over the
-loopback; the figures include their instructions and those of the network.
+The matrix server of the SharedScheduler papers (cited in [the kernel](kernel.md)) in four models;
+[the papers' figures](papers.md) are beside these. `cargo xtask os -- evaluate` measures all that
+is on this page and draws it. KC: a call that blocks is a coroutine of the kernel. KT: it is a
+kernel thread with a stack of 16 KiB (feature `kernel-threads`). UC: the server has three coroutines
+per connection (receive, compute, send). UT: three threads. The clients are coroutines of one
+process, connected over the loopback; the figures include their instructions and those of the
+network.
 
-Time counts instructions (QEMU 7.2, `-icount shift=0`): a millisecond of a hart is a million
-instructions, and every figure repeats exactly. QEMU runs several harts in turn, 10,000 instructions
-each: latencies on several harts are meaningful only if they are longer than the turns. A hart whose
-turn ends inside a lock makes the others spin through theirs, so instruction counts on several harts
-depend on the length of turns, too.
+Time counts instructions (QEMU 7.2, `-icount`): every figure repeats exactly. QEMU runs several
+harts in turn, 10,000 instructions each: latencies on several harts are meaningful only if they are
+longer than the turns. A hart whose turn ends inside a lock makes the others spin through theirs, so
+instruction counts on several harts depend on the length of turns, too.
 
 ";
 
 /// Matrix orders that the page shows a table of, and its rows; the points have more.
 const SHOWN: [u32; 2] = [1, 20];
-const SHOWN_CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
+const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 
 /// Points of one file.
 struct Points<'a>(&'a [Point]);
@@ -65,43 +65,24 @@ impl ByModel {
     }
 }
 
-/// The whole page but for profiles; points and plots are in `folder` beside it.
-pub(crate) fn page(folder: &str, counted: &[Point], commit: &str) -> String {
+/// The sections of one hart by instructions; plots are in `folder` beside the page.
+pub(crate) fn page(folder: &str, counted: &[Point], saturated: &[Point], commit: &str) -> String {
     let points = Points(counted);
     let mut page = INTRODUCTION.to_owned();
     let _ = writeln!(
         page,
-        "All points are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`. `--clock`\n\
-         and `--host` measure by the host's clock, with clients inside and outside of the machine, into\n\
-         files of their own; they show that the models work, not which one is faster.\n"
+        "Points of one hart are in [`points.csv`]({folder}/points.csv), measured at commit `{commit}`: an \
+         instruction in a nanosecond.\n"
     );
-    page += &goals(&points);
+    page += &goals(&points, saturated);
     page += "## Closed loop\n\nEach connection sends its next request on receiving a reply.\n\n";
     page += &closed(&points, folder);
-    page += "## Open loop\n\nEach connection sends requests of 20 × 20 at set times, from which latency counts.\n\n";
-    for period in [100, 50] {
-        for what in ["throughput", "latency"] {
-            let name = format!("{what}, every {period} ms");
-            page += &image(folder, &name, &format!("{what}-{period}.svg"));
-        }
-    }
     page += &memory(&points);
-    page += &priorities(&points);
-    let plots = ["throughput", "latency", "jitter"];
-    for (what, model) in plots.iter().flat_map(|it| [(it, "KCUC"), (it, "KTUT")]) {
-        let file = format!("levels-{what}-{}.svg", model.to_lowercase());
-        page += &image(folder, &format!("{what}, {model}"), &file);
-    }
-    page + &published_figures(&points)
+    page
 }
 
 fn image(folder: &str, name: &str, file: &str) -> String {
     format!("![{name}]({folder}/{file})\n\n")
-}
-
-/// Whether the load has the published shape.
-fn is_published(load: &Load) -> bool {
-    load.n == plan::PUBLISHED_N
 }
 
 fn is_closed(load: &Load) -> bool {
@@ -151,13 +132,6 @@ fn memory(points: &Points<'_>) -> String {
     let mut table = ByModel::new(&title, "");
     let bytes = |model| bytes_of_connection(points, model);
     table.row("bytes", |model| Some(bytes(model)?.to_string()));
-    table.row("connections in 26 MiB, computed from it", |model| {
-        Some(((26 << 20) / bytes(model)?.max(1)).to_string())
-    });
-    let published = [Some(coroutines), None, None, Some(threads)];
-    table.row("published", |model| {
-        Some(published[model].map_or("–".into(), |most| most.to_string()))
-    });
     for most in plan::MOST_CONNECTIONS {
         table.row(format!("MiB of {most} connections, measured"), |model| {
             Some(format!("{:.1}", pages(points, model, most)? as f64 / 256.0))
@@ -166,93 +140,8 @@ fn memory(points: &Points<'_>) -> String {
     table.0.markdown()
 }
 
-/// Connections of 8 levels: KCUC and KTUT on each number of harts.
-fn priorities(points: &Points<'_>) -> String {
-    let (connections, period) = (plan::PRIORITY_CONNECTIONS, plan::PRIORITY_PERIOD);
-    let title = format!(
-        "## 8 levels\n\n{connections} connections, the same number at each level, 20 × 20, every {period} ms: {} requests per second at each level. \
-         Replies per second; 50th and 99th percentile of the latency in µs.",
-        connections * 1000 / period / 8
-    );
-    let columns = plan::HARTS.map(|harts| [0, 3].map(|model| (harts, model)));
-    let columns = columns.as_flattened();
-    let heads = columns
-        .iter()
-        .map(|&(harts, model)| format!("{}, harts: {harts}", MODELS[model]));
-    let heads: Vec<String> = std::iter::once("<level".to_owned()).chain(heads).collect();
-    let mut table = Table::new(title, &heads);
-    for level in 0..8 {
-        let cell = |&(harts, model): &(u32, usize)| {
-            let is_it =
-                |load: &Load| load.levels == 8 && load.harts == harts && !is_published(load);
-            let point = points.of(model, is_it)?;
-            let level: &Figures = point.figures.get(1 + level)?;
-            let rate = level.count * 1000 / u64::from(point.load.millis);
-            Some(match level.count {
-                0 => "0".to_owned(),
-                _ => format!("{rate}; {}, {}", level.median, level.p99),
-            })
-        };
-        let cells = columns.iter().map(|at| cell(at).unwrap_or("fails".into()));
-        table.row(std::iter::once(level.to_string()).chain(cells));
-    }
-    table.markdown()
-}
-
-/// The published figures, and ours of the same shape.
-fn published_figures(points: &Points<'_>) -> String {
-    let of = |model, connections| {
-        points.of(model, |load| {
-            is_published(load) && load.levels == 1 && load.connections == connections
-        })
-    };
-    let none = |value: Option<f64>, word: &str| {
-        value.map_or_else(|| word.to_owned(), |value| format!("{value:.1}"))
-    };
-    let mut rates = ByModel::new("Replies per second:", "connections");
-    for (connections, published) in published::THROUGHPUT {
-        rates.row(connections, |model| {
-            let ours = of(model, connections).and_then(Point::rate);
-            let ours = none(ours.map(|rate| rate / plan::PUBLISHED_FASTER), "–");
-            Some(format!("{} / {ours}", none(published[model], "fails")))
-        });
-    }
-    let title = "64 connections of 8 levels, every 50 ms, KCUC: replies per second at each level, and mean latency of the first and the last level in ms. Ours: every 5 ms, \
-                 rates divided and latencies multiplied by ten.";
-    let heads = ["<harts", "0", "1", "2", "3", "4", "5", "6", "7"];
-    let heads = [&heads[..], &["latency of 0", "of 7"]].concat();
-    let mut levels = Table::new(title, &heads);
-    for ((harts, rates), (_, first, last)) in
-        published::PRIORITIES.into_iter().zip(published::LATENCY)
-    {
-        let row = std::iter::once(format!("{harts}, published"));
-        let row = row.chain(rates.map(|rate| rate.to_string()));
-        levels.row(row.chain([first.to_string(), last.to_string()]));
-        let is_it = |load: &Load| is_published(load) && load.levels == 8 && load.harts == harts;
-        let Some(point) = points.of(0, is_it) else {
-            continue;
-        };
-        let ours = &point.figures[1..];
-        let rate = |of: &Figures| of.count as f64 * 100.0 / f64::from(point.load.millis);
-        let mean = |of: Option<&Figures>| {
-            let of = of.filter(|of| of.count > 0);
-            none(of.map(|of| of.mean as f64 / 100.0), "–")
-        };
-        let row = std::iter::once(format!("{harts}, ours"));
-        let row = row.chain(ours.iter().map(|of| format!("{:.1}", rate(of))));
-        levels.row(row.chain([mean(ours.first()), mean(ours.last())]));
-    }
-    format!(
-        "## Published figures beside ours\n\nPublished: the raw data in the repository of the papers' code, from an FPGA with 4 harts at 100 MHz, 15 × 15, every 100 ms, 5 s, with the client on \
-         another machine. One of our harts, at an instruction per nanosecond, executes two and a half times as many instructions as those four; so ours is one hart with a period of 40 ms, and its \
-         rates are divided by 2.5. In each cell: published / ours.\n\n{}{}",
-        rates.0.markdown(),
-        levels.markdown()
-    )
-}
-
 /// Which goals are reached, according to the points.
-fn goals(points: &Points<'_>) -> String {
+fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
     let one_hart = |load: &Load| is_closed(load) && load.harts == 1;
     let shapes = points.values(one_hart, |load| (load.n, load.connections));
     let (mut losing, mut ratios) = (Vec::new(), Vec::new());
@@ -286,25 +175,31 @@ fn goals(points: &Points<'_>) -> String {
         goal(
             "KCUC serves at least twice as many requests as KTUT, from 16 connections on",
             format!(
-                "{worst:.2} × to {best:.2} × (closed loop, one hart); [the kernel](kernel.md#the-papers-server) says what the maximum is"
+                "{worst:.2} × to {best:.2} × (closed loop, one hart); [the shares](#where-the-instructions-go) say what the maximum is"
             ),
         );
     }
-    let bytes = [0, 3].map(|model| bytes_of_connection(points, model));
-    if let [Some(ours), Some(threads)] = bytes {
+    let most = published::MOST.1;
+    let pages = [0, 3].map(|model| pages(points, model, most));
+    if let [Some(ours), Some(threads)] = pages {
         goal(
             "three times the connections of KTUT in the same memory",
-            format!("{:.1} ×", threads as f64 / ours as f64),
+            format!(
+                "{:.1} × the memory for {most} connections, measured",
+                threads as f64 / ours.max(1) as f64
+            ),
         );
     }
-    let top = |harts| {
-        let is_it = |load: &Load| load.levels == 8 && load.harts == harts && !is_published(load);
-        let top = points.of(0, is_it)?.figures.get(1)?;
+    let top = |&harts: &u32| {
+        let load = plan::LEVELS_8.load(0, harts);
+        let point = saturated.iter().find(|point| point.load == load)?;
+        let top = point.figures.get(1)?;
         Some(format!("{} µs with {harts}", top.mean))
     };
+    let tops = plan::LEVELS_8.harts.iter().filter_map(top);
     goal(
         "the mean latency of the most urgent of 8 levels is no longer with 4 harts than with 1",
-        Vec::from_iter(plan::HARTS.into_iter().filter_map(top)).join(", "),
+        Vec::from_iter(tops).join(", "),
     );
     table.markdown()
 }

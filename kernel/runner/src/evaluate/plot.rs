@@ -1,5 +1,5 @@
-//! The plots of the page, as the papers have them: throughput and latency over connections, a line for each
-//! model; throughput, latency and jitter over levels, a line for each number of harts.
+//! The plots of the page, as the papers have them: throughput and latency over connections, a line
+//! for each model. Those over levels are drawn at saturation (`saturation`).
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use upshift_report::plot::COLOURS;
 use upshift_report::{Kind, Look, Plot};
 
 use super::plan;
-use super::point::{Figures, Load, MODELS, Point};
+use super::point::{Load, MODELS, Point};
 
 /// Draws all of them.
 pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
@@ -26,40 +26,8 @@ pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
         let plot = by_connections(points, title, y, wanted, figure);
         draw(format!("closed-{n}.svg"), plot)?;
     }
-    for period in [100, 50] {
-        let wanted = |load: &Load| {
-            load.period == period && load.n == 20 && load.harts == 1 && load.levels == 1
-        };
-        let title = || format!("20 × 20 every {period} ms, one hart");
-        let rates = by_connections(points, title(), "answered in a second", wanted, Point::rate);
-        draw(format!("throughput-{period}.svg"), rates)?;
-        let mean = |point: &Point| Some(point.figures.first()?.mean as f64 / 1000.0);
-        let latencies = by_connections(points, title(), "mean latency, ms", wanted, mean);
-        draw(format!("latency-{period}.svg"), latencies)?;
-    }
-    for (name, y, figure) in PRIORITIES {
-        for model in [0, 3] {
-            let file = format!("levels-{name}-{}.svg", MODELS[model].to_lowercase());
-            draw(file, by_levels(points, model, y, figure))?;
-        }
-    }
     Ok(())
 }
-
-/// Of a level: what is drawn, its unit, and the figure.
-type OfLevel = (&'static str, &'static str, fn(&Figures) -> f64);
-
-const PRIORITIES: [OfLevel; 3] = [
-    ("throughput", "answered in a second", |figures| {
-        figures.count as f64 * 1000.0 / f64::from(plan::OPEN)
-    }),
-    ("latency", "mean latency, ms", |figures| {
-        figures.mean as f64 / 1000.0
-    }),
-    ("jitter", "standard deviation of latency, ms", |figures| {
-        figures.deviation as f64 / 1000.0
-    }),
-];
 
 /// A line over connections for each model.
 fn by_connections(
@@ -77,29 +45,6 @@ fn by_connections(
         let points =
             points.filter_map(|point| Some((f64::from(point.load.connections), figure(point)?)));
         plot.add(name, Look::Line, COLOURS[model], points);
-    }
-    plot
-}
-
-/// A line over levels for each number of harts; levels without replies are left out.
-fn by_levels(points: &[Point], model: usize, y: &str, figure: fn(&Figures) -> f64) -> Plot {
-    let title = format!(
-        "{}: {} connections, 8 levels, every {} ms",
-        MODELS[model],
-        plan::PRIORITY_CONNECTIONS,
-        plan::PRIORITY_PERIOD
-    );
-    let x = ("level, 0: most urgent", Kind::Linear);
-    let mut plot = Plot::new(title, x, (y, Kind::Linear));
-    for (harts, colour) in plan::HARTS.into_iter().zip(COLOURS) {
-        let shape = |load: &Load| (load.levels, load.n, load.harts, load.model);
-        let wanted = |point: &&Point| shape(&point.load) == (8, 20, harts, model);
-        let levels = points.iter().find(wanted).map(|point| &point.figures[..]);
-        let levels = levels.unwrap_or_default().iter().skip(1).enumerate();
-        let answered = levels.filter(|(_, level)| level.count > 0);
-        let s = if harts == 1 { "" } else { "s" };
-        let points = answered.map(|(at, level)| (at as f64, figure(level)));
-        plot.add(format!("{harts} hart{s}"), Look::Line, colour, points);
     }
     plot
 }

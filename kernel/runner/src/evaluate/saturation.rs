@@ -1,15 +1,15 @@
 //! The papers' figures at saturation: throughput and latency of coroutines against threads over connections, and several
 //! levels on several numbers of harts, by clocks so slow that connections ask for more than harts do.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use upshift_report::plot::{COLOURS, LEVELS};
 use upshift_report::{Kind, Look, Plot, Table};
 
-use super::plan::{self, CLOCKS, COMPARED, FEW, FEW_OF_4, LEVELS_8, PERIODS};
+use super::plan::{self, CLOCKS, COMPARED, FEW, FEW_OF_4, LEVELS_8, PERIODS, RAW_LEVELS};
 use super::point::{Figures, Load, MODELS, Point};
+use super::published;
 
 /// Percentiles of [`Figures`].
 const SHARES: [f64; 6] = [25.0, 50.0, 75.0, 90.0, 99.0, 99.9];
@@ -63,8 +63,11 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
         let title = format!("one hart, every {period} ms");
         let rate = throughput(points, period, &title);
         plots.push((format!("saturated-throughput-{period}.svg"), rate));
-        let latency = latency(points, period, &title);
-        plots.push((format!("saturated-latency-{period}.svg"), latency));
+        let latency = |name, figure| over_connections_in_ms(points, period, &title, name, figure);
+        let mean = latency("mean latency, ms", |all| all.mean);
+        plots.push((format!("saturated-latency-{period}.svg"), mean));
+        let jitter = latency("standard deviation of latency, ms", |all| all.deviation);
+        plots.push((format!("saturated-jitter-{period}.svg"), jitter));
     }
     for model in COMPARED {
         let name = MODELS[model].to_lowercase();
@@ -75,7 +78,8 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
         }
         for (of, shape) in [("8", LEVELS_8), ("few-8", FEW), ("few-4", FEW_OF_4)] {
             for &harts in shape.harts {
-                if let Some(point) = self::of(points, &shape.load(model, harts)) {
+                let point = self::of(points, &shape.load(model, harts));
+                if let Some(point) = point.filter(|point| !point.figures.is_empty()) {
                     let file = format!("saturated-distribution-{of}-{harts}-{name}.svg");
                     plots.push((file, distribution(point)));
                 }
@@ -106,14 +110,21 @@ fn throughput(points: &[Point], period: u32, title: &str) -> Plot {
     plot
 }
 
-fn latency(points: &[Point], period: u32, title: &str) -> Plot {
-    let (x, y) = (
-        ("connections", Kind::Linear),
-        ("mean latency, ms", Kind::Log10),
-    );
+fn over_connections_in_ms(
+    points: &[Point],
+    period: u32,
+    title: &str,
+    name: &str,
+    figure: fn(&Figures) -> u64,
+) -> Plot {
+    let (x, y) = (("connections", Kind::Linear), (name, Kind::Log10));
     let mut plot = Plot::new(title, x, y);
-    let mean = |point: &Point| Some(point.figures.first()?.mean as f64 / 1000.0);
-    lines(&mut plot, points, period, mean);
+    // A logarithmic axis has no zero: one connection has no jitter.
+    let millis = |point: &Point| {
+        let micros = figure(point.figures.first()?);
+        (micros > 0).then_some(micros as f64 / 1000.0)
+    };
+    lines(&mut plot, points, period, millis);
     plot
 }
 
@@ -134,7 +145,7 @@ const OF_LEVEL: [OfLevel; 3] = [
     ),
 ];
 
-/// A line over levels for each number of harts; levels without replies are left out.
+/// A line over levels for each number of harts; levels without replies are left out; –: not measured.
 fn by_levels(
     points: &[Point],
     model: usize,
@@ -160,6 +171,9 @@ fn by_levels(
     (!plot.series.is_empty()).then_some(plot)
 }
 
+/// Fewer replies have no distribution.
+const FEWEST: u64 = 10;
+
 /// Latencies of each level by percentile, on a log axis.
 fn distribution(point: &Point) -> Plot {
     let Load {
@@ -176,7 +190,7 @@ fn distribution(point: &Point) -> Plot {
     );
     let mut plot = Plot::latencies(title);
     let levels = point.figures.iter().skip(1).enumerate().zip(LEVELS);
-    for ((level, figures), colour) in levels.filter(|((_, figures), _)| figures.count > 0) {
+    for ((level, figures), colour) in levels.filter(|((_, figures), _)| figures.count >= FEWEST) {
         let line = SHARES.into_iter().zip(percentiles(figures));
         let line = line.map(|(share, micros)| (share / 100.0, micros as f64));
         plot.add(format!("level {level}"), Look::Line, colour, line);
@@ -184,41 +198,64 @@ fn distribution(point: &Point) -> Plot {
     plot
 }
 
-/// The section of the page.
-pub(crate) fn page(folder: &str, points: &[Point], commit: &str) -> String {
+/// The sections of the page.
+pub(crate) fn page(folder: &str, points: &[Point], commit: &str, spinning: &str) -> String {
     if points.is_empty() {
         return String::new();
     }
+    let plots = plots(points);
+    let images = |part: &str| {
+        let wanted = plots.iter().filter(|(file, _)| file.contains(part));
+        let images = wanted.map(|(file, plot)| format!("![{}]({folder}/{file})\n\n", plot.title()));
+        images.collect::<String>()
+    };
     let mut page = format!(
-        "## At saturation\n\n`cargo xtask os -- evaluate --saturation`, commit `{commit}`. With a slower clock connections ask for more than harts do, as on the \
-         papers' processor of 100 MHz: an instruction takes as long as each table says, and the network and the clients share the harts. The points are in \
-         [`points-saturation.csv`]({folder}/points-saturation.csv).\n\n"
+        "## At saturation\n\nWith a slower clock connections ask for more than harts do, as on the papers' processor of 100 MHz: an instruction takes as long as \
+         each table says, and the network and the clients share the harts. {} ms are measured. The points are in [`points-saturation.csv`]({folder}/points-saturation.csv), commit `{commit}`.\n\n",
+        plan::SATURATED
     );
-    page += &scaling(points);
+    page += &one_hart(points);
     for period in PERIODS {
-        page += &one_hart(points, period);
+        page += &images(&format!("-{period}.svg"));
     }
-    for (title, shape) in [
-        ("8 levels on 1 to 4 harts", LEVELS_8),
-        ("8 connections of 8 levels", FEW),
-        ("8 connections of 4 levels", FEW_OF_4),
+    page += &scaling(points, spinning);
+    for (title, shape, part) in [
+        ("8 levels on 1 to 4 harts", LEVELS_8, "-8"),
+        ("8 connections of 8 levels", FEW, "-few-8"),
+        ("8 connections of 4 levels", FEW_OF_4, "-few-4"),
     ] {
         page += &levels(points, title, shape);
+        if part == "-8" {
+            page += &images("saturated-levels");
+        }
+        page += &images(&format!("distribution{part}-"));
     }
-    for (file, plot) in plots(points) {
-        let name = plot.title();
-        let _ = write!(page, "![{name}]({folder}/{file})\n\n");
-    }
-    page
+    page + &raw_connections(points) + &raw_levels(points)
 }
 
-/// Answers of several harts for those of one, in a closed loop.
-fn scaling(points: &[Point]) -> String {
+/// A cell of a table, or that there is no point.
+fn or_none(cell: Option<String>) -> String {
+    cell.unwrap_or("–".to_owned())
+}
+
+/// Instructions that were counted and those that span, of a model on so many harts.
+fn spinning_of(file: &str, model: usize, harts: u32) -> Option<String> {
+    let start = format!("{},{harts},", MODELS[model]);
+    let line = file.lines().find_map(|line| line.strip_prefix(&start))?;
+    let (all, spinning) = line.split_once(',')?;
+    let (all, spinning): (f64, f64) = (all.parse().ok()?, spinning.parse().ok()?);
+    Some(format!("{:.1} %", spinning * 100.0 / all.max(1.0)))
+}
+
+/// Answers of several harts for those of one, in a closed loop, and the share of spinning.
+fn scaling(points: &[Point], spinning: &str) -> String {
     let title = format!(
-        "### Several harts\n\nClosed loop, 20 × 20, {} connections: instructions of all harts for a request, and answers for each of one hart in the same time.",
+        "### Several harts\n\nClosed loop, 20 × 20, {} connections: instructions of all harts for a request, answers for each of one hart in the same time, and the share of \
+         instructions that wait in spin loops (counted over 128 requests).",
         plan::SCALING_CONNECTIONS
     );
     let heads = ["<harts", "KCUC", "KTUT", "answers, KCUC", "answers, KTUT"];
+    let heads = [&heads[..], &["spinning, KCUC", "spinning, KTUT"]].concat();
     let mut table = Table::new(title, &heads);
     let mut is_empty = true;
     let cost = |model, harts| of(points, &plan::scaling(model, harts))?.instructions();
@@ -227,14 +264,13 @@ fn scaling(points: &[Point]) -> String {
         is_empty &= cost_of == [None; 2];
         let ratio = |model| {
             let (one, all) = (cost(model, 1)?, cost(model, harts)?);
-            Some(format!(
-                "{:.2} ×",
-                one as f64 * f64::from(harts) / all as f64
-            ))
+            let ratio = one as f64 * f64::from(harts) / all as f64;
+            Some(format!("{ratio:.2} ×"))
         };
         let costs = cost_of.map(|cost| cost.map(|cost| cost.to_string()));
         let cells = costs.into_iter().chain(COMPARED.map(ratio));
-        let cells = cells.map(|cell| cell.unwrap_or("–".to_owned()));
+        let spun = COMPARED.map(|model| spinning_of(spinning, model, harts));
+        let cells = cells.chain(spun).map(or_none);
         table.row(std::iter::once(harts.to_string()).chain(cells));
     }
     if is_empty {
@@ -244,67 +280,76 @@ fn scaling(points: &[Point]) -> String {
     }
 }
 
-/// Throughput and latency over connections, of one hart.
-fn one_hart(points: &[Point], period: u32) -> String {
-    let mut page = String::new();
-    for n in orders(points, period) {
-        let shift = over_connections(points, 0, n, period).next();
-        let nanos = shift.map_or(1, |(_, point)| 1 << point.load.shift);
-        let title = format!(
-            "### {n} × {n}, every {period} ms\n\nOne hart, an instruction in {nanos} ns. Replies per second; mean latency and jitter in ms."
-        );
-        let heads = ["<connections", "KCUC", "KTUT", "KCUC to KTUT"];
-        let mut table = Table::new(title, &heads);
-        for (connections, ours) in over_connections(points, 0, n, period) {
-            let mut others = over_connections(points, 3, n, period);
-            let threads = others.find(|(count, _)| *count == connections);
-            let threads = threads.map(|(_, point)| point);
-            let cell = |point: Option<&Point>| {
-                let (rate, all) = (point?.rate()?, point?.figures.first()?);
-                let millis = |micros: u64| micros as f64 / 1000.0;
-                let (mean, jitter) = (millis(all.mean), millis(all.deviation));
-                Some(format!("{rate:.0}; {mean:.1}, {jitter:.1}"))
-            };
-            let rate = |point: Option<&Point>| point.and_then(Point::rate);
-            let ratio = rate(Some(ours)).zip(rate(threads));
-            let ratio = ratio.map(|(ours, threads)| format!("{:.2} ×", ours / threads));
-            let cells = [cell(Some(ours)), cell(threads), ratio];
-            let cells = cells.map(|cell| cell.unwrap_or("–".to_owned()));
-            table.row(std::iter::once(connections.to_string()).chain(cells));
-        }
-        page += &table.markdown();
+/// A share of requests that is all of them, but for those on their way when the time is over.
+const ALL: f64 = 0.95;
+
+/// Where throughput ends to follow the connections, its maximum, and its end, of one hart.
+fn one_hart(points: &[Point]) -> String {
+    let title = "### Coroutines against threads\n\nOne hart. In each cell: KCUC / KTUT. *All answered up to*: the most connections that are answered as often as they ask (at least 95 %); then \
+                 the most replies in a second, those of 128 connections, and the mean latency of one connection in ms.";
+    let heads = ["<order, period", "an instruction", "all answered up to"];
+    let heads = [
+        &heads[..],
+        &["most", "of 128", "KCUC to KTUT, of 128", "latency of 1"],
+    ]
+    .concat();
+    let mut table = Table::new(title, &heads);
+    let all = PERIODS
+        .into_iter()
+        .flat_map(|period| orders(points, period).into_iter().map(move |n| (n, period)));
+    for (n, period) in all {
+        let both = |figure: &dyn Fn(usize) -> Option<String>| {
+            let cells = COMPARED.map(figure).map(or_none);
+            cells.join(" / ")
+        };
+        let line = |model| over_connections(points, model, n, period);
+        let rates = |model| line(model).filter_map(|(count, point)| Some((count, point.rate()?)));
+        let rate_of = |model, wanted| {
+            let mut rates = rates(model);
+            rates
+                .find(|(count, _)| *count == wanted)
+                .map(|(_, rate)| rate)
+        };
+        let asked = |count: u32| f64::from(count) * 1000.0 / f64::from(period);
+        let knee = |model| {
+            let answered = rates(model).filter(|(count, rate)| *rate >= ALL * asked(*count));
+            answered.map(|(count, _)| count).max()
+        };
+        let most = |model| {
+            let most = rates(model).max_by(|(_, one), (_, other)| one.total_cmp(other));
+            most.map(|(_, rate)| format!("{rate:.0}"))
+        };
+        let latency = |model| {
+            let (_, point) = line(model).find(|(count, _)| *count == 1)?;
+            let mean = point.figures.first()?.mean;
+            Some(format!("{:.2}", mean as f64 / 1000.0))
+        };
+        let nanos = line(0).next().map(|(_, point)| 1 << point.load.shift);
+        let last = |model| rate_of(model, 128);
+        let ratio = last(0).zip(last(3)).map(|(ours, threads)| ours / threads);
+        table.row([
+            format!("{n} × {n}, {period} ms"),
+            or_none(nanos.map(|nanos: u32| format!("{nanos} ns"))),
+            both(&|model| knee(model).map(|count| count.to_string())),
+            both(&most),
+            both(&|model| last(model).map(|rate| format!("{rate:.0}"))),
+            or_none(ratio.map(|ratio| format!("{ratio:.2} ×"))),
+            both(&latency),
+        ]);
     }
-    page
+    table.markdown()
 }
 
-/// Replies and latencies of each level.
+/// Replies and mean latency of each level.
 fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
-    let mut page = String::new();
-    for &harts in shape.harts {
-        let both = COMPARED.map(|model| of(points, &shape.load(model, harts)));
-        if both.iter().all(Option::is_none) {
-            continue;
-        }
-        let mut table = Table::new(format!("Harts: {harts}:"), &["<level", "KCUC", "KTUT"]);
-        for level in 0..shape.levels as usize {
-            let cell = |point: &Option<&Point>| {
-                let figures = point.as_ref()?.figures.get(1 + level)?;
-                let rate = figures.count as f64 * 1000.0 / f64::from(plan::SATURATED);
-                let (mean, jitter) = (figures.mean, figures.deviation);
-                let spread = percentiles(figures).map(|micros| micros.to_string());
-                Some(match figures.count {
-                    0 => "0".to_owned(),
-                    _ => format!("{rate:.1}; {mean}, {jitter}; {}", spread.join(", ")),
-                })
-            };
-            let cells = both.each_ref().map(cell);
-            let cells = cells.map(|cell| cell.unwrap_or("–".to_owned()));
-            table.row(std::iter::once(level.to_string()).chain(cells));
-        }
-        page += &table.markdown();
-    }
-    if page.is_empty() {
-        return page;
+    let columns: Vec<(u32, usize)> = shape
+        .harts
+        .iter()
+        .flat_map(|&harts| COMPARED.map(|model| (harts, model)))
+        .collect();
+    let load = |&(harts, model): &(u32, usize)| shape.load(model, harts);
+    if columns.iter().all(|at| of(points, &load(at)).is_none()) {
+        return String::new();
     }
     let plan::Levels {
         connections,
@@ -315,11 +360,95 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
         ..
     } = shape;
     let asked = connections * 1000 / period / levels;
-    format!(
+    let title = format!(
         "### {title}\n\n{connections} connections, the same number at each level, {n} × {n}, every {period} ms: {asked} requests per second at each level. An instruction in {} ns. \
-         Replies per second; mean latency and jitter; percentiles 25, 50, 75, 90, 99 and 99.9, in µs.\n\n{page}",
+         Replies per second; mean latency in ms; levels without replies are left out; –: not measured.",
         1 << shift
-    )
+    );
+    let heads = columns
+        .iter()
+        .map(|(harts, model)| format!("{}, {harts}", MODELS[*model]));
+    let heads: Vec<String> = std::iter::once("<level".to_owned()).chain(heads).collect();
+    let mut table = Table::new(title, &heads);
+    for level in 0..levels as usize {
+        let cell = |at: &(u32, usize)| {
+            let figures = of(points, &load(at))?.figures.get(1 + level)?;
+            let rate = figures.count as f64 * 1000.0 / f64::from(plan::SATURATED);
+            Some(match figures.count {
+                0 => "0".to_owned(),
+                _ => format!("{rate:.0}; {:.1}", figures.mean as f64 / 1000.0),
+            })
+        };
+        let cells: Vec<String> = columns.iter().map(cell).map(or_none).collect();
+        if cells
+            .iter()
+            .any(|cell| !["0", "–"].contains(&cell.as_str()))
+        {
+            table.row(std::iter::once(level.to_string()).chain(cells));
+        }
+    }
+    table.markdown()
+}
+
+/// The raw data over connections, and ours of the same shape.
+fn raw_connections(points: &[Point]) -> String {
+    let (n, period) = (plan::RAW_ORDER, plan::RAW_PERIOD);
+    let title = format!(
+        "## The raw data beside ours\n\nPublished: the raw data in the repository of the papers' code, from an FPGA with 4 harts at 100 MHz, {n} × {n}, every {period} ms, 5 s, with the client on \
+         another machine. Ours: one hart, 16 ns for an instruction. Replies per second: published / ours.",
+    );
+    let heads: Vec<&str> = std::iter::once("<connections").chain(MODELS).collect();
+    let mut table = Table::new(title, &heads);
+    for (connections, rates) in published::THROUGHPUT {
+        let cell = |model: usize| {
+            let theirs = rates[model].map_or("fails".to_owned(), |rate| format!("{rate:.0}"));
+            let mut line = over_connections(points, model, n, period);
+            let ours = line.find(|(count, _)| *count == connections);
+            let ours = ours.and_then(|(_, point)| point.rate());
+            let ours = or_none(ours.map(|rate| format!("{rate:.0}")));
+            format!("{theirs} / {ours}")
+        };
+        let cells = (0..MODELS.len()).map(cell);
+        table.row(std::iter::once(connections.to_string()).chain(cells));
+    }
+    table.markdown()
+}
+
+/// The raw data of levels, and ours of the same shape.
+fn raw_levels(points: &[Point]) -> String {
+    let plan::Levels {
+        connections,
+        levels,
+        period,
+        ..
+    } = RAW_LEVELS;
+    let title = format!(
+        "{connections} connections of {levels} levels, every {period} ms, KCUC: replies per second at each level, and mean latency of the first and the last level in ms."
+    );
+    let heads = ["<harts", "0", "1", "2", "3", "4", "5", "6", "7"];
+    let heads = [&heads[..], &["of 0", "of 7"]].concat();
+    let mut table = Table::new(title, &heads);
+    let theirs = published::PRIORITIES.into_iter().zip(published::LATENCY);
+    for ((harts, rates), (_, first, last)) in theirs {
+        let row = std::iter::once(format!("{harts}, published"));
+        let row = row.chain(rates.map(|rate| format!("{rate:.0}")));
+        table.row(row.chain([first.to_string(), last.to_string()]));
+        let Some(point) = of(points, &RAW_LEVELS.load(0, harts)) else {
+            continue;
+        };
+        let ours = &point.figures[1..];
+        let seconds = f64::from(plan::SATURATED) / 1000.0;
+        let rates = ours
+            .iter()
+            .map(|of| format!("{:.0}", of.count as f64 / seconds));
+        let mean = |of: Option<&Figures>| {
+            let of = of.filter(|of| of.count > 0);
+            or_none(of.map(|of| format!("{:.1}", of.mean as f64 / 1000.0)))
+        };
+        let row = std::iter::once(format!("{harts}, ours")).chain(rates);
+        table.row(row.chain([mean(ours.first()), mean(ours.last())]));
+    }
+    table.markdown()
 }
 
 #[cfg(test)]
@@ -349,22 +478,20 @@ mod tests {
     #[test]
     fn every_figure_of_the_papers_is_on_the_page() {
         let points = all();
-        let page = page("folder", &points, "commit");
+        let page = page("folder", &points, "commit", "KCUC,4,200,5\n");
         for file in plots(&points).iter().map(|(file, _)| file) {
-            assert!(page.contains(&format!("(folder/{file})")), "{file}");
+            let link = format!("(folder/{file})");
+            assert_eq!(page.matches(&link).count(), 1, "{file}");
         }
-        for head in [
-            "### 8 × 8, every 100 ms",
-            "### 20 × 20, every 50 ms",
-            "Harts: 3:",
+        for part in [
+            "| 8 × 8, 100 ms | 32 ns | 8 / 8 | 100 / 100 |",
+            "| 20 × 20, 50 ms |",
+            "| 4 | 220000 | 220000 | 4.00 × | 4.00 × | 2.5 % | – |",
+            "| 4, ours | 100 |",
         ] {
-            assert!(page.contains(head), "{head} is missing in {page}");
+            assert!(page.contains(part), "{part} is missing in {page}");
         }
-        assert!(
-            page.contains("| 4 | 220000 | 220000 | 4.00 × | 4.00 × |"),
-            "{page}"
-        );
-        assert!(super::page("folder", &[], "commit").is_empty());
+        assert!(super::page("folder", &[], "commit", "").is_empty());
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! of, from one request to another many later.
 //!
 //! `counter` counts blocks of what QEMU logs, `sources` knows the debug information, `layers` says what an instruction is part of, `table` writes the file and
-//! what the page shows of it.
+//! what the page shows of it. `spin` counts the instructions of spin loops on several harts.
 
 mod counter;
 mod layers;
 mod sources;
+mod spin;
 mod table;
 
 use std::collections::HashMap;
@@ -15,8 +16,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
 
-use super::point::Load;
-use super::{AT_ONCE, THREADS};
+use super::point::{Load, MODELS};
+use super::{AT_ONCE, THREADS, commit, file, plan, server_of};
 use crate::build::{self, Image};
 use crate::qemu::{self, Machine};
 use counter::Counter;
@@ -33,10 +34,7 @@ const COMPARED: [usize; 2] = [0, 3];
 
 /// Counts a closed loop of a model.
 fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, String> {
-    let server = match load.has_threads() {
-        true => "threads",
-        false => "coroutines",
-    };
+    let server = server_of(load);
     let (connections, n, millis) = (load.connections, load.n, load.millis);
     let arguments =
         format!("init=matrix with={server},{connections},{n},1,0,{millis},1 threads={THREADS}");
@@ -81,7 +79,7 @@ fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, Strin
 }
 
 /// Models, connections and orders that are counted.
-fn plan() -> Vec<Load> {
+fn shapes() -> Vec<Load> {
     let shapes = [(16, 1), (64, 1)];
     let load = |(connections, n)| {
         COMPARED.into_iter().map(move |model| Load {
@@ -100,11 +98,32 @@ fn plan() -> Vec<Load> {
     shapes.into_iter().flat_map(load).collect()
 }
 
-/// Counts all, and writes the file. `is_verbose`: prints the functions that take most.
-pub(crate) fn run(file: &Path, is_verbose: bool) -> Result<(), String> {
+/// Counts spinning on several harts in closed loops, and writes the file.
+fn spinning(images: [&Image; 2], file: &Path) -> Result<(), String> {
+    let mut text = format!(
+        "{}{}\nmodel,harts,instructions,spinning\n",
+        file::COMMIT,
+        commit()
+    );
+    for harts in plan::SCALING_HARTS {
+        for (model, image) in COMPARED.into_iter().zip(images) {
+            let spin::Spins { all, spinning, .. } =
+                spin::measure(image, plan::scaling(model, harts))?;
+            let line = format!("{},{harts},{all},{spinning}\n", MODELS[model]);
+            print!("{line}");
+            text += &line;
+        }
+    }
+    std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Counts all, and writes the files of layers and of spinning. `is_verbose` prints the functions
+/// that take most.
+pub(crate) fn run(file: &Path, of_spinning: &Path, is_verbose: bool) -> Result<(), String> {
     let threads = build::with_kernel_threads()?;
     let coroutines = build::image()?;
-    let queue = Mutex::new(plan().into_iter());
+    spinning([&coroutines, &threads], of_spinning)?;
+    let queue = Mutex::new(shapes().into_iter());
     let profiles = Mutex::new(Vec::new());
     let work = || -> Result<(), String> {
         while let Some(load) = queue.lock().map_or(None, |mut queue| queue.next()) {

@@ -136,7 +136,7 @@ async fn receive(connection: usize, requests: Arc<Queue>) -> Result<(), Error> {
 async fn compute(requests: Arc<Queue>, replies: Arc<Queue>) -> Result<(), Error> {
     while let Some(frame) = requests.pop().await {
         let mut square = begin_square(&frame);
-        for row in 0..square.n {
+        for row in 0..square.words.len().isqrt() {
             // A thread is taken off its hart for what is more urgent; a coroutine gives way to another of its process.
             if need_preempt() {
                 yield_now().await;

@@ -30,6 +30,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use os_user::cpu::{Cpu, alloc_cpu};
 use os_user::{Error, now, println, sleep_micros, sys, wait};
 
 os_user::coroutine_entry!(main);
@@ -140,9 +141,14 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
     let servers = start(model, load.connections, 0, &format!("{cpus}"))?;
     let connections = client::connect(&load, of_server).await?;
     let used = before - sys::free_pages()?;
+    // As many vCPUs as a server has: clients on one would keep it waiting.
+    let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
     let start = now();
     let results = client::run(&load, connections).await?;
     let took = now() - start;
+    for cpu in others {
+        cpu.release()?;
+    }
     client::report(model, &load, &results, took, used);
     for server in servers {
         wait(server)?;
@@ -153,7 +159,6 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
 /// The square of a matrix of numbers modulo 2⁶⁴, computed by rows.
 struct Square {
     words: Vec<u64>,
-    n: usize,
     /// Header and the rows that there are.
     reply: Vec<u8>,
 }
@@ -165,16 +170,17 @@ fn begin_square(frame: &[u8]) -> Square {
         .chunks_exact(8)
         .map(|bytes| bytes.try_into().map_or(0u64, u64::from_le_bytes))
         .collect();
-    let n = words.len().isqrt();
     let mut reply = Vec::with_capacity(frame.len());
     reply.extend_from_slice(&frame[..HEADER]);
-    Square { words, n, reply }
+    Square { words, reply }
 }
 
 /// Computes a row.
 #[inline(never)]
 fn square_row(square: &mut Square, row: usize) {
-    let (words, n, reply) = (&square.words[..], square.n, &mut square.reply);
+    let (words, reply) = (&square.words[..], &mut square.reply);
+    // From the length, so that the compiler knows that no index overflows.
+    let n = words.len().isqrt();
     for column in 0..n {
         let product = |sum: u64, k: usize| {
             let product = words[row * n + k].wrapping_mul(words[k * n + column]);
@@ -187,7 +193,7 @@ fn square_row(square: &mut Square, row: usize) {
 /// The square of the matrix of a request, in place of it.
 fn square(frame: &[u8]) -> Vec<u8> {
     let mut square = begin_square(frame);
-    for row in 0..square.n {
+    for row in 0..square.words.len().isqrt() {
         square_row(&mut square, row);
     }
     square.reply

@@ -1,0 +1,148 @@
+//! The share of instructions that harts spend waiting in spin loops: the blocks that end with
+//! `pause`, and the block after each, which looks again.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use super::sources::{self, Code};
+use crate::build::{self, Image};
+use crate::evaluate::point::Load;
+use crate::evaluate::{THREADS, plan, server_of};
+use crate::qemu::{self, Machine};
+
+/// The instruction `pause`, with which a spin loop begins; QEMU ends a block with it.
+const PAUSE: &str = "0100000f";
+/// Requests before those that are counted, and those.
+const BEFORE: u64 = 128;
+const COUNTED: u64 = 128;
+
+/// Counters of the log of all harts.
+#[derive(Default)]
+pub(super) struct Spins {
+    product: u64,
+    products: u64,
+    /// Instructions of each block by its code, and whether it ends with `pause`.
+    blocks: HashMap<u64, (u64, bool)>,
+    translated: (u64, bool),
+    /// Whether the last block of a hart ended with `pause`.
+    has_paused: HashMap<u32, bool>,
+    /// Instructions that were counted, and those of them that span.
+    pub(super) all: u64,
+    pub(super) spinning: u64,
+}
+
+impl Spins {
+    /// Returns counters for requests, which are calls of the function at `product`.
+    fn new(product: u64) -> Spins {
+        Spins {
+            product,
+            ..Spins::default()
+        }
+    }
+
+    /// Takes a line of the log; false if all requests are counted.
+    fn line(&mut self, line: &str) -> bool {
+        if let Some((_, instruction)) = line.strip_prefix("0x").and_then(|it| it.split_once(':')) {
+            let is_pause = instruction.trim_start().starts_with(PAUSE);
+            self.translated = (self.translated.0 + 1, is_pause);
+            return true;
+        }
+        let executed = || {
+            let (hart, rest) = line.strip_prefix("Trace ")?.split_once(": 0x")?;
+            let (code, place) = rest.split_once(" [")?;
+            let hexadecimal = |word: &str| u64::from_str_radix(word, 16).ok();
+            let address = hexadecimal(place.split('/').nth(1)?)?;
+            Some((hart.parse().ok()?, hexadecimal(code)?, address))
+        };
+        if let Some((hart, code, address)) = executed() {
+            self.executed(hart, code, address);
+        }
+        self.products < BEFORE + COUNTED
+    }
+
+    fn executed(&mut self, hart: u32, code: u64, address: u64) {
+        let translated = std::mem::take(&mut self.translated);
+        if translated.0 > 0 {
+            self.blocks.insert(code, translated);
+        }
+        self.products += u64::from(address == self.product);
+        let Some(&(count, pauses)) = self.blocks.get(&code) else {
+            return;
+        };
+        let has_paused = self.has_paused.insert(hart, pauses).unwrap_or(false);
+        if self.products >= BEFORE {
+            self.all += count;
+            self.spinning += if pauses || has_paused { count } else { 0 };
+        }
+    }
+}
+
+/// Counts a closed loop.
+pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
+    let server = server_of(load);
+    let (connections, n, harts) = (load.connections, load.n, load.harts);
+    // Longer than it takes.
+    let millis = 10 * plan::CLOSED * harts;
+    let arguments = format!(
+        "init=matrix with={server},{connections},{n},1,0,{millis},{harts} threads={THREADS}"
+    );
+    let machine = Machine {
+        icount: true,
+        ..Machine::new(harts, &arguments)
+    };
+    let program = build::program("matrix")?;
+    let mut spins = Spins::new(sources::product(&Code::new(&program)?)?);
+    let mut child = qemu::command(image, &machine, None)
+        .args(["-monitor", "none", "-d", "in_asm,exec,nochain"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(qemu::explain)?;
+    let log = child.stderr.take().expect("stderr is piped");
+    let mut log = BufReader::with_capacity(1 << 20, log);
+    let (mut line, mut is_wanted) = (String::new(), true);
+    while is_wanted && log.read_line(&mut line).is_ok_and(|count| count > 0) {
+        is_wanted = spins.line(line.trim_end());
+        line.clear();
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    if is_wanted {
+        let products = spins.products;
+        return Err(format!(
+            "{load}: the machine has ended after {products} requests"
+        ));
+    }
+    Ok(spins)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_and_the_look_after_it_are_spinning() {
+        let mut spins = Spins {
+            products: BEFORE,
+            ..Spins::new(0x1_0000)
+        };
+        let execute = |spins: &mut Spins, hart: u32, code: u64| {
+            assert!(spins.line(&format!("Trace {hart}: {code:#x} [0/{code:016x}/0/0] ")));
+        };
+        for (code, words) in [
+            (1, &["00000013"; 3][..]),
+            (2, &[PAUSE]),
+            (3, &["00000013"; 2]),
+        ] {
+            for word in words {
+                assert!(spins.line(&format!("0x0000000080000000:  {word}          x")));
+            }
+            execute(&mut spins, 0, code);
+        }
+        // Another hart has not paused before its block.
+        execute(&mut spins, 1, 3);
+        assert_eq!((spins.all, spins.spinning), (8, 3));
+    }
+}
