@@ -25,15 +25,18 @@ pub fn leave() {
     });
 }
 
-/// Spins once more; gives the hart away after a while, to threads of the same level,
-/// and at last to less urgent ones.
+/// Waits for the holder of a lock, after `spins` waits before: spins, then yields to threads of the
+/// same level, and then sleeps, so that a less urgent holder runs.
+///
+/// The sleep doubles from 100 µs to 12.8 ms: several urgent waiters that look every 100 µs can use
+/// up a slow hart, and the holder would never run.
 pub(crate) fn relax(spins: u32) {
     match spins {
         0..50 => core::hint::spin_loop(),
         50..100 => {
             let _ = sys::yield_cpu();
         }
-        _ => clock::sleep_micros(100),
+        _ => clock::sleep_micros(100 << (spins - 100).min(7)),
     }
 }
 
