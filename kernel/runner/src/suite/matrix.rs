@@ -85,6 +85,7 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     runs.push(open_loop("coroutines", 1));
     runs.push(open_loop("threads", 2));
     runs.push(on_threads(open_loop("coroutines", 2)));
+    runs.push(on_threads(slow_clock()));
     runs.extend(clients_of_the_host(&kernel_threads)?);
     let stripped = build::variant("stripped", |_, file| doctor::stripped(file))?;
     runs.push(Run {
@@ -304,6 +305,16 @@ fn open_loop(model: &str, smp: u32) -> Run {
     let mut run = run_of(name, smp, &arguments).icount();
     run.last = "upshift: matrix ended with 0";
     run.check = answers_all;
+    run
+}
+
+/// Threads of four levels that share locks, on harts so slow that waiters could use them up.
+fn slow_clock() -> Run {
+    let name = "matrix server, threads, slow clock, smp 2, icount".to_owned();
+    let arguments = "init=matrix with=threads,8,12,4,10,2000,2 threads=4096";
+    let mut run = run_of(name, 2, arguments).icount();
+    run.machine.shift = 4;
+    run.last = "upshift: matrix ended with 0";
     run
 }
 
