@@ -308,12 +308,12 @@ fn open_loop(model: &str, smp: u32) -> Run {
     run
 }
 
-/// Threads of four levels that share locks, on harts so slow that waiters could use them up.
+/// Threads of eight levels that share locks, on harts so slow that waiters could use them up.
 fn slow_clock() -> Run {
-    let name = "matrix server, threads, slow clock, smp 2, icount".to_owned();
-    let arguments = "init=matrix with=threads,8,12,4,10,2000,2 threads=4096";
-    let mut run = run_of(name, 2, arguments).icount();
-    run.machine.shift = 4;
+    let name = "matrix server, threads, slow clock, icount".to_owned();
+    let arguments = "init=matrix with=threads,8,12,8,10,2000,2 threads=4096 harts=alternate";
+    let mut run = run_of(name, 4, arguments).icount();
+    run.machine.shift = 5;
     run.last = "upshift: matrix ended with 0";
     run
 }
