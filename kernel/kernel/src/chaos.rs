@@ -1,14 +1,13 @@
 //! Chaos: disturbance by a seed, for tests.
 //!
-//! With `chaos=SEED` on the command line the kernel does, now and then, what it may do
-//! at any time: it ends a quantum early, takes a thread off its hart on the way to user
-//! mode, dawdles, interrupts a hart for nothing, wakes another hart than the nearest,
-//! makes a coroutine for a call that need not wait, finds no memory where that is an
-//! error value. Programs do the like (`vdso/src/chaos.rs`). What is right must stay so.
+//! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
+//! at any time: it ends a quantum early, takes a thread off its hart on the way to user mode,
+//! dawdles, interrupts a hart without a reason, wakes a hart that is not the nearest, makes a
+//! coroutine for a call that need not wait, or reports no memory where that is an error value.
+//! Programs do the same (`vdso/src/chaos.rs`). Results must stay correct.
 //!
-//! Off it costs a load at each place. On, each hart has a sequence of its own, so a seed
-//! repeats a run exactly where the machine is deterministic (`-icount`), and about so
-//! elsewhere.
+//! When off, each place costs a load. When on, each hart has its own sequence, so a seed repeats a
+//! run exactly where the machine is deterministic (`-icount`), and approximately elsewhere.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -16,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use crate::arch::hart_index;
 use crate::{MAX_HARTS, clock, hart};
 
-/// What the command line says; 0: no chaos.
+/// Seed from the command line; 0: no chaos.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -112,7 +111,7 @@ pub(crate) fn is_out_of_memory(times: u64) -> bool {
     one_in(times)
 }
 
-/// Memory is out for so many of the next times, whatever the seed.
+/// Makes the next `times` requests for memory fail, for any seed.
 #[cfg(feature = "selftest")]
 pub(crate) fn refuse_memory(times: u64) {
     REFUSED.store(times, SeqCst);

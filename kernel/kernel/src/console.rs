@@ -1,9 +1,8 @@
 //! The console: lines out, bytes in.
 //!
-//! Output waits for the serial port; it is for messages, not for data. Input is
-//! interrupt-driven: the handler puts bytes into a ring of [`RING`] bytes and
-//! wakes the readers; what does not fit is dropped, as by any terminal that
-//! is not read.
+//! Output waits for the serial port; it is for messages, not for data. Input is interrupt-driven:
+//! the handler puts bytes into a ring of [`RING`] bytes and wakes the readers; bytes that do not
+//! fit are dropped, as by any terminal that is not read.
 
 use core::fmt;
 
@@ -168,8 +167,7 @@ pub(crate) fn print(line: fmt::Arguments<'_>) {
     let _ = writeln!(CONSOLE.lock(), "{line}");
 }
 
-/// Writes a last line whatever state the console is in: its lock may be held by
-/// the code that panicked.
+/// Writes a last line in any state of the console: its lock may be held by the code that panicked.
 pub(crate) fn print_last(line: fmt::Arguments<'_>) {
     use fmt::Write;
     let mut console = Console::new();

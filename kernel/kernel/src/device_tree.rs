@@ -93,7 +93,7 @@ struct Property<'a> {
 /// A node.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
-    /// With the unit address: `cpu@0`; empty for the root.
+    /// Name with the unit address: `cpu@0`; empty for the root.
     pub(crate) name: &'a str,
     tree: DeviceTree<'a>,
     properties: usize,

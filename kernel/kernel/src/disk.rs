@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  Buffer::take ─► fill it ─► write(block) ──┐
-//!             └──────────────► read(block) ──┴─► device ─► interrupt ─► Reaper ─► all waiters look again
+//!             └─────────────► read(block) ───┴─► device ─► interrupt ─► Reaper ─► all waiters
 //! ```
 //!
-//! The *reaper* takes back what the device has done. It is as urgent as its most urgent waiter, and is woken by the
-//! interrupt. A coroutine that finds no buffer waits, and so does one that has asked the device; the scheduler lets
-//! the most urgent look first. What is dropped meanwhile leaves its buffer to the device until that is done with it.
+//! The *reaper* takes finished requests back. It is as urgent as its most urgent waiter, and the
+//! interrupt wakes it. A coroutine waits while no buffer is free, and while the device has its
+//! request. The reaper wakes all waiters, and the scheduler lets the most urgent look first. A
+//! request that is dropped leaves its buffer to the device until the device has finished it.
 
 use core::future::poll_fn;
 use core::sync::atomic::AtomicU64;
@@ -34,7 +35,7 @@ struct Requests {
 
 static DISK: Once<IrqLock<Requests>> = Once::new();
 static LINE: Once<Line> = Once::new();
-/// For the handler, which takes no lock.
+/// The reaper's coroutine, for the handler, which takes no lock.
 static REAPER: AtomicU64 = AtomicU64::new(0);
 
 impl Awaited for Requests {
@@ -174,7 +175,7 @@ impl Buffer {
         self.ask(Request::Write(block)).await
     }
 
-    /// Waits until what was written stays.
+    /// Waits until earlier writes are durable.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].

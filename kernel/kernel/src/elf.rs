@@ -1,7 +1,7 @@
-//! A reader of ELF files: what is to be loaded, and where to start.
+//! A reader of ELF files: the segments to load, and the entry point.
 //!
-//! Safe and total: whatever the bytes, it answers with segments whose file part
-//! is within the file and whose memory part does not wrap, or with an error.
+//! Safe and total: for any bytes the result is either segments whose file part is within the file
+//! and whose memory part does not wrap, or an error.
 
 use os_abi::Error;
 

@@ -63,7 +63,7 @@ pub(crate) fn init(harts: usize) {
     DOMAIN.set(domain);
 }
 
-/// Hart `index` will never serve its vCPU: what came there goes to the others.
+/// Gives up the vCPU of hart `index`, which will never serve it: its coroutines go to the others.
 pub(crate) fn give_up(index: usize) {
     let executor = EXECUTORS[index].lock().take();
     drop(executor);
@@ -101,11 +101,11 @@ pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
 
-/// Makes what hart `index` needs to serve its vCPU, before it is started: it may come late, on a
-/// busy host, and then nothing is allocated any more that a program would miss.
+/// Allocates everything that hart `index` needs to serve its vCPU, before the hart is started: it
+/// may start late, on a busy host, and must then not allocate memory that a program would miss.
 ///
 /// # Panics
-/// Without memory for that: it is boot time.
+/// If there is no memory, at boot time.
 pub(crate) fn prepare(index: usize) {
     let place = EXECUTORS[index].lock();
     let executor = place.as_ref().expect("one executor per hart");
@@ -149,15 +149,15 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     }
 }
 
-/// Is a coroutine of the kernel ready, on whatever hart, that is at least as urgent as
-/// what the calling hart runs, on this vCPU?
+/// Returns whether any hart has a ready coroutine of the kernel that is at least as urgent as the
+/// one that the calling hart runs, on this vCPU.
 pub(crate) fn has_as_urgent(vcpu: &Vcpu<KernelHost>) -> bool {
     let level = vcpu.running_level().unwrap_or(Level::LEAST_URGENT);
     domain().bitmap() & (level.more_urgent_bits() | level.bit()) != 0
 }
 
-/// Is a coroutine of the kernel ready, on whatever hart, that is more urgent than
-/// `level`? Counts those in inboxes, which `Vcpu::need_preempt` may not.
+/// Returns whether any hart has a ready coroutine of the kernel that is more urgent than `level`.
+/// Counts those in inboxes, which `Vcpu::need_preempt` may not.
 pub(crate) fn has_more_urgent(level: Level) -> bool {
     domain().bitmap() & level.more_urgent_bits() != 0
 }
@@ -197,13 +197,13 @@ pub(crate) fn interrupt_overtaken() {
     }
 }
 
-/// Before the calling hart, `index`, goes to user mode, perhaps for ever: a sleeping
-/// hart takes coroutines that wait here, or behind the programs of other harts.
+/// Shares waiting coroutines before the calling hart, `index`, goes to user mode, perhaps for ever:
+/// a sleeping hart takes coroutines that wait here, or behind the programs of other harts.
 ///
-/// A hart that has become idle looks at all queues before it sleeps; one that is told here
-/// takes what is more urgent than all it has, and looks at the rest here when it turns
-/// to a program itself. So while a hart sleeps, nothing waits behind a program. Two
-/// loads while none sleeps, else O(harts in user mode).
+/// A hart that has become idle looks at all queues before it sleeps. A hart that is woken here
+/// takes only coroutines that are more urgent than its own, and looks at the rest here when it
+/// turns to a program itself. So while a hart sleeps, nothing waits behind a program. Costs two
+/// loads while no hart sleeps, else O(harts in user mode).
 pub(crate) fn share(index: usize) {
     fence(SeqCst);
     if domain().idle_vcpus() == 0 {

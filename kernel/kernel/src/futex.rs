@@ -76,7 +76,7 @@ pub(crate) struct Wait {
     process: Arc<Process>,
     address: usize,
     value: u32,
-    /// Of the entry in the bucket; 0: not there yet.
+    /// Ticket of the entry in the bucket; 0: no entry yet.
     ticket: u64,
     sleep: Sleep,
     endless: bool,

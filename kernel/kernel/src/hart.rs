@@ -1,4 +1,4 @@
-//! What the kernel knows of each hart, reachable from every hart.
+//! The kernel's record of each hart, reachable from every hart.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -17,11 +17,11 @@ use crate::{MAX_HARTS, clock};
 /// How often the boot hart looks whether another one has come, in microseconds.
 const LOOK_MICROS: u64 = 20;
 
-/// One hart.
+/// Record of a hart.
 pub(crate) struct Hart {
     /// The firmware's id of it.
     pub(crate) id: AtomicUsize,
-    /// It runs an interrupt handler.
+    /// True while the hart runs an interrupt handler.
     pub(crate) in_interrupt: AtomicBool,
     /// The vCPU it serves, once it does.
     pub(crate) vcpu: AtomicPtr<Vcpu<KernelHost>>,
@@ -38,7 +38,7 @@ pub(crate) struct Hart {
 }
 
 impl Hart {
-    /// Notes what the device tree says of it, while booting.
+    /// Sets the hart's properties from the device tree, while booting.
     pub(crate) fn set(&self, info: &HartInfo) {
         self.id.store(info.id, Relaxed);
         let context = info.plic_context.unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! How urgent what serves others is: as the most urgent of its waiters.
+//! Levels of coroutines that serve others: the level of the most urgent waiter.
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
@@ -63,12 +63,12 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// One that has been started at this level.
+    /// Creates a follower for a coroutine that was started at this level.
     pub(crate) fn new(coroutine: CoroutineId, level: Level) -> Follower {
         Follower { coroutine, level }
     }
 
-    /// It has the most urgent of these levels from now on.
+    /// Sets the coroutine's level to the most urgent of these.
     pub(crate) fn follow(&mut self, levels: u64) {
         let level = most_urgent(levels);
         if self.level != level && executor::domain().reprio(self.coroutine, level).is_ok() {
@@ -76,7 +76,7 @@ impl Follower {
         }
     }
 
-    /// It has something to do.
+    /// Wakes the coroutine.
     pub(crate) fn wake(&self) {
         // It never ends.
         let _ = executor::domain().wake(self.coroutine);

@@ -10,7 +10,7 @@ use crate::MAX_HARTS;
 use crate::device_tree::{DeviceTree, Node};
 use crate::memory::PhysAddr;
 
-/// What a device is, says the device tree.
+/// Kind of a device, from the device tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A serial port, `ns16550a`.
@@ -57,7 +57,7 @@ impl Device {
         })
     }
 
-    /// What it is.
+    /// Returns the device's kind.
     pub(crate) fn kind(self) -> Kind {
         self.kind
     }
@@ -87,7 +87,7 @@ pub(crate) struct HartInfo {
     controller: u32,
     /// Its context at the PLIC, in S-mode.
     pub(crate) plic_context: Option<usize>,
-    /// It has `stimecmp`.
+    /// True if the hart has `stimecmp`.
     pub(crate) sstc: bool,
 }
 
@@ -102,7 +102,7 @@ impl<T: Copy, const N: usize> List<T, N> {
         List { items: [None; N] }
     }
 
-    /// Adds an item; what does not fit is left out.
+    /// Adds an item; an item that does not fit is left out.
     fn add(&mut self, item: T) {
         if let Some(place) = self.items.iter_mut().find(|place| place.is_none()) {
             *place = Some(item);
@@ -127,7 +127,7 @@ impl<T: Copy, const N: usize> List<T, N> {
     }
 }
 
-/// What was found.
+/// The machine that the device tree describes.
 pub(crate) struct Machine {
     /// The memory.
     pub(crate) memory: Range<usize>,

@@ -16,7 +16,7 @@ const MOST_THREADS: usize = 8192;
 static THREADS_SAID: AtomicUsize = AtomicUsize::new(THREADS);
 static STACK_SAID: AtomicUsize = AtomicUsize::new(STACK_SIZE);
 
-/// Takes what the command line says, while booting. What is not possible ends the machine.
+/// Takes the settings of the command line, while booting. An impossible value ends the machine.
 pub(crate) fn set(machine: &Machine) {
     if let Some(threads) = machine.number("threads", MOST_THREADS) {
         THREADS_SAID.store(threads, Relaxed);

@@ -85,7 +85,7 @@ fn turn() {
 /// queues once more. From then on each wake sends an IPI, and `wfi` ends at once
 /// if one is pending, masked or not.
 fn idle(vcpu: &Vcpu<KernelHost>) {
-    // So that what has ended can be freed.
+    // Unloads the space, so that ended processes can be freed.
     space::unload();
     if vcpu.prepare_park() {
         chaos::dawdle();
@@ -104,9 +104,9 @@ struct Turn<'a> {
 /// Puts a thread where it belongs.
 type Leave = fn(Box<Thread>);
 
-/// What becomes of a thread after a trap.
+/// Fate of a thread after a trap.
 enum After {
-    /// It goes on, if nothing is more urgent.
+    /// The thread resumes, if nothing is more urgent.
     GoesOn(Box<Thread>),
     /// It is parked, or has ended.
     Gone,
@@ -200,7 +200,7 @@ impl Turn<'_> {
             users::push_front
         } else {
             if thread.grace != 0 {
-                // What it was to give way to is gone.
+                // The coroutine to give way to is gone.
                 thread.end_grace(space);
                 self.set_quantum_end(thread.until);
             }
@@ -254,7 +254,7 @@ impl Turn<'_> {
     }
 }
 
-/// Makes the harts that run programs look at what they run.
+/// Makes the harts that run programs reconsider their choice of thread.
 pub(crate) fn interrupt_programs() {
     for index in 0..hart::online().len() {
         if hart::takes_from_user(index) {

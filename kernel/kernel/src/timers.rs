@@ -17,7 +17,7 @@ use crate::memory::OutOfMemory;
 /// Room for so many sleepers is kept when there are none; more is given back.
 const KEEP: usize = 64;
 
-/// One sleeper, in the heap.
+/// A sleeper in the heap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,

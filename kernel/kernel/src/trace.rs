@@ -47,7 +47,7 @@ pub(crate) enum Entered {
     /// Suspended: by an exception of its own, a system call for example.
     Excepted = b'X',
     Ended = b'E',
-    /// No state: what a kernel coroutine is for.
+    /// Purpose of a kernel coroutine; not a state.
     Named = b'N',
 }
 
@@ -64,16 +64,16 @@ impl From<State> for Entered {
     }
 }
 
-/// What a kernel coroutine is for.
+/// Purpose of a kernel coroutine.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
-    /// It runs the user threads of a hart.
+    /// Runs the user threads of a hart.
     Switching,
-    /// It supervises the first program.
+    /// Supervises the first program.
     Supervisor,
-    /// It ends what is left of processes whose share is over.
+    /// Ends the remains of processes whose share is over.
     Reaper,
-    /// It carries out a system call of this number for this process.
+    /// Carries out a system call of this number for this process.
     Call { process: usize, number: usize },
 }
 
@@ -89,10 +89,10 @@ enum Kind {
 #[derive(Clone, Copy)]
 struct Record {
     time: u64,
-    /// Of the coroutine; 0 for a thread.
+    /// Id of the coroutine; 0 for a thread.
     id: u64,
     process: u32,
-    /// The thread of the process, or what a kernel coroutine is for.
+    /// The thread of the process, or the purpose of a kernel coroutine.
     detail: u16,
     kind: Kind,
     state: Entered,
@@ -198,8 +198,8 @@ pub(crate) fn leaves(thread: &Thread, space: &AddressSpace, state: Entered) {
     }
 }
 
-/// Takes what user coroutines have done out of the page of their process. What it
-/// says is hearsay: a time in the future or a hart that does not exist becomes ours.
+/// Takes the events of user coroutines out of the page of their process. The page's contents are
+/// not trusted: a time in the future or a hart that does not exist is replaced by the kernel's.
 #[cold]
 fn collect(thread: &Thread, space: &AddressSpace) {
     let Some(TracePage { page, taken }) = space.trace() else {

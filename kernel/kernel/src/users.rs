@@ -1,19 +1,16 @@
-//! Which user thread runs where: ready threads by level, and what each hart is
-//! doing about them.
+//! Assignment of user threads to harts: ready threads by level, and the state of each hart.
 //!
-//! One queue for all harts, because the rule is about all harts: the most urgent
-//! ready threads run. 64 FIFO lists and a bitmap; a thread has a [`Place`] of its
-//! own from its birth to its end, so everything is O(1) and nothing allocates.
-//! There are as many places as the [settings] say.
+//! One queue for all harts, because the rule is about all harts: the most urgent ready threads run.
+//! 64 FIFO lists and a bitmap; a thread has a [`Place`] of its own from its birth to its end, so
+//! each operation is O(1) and nothing allocates. The [settings] fix the number of places.
 //!
 //! [settings]: crate::settings
 //!
-//! The level of a hart's *switching coroutine* follows: it is the level of the
-//! thread that runs there, or of the most urgent ready one, whichever is more
-//! urgent. It is raised here, by the hart that makes a thread ready, and lowered by the
-//! hart itself when it finds nothing at its level any more ([`take`]); so it may
-//! be too urgent for one empty poll, but never too lax. Both happen under the
-//! lock of the queue, so a raise cannot be overwritten by an older lowering.
+//! The level of a hart's *switching coroutine* follows: it is the level of the thread that runs
+//! there, or of the most urgent ready thread, whichever is more urgent. A hart that makes a thread
+//! ready raises it here. The hart itself lowers it when it finds nothing more at its level
+//! ([`take`]); so the coroutine may be too urgent for one empty poll, but never too lax. Both
+//! happen under the lock of the queue, so a raise cannot be overwritten by an older lowering.
 
 mod lists;
 mod place;
@@ -33,9 +30,9 @@ use crate::trace::{self, Entered};
 use crate::{MAX_HARTS, global, hart, settings};
 pub(crate) use place::{PendingLevel, Place};
 
-/// No place.
+/// Null link: no place.
 const NONE: u16 = u16::MAX;
-/// No thread runs: less urgent than any level.
+/// Level of a hart without a thread: less urgent than any level.
 const NOTHING: u8 = LEVELS as u8;
 
 #[derive(Clone, Copy)]
@@ -44,7 +41,7 @@ struct List {
     tail: u16,
 }
 
-/// What a place holds; a free one is in a list by `next`.
+/// Contents of a place; a free place is in a list by `next`.
 struct Entry {
     thread: Option<Box<Thread>>,
     level: u8,
@@ -52,7 +49,7 @@ struct Entry {
     prev: u16,
 }
 
-/// What a hart does.
+/// Activity of a hart.
 #[derive(Clone, Copy)]
 struct Doing {
     /// The level of its switching coroutine.
@@ -63,7 +60,7 @@ struct Doing {
     process: usize,
     /// The place of the thread, if one runs.
     place: u16,
-    /// It waits for an interrupt, or is about to.
+    /// True while the hart waits for an interrupt, or is about to.
     idle: bool,
 }
 
@@ -278,17 +275,17 @@ pub(crate) fn remove(process: &Process, place: u16) -> Option<Box<Thread>> {
     thread
 }
 
-/// What a hart's switching coroutine is to do.
+/// Next step of a hart's switching coroutine.
 pub(crate) enum Next {
     /// Run this thread, and then call [`stopped`].
     Run(Box<Thread>),
-    /// It has become less urgent: give way to the kernel's other coroutines.
+    /// The switching coroutine has become less urgent: give way to the kernel's other coroutines.
     GiveWay,
     /// Wait for an interrupt, with interrupts masked until then.
     Idle,
 }
 
-/// Asks what hart `index`, the calling one, is to do. Interrupts are masked.
+/// Returns the next step of hart `index`, the calling hart. Interrupts are masked.
 pub(crate) fn take(index: usize) -> Next {
     let mut users = USERS.lock();
     users.harts[index].idle = false;

@@ -36,7 +36,7 @@ const RELATIVE: u64 = 3;
 /// A page of the image.
 struct Page {
     offset: usize,
-    /// What all processes share; `None`: each has a copy of `bytes`.
+    /// The frame and mapping that all processes share; `None`: each has a copy of `bytes`.
     shared: Option<(Frame, Mapping)>,
 }
 
@@ -53,9 +53,9 @@ static VDSO: Once<Vdso> = Once::new();
 pub(crate) enum VdsoError {
     /// It is no shared object that this kernel reads.
     Malformed(&'static str),
-    /// It lacks this function: kernel and image were built from different sources.
+    /// The image lacks this function: kernel and image were built from different sources.
     Missing(&'static str),
-    /// No memory.
+    /// There is no memory.
     OutOfMemory,
 }
 

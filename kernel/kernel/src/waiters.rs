@@ -15,7 +15,7 @@ use upshift_core::Level;
 use crate::arch::lock::IrqLock;
 use crate::{chaos, executor};
 
-/// The list. It lives behind the lock of what is waited for.
+/// The list of waiters. It lives behind the lock of the object that they wait for.
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
@@ -66,7 +66,7 @@ pub(crate) trait Awaited {
     fn waiters(&mut self) -> &mut Waiters;
 }
 
-/// Waits until `look`, called under the lock, finds what it wants.
+/// Waits until `look`, called under the lock, returns a result.
 pub(crate) fn until<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
 where
     T: Awaited + Send,
@@ -85,7 +85,7 @@ pub(crate) trait Urgent: Awaited {
     fn waits(&mut self, before: Option<Level>, now: Option<Level>);
 }
 
-/// As [`until`]; what is waited for is told how urgent that is, and if it becomes another.
+/// Waits like [`until`], and passes the waiter's urgency, and its changes, to the awaited object.
 pub(crate) fn until_urgent<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
 where
     T: Urgent + Send,

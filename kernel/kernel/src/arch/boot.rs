@@ -166,7 +166,7 @@ extern "C" fn more() -> ! {
     crate::boot_more()
 }
 
-/// What each hart does before it can take a trap.
+/// Prepares a hart so that it can take a trap.
 fn prepare() {
     trap::install();
     csr::floating_point_off();
@@ -180,7 +180,7 @@ fn prepare() {
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     START_IDS[index].store(hart_id, SeqCst);
     let entry = PhysAddr::of_image(_start as *const () as usize);
-    // SAFETY: `_start` is what a hart is to be started with.
+    // SAFETY: `_start` is the entry point for a new hart.
     unsafe { sbi::start_hart(hart_id, entry.get(), 0) }
 }
 

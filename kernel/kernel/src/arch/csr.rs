@@ -1,6 +1,6 @@
 //! Control and status registers, fences, `wfi`: one instruction each.
 //!
-//! Only what the kernel uses. Everything here is safe to call at any time in
+//! Only the registers that the kernel uses. Every function here is safe to call at any time in
 //! S-mode except [`set_satp`], whose effect reaches every pointer.
 
 use core::arch::asm;
@@ -67,8 +67,8 @@ pub(crate) fn clear_software_interrupt() {
 #[inline]
 pub(crate) fn interrupts_off() -> bool {
     let before: usize;
-    // SAFETY: masking interrupts delays handlers, nothing else. No `nomem`: what
-    // follows must not move before it.
+    // SAFETY: masking interrupts delays handlers, nothing else. No `nomem`: the accesses that
+    // follow must not move before the instruction.
     unsafe { asm!("csrrc {}, sstatus, {}", out(reg) before, in(reg) SIE, options(nostack)) };
     before & SIE != 0
 }

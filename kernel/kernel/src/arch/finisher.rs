@@ -1,7 +1,7 @@
 //! The device that ends the machine with an exit status (`sifive,test1`).
 //!
-//! SBI has a shutdown call, but QEMU 7.2 exits with 0 after it whatever the
-//! reason, so a panic would pass for success.
+//! SBI has a shutdown call, but QEMU 7.2 exits with 0 after it for every reason, so a panic would
+//! pass for success.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -50,8 +50,8 @@ const KERNEL_TP: usize = core::mem::offset_of!(UserContext, kernel_tp);
 const FLOAT: usize = core::mem::offset_of!(UserContext, float);
 const FCSR: usize = core::mem::offset_of!(UserContext, fcsr);
 
-/// What a program was doing when a user interrupt came; without floating-point
-/// registers, if it has none.
+/// State of a program at a user interrupt; without floating-point registers, if the program has
+/// none.
 #[derive(Clone)]
 pub(crate) struct Interrupted {
     registers: [usize; 31],
@@ -67,7 +67,7 @@ pub(crate) enum Trap {
     SystemCall,
     /// An interrupt, with its code; still pending.
     Interrupt(usize),
-    /// It did what it may not.
+    /// The program did something forbidden.
     Fault(Fault),
 }
 

@@ -8,10 +8,10 @@
 //!  buffer ────────► device ────────────► used ────────────► free
 //! ```
 //!
-//! [`QUEUE`] buffers of a page each way are all there ever are: without a free one to send
-//! with, whatever sends waits; frames for which none is offered are dropped by the device. A
-//! buffer belongs to the device from the call that tells it of it until that has put it into
-//! its used ring (`memory/dma.rs`).
+//! The number of buffers is fixed: [`QUEUE`] each way, of a page each. A sender without a free
+//! buffer waits; the device drops frames for which no buffer is offered. A buffer belongs to the
+//! device from the call that submits it until the device has put it into its used ring
+//! (`memory/dma.rs`).
 
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::fence;
@@ -25,8 +25,8 @@ use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
-/// Buffers that the device has at most, each way. A power of two; a frame arrives every 120 µs
-/// at 100 Mbit/s, so they hold what comes while a more urgent poll takes two milliseconds.
+/// Maximum number of buffers in the device, each way. A power of two; a frame arrives every 120 µs
+/// at 100 Mbit/s, so the buffers hold the arrivals while a more urgent poll takes two milliseconds.
 pub(crate) const QUEUE: usize = 16;
 
 /// The card.
@@ -35,7 +35,7 @@ pub(crate) struct Card {
     /// Buffers that the device has, by its tokens.
     receiving: [Option<InDevice>; QUEUE],
     sending: [Option<InDevice>; QUEUE],
-    /// Those that nothing is sent with.
+    /// Buffers that are not used for sending.
     free: [Option<Dma>; QUEUE],
 }
 
@@ -144,7 +144,7 @@ impl Card {
         self.raw.can_send() && self.free.iter().any(Option::is_some)
     }
 
-    /// Takes back what has been sent.
+    /// Takes back the buffers of sent frames.
     fn take_back(&mut self) {
         fence(SeqCst);
         while let Some(token) = self.raw.poll_transmit() {

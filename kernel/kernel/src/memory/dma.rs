@@ -8,9 +8,10 @@
 //!                                   never used again
 //! ```
 //!
-//! While a device may access it, the kernel has no reference to it: [`InDevice`] gives none.
-//! One that is dropped then is leaked, for the device may still write to it. What tells a device
-//! the address is `unsafe`, and has to have the [`InDevice`] until the device is done with it.
+//! While a device may access the memory, the kernel has no reference to it: [`InDevice`] gives
+//! none. Dropping an [`InDevice`] leaks the memory, for the device may still write to it. A
+//! function that tells a device the address is `unsafe`, and has to hold the [`InDevice`] until the
+//! device has finished.
 
 use core::ops::{Deref, DerefMut};
 
@@ -25,7 +26,7 @@ pub(crate) struct Dma {
 }
 
 impl Dma {
-    /// At least so many bytes of zeroes, aligned to their size.
+    /// Allocates at least this number of zeroed bytes, aligned to their size.
     ///
     /// # Errors
     /// [`OutOfMemory`].

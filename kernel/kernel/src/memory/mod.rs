@@ -56,7 +56,7 @@ pub(crate) const DEVICE_END: usize = 0x8000_0000;
 /// The most memory that is used.
 const MEMORY_END: usize = DEVICE_END + (64 << 30);
 
-/// There is no memory for what was asked.
+/// There is no memory for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
@@ -119,11 +119,11 @@ fn memory_end() -> Range<usize> {
     RAM.get().clone()
 }
 
-/// Frames that are not used for what programs ask of the kernel: 4 MiB.
+/// Frames that are never used for programs' requests to the kernel: 4 MiB.
 pub(crate) const KERNEL_RESERVE: usize = 1024;
 
-/// Is memory so short that the kernel needs it for itself? Whatever a program asks for
-/// that takes kernel memory is refused then.
+/// Returns whether memory is so short that the kernel needs it for itself. Then every request of a
+/// program that takes kernel memory is refused.
 pub(crate) fn is_short() -> bool {
     frames::free_frames() < KERNEL_RESERVE
 }

@@ -23,10 +23,10 @@ const USER: u64 = 1 << 4;
 const GLOBAL: u64 = 1 << 5;
 /// Set from the start, for machines that do not set them.
 const ACCESSED_DIRTY: u64 = 0b11 << 6;
-/// For software: the frame goes with the table.
+/// Software bit: the frame is freed with the table.
 const OWNED: u64 = 1 << 8;
 
-/// What may be done with a page. Only these exist, so W^X holds by type.
+/// Permissions of a page. Only these exist, so W^X holds by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping(u64);
 
@@ -48,7 +48,7 @@ impl Mapping {
     pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
 }
 
-/// What a program wants to do with memory.
+/// A program's kind of access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Read it.
@@ -82,7 +82,7 @@ impl Entry {
     }
 }
 
-/// One table, in a frame of its own.
+/// A page table, in a frame of its own.
 #[repr(C, align(4096))]
 struct Table([Entry; ENTRIES]);
 
@@ -312,10 +312,10 @@ unsafe fn bytes(entry: Entry, level: usize) -> usize {
     table.0.iter().map(bytes).sum()
 }
 
-/// Frees what an entry owns.
+/// Frees the frame or table that an entry owns.
 ///
 /// # Safety
-/// The entry is not in use any more, and it is of a table of this level.
+/// The entry is not in use any more, and it belongs to a table of this level.
 unsafe fn drop_entry(entry: Entry, level: usize) {
     if !entry.is_valid() {
         return;

@@ -28,7 +28,7 @@ impl SharedPage {
         unsafe { &*((self.0.address().direct() as *const AtomicU64).add(index)) }
     }
 
-    /// Reads a word: whatever the program has put there.
+    /// Reads a word, which the program may have set to any value.
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.word(index).load(SeqCst)
     }
@@ -64,7 +64,7 @@ impl TracePage {
 /// The page with the global bitmap, the same in every space.
 static GLOBAL: Once<SharedPage> = Once::new();
 
-/// Makes what all spaces share, while booting.
+/// Creates the parts that all spaces share, while booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].

@@ -1,7 +1,7 @@
-//! Address spaces of processes: what is mapped where, and which is in use on which hart.
+//! Address spaces of processes: their mappings, and the harts that use them.
 //!
-//! An address space is freed when its last holder has gone; a hart that has it
-//! in `satp`, or will in user mode, holds it ([`load`], [`unload`]).
+//! An address space is freed when its last holder has gone; a hart that has the space in `satp`, or
+//! will in user mode, holds it ([`load`], [`unload`]).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
@@ -25,8 +25,7 @@ use crate::{chaos, trace};
 
 /// Frames of user memory that a process may have: 16 MiB.
 const MAX_FRAMES: usize = 4096;
-/// Frames that a space needs for itself: shared pages, tables, what the kernel notes of the
-/// process.
+/// Frames that a space needs for itself: shared pages, tables, the kernel's records of the process.
 const OVERHEAD: usize = 16;
 /// Frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
@@ -41,13 +40,13 @@ pub(crate) struct AddressSpace {
     allowance: AtomicUsize,
     /// The words that the kernel and the program both look at.
     shared: SharedPage,
-    /// Where the program writes what its coroutines do.
+    /// Page in which the program records the events of its coroutines.
     trace: Option<TracePage>,
     /// Pages of the completion ring that were needed so far.
     completions: [Once<SharedPage>; RING_PAGES],
     /// The same for each of its threads.
     threads: SharedPage,
-    /// Of the share of its process; given back last.
+    /// Memory taken of the share of its process; given back last.
     taken: Taken,
 }
 
@@ -115,7 +114,8 @@ impl AddressSpace {
         self.completions[page].try_get()
     }
 
-    /// Where the program writes what its coroutines do, if the kernel traces.
+    /// Returns the page in which the program records the events of its coroutines, if the kernel
+    /// traces.
     pub(crate) fn trace(&self) -> Option<&TracePage> {
         self.trace.as_ref()
     }

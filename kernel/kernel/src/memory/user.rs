@@ -198,9 +198,9 @@ const WORD: usize = 8;
 
 /// Copies between kernel memory and a frame of a program.
 ///
-/// Other harts may run the program meanwhile and write the same bytes: what is
-/// copied is then any mixture. No Rust object is in such a frame and no
-/// reference to it exists, so the accesses are volatile, like those to a device.
+/// Other harts may run the program meanwhile and write the same bytes: the copy is then any
+/// mixture. No Rust object is in such a frame and no reference to it exists, so the accesses are
+/// volatile, like those to a device.
 ///
 /// # Safety
 /// `from` and `to` are valid for `len` bytes and do not overlap.
