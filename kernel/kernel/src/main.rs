@@ -18,7 +18,7 @@
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► objects with waiters (pipes, lives, shares, console, futex, socket ─► network ─► its endpoint
+//!    ─► awaited objects (pipes, lives, shares, console, futex, socket ─► network ─► its endpoint
 //!       ─► its waiters, requests of the network, files, disk)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames

@@ -1,4 +1,5 @@
-//! What becomes of sockets between their frames: when each sends next, how long it has patience with its peer, and when it is over.
+//! The life of sockets between their frames: the time of the next frame, the patience with the
+//! peer, and the end.
 
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
@@ -142,9 +143,9 @@ impl Stack {
         }
     }
 
-    /// Is the connection over? What TIME-WAIT is for is left to the peer, once the end that it
-    /// has sent is acknowledged; a reset has been sent when nothing is known of the peer any
-    /// more.
+    /// Returns whether the connection is over. TIME-WAIT is left to the peer, once the end that
+    /// this side has sent is acknowledged; a reset has been sent when nothing is known of the peer
+    /// any more.
     pub(super) fn is_over(&mut self, endpoint: &mut Endpoint) -> bool {
         let socket = endpoint.tcp();
         match socket.state() {

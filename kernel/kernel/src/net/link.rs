@@ -1,12 +1,12 @@
-//! What frames go through: the card, if there is one, and back to ourselves.
+//! The link: the card, if there is one, and the loopback.
 //!
-//! A frame for the machine itself, or that asks which host has one of its addresses, comes back
-//! through a queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and
-//! no time. While the queue or the card has no room nothing is sent, and the sockets wait.
+//! A frame for the machine itself, or one that asks for one of its addresses, comes back through a
+//! queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and no time. While
+//! the queue or the card has no room nothing is sent, and the sockets wait.
 //!
-//! `smoltcp` takes frames from, and gives them to, a [`Port`]: of one frame at a time. It writes each into a buffer of
-//! those that there are for frames on their way back; what is for the card is copied from there, with its
-//! checksums ([`checksum`]).
+//! `smoltcp` takes frames from, and gives them to, a [`Port`] of one frame at a time. It writes
+//! each frame into a loopback buffer; a frame for the card is copied from there, with its checksums
+//! ([`checksum`]).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -27,22 +27,23 @@ const QUEUE: usize = 16;
 const SPARES: usize = QUEUE + 2;
 /// The longest frame.
 pub(super) const FRAME: usize = 1514;
-/// Before a frame in its buffer: so what follows its headings of 14, 20 and 20 bytes is aligned, and copied in words.
+/// Bytes in front of a frame in its buffer: they align the payload after headings of 14, 20 and 20
+/// bytes, so that it is copied in words.
 const LEAD: usize = 2;
 
 /// See the module.
 pub(super) struct Link {
     pub(super) card: Option<Card>,
-    /// The receiver takes what the card brings, so that need not interrupt.
+    /// True while the receiver polls the card, so that the card need not interrupt.
     is_attended: bool,
     address: [u8; 6],
-    /// Frames on their way back, with the levels of what has sent them.
+    /// Loopback frames, with the levels of their senders.
     back: VecDeque<(Own, Level)>,
     /// Their levels.
     levels: Levels,
     /// Buffers that none is in, of [`SPARES`].
     spare: Vec<Own>,
-    /// The card interrupts for each frame, for the tests: what that costs.
+    /// Makes the card interrupt for each frame, so that tests can count the cost.
     #[cfg(feature = "selftest")]
     pub(super) is_never_attended: bool,
     /// The last frame that went back from a port, for the tests.
@@ -61,7 +62,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// With room for a frame of so many bytes.
+    /// Allocates room for a frame of `len` bytes.
     fn new(len: usize) -> Own {
         let bytes = alloc::vec![0; LEAD + len].into_boxed_slice();
         Own { bytes, len }
@@ -79,7 +80,7 @@ impl Own {
 /// A frame that has come in.
 pub(super) enum Frame {
     Card(Received),
-    /// From ourselves, of this level.
+    /// A loopback frame, of this level.
     Back(Own, Level),
 }
 
@@ -146,7 +147,7 @@ impl Link {
         self.card.as_mut().is_none_or(Card::can_send)
     }
 
-    /// The levels of what is on its way back.
+    /// Returns the levels of loopback frames.
     pub(super) fn levels(&self) -> u64 {
         self.levels.bits()
     }
@@ -212,7 +213,7 @@ impl Link {
         }
     }
 
-    /// What `smoltcp` is given: this frame, if any, and the way out, for what is of a level.
+    /// Returns a port for `smoltcp`: this frame, if any, and the way out for frames of `level`.
     pub(super) fn port<'a>(&'a mut self, frame: Option<&'a [u8]>, level: Level) -> Port<'a> {
         Port {
             frame,
@@ -232,8 +233,8 @@ impl Link {
         matches!(frame, Frame::Card(_)) && !checksum::is_right(frame.bytes())
     }
 
-    /// Is a frame longer than the medium has them? It is counted, and to be dropped: a buffer of the
-    /// card holds 4,084 bytes, what is longer still the device drops.
+    /// Returns whether a frame is longer than the medium allows. Such a frame is counted, and to be
+    /// dropped: a buffer of the card holds 4,084 bytes, and the device drops still longer frames.
     pub(super) fn is_too_long(&mut self, frame: &Frame) -> bool {
         let is_too_long = frame.bytes().len() > FRAME;
         self.too_long += u64::from(is_too_long);

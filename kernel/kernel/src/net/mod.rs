@@ -6,18 +6,19 @@
 //!                        ▼                                    │ one frame
 //!                     Requests (requests.rs) ─► Networker ─► Stack: table of sockets
 //!                                                   ▲         │
-//!                                                   └─ Link (link.rs): the card, or back to ourselves
+//!                                                   └─ Link (link.rs): the card or the loopback
 //! ```
 //!
-//! A call that reads, writes or waits takes the lock of its own socket and leaves a word in the [`requests`]; only what
-//! makes and ends sockets takes the lock of the stack. The coroutine handles the most urgent frame first, be it one that has
-//! come in or one that is to be sent, and is as urgent as that. Whose frame the card has brought is not known before it is
-//! looked at: it may be for the most urgent call that waits. The card's interrupt and the clock wake the coroutine, which handles
-//! one frame at a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood holds no hart.
-//! While it has frames to handle the card does not interrupt.
+//! A call that reads, writes or waits takes the lock of its own socket and leaves a word in the
+//! [`requests`]; only calls that create or close sockets take the lock of the stack. The coroutine
+//! handles the most urgent frame first, incoming or outgoing, and is as urgent as that frame. The
+//! owner of a frame from the card is unknown until the frame is read: it may be the most urgent
+//! waiting call. The card's interrupt and the clock wake the coroutine, which handles one frame at
+//! a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood
+//! occupies no hart. While it has frames to handle the card does not interrupt.
 //!
-//! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not
-//! looked at. There are at most [`SOCKETS`].
+//! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not looked
+//! at. There are at most [`SOCKETS`].
 
 mod address;
 mod checksum;
@@ -61,8 +62,8 @@ use table::{Key, Owner, Table};
 pub(crate) const SOCKETS: usize = 1024;
 /// Frames a poll.
 const BUDGET: usize = 16;
-/// Frames that a socket sends before it is the turn of others of its level: as many as its buffer fills. So what was written
-/// at once can be read at once.
+/// Maximum number of frames that a socket sends before the turn of others of its level: as many as
+/// fill its buffer. So bytes that were written at once can be read at once.
 const TURN: usize = 3;
 /// A connection without an owner is reset when its peer says nothing for so long: a
 /// few times the first time-out for a frame that is lost, which is a second. So is one that
@@ -70,15 +71,16 @@ const TURN: usize = 3;
 const LINGER: Duration = Duration::from_secs(5);
 /// A peer that says nothing is asked whether it is there, and is gone if it still says nothing.
 const ASK: Duration = Duration::from_secs(60);
-/// What one end of a connection within the machine has received it acknowledges with what it says next, or after so long; at
-/// once if it is more than a frame. Nothing is lost there, and neither end waits for that before it sends.
+/// Maximum delay of an acknowledgement within the machine. It travels with the next answer if there
+/// is one by then, and at once for more than a frame. The loopback loses no frame, and neither end
+/// waits for an acknowledgement before it sends.
 const ACKNOWLEDGE: Duration = Duration::from_millis(40);
-/// It is also gone if it takes none of what waits for it for so long, though it speaks.
+/// Time after which a peer that takes none of its waiting bytes is gone, even if it sends frames.
 const GONE: Duration = Duration::from_secs(180);
-/// A connection without an owner is reset after so long, whatever its peer says: one
-/// whose window stays 0 would keep it for ever.
+/// Time after which a connection without an owner is reset, even if its peer sends frames: a peer
+/// whose window stays 0 would keep the connection for ever.
 const FAREWELL: Duration = Duration::from_secs(60);
-/// What could not be sent, though there is room, is tried again.
+/// Time after which a send that failed in spite of room is tried again.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The stack, behind its lock.
@@ -86,13 +88,13 @@ struct Stack {
     interface: Interface,
     link: Link,
     table: Table,
-    /// What takes the frames that are for no socket.
+    /// Receivers of the frames that are for no socket.
     unowned: SocketSet<'static>,
     /// Sockets that could not send at their last turn.
     silent: Vec<Index>,
     /// Whose turn it is to send, and how many frames it has sent in it.
     turn: (Index, usize),
-    /// Of equally urgent frames those that are to be sent have their turn.
+    /// True while outgoing frames have their turn among equally urgent ones.
     is_sending: bool,
     /// When the clock wakes the coroutine.
     alarm: Option<Instant>,
@@ -184,7 +186,7 @@ impl Stack {
         self.go_on();
     }
 
-    /// Lets the coroutine see to what there is now.
+    /// Wakes the coroutine if there is work for it.
     fn go_on(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
@@ -201,7 +203,7 @@ impl Stack {
         self.table.levels() | self.link.levels()
     }
 
-    /// Takes in what calls have left. Returns the levels of those that wait.
+    /// Takes in the requests of calls. Returns the levels of the waiting calls.
     fn let_calls_in(&mut self) -> u64 {
         loop {
             let mut requests = requests();
@@ -220,8 +222,8 @@ impl Stack {
         }
     }
 
-    /// Handles the most urgent frame, one that has come in or one to be sent; of equally urgent ones those of one kind
-    /// until there is none. False: there is none, or no room.
+    /// Handles the most urgent frame, incoming or outgoing; of equally urgent frames one kind until
+    /// none is left. Returns false if there is none, or no room.
     fn handle_frame(&mut self) -> bool {
         let waiting = self.let_calls_in();
         let of_card = self.link.card.as_ref().map_or(0, |_| waiting);
@@ -283,7 +285,7 @@ impl Stack {
             self.changed(index);
         }
         if is_arp {
-            // It may be what they wait for.
+            // The silent sockets may wait for this ARP frame.
             while let Some(index) = self.silent.pop() {
                 self.table.slot(index).is_silent = false;
                 self.schedule(index);

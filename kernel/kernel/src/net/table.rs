@@ -1,13 +1,13 @@
-//! The table of sockets: which frame is for which, which has what to send, which waits for
-//! the clock.
+//! The table of sockets: the recipient of each frame, the sockets with frames to send, and those
+//! that wait for the clock.
 //!
 //! ```text
 //!  frame ─► key: protocol, port, peer ─► bucket ─► slot          O(1)
 //!  call, frame, clock ─► slot has something to send ─► list of its level
 //! ```
 //!
-//! A slot has what the stack alone looks at; the socket itself, which calls look at too, is its endpoint
-//! (`endpoint.rs`). A frame costs the same however many others are idle.
+//! A slot holds the fields that only the stack reads; the socket itself, which calls read too, is
+//! its endpoint (`endpoint.rs`). The cost of a frame does not depend on the number of idle sockets.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -31,7 +31,8 @@ const BUCKETS: usize = 1024;
 /// Lists of half-open connections, by port.
 const PORTS: usize = 64;
 
-/// What a frame is for: the port here, and the peer, which is 0 for what takes frames of any.
+/// Recipient of a frame: the port here, and the peer, which is 0 for a socket that takes frames of
+/// any peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) protocol: u8,
@@ -40,7 +41,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Of a frame: TCP and UDP in IPv4, without options that `smoltcp` would not take.
+    /// Returns the key of a frame: TCP and UDP in IPv4, without options that `smoltcp` would not
+    /// take.
     pub(super) fn of(frame: &[u8]) -> Option<Key> {
         let header = frame.get(14)?;
         if frame.get(12..14) != Some(&[8, 0]) || header >> 4 != 4 {
@@ -61,7 +63,7 @@ impl Key {
         })
     }
 
-    /// What takes frames of any peer.
+    /// Returns the key of a socket that takes frames of any peer.
     pub(super) fn any(self) -> Key {
         Key {
             peer: (0, 0),
@@ -93,18 +95,18 @@ impl Key {
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
-/// What becomes of a socket.
+/// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A program has it.
     Program,
     /// A listener has it, at this port, until it is a connection that is accepted.
     Listener(u16),
-    /// No program: it goes when its connection is over.
+    /// The socket has no program; it is closed when its connection is over.
     None,
 }
 
-/// What speaks through a socket.
+/// Protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Stream,
@@ -118,23 +120,24 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     key: Option<Key>,
     pub(super) owner: Owner,
-    /// It could not send at its last turn: it may wait for the address of its next hop.
+    /// Set after a turn in which the socket could not send: it may wait for the address of its next
+    /// hop.
     pub(super) is_silent: bool,
     /// `smoltcp` may keep it silent for a peer whose address it has not found.
     pub(super) lacks_neighbour: bool,
-    /// Since when the peer has taken nothing of what waits for it, and how much that was when it
-    /// was last looked at; of a socket without an owner, since when it has had none.
+    /// Start of the time in which the peer has taken none of its waiting bytes, and their number at
+    /// the last look; of a socket without an owner, the time at which it lost its owner.
     pub(super) waits: Option<(Instant, usize)>,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,
     /// The most urgent of those before.
     level: Level,
-    /// Of a share; the kernel's own are of none.
+    /// Memory and socket taken of a share; the kernel's own sockets have none.
     _taken: Option<[Taken; 2]>,
 }
 
 impl Slot {
-    /// The level of what it sends.
+    /// Returns the level of the socket's frames.
     pub(super) fn level(&self) -> Level {
         let most = self.calls.trailing_zeros() as u8;
         Level::new(most).unwrap_or(self.level)
@@ -147,7 +150,8 @@ pub(super) struct Table {
     free: Vec<Index>,
     seed: u64,
     by_key: Lists,
-    /// What has something to send, a list for each level, and which levels these are.
+    /// Sockets with frames to send, a list for each level; `levels` has the levels of non-empty
+    /// lists.
     to_send: Lists,
     levels: u64,
     /// Connections that the peer has begun and not confirmed, oldest first.
@@ -215,7 +219,7 @@ impl Table {
         Ok(index)
     }
 
-    /// What speaks through a slot, if there is one.
+    /// Returns the protocol of a slot's socket, if there is one.
     #[cfg(feature = "selftest")]
     pub(super) fn kind_of(&self, index: Index) -> Option<Kind> {
         self.slots[usize::from(index)]
@@ -268,7 +272,7 @@ impl Table {
         }
     }
 
-    /// What has exactly this key.
+    /// Returns the socket with exactly this key.
     pub(super) fn find(&self, key: Key) -> Option<Index> {
         let has_key = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
@@ -319,7 +323,7 @@ impl Table {
         }
     }
 
-    /// It has something to send now, or nothing any more.
+    /// Notes that a socket has something to send now, or nothing any more.
     pub(super) fn sends(&mut self, index: Index, has: bool) {
         let level = self.slot(index).level();
         let list = usize::from(level.get());
@@ -365,7 +369,7 @@ impl Table {
         self.unlist(index);
     }
 
-    /// The levels of what has something to send.
+    /// Returns the levels of the sockets that have something to send.
     pub(super) fn levels(&self) -> u64 {
         self.levels
     }

@@ -36,7 +36,7 @@ struct Slot {
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: usize,
-    /// What they take of a share: for each slot, once it was needed.
+    /// Memory taken of a share: for each slot, once it was needed.
     taken: Option<Taken>,
 }
 

@@ -1,17 +1,16 @@
 //! `fork` and `exec`.
 //!
-//! *Fork* copies the memory and the descriptors of a process; of its threads the child
-//! has the one that called. Calls in flight and completions that were not taken stay
-//! with the parent.
+//! *Fork* copies the memory and the descriptors of a process; of its threads the child has the one
+//! that called. Calls in flight and completions that were not taken stay with the parent.
 //!
-//! So that the copy is consistent, the other threads are held meanwhile: none runs in
-//! user mode, and none is inside a critical section (`os_abi::thread`), so the
-//! scheduler's data and the heap are as between two operations. A thread that is inside
-//! one goes on until it has left it; if it does not in time, `fork` fails. What a thread
-//! was in the middle of otherwise, a poll say, stays undone in the child for ever.
+//! So that the copy is consistent, the other threads are held meanwhile: none runs in user mode,
+//! and none is inside a critical section (`os_abi::thread`), so the scheduler's data and the heap
+//! are as between two operations. A thread that is inside one continues until it has left it; if it
+//! does not leave in time, `fork` fails. Any other unfinished work of a thread, such as a poll, is
+//! never finished in the child.
 //!
-//! *Exec* makes another process with the same [`Identity`](super::Identity) and the
-//! files of the old one, which ends without a status.
+//! *Exec* makes another process with the same [`Identity`](super::Identity) and the files of the
+//! old one, which ends without a status.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -39,7 +38,7 @@ const LOOK_MICROS: u64 = 50;
 /// Pages that are copied before others have their turn.
 const PAGES_AT_ONCE: usize = 16;
 
-/// What the child's thread begins with.
+/// Initial state of the child's thread.
 pub(crate) struct Seed {
     line: usize,
     number: usize,
@@ -134,8 +133,8 @@ impl Process {
 /// Makes a child that is a copy of the process, with one thread; returns its number.
 ///
 /// # Errors
-/// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]:
-/// other threads of the process do not let go of what they are in the middle of.
+/// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]: other threads
+/// of the process do not leave their critical sections.
 pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Error> {
     if memory::is_short() {
         return Err(Error::OutOfMemory);

@@ -1,4 +1,4 @@
-//! What a process is to others: its number, its parent, its status, its waiters.
+//! The part of a process that other processes see: its number, parent, status and waiters.
 //!
 //! It outlives the program: see [`super`].
 
@@ -17,7 +17,7 @@ pub(crate) struct Life {
     /// Calls whose coroutines exist. It is waited for until they are gone, and
     /// with them the files they use.
     calls: usize,
-    /// It counts among the living of its share.
+    /// True while the process counts among the living of its share.
     counts: bool,
     pub(super) waiters: Waiters,
 }
@@ -52,14 +52,14 @@ impl Drop for Flight {
     }
 }
 
-/// What a process is to others.
+/// The part of a process that other processes see.
 pub(crate) struct Identity {
     /// Its number: place in the table plus a generation.
     pub(crate) number: usize,
     /// The process that may wait for it; 0: none.
     pub(super) parent: AtomicUsize,
     pub(super) life: IrqLock<Life>,
-    /// What it may take, with whatever else is in that share.
+    /// Limits of the process, together with all others in that share.
     pub(super) share: Arc<Share>,
     /// The share is over when it ends.
     pub(super) begins_share: bool,

@@ -1,25 +1,25 @@
-//! Loans of levels within a process: whatever waits for a thread lends it its level.
+//! Loans of levels within a process: a waiter lends its level to the thread that it waits for.
 //!
 //! ```text
 //!  thread H ── futex_lock ─► call ─┐
 //!  thread J ── thread_join ► call ─┼─► lent[line] ─► thread T ─┬─ ready: moves in the queue
 //!  thread_join (asynchronous) ─────┘                           ├─ on a hart: its level there
 //!                                                              └─ in a call: the call's level,
-//!                                                                 and what that waits for …
+//!                                                                 and on along the chain …
 //! ```
 //!
-//! The level of a thread is its own, which its program says, or the most urgent of those
-//! that are lent to it. What is lent is computed anew from the calls that wait whenever one
-//! begins or ends to wait, or has another level: so a loan ends with its wait, whatever ends
-//! that, and nothing stays raised. It is passed on along chains of waiting threads at once;
-//! in a circle, where all wait for each other, until no level changes any more.
+//! The level of a thread is its own, set by its program, or the most urgent of those that are lent
+//! to it. Loans are computed anew from the waiting calls whenever a call begins or ends to wait, or
+//! changes its level. So a loan ends with its wait, regardless of the reason, and nothing stays
+//! raised. A loan is passed on along chains of waiting threads at once; in a circle, where all wait
+//! for each other, until no level changes any more.
 //!
-//! *Locks.* The word of a lock is 0 or the number of the thread that has it, and
-//! [`CONTENDED`] if others wait. The holder gives it to the most urgent one that waits, of
-//! equals to the one that has waited longest; so the kernel knows to whom the others lend.
-//! The word may say anything: a loan stays within the process.
+//! *Locks.* The word of a lock is 0 or the number of the thread that has it, and [`CONTENDED`] if
+//! others wait. The holder gives the lock to the most urgent waiter, of equals to the one that has
+//! waited longest; so the kernel knows the thread to which the others lend. The word may have any
+//! value: a loan stays within the process.
 //!
-//! All under the lock of the threads; O(calls that wait) a step, which are at most as many as
+//! All steps hold the lock of the threads. A step is O(waiting calls), which are at most as many as
 //! the other threads of the process, plus its asynchronous `thread_join`s.
 
 use alloc::sync::Arc;
@@ -98,7 +98,7 @@ impl Waits {
         waiting.to.filter(|_| before != level)
     }
 
-    /// Those that wait for a lock, with the number of the thread that is to have it.
+    /// Returns the calls that wait for a lock, with the number of the thread that is to have it.
     fn for_lock(&mut self, wanted: usize) -> impl Iterator<Item = (&mut Waiting, usize)> {
         self.0.iter_mut().filter_map(move |waiting| {
             let What::Lock { address, thread } = waiting.what else {
@@ -108,7 +108,7 @@ impl Waits {
         })
     }
 
-    /// Takes what waits most urgently for a lock out, with its thread's number and whether
+    /// Takes out the call that waits most urgently for a lock, with its thread's number and whether
     /// others wait.
     fn take_for_lock(&mut self, address: usize) -> Option<(Waiting, usize, bool)> {
         // The first of equals.
@@ -136,7 +136,7 @@ impl Process {
         self.lent[line % MAX_THREADS].load(Relaxed)
     }
 
-    /// Computes what is lent to the thread of a line, and passes it on.
+    /// Computes the level that is lent to the thread of a line, and passes it on.
     pub(super) fn settle(&self, threads: &mut Threads, line: usize) {
         let mut next = Some(line);
         while let Some(line) = next.take() {
@@ -270,8 +270,8 @@ impl Process {
         Ok(false)
     }
 
-    /// Gives the lock at an address to the most urgent thread that waits for it; what the
-    /// others lend goes to that.
+    /// Gives the lock at an address to the most urgent thread that waits for it; the loans of the
+    /// others go to that thread.
     ///
     /// # Errors
     /// [`Error::BadAddress`].

@@ -1,9 +1,10 @@
-//! Ends what is left in shares that are over, in one coroutine of the kernel: a process a
-//! poll, so that the end of many keeps no thread from a hart for longer than the end of one.
+//! The reaper: ends the remaining processes of shares that are over, in one coroutine of the
+//! kernel. It ends a process a poll, so that the end of many keeps no thread from a hart for longer
+//! than the end of one.
 //!
-//! It is as urgent as the most urgent caller that has ended a share, or waits for that.
-//! No process stays: a share is marked as over before its members are looked for, and a
-//! process is in the table before it is looked whether its share is over.
+//! The reaper is as urgent as the most urgent caller that has ended a share, or waits for that end.
+//! No process is missed: a share is marked as over before its members are looked for, and a process
+//! enters the table before it checks whether its share is over.
 
 use core::future::poll_fn;
 use core::task::Poll;

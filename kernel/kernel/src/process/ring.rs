@@ -19,13 +19,13 @@ use upshift_core::Level;
 use crate::memory::shared::SharedPage;
 use crate::memory::space::AddressSpace;
 
-/// What kernel and program have agreed on so far.
+/// State of the ring that kernel and program have agreed on so far.
 pub(super) struct Ring {
     /// Completions so far.
     tail: u64,
     /// Calls in flight.
     in_flight: u64,
-    /// Of those that were not taken.
+    /// Most urgent level of the completions that were not taken.
     most_urgent: Level,
 }
 
@@ -77,8 +77,8 @@ impl Ring {
         space.shared().store(RING_TAIL, self.tail);
     }
 
-    /// Is what has just come, of this level, more urgent than all that is there already, of which
-    /// the program has been told?
+    /// Returns whether a new completion of this level is more urgent than all earlier ones in the
+    /// ring, of which the program has been told.
     pub(super) fn is_more_urgent(&mut self, page: &SharedPage, level: Level) -> bool {
         if self.unread(page) <= 1 {
             self.most_urgent = Level::LEAST_URGENT;

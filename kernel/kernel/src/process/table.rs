@@ -21,7 +21,7 @@ pub(super) const MAX_PROCESSES: usize = 256;
 
 enum Tenant {
     None,
-    /// One is being made.
+    /// A process is being made.
     Reserved,
     Process(Arc<Process>),
 }
@@ -30,7 +30,7 @@ struct Place {
     tenant: Tenant,
     /// The last number of this place.
     number: usize,
-    /// What it is of a share.
+    /// The place's amount taken of a share.
     taken: Option<Taken>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn living() -> usize {
     table.iter().filter(lives).count()
 }
 
-/// What a new process gets.
+/// Parameters of a new process.
 pub(crate) struct Spawn<'a> {
     /// The name of its program.
     pub(crate) name: &'a str,
@@ -244,7 +244,7 @@ pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     Ok(status)
 }
 
-/// Waits until a process has ended and nothing is left of it, nor of what is in its share.
+/// Waits until a process has ended and nothing is left of it, nor of its share.
 pub(crate) async fn ended(process: &Process) -> isize {
     let identity = &process.identity;
     let status = over(identity).await;

@@ -37,7 +37,7 @@ pub(crate) struct Thread {
     pub(crate) context: UserContext,
     /// How urgent it is by itself.
     pub(crate) own: Level,
-    /// Until it has seen to a user interrupt or a completion: how urgent that is.
+    /// Level to which the thread is raised until it has handled a user interrupt or a completion.
     pub(crate) raised: Level,
     /// How urgent it is: the most urgent of `own`, `raised`, and what it is lent
     /// (`lending.rs`).
@@ -46,9 +46,9 @@ pub(crate) struct Thread {
     pub(crate) quantum: u64,
     /// When its quantum ends, while it runs.
     pub(crate) until: u64,
-    /// It was let go on for a little longer, until then; 0: it was not.
+    /// End of the grace in which the thread may continue; 0: it has none.
     pub(crate) grace: u64,
-    /// What a user interrupt has interrupted.
+    /// State that a user interrupt has interrupted.
     pub(crate) interrupted: Option<Box<Interrupted>>,
 }
 
@@ -89,8 +89,8 @@ impl Thread {
         }
     }
 
-    /// Is nothing left of what it was raised for? Neither an interrupt nor its handler, nor a
-    /// completion that the program is taking out.
+    /// Returns whether the reason of the raise is handled: no interrupt is pending, none is in its
+    /// handler, and the program is not taking out a completion.
     fn has_seen_to_it(&self, space: &AddressSpace) -> bool {
         self.interrupted.is_none()
             && !self.process.has_interrupt()
@@ -117,7 +117,7 @@ impl Thread {
         true
     }
 
-    /// It had nothing to do, and gets something of this level.
+    /// Raises a thread that had nothing to do to this level.
     pub(crate) fn become_urgent(&mut self, level: Level) {
         self.become_level(level.get());
     }
@@ -147,14 +147,14 @@ impl Thread {
         critical
     }
 
-    /// It leaves the hart, in grace or not.
+    /// Ends the thread's grace, if any: it leaves the hart.
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
         if core::mem::replace(&mut self.grace, 0) != 0 {
             space.set_line(self.line, OWED, 0);
         }
     }
 
-    /// It gives the hart away by itself, whatever it is in the middle of.
+    /// Gives the hart away at the thread's request, even inside a critical section.
     pub(crate) fn give_way(&mut self) {
         self.until = 0;
         self.grace = 1;
@@ -176,10 +176,9 @@ impl Thread {
         is_there
     }
 
-    /// Delivers a user interrupt that is pending: the thread goes on in the
-    /// handler its program has named, and what it was doing is kept for
-    /// [`Thread::return_from_interrupt`]. Not while the program drains its ring,
-    /// nor in the handler: then it looks by itself.
+    /// Delivers a user interrupt that is pending: the thread continues in the handler that its
+    /// program has named, and its interrupted state is saved for [`Thread::return_from_interrupt`].
+    /// Not while the program drains its ring, nor in the handler: then the program looks by itself.
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
         // In the handler it stays pending until that has ended, or another thread
         // takes it.
@@ -198,11 +197,11 @@ impl Thread {
         self.interrupted = Some(Box::new(self.context.enter_handler(handler)));
     }
 
-    /// Back to what was interrupted. False: nothing was.
+    /// Returns to the interrupted code. Returns false if nothing was interrupted.
     pub(crate) fn return_from_interrupt(&mut self) -> bool {
         let interrupted = self.interrupted.take();
         let some = interrupted.is_some();
-        // Its bitmap says by now what the interrupt was about.
+        // The thread's bitmap holds the reason of the interrupt by now.
         self.raised = Level::LEAST_URGENT;
         if let Some(interrupted) = interrupted {
             self.context.leave_handler(&interrupted);

@@ -33,13 +33,13 @@ enum State {
     Free,
     /// Ready or running.
     Out,
-    /// It waits for the end of a synchronous call, which this coroutine carries out.
+    /// The thread waits for the end of a synchronous call, which this coroutine carries out.
     InCall(Box<Thread>, CoroutineId),
-    /// It waits for a completion or an `unpark`.
+    /// The thread waits for a completion or an `unpark`.
     Parked(Box<Thread>),
-    /// It may not go to user mode for the moment.
+    /// The thread may not go to user mode for the moment.
     Held(Box<Thread>),
-    /// With this result, for the thread that joins it.
+    /// The thread has ended with this result, for the thread that joins it.
     Ended(isize),
 }
 
@@ -73,19 +73,19 @@ impl Awaited for Threads {
     }
 }
 
-/// What becomes of the waiters when a thread has ended.
+/// Consequences of the end of a thread.
 pub(super) struct Left {
-    /// It was the last one.
+    /// True if the thread was the last one.
     pub(super) last: bool,
-    /// To be woken after the lock is released.
+    /// Waiters to be woken after the lock is released.
     pub(super) waiters: Waiters,
 }
 
 /// Where a thread is to which something is lent.
 pub(super) enum Out<'a> {
-    /// It has this place in the queue, runs, or is on its way from one to the other.
+    /// The thread has this place in the queue, runs, or is on its way from one to the other.
     InQueue(u16),
-    /// It waits for the call of this coroutine.
+    /// The thread waits for the call of this coroutine.
     InCall(&'a mut Thread, CoroutineId),
 }
 
@@ -269,7 +269,7 @@ impl Threads {
         self.slots[line].state = State::Held(thread);
     }
 
-    /// One that was held.
+    /// Takes a thread that was held.
     pub(super) fn take_held(&mut self) -> Option<Box<Thread>> {
         let held = |slot: &Slot| matches!(slot.state, State::Held(_));
         let line = self.slots.iter().position(held)?;

@@ -56,7 +56,7 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
             "{bytes} bytes at {address:#x}"
         );
     }
-    // What a device may still write to is not used again: it is lost.
+    // Memory that a device may still write to is not used again: it is lost.
     let lost = before - free_frames();
     ensure!(lost == 1 + 8, "{lost} frames are lost");
     Ok(())

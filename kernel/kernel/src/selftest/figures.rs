@@ -1,5 +1,5 @@
-//! What things cost in the kernel, where time is instructions: `selftest=figures`.
-//! See `user/src/bin/figures.rs`.
+//! Costs of the kernel's operations, where time is instructions: `selftest=figures`. See
+//! `user/src/bin/figures.rs`.
 
 use alloc::vec::Vec;
 

@@ -1,7 +1,7 @@
 //! Tests that run inside the kernel, as a coroutine of it.
 //!
-//! Each is an `async fn` that returns what went wrong. The runner looks for the
-//! last line and the exit status; a test that hangs is a time-out there.
+//! Each is an `async fn` that returns an error message if it fails. The runner looks for the last
+//! line and the exit status; a test that hangs ends by its time-out.
 
 mod devices;
 mod die;
@@ -23,7 +23,7 @@ use crate::arch::finisher;
 use crate::net::selftest as network;
 use crate::{executor as kernel, println};
 
-/// What a test came to.
+/// Result of a test.
 pub(crate) type Outcome = Result<(), String>;
 type Test = fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 

@@ -69,7 +69,7 @@ pub(super) async fn dropped_sleep_leaves_nothing_behind() -> Outcome {
     Ok(())
 }
 
-/// From the deadline to the poll: interrupt, wake, pick.
+/// Path from the deadline to the poll: interrupt, wake, pick.
 pub(super) async fn timer_is_exact_under_icount() -> Outcome {
     let mut worst = 0;
     for n in 0..50 {

@@ -1,12 +1,11 @@
 //! System calls: from the table to the kernel's functions.
 //!
-//! `now` calls are answered before the thread goes on. A `later` call becomes a
-//! kernel coroutine with the level of the caller. Called synchronously, it parks
-//! the thread, and its end lets the thread go on; called asynchronously, it
-//! reserves a place in the completion ring, the thread goes on at once, and its
-//! end fills the place. A call that need not wait is answered at once in both forms,
-//! without a coroutine, unless that would overtake something as urgent. The dispatch is generated from the table in `os_abi`; a
-//! call that is in the table and not here does not compile.
+//! `now` calls are answered before the thread continues. A `later` call becomes a kernel coroutine
+//! with the level of the caller. A synchronous call parks the thread, and its end resumes the
+//! thread. An asynchronous call reserves a place in the completion ring, the thread continues at
+//! once, and the call's end fills the place. A call that need not wait is answered at once in both
+//! forms, without a coroutine, unless that would overtake something as urgent. The dispatch is
+//! generated from the table in `os_abi`; a call that is in the table and not here does not compile.
 
 mod in_flight;
 mod later;
@@ -30,8 +29,7 @@ use later::Begin;
 
 /// The result of a call, as a word.
 type Answer = Result<isize, Error>;
-/// What becomes of the thread that called: it goes on with an answer, or it is
-/// parked or has ended.
+/// Fate of the calling thread: it continues with an answer, or it is parked or has ended.
 type After = Option<(Box<Thread>, Answer)>;
 
 fn word(answer: Answer) -> isize {
@@ -43,11 +41,11 @@ fn word(answer: Answer) -> isize {
 enum Form {
     /// The thread waits.
     Synchronous,
-    /// It goes on; the completion carries these words.
+    /// The thread continues; the completion carries these words.
     Asynchronous { token: u64, coroutine: u64 },
 }
 
-/// Does what the thread asks for. `None`: it is parked, or has ended.
+/// Carries out the thread's call. `None`: the thread is parked, or has ended.
 pub(crate) fn dispatch(thread: Box<Thread>) -> Option<Box<Thread>> {
     let arguments = core::array::from_fn(|n| thread.context.argument(n));
     let word_7 = thread.context.argument(7);

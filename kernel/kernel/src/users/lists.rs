@@ -1,4 +1,4 @@
-//! The lists of ready threads, and what each hart is known to do: under the lock of the queue.
+//! Lists of ready threads, and the known state of each hart: under the lock of the queue.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::{Relaxed, Release};

@@ -1,4 +1,5 @@
-//! What a thread keeps of the queue from its birth to its end, and a process of levels that came too early.
+//! Place of a thread in the queue, from its birth to its end, and a process's levels that came too
+//! early.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU8;
@@ -70,7 +71,7 @@ impl PendingLevel {
         self.0.fetch_min(level.get(), Relaxed);
     }
 
-    /// What is pending is not any more.
+    /// Takes the pending level.
     pub(crate) fn take(&self) -> Option<Level> {
         match self.0.load(Relaxed) {
             NOTHING => None,

@@ -8,7 +8,7 @@ use super::{LOOK_MICROS, LOOKS, rest, wait};
 use crate::selftest::Outcome;
 use crate::{ensure, executor};
 
-/// Of a flood so many frames, questions and answers, come to one interrupt at least.
+/// Minimum number of frames of a flood, questions and answers, for each interrupt.
 const A_FLOOD: usize = 16;
 
 /// Questions for the address of QEMU's gateway, as many as there is room for, at most so many;
@@ -86,8 +86,9 @@ pub(crate) async fn card_interrupts_no_more_than_it_must() -> Outcome {
     Ok(())
 }
 
-/// How often it would interrupt if nothing kept it from that: with the event index hardly more often, for that names the next frame. How
-/// many answers one interrupt then tells of is the host's matter, 16 or more: either flood may have the most that one may have.
+/// Compares with a card that may always interrupt: with the event index it hardly interrupts more
+/// often, for the index names the next frame. The host decides how many answers one interrupt
+/// reports, 16 or more: either flood may have the maximum of interrupts.
 pub(crate) async fn card_interrupts_less_while_it_is_attended() -> Outcome {
     NET.get().lock().link.is_never_attended = true;
     let without = ask(2_000, 16).await;

@@ -1,4 +1,4 @@
-//! How long a peer is waited for, and what is left of a connection after it.
+//! The patience with a peer, and the remains of a connection after it.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -55,8 +55,8 @@ pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     comes_back(before).await
 }
 
-/// The same, and the writer is gone: nothing stays for a peer that repeats for ever what it has
-/// said last, each second.
+/// Like the test above, without the writer: nothing is kept for a peer that repeats its last frame
+/// for ever, each second.
 pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
@@ -87,8 +87,8 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     comes_back(before).await
 }
 
-/// Is it nothing to wait for minutes? Only where instructions count as time, and not beside
-/// devices: what makes QEMU see to these happens 10,000 times a second.
+/// Returns whether a wait of minutes costs nothing. True only where instructions count as time, and
+/// without devices: QEMU serves these 10,000 times a second.
 fn minutes_take_no_time() -> bool {
     is_icount() && NET.get().lock().link.card.is_none()
 }
@@ -123,7 +123,7 @@ pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
     comes_back(before).await
 }
 
-/// One end resets in each state that the other may be in.
+/// An end resets in each state that the other may be in.
 pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     let before = in_use().await;
     for state in 0..6 {
@@ -175,8 +175,8 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     comes_back(before).await
 }
 
-/// 10.0.2.99: no host answers there, on the network of the card if there is one, and where no route leads if there is none. A router would
-/// say that there is no such place, and nothing would be left to wait for.
+/// 10.0.2.99: an address without a host on the card's network, and without a route if there is no
+/// card. A router would report the address as unreachable, and nothing would be left to wait for.
 const NOWHERE: u32 = 0x0a00_0263;
 
 /// A socket that waits for the clock is not forgotten when there is no memory for the alarm.

@@ -33,10 +33,10 @@ pub(super) fn ephemeral() -> u16 {
 }
 
 impl Stack {
-    /// One more place of a listener's backlog.
+    /// Adds a place to a listener's backlog.
     fn add_listening(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
         let index = self.add_stream(share, Owner::Listener(port))?;
-        // It listens from now on, as whatever of a listener is closed.
+        // The new socket listens from now on, like each socket of a listener that was closed.
         self.changed(index);
         Ok(index)
     }

@@ -1,4 +1,4 @@
-//! What a socket has in the stack: its buffers, and when they come and go.
+//! The part of a socket that belongs to the stack: its buffers, from creation to release.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
