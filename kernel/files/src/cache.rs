@@ -1,5 +1,5 @@
-//! Blocks of files in memory. One that is dirty is newer than the disk, and stays until it is committed; the others go
-//! when there is no room, the one that was used least lately first.
+//! Blocks of files in memory. A dirty block is newer than the disk, and stays until it is
+//! committed. Without room, the clean block that was least recently used is dropped.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use crate::layout::{BLOCK, Block};
 
 /// Blocks in memory.
 pub const CACHE: usize = 64;
-/// Those of them that may wait to be written.
+/// Maximum number of dirty blocks, which wait to be written.
 pub const DIRTY: usize = 32;
 
 /// Whose block it is: file and index.
@@ -75,7 +75,8 @@ impl Cache {
         self.find(key).map(|cached| &*cached.bytes)
     }
 
-    /// To be changed: it is dirty from now on. There has to be [room](Cache::has_room) for one more.
+    /// Returns a block to be changed, which is dirty from now on. There must be
+    /// [room](Cache::has_room) for another dirty block.
     pub(crate) fn change(&mut self, key: Key) -> Option<&mut Block> {
         let cached = self.find(key)?;
         let was_dirty = core::mem::replace(&mut cached.is_dirty, true);

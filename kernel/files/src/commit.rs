@@ -1,11 +1,12 @@
 //! From memory to the disk, a block a step.
 //!
 //! ```text
-//!  data of a file ─► its map blocks, from below ─► … all files … ─► directory ─► flush ─► head ─► flush
+//!  data of a file ─► its map blocks, from below ─► all files ─► directory ─► flush ─► head ─► flush
 //! ```
 //!
-//! Nothing is changed meanwhile but by this, so all of it is of one moment. If the disk fails, the volume is read from
-//! memory for as long as it is mounted, and the disk is as it was after the last commit.
+//! Only the commit changes the volume meanwhile, so it holds the state of one moment. If the disk
+//! fails, the volume is read from memory while it is mounted, and the disk is as it was after the
+//! last commit.
 
 use alloc::vec::Vec;
 use core::mem::replace;
@@ -15,7 +16,7 @@ use crate::cache::Key;
 use crate::layout::{Block, ENTRIES, ENTRY, Entry, FAN, FILES, Head, Pointer, sum, write_pointers};
 use crate::volume::Volume;
 
-/// What is to be done next.
+/// Next step of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write the buffer to this block.
@@ -57,7 +58,8 @@ pub(crate) enum Stage {
 }
 
 impl Volume {
-    /// Begins to write what has changed. False: nothing has, or the disk has failed, or it is under way.
+    /// Begins to write the changes. Returns false if there are none, the disk has failed, or a
+    /// commit is under way.
     pub fn begin_commit(&mut self) -> bool {
         if !self.is_changed() || self.has_failed || self.stage.is_some() {
             return false;
@@ -73,7 +75,7 @@ impl Volume {
         self.stage.is_some()
     }
 
-    /// The next step of the commit that is under way. `buffer` gets what is to be written.
+    /// Takes the next step of the commit that is under way. `buffer` gets the block to be written.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::OutOfMemory`]: the volume has [failed](Volume::fail).
@@ -265,7 +267,7 @@ impl Volume {
         Ok((Some(next), Some(Step::Write(block))))
     }
 
-    /// A block of a tree gets a new place; what it had is free after this commit.
+    /// Gives a block of a tree a new place; its old place is free after this commit.
     fn move_to(&mut self, whose: Whose, level: usize, index: u32, sum: u32) -> Result<u32, Error> {
         let block = self.space.allocate()?;
         let new = Pointer { block, sum };
@@ -280,7 +282,7 @@ impl Volume {
         Ok(block)
     }
 
-    /// The entry of a file is not what the disk has.
+    /// Marks the entry of a file as changed since the last commit.
     fn mark_entry(&mut self, slot: u32) {
         self.changed[slot as usize / 64] |= 1 << (slot % 64);
     }

@@ -12,17 +12,17 @@ pub trait Disk {
     /// Reads a block.
     ///
     /// # Errors
-    /// What the disk has.
+    /// Errors of the disk.
     fn read(&mut self, block: u32, to: &mut Block) -> Result<(), Error>;
     /// Writes a block.
     ///
     /// # Errors
     /// As above.
     fn write(&mut self, block: u32, from: &Block) -> Result<(), Error>;
-    /// What was written is on the disk afterwards.
+    /// Makes earlier writes durable.
     ///
     /// # Errors
-    /// As above.
+    /// Errors of the disk.
     fn flush(&mut self) -> Result<(), Error>;
 }
 
@@ -50,7 +50,7 @@ impl Disk for Vec<u8> {
     }
 }
 
-/// A disk and what is on it.
+/// A disk and its mounted volume.
 pub struct Mounted<D> {
     /// The disk.
     pub disk: D,
@@ -85,10 +85,10 @@ impl<D: Disk> Mounted<D> {
         Ok(mounted)
     }
 
-    /// Writes to the disk what it has not.
+    /// Writes all changes to the disk.
     ///
     /// # Errors
-    /// Those of the disk: the volume has failed then.
+    /// Errors of the disk: the volume has failed then.
     pub fn sync(&mut self) -> Result<(), Error> {
         if !self.volume.is_changed() {
             return Ok(());

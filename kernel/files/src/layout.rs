@@ -1,4 +1,4 @@
-//! What is on the disk, as bytes. Numbers are little-endian.
+//! The format of the disk, as bytes. Numbers are little-endian.
 //!
 //! | bytes of a head | |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! From the disk to memory: reads both heads, then what the newer one reaches, but no data of files.
+//! From the disk to memory: reads both heads, then all blocks that the newer head reaches, except
+//! data of files.
 
 use alloc::vec::Vec;
 
@@ -9,7 +10,8 @@ use crate::layout::{
 use crate::tree::Tree;
 use crate::volume::{Stored, Volume};
 
-/// A disk that is being mounted: [`Mount::next`] says which block it needs, [`Mount::supply`] takes it.
+/// A disk that is being mounted: [`Mount::next`] returns the block it needs, [`Mount::supply`]
+/// takes it.
 pub struct Mount {
     blocks: u64,
     heads: [Option<Head>; 2],
@@ -17,7 +19,7 @@ pub struct Mount {
     /// Heads that were read.
     read: u32,
     volume: Option<Volume>,
-    /// What is to be read.
+    /// Blocks to be read.
     work: Vec<Work>,
     /// Bytes that files say they have.
     claimed: u64,
@@ -224,8 +226,8 @@ mod tests {
     use super::*;
     use crate::layout::{FAN, Name, write_pointers};
 
-    /// Nonsense whose sums are right: heads, directories and map blocks of random pointers and sizes. Mounting ends, with an
-    /// error or a volume whose files can be listed.
+    /// Random contents with right sums: heads, directories and map blocks of random pointers and
+    /// sizes. Mounting ends, with an error or a volume whose files can be listed.
     #[test]
     fn nonsense_with_right_sums_ends() {
         const BLOCKS: u64 = 1_200;
@@ -238,7 +240,7 @@ mod tests {
         };
         let (mut mounted, mut damaged) = (0, 0);
         for _ in 0..3_000 {
-            // Every block is a map block or a directory, made before what points to it.
+            // Every block is a map block or a directory, made before the block that points to it.
             let mut disk = vec![[0u8; BLOCK]; 40];
             let mut sums = [0u32; 40];
             for block in (2..40).rev() {

@@ -78,7 +78,7 @@ impl Space {
         self.free += u32::from(!has(&self.committed, block));
     }
 
-    /// The head reaches what memory points to.
+    /// Notes that the head now reaches the blocks that memory points to.
     pub(crate) fn commit(&mut self) {
         let taken: u32 = self.current.iter().map(|word| word.count_ones()).sum();
         self.committed.copy_from_slice(&self.current);

@@ -1,6 +1,7 @@
 //! Files: a mounted disk, as memory knows it.
 //!
-//! What reads or writes a file has it open; one that is unlinked is gone when it is not open any more.
+//! A file is open while it is read or written. An unlinked file disappears once it is not open any
+//! more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,7 +17,7 @@ use crate::tree::Tree;
 #[derive(Debug, PartialEq, Eq)]
 pub struct File(pub(crate) u32);
 
-/// What reading came to.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// So many bytes were read; 0 at the end of the file.
@@ -25,14 +26,14 @@ pub enum Read {
     Fetch(Fetch),
 }
 
-/// What writing came to.
+/// Result of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Write {
     /// So many bytes were written, up to the end of a block.
     Done(usize),
     /// This block is to be read from the disk, and [supplied](Volume::supply) first.
     Fetch(Fetch),
-    /// Not before a commit is over, which is under way or is to begin now.
+    /// The write has to wait for the end of a commit, which is under way or is to begin now.
     Wait,
 }
 
@@ -62,7 +63,7 @@ pub struct Listed<'a> {
     pub size: u64,
 }
 
-/// What is known of a file.
+/// Record of a file.
 pub(crate) struct Stored {
     pub(crate) name: Name,
     pub(crate) tree: Tree,
@@ -72,7 +73,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// One that is not open.
+    /// Creates the record of a file that is not open.
     pub(crate) fn new(name: Name, tree: Tree) -> Stored {
         Stored {
             name,
@@ -90,7 +91,7 @@ pub struct Volume {
     /// Files, by their places in the directory.
     pub(crate) files: Vec<Option<Stored>>,
     pub(crate) directory: Tree,
-    /// Places whose entry is not what the disk has: a bit for each.
+    /// Places whose entry differs from the disk's: a bit for each.
     pub(crate) changed: [u64; FILES / 64],
     pub(crate) generation: u64,
     pub(crate) stage: Option<Stage>,
@@ -99,7 +100,7 @@ pub struct Volume {
     pub(crate) committing: u64,
     pub(crate) committed: u64,
     pub(crate) has_failed: bool,
-    /// What is being written, until all of it has come.
+    /// The block being written, until all its bytes have arrived.
     scratch: Box<Block>,
 }
 
@@ -171,7 +172,8 @@ impl Volume {
         self.changes += 1;
     }
 
-    /// Is what is to be changed to wait for a commit? One that is needed for space, if any is to be had.
+    /// Returns whether a change has to wait for a commit. A commit is needed for space, if it frees
+    /// any.
     fn must_wait(&self, blocks: usize) -> Result<bool, Error> {
         if self.has_failed {
             return Err(Error::Failed);
@@ -262,7 +264,7 @@ impl Volume {
         self.sweep(slot);
     }
 
-    /// A file that is unlinked and not open is no more; not in the middle of a commit, which ends with this.
+    /// Removes an unlinked file that is not open; not in the middle of a commit, whose end sweeps.
     pub(crate) fn sweep(&mut self, slot: u32) {
         let is_gone = |file: &mut Stored| file.is_unlinked && file.opened == 0;
         if self.stage.is_none() && self.stored(slot).is_some_and(is_gone) {
@@ -281,7 +283,7 @@ impl Volume {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the file's length in bytes.
     #[must_use]
     pub fn size(&self, file: &File) -> u64 {
         let stored = self.files.get(file.0 as usize).and_then(Option::as_ref);
@@ -304,7 +306,8 @@ impl Volume {
         Ok(true)
     }
 
-    /// As [`Volume::must_wait`], for what gives space back: it is done on a full disk too.
+    /// Returns whether a change that frees space has to wait for a commit, like
+    /// [`Volume::must_wait`]: such a change is also made on a full disk.
     fn must_wait_to_free(&self) -> Result<bool, Error> {
         match self.must_wait(0) {
             Err(Error::NoSpace) => Ok(false),
@@ -348,11 +351,11 @@ impl Volume {
         })
     }
 
-    /// Reads from a file, at most up to the end of a block; `give` gets where in the answer the bytes belong: it
-    /// is called at most once.
+    /// Reads from a file, at most up to the end of a block. `give` gets the bytes and their offset
+    /// in the answer; it is called at most once.
     ///
     /// # Errors
-    /// Those of `give`.
+    /// Errors of `give`.
     pub fn read<E>(
         &mut self,
         file: &File,
@@ -388,8 +391,8 @@ impl Volume {
         }
     }
 
-    /// The bytes of a block that was to be fetched. If the file has changed meanwhile, nothing comes of it; either way
-    /// what needed it tries again.
+    /// Supplies the bytes of a block that was to be fetched. If the file has changed meanwhile, the
+    /// bytes are ignored. In both cases the caller tries its operation again.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::OutOfMemory`].
@@ -405,11 +408,12 @@ impl Volume {
         self.cache.insert(key, bytes)
     }
 
-    /// Writes to a file, at most up to the end of a block; `put` gets the place for as many bytes as are written, and is
-    /// called at most once: if it fails, nothing was written.
+    /// Writes to a file, at most up to the end of a block. `put` gets a place for as many bytes as
+    /// are written, and is called at most once: if it fails, nothing was written.
     ///
     /// # Errors
-    /// [`Error::BadOffset`], [`Error::NoSpace`], [`Error::OutOfMemory`], [`Error::Failed`], and those of `put`.
+    /// [`Error::BadOffset`], [`Error::NoSpace`], [`Error::OutOfMemory`], [`Error::Failed`], and
+    /// those of `put`.
     pub fn write<E: From<Error>>(
         &mut self,
         file: &File,
@@ -449,7 +453,7 @@ impl Volume {
         Ok(Write::Done(count))
     }
 
-    /// What is to be done before a block of a file can be written to.
+    /// Returns the step that is needed before a block of a file can be written to.
     fn before_write(&mut self, key: Key) -> Result<Option<Write>, Error> {
         if self.must_wait(1)? || !self.cache.has_room(key) {
             return Ok(Some(Write::Wait));
@@ -462,7 +466,8 @@ impl Volume {
         Ok(None)
     }
 
-    /// What is to be done before this place of a file can be written to: fetch, or wait. `None`: nothing.
+    /// Returns the step that is needed before this place of a file can be written to: fetch, or
+    /// wait. `None`: nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Failed`].
@@ -472,7 +477,7 @@ impl Volume {
         self.before_write(Key { slot, index })
     }
 
-    /// What is to be fetched before this place of a file can be read.
+    /// Returns the block to fetch before this place of a file can be read.
     pub fn lacks_to_read(&mut self, file: &File, offset: u64) -> Option<Fetch> {
         let slot = file.0;
         let (index, _) = place(offset);
@@ -497,7 +502,8 @@ impl Volume {
         self.changes != self.committed
     }
 
-    /// What has been changed until now is on the disk when [`Volume::has`] says so of this.
+    /// Returns the current moment. All changes so far are on the disk when [`Volume::has`] returns
+    /// true for it.
     #[must_use]
     pub fn moment(&self) -> u64 {
         self.changes

@@ -1,4 +1,5 @@
-//! Whatever is on the disk: an error, or files; never a panic, and no memory beyond what the disk is worth.
+//! Any contents of the disk give an error, or files; never a panic, and no memory in excess of the
+//! disk's size.
 
 use std::sync::LazyLock;
 

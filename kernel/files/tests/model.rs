@@ -1,4 +1,5 @@
-//! A volume against a map of names to bytes, by any sequence of changes, with syncs and mounts in between.
+//! A volume against a map of names to bytes, by random sequences of changes, with syncs and mounts
+//! in between.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The power fails after each write there is: of what was not flushed any part is on the disk, in sectors. What was
-//! synced is there, and what is there is as after some number of changes.
+//! The power fails after each single write: any part of the writes that were not flushed is on the
+//! disk, in sectors. All synced changes are there, and the files are as after some number of
+//! changes.
 
 use os_files::direct::{Disk, Mounted};
 use os_files::load::{self, Change, Model};
@@ -12,7 +13,7 @@ const BLOCKS: usize = 400;
 #[derive(Clone)]
 struct Failing {
     stable: Vec<u8>,
-    /// What was written since it was flushed.
+    /// Blocks written since the last flush.
     cached: Vec<(u32, Block)>,
     writes_left: usize,
 }
@@ -50,7 +51,8 @@ impl Disk for Failing {
     }
 }
 
-/// What is on the disk after the power has failed: of each sector that was not flushed, the old or the new.
+/// Returns the disk's contents after the power has failed: of each sector that was not flushed, the
+/// old or the new.
 fn after_power_cut(disk: &Failing, random: &mut impl FnMut() -> u64) -> Vec<u8> {
     let mut stable = disk.stable.clone();
     for (block, bytes) in &disk.cached {
@@ -205,7 +207,7 @@ fn formatting_is_done_or_not() {
     }
 }
 
-/// A volume whose disk has failed says so, and gives what it has.
+/// A volume whose disk has failed returns errors for changes, and still reads.
 #[test]
 fn a_disk_that_fails_is_read_only() {
     let formatted = Mounted::format(vec![0; BLOCKS * BLOCK]).unwrap().disk;
