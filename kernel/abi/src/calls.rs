@@ -43,7 +43,7 @@ macro_rules! system_calls {
             /// Waits until the completion ring has something, or until `unpark`; not
             /// if that came first.
             10 thread park();
-            /// Ends the handler of a user interrupt: back to what it interrupted.
+            /// Ends the handler of a user interrupt: returns to the interrupted code.
             11 thread return_from_interrupt();
             /// Starts a thread of the process at an address, with a stack pointer and
             /// a word in a0; returns its number.
@@ -91,13 +91,12 @@ macro_rules! system_calls {
             /// Gives an asynchronous call another level, or the nearest that the process may
             /// have; `call` and `token` as for `cancel`.
             28 now reprio_call(call, token, level);
-            /// Looks at what the line of a thread says of its levels: another has made it more
-            /// urgent. It would be looked at only when that runs next.
+            /// Applies the levels in the line of a thread that another thread has made more urgent.
+            /// Otherwise they would apply only when that thread runs next.
             29 now follow(line);
             /// Ends an asynchronous call early: its completion comes soon, with
-            /// [`Cancelled`](crate::Error::Cancelled) unless it has a result already.
-            /// `call` is what the call returned, less
-            /// [`IN_FLIGHT`](crate::number::IN_FLIGHT).
+            /// [`Cancelled`](crate::Error::Cancelled) unless it has a result already. `call` is the
+            /// call's return value, less [`IN_FLIGHT`](crate::number::IN_FLIGHT).
             32 now cancel(call, token);
             /// Makes a socket for TCP; returns its descriptor. It is read, written and closed
             /// like any file.
@@ -122,16 +121,16 @@ macro_rules! system_calls {
             /// ([`datagram`](crate::datagram)), then as much of it as there is room for; returns
             /// how many bytes these are.
             48 later receive_from(file, start, len);
-            /// Opens a file of the disk; returns its descriptor, at its beginning. It is read, written
-            /// and closed like any file. `flags` are [`CREATE`](crate::number::CREATE) and
-            /// [`TRUNCATE`](crate::number::TRUNCATE).
+            /// Opens a file of the disk; returns its descriptor, at its beginning. The descriptor
+            /// is read, written and closed like any other. `flags` are
+            /// [`CREATE`](crate::number::CREATE) and [`TRUNCATE`](crate::number::TRUNCATE).
             50 later open(name, name_len, flags);
             /// Waits until all that was written to the disk before, by any program, stays there.
             51 later fsync(file);
             /// Takes the name of a file away; it is gone when no descriptor has it open.
             52 later unlink(name, name_len);
-            /// The first file whose number is not below `from`: the range gets its bytes (a word) and
-            /// its name, as much as there is room for. Returns its number plus 1, and the
+            /// Returns the first file whose number is not below `from`: the range gets its bytes (a
+            /// word) and as much of its name as fits. The result is its number plus 1, and the
             /// length of the name times 2³²; 0: there is none.
             53 later list(from, start, len);
             /// Where in a file is read or written next; returns how many bytes it has.
@@ -164,11 +163,11 @@ macro_rules! numbers {
             pub const CHANGED: isize = 1;
             /// `futex_wait`: the time is up.
             pub const TIMED_OUT: isize = 2;
-            /// What an asynchronous call returns that is over already: its result is
-            /// in a1, and there will be no completion.
+            /// Return value of an asynchronous call that is over already: its result is in a1, and
+            /// there will be no completion.
             pub const AT_ONCE: isize = 1;
-            /// What an asynchronous call returns that is in flight: this plus a number
-            /// by which it can be cancelled.
+            /// Return value of an asynchronous call that is in flight: this plus a number by which
+            /// it can be cancelled.
             pub const IN_FLIGHT: isize = 2;
             /// `open`: a file that is not there is made.
             pub const CREATE: usize = 1;
@@ -178,7 +177,7 @@ macro_rules! numbers {
             pub const STAY: usize = usize::MAX;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
-            /// The status of a process that did what it may not.
+            /// Status of a process that was ended for a fault.
             pub const FAULTED: isize = 139;
         }
     };

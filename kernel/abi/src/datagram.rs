@@ -1,4 +1,4 @@
-//! What is before the bytes of a datagram that has been received: where it comes from.
+//! The header before the bytes of a received datagram: its source address.
 
 /// Bytes of it: the address, whose first byte is the highest, and the port, likewise.
 pub const HEADER: usize = 6;

@@ -1,13 +1,13 @@
-//! Where things are in a process.
+//! Addresses of a process.
 //!
 //! ```text
 //!  0x31_0000_0000  VDSO: the scheduler
 //!  0x30_0010_0000  COMPLETIONS: results of asynchronous calls
-//!  0x30_0004_0000  TRACE: what coroutines do, while the kernel traces
-//!  0x30_0003_0000  THREADS: what each thread tells the kernel of itself
+//!  0x30_0004_0000  TRACE: events of coroutines, while the kernel traces
+//!  0x30_0003_0000  THREADS: each thread's line of words for the kernel
 //!  0x30_0002_0000  GLOBAL: the global bitmap; read-only
 //!  0x30_0001_0000  SHARED: state of the completion ring
-//!  0x30_0000_0000  INFO: what the program was started with; read-only
+//!  0x30_0000_0000  INFO: start parameters of the program; read-only
 //!  0x20_0000_0000  STACK_TOP: the stack, downwards, above a hole
 //!  0x10_0000_0000  HEAP: memory that was asked for, upwards
 //!  0x1_0000        IMAGE: the program
@@ -17,7 +17,7 @@
 pub const PAGE: usize = 4096;
 /// Where programs are linked to.
 pub const IMAGE: usize = 0x1_0000;
-/// The end of what a program may occupy.
+/// End of the addresses of a program's image.
 pub const IMAGE_END: usize = 0x1000_0000;
 /// Where memory that was asked for begins.
 pub const HEAP: usize = 0x10_0000_0000;

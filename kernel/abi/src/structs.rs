@@ -12,7 +12,7 @@ pub struct UserRange {
     pub len: u64,
 }
 
-/// The argument of `spawn`: which program, and what it gets.
+/// The argument of `spawn`: the program, and its parameters.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct SpawnRequest {
@@ -72,7 +72,7 @@ pub struct ProcessInfo {
     pub vdso: [u64; VDSO_NAMES.len()],
     /// Bytes of `argument` that are used.
     pub argument_len: u64,
-    /// What `spawn` was given.
+    /// The argument that `spawn` got.
     pub argument: [u8; ProcessInfo::ARGUMENT],
 }
 
