@@ -29,7 +29,7 @@ use crate::asynchronous::AsyncCall;
 use crate::coroutine::Cid as CoroutineId;
 use crate::sys::{self, later};
 
-/// Reads what is there, waiting for the first byte; returns how many bytes, 0 at the end.
+/// Reads the bytes that are there, waiting for the first; returns their number, 0 at the end.
 ///
 /// # Errors
 /// [`Error::BadFile`].
@@ -121,11 +121,10 @@ pub fn accept(socket: usize) -> Result<usize, Error>;
 #[async_fn(AsyncCall<()> = later::connect(socket, internet(address), usize::from(port)))]
 pub fn connect(socket: usize, address: [u8; 4], port: u16) -> Result<(), Error>;
 
-/// Sends a datagram to a port of an address; returns how many bytes.
+/// Sends a datagram to a port of an address; returns the number of bytes.
 ///
 /// # Errors
-/// [`Error::BadArgument`]: more than [`MOST`](os_abi::datagram::MOST) bytes, or no host can have the
-/// address.
+/// [`Error::BadArgument`]: more than [`MOST`](os_abi::datagram::MOST) bytes, or no host can have the address.
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::send_to(
     socket, bytes.as_ptr() as usize, bytes.len(), internet(to.0), usize::from(to.1)
 ))]
@@ -167,10 +166,10 @@ pub fn fsync(file: usize) -> Result<(), Error>;
 #[async_fn(AsyncCall<()> = later::unlink(name.as_ptr() as usize, name.len()))]
 pub fn unlink(name: &str) -> Result<(), Error>;
 
-/// Tells of the first file whose number is not below `from`.
+/// Returns the first file whose number is not below `from`.
 ///
-/// The entry gets the bytes of the file (a word) and its name, as much as there is room for. Returns
-/// the number of the file plus 1, and the length of the name times 2³²; 0: there is none.
+/// The entry gets the bytes of the file (a word) and as much of its name as fits. Returns the
+/// number of the file plus 1, and the length of the name times 2³²; 0: there is none.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].

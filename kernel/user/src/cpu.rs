@@ -22,8 +22,8 @@ pub fn time() -> u64 {
     os_pages::time()
 }
 
-/// The levels of what waits for a hart, in the kernel or in any process: bit L is level L. A
-/// load.
+/// Returns the levels of work that waits for a hart, in the kernel or in any process: bit L is
+/// level L. Costs a load.
 #[must_use]
 pub fn ready_levels() -> u64 {
     os_pages::global().load(Relaxed)
@@ -53,12 +53,12 @@ pub fn alloc_cpu() -> Result<Cpu, Error> {
 }
 
 impl Cpu {
-    /// Takes the vCPU out of service (`release_cpu`), and waits until its thread has
-    /// ended, which is after the poll it is in. What it had goes to the others;
-    /// coroutines that were started on it with `spawn_local` are discarded.
+    /// Takes the vCPU out of service (`release_cpu`), and waits until its thread has ended, which
+    /// is after its current poll. Its coroutines go to other vCPUs; coroutines that were started on
+    /// it with `spawn_local` are discarded.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]: there was none to serve it, so it has done nothing.
+    /// [`Error::OutOfMemory`]: there was no memory for the vCPU, so it has run nothing.
     pub fn release(self) -> Result<(), Error> {
         self.released.store(true, SeqCst);
         let line = self.thread.number() % MAX_THREADS;

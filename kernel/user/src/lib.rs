@@ -1,7 +1,7 @@
 //! The library of user programs: starting, system calls, memory, output.
 //!
-//! A program is `#![no_std] #![no_main]` and says `os_user::entry!(main)` with
-//! `fn main() -> isize`; what it returns is its status.
+//! A program is `#![no_std] #![no_main]` and says `os_user::entry!(main)` with `fn main() ->
+//! isize`, which returns its status.
 
 #![no_std]
 #![deny(unsafe_code)]
@@ -104,16 +104,16 @@ pub fn spawn_below(
     spawn_within(program, argument, files, bounds)
 }
 
-/// What a process is not to exceed.
+/// Limits of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The level it starts with.
     pub level: u8,
     /// The most urgent level it may have.
     pub ceiling: u8,
-    /// How often our share of the machine (processes, threads, memory, sockets) is halved for
-    /// it and all that comes of it; what is left of that when it ends is killed. 0: it is in
-    /// our own share, and may outlive us.
+    /// Number of halvings of the caller's share of the machine (processes, threads, memory,
+    /// sockets) for the process and its descendants; the rest of them is killed when the process
+    /// ends. 0: the process is in the caller's share, and may outlive it.
     pub halvings: u8,
 }
 
@@ -132,10 +132,10 @@ pub fn spawn_within(
     Ok(number)
 }
 
-/// What `fork` has made of the caller.
+/// Result of `fork`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// It has this child.
+    /// The caller is the parent of this child.
     Parent(usize),
     /// It is the child.
     Child,

@@ -85,7 +85,7 @@ impl<T> Mutex<T> {
     #[cold]
     fn lock_slow(&self) {
         let mut tries = 0;
-        // The kernel orders what the holder did before what comes now, by its locks.
+        // The kernel's locks order the holder's accesses before those that follow.
         while let Err(error) = sys::futex_lock(self.address()) {
             assert!(error == Error::OutOfMemory, "the lock is a word of ours");
             // Until there is memory to note that it waits.
@@ -131,7 +131,7 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-/// Where threads wait for a change of what a mutex guards.
+/// A queue of threads that wait for a change of the data behind a mutex.
 pub struct Condvar {
     /// Notifications so far.
     sequence: AtomicU32,

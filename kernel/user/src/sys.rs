@@ -25,8 +25,7 @@ pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Resul
     raw_pair(number, arguments, coroutine).0
 }
 
-/// The same, with what is in a1 afterwards: the result of an asynchronous call that
-/// was over at once.
+/// Makes a call and returns a1, too: the result of an asynchronous call that was over at once.
 pub(crate) fn raw_pair(
     number: usize,
     arguments: [usize; 6],

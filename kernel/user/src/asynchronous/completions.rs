@@ -21,8 +21,8 @@ fn completion_words(n: u64) -> [u64; 3] {
     [0, 1, 2].map(|n| os_pages::completion(page, first + n).load(Relaxed))
 }
 
-/// As [`drain`], where one that comes at this moment may wait until the next look: then
-/// it causes an interrupt. Two loads, if there is none.
+/// Takes completions out like [`drain`], where a completion that comes at this moment may wait
+/// until the next look: then it causes an interrupt. Costs two loads if there is none.
 #[inline]
 pub(crate) fn drain_if_any() {
     if word(RING_HEAD).load(Relaxed) != word(RING_TAIL).load(Relaxed) {
@@ -34,7 +34,7 @@ pub(crate) fn drain_if_any() {
 /// wakes.
 #[cold]
 fn drain() {
-    // What came after the last look and before the word was taken down has caused no
+    // Completions that came after the last look and before the word was cleared have caused no
     // interrupt.
     while has_completions() {
         lock::enter();
@@ -58,8 +58,8 @@ pub fn has_completions() -> bool {
     word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
 }
 
-/// Calls `f` while the kernel takes this program to be draining: no completion
-/// interrupts it. What has come meanwhile is taken out afterwards. Keep it short.
+/// Calls `f` while the kernel takes this program to be draining: no completion interrupts it.
+/// Completions that came meanwhile are taken out afterwards. `f` should be short.
 pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
     while word(DRAINING)
         .compare_exchange(0, 1, SeqCst, SeqCst)
@@ -109,8 +109,8 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     }
 }
 
-/// In a child, after `fork`: the calls in flight were the parent's, and end with an
-/// error here.
+/// Ends the calls in flight in a child, after `fork`: they were the parent's, and end with an error
+/// here.
 pub(crate) fn end_calls_of_parent() {
     operations::complete_all(Error::NotInherited.code(), |cid| {
         vdso::upshift_wake(cid);

@@ -79,15 +79,15 @@ pub struct AsyncCall<T, B = ()> {
 enum State {
     /// `None`: it was over at once.
     InFlight(InFlight, Option<Known>),
-    /// It was not made, or its result is to be fetched.
+    /// The call was not made, or its result is to be fetched.
     Over(Result<isize, Error>, Option<Vec<u8>>),
 }
 
-/// What is known of a call in flight.
+/// State of a call in flight.
 struct Known {
     /// The kernel's number of it.
     number: usize,
-    /// Its level, or [`NO_LEVEL`]: that of what made it.
+    /// Level of the call, or [`NO_LEVEL`]: the level of the coroutine that made it.
     level: u64,
 }
 

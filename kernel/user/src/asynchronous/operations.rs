@@ -26,9 +26,9 @@ use os_abi::shared::RING_ENTRIES;
 use crate::coroutine::Cid;
 
 const FREE: u32 = 0;
-/// In flight, and awaited.
+/// The operation is in flight, and awaited.
 const PENDING: u32 = 1;
-/// In flight, and not awaited.
+/// The operation is in flight, and not awaited.
 const ABANDONED: u32 = 2;
 /// The result is there.
 const DONE: u32 = 3;
@@ -52,8 +52,8 @@ unsafe impl Sync for Operation {}
 /// Operations that are made at once.
 const BATCH: usize = 128;
 
-/// As many operations as there is room for completions, in batches that are made when
-/// they are needed.
+/// Operations, as many as completions fit into the ring, in batches that are made when they are
+/// needed.
 static BATCHES: [AtomicPtr<[Operation; BATCH]>; RING_ENTRIES / BATCH] =
     [const { AtomicPtr::new(null_mut()) }; RING_ENTRIES / BATCH];
 
@@ -161,7 +161,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// What the kernel is to give back with the result.
+    /// Returns the token that the kernel is to give back with the result.
     pub(super) fn token(&self) -> usize {
         self.token
     }

@@ -1,4 +1,4 @@
-//! What the tests start: it does what its argument says.
+//! The program that the tests start: it does what its argument says.
 
 #![no_std]
 #![no_main]
@@ -124,7 +124,7 @@ fn orphan() -> isize {
     spawn("child", b"sleep 20000", &[], 40).map_or(1, |_| 0)
 }
 
-/// Does what it may not.
+/// Causes the named fault.
 fn fault(what: &str) -> isize {
     match what {
         // SAFETY: none of these is sound; each is to end the process.
@@ -261,7 +261,7 @@ fn forge_ring(head: usize) -> isize {
     isize::from(error != Error::TooMany || made > 5_000)
 }
 
-/// Tells the kernel, which traces, what cannot be.
+/// Writes impossible entries into the trace.
 fn forge_trace() -> isize {
     for _ in 0..3 {
         for word in 0..4096 / 8 {

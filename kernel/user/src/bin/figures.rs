@@ -1,8 +1,8 @@
-//! What things cost, in instructions, where the machine counts instructions as
-//! time: `os-runner bench` boots it so. Elsewhere the figures mean nothing.
+//! Costs of operations, in instructions, where the machine counts instructions as time: `os-runner
+//! bench` boots it so. Elsewhere the figures mean nothing.
 //!
-//! Each is measured several times, and is the mean of many, loop included, divided from
-//! ticks of 100 instructions.
+//! Each operation is measured several times. A figure is the mean of many runs, loop included,
+//! divided from ticks of 100 instructions.
 
 #![no_std]
 #![no_main]
@@ -155,7 +155,7 @@ async fn interrupts() {
     let late = late * PER_TICK / per;
     println!("figure: timer to the coroutine that waits, hart idle: {late}");
 
-    // A coroutine that computes sees what the handler of a user interrupt has woken.
+    // A coroutine that computes sees the coroutines that the handler of a user interrupt has woken.
     let mut late = 0;
     for _ in 0..per {
         let deadline = now() + 2000;

@@ -1,9 +1,9 @@
-//! Tests of conservation and order across harts: what waits while a program computes runs
-//! on a hart that sleeps, and a program gives way to what is more urgent on any hart.
+//! Tests of conservation and order across harts: work that waits while a program computes runs on a
+//! hart that sleeps, and a program gives way to more urgent work on any hart.
 //!
-//! They assert times, so they are for a machine on which time counts instructions, with as
-//! many harts as the argument says (`os-runner`: `icount smp 4`). A hart's turn takes 10 microseconds there, far
-//! less than the limits; a quantum is 5 milliseconds.
+//! They assert times, so they are for a machine on which time counts instructions, with as many
+//! harts as the argument says (`os-runner`: `icount smp 4`). A hart's turn takes 10 microseconds
+//! there, far less than the limits; a quantum is 5 milliseconds.
 
 #![no_std]
 #![no_main]
@@ -217,8 +217,8 @@ async fn several_wait_behind_computing_programs() -> Outcome {
     Ok(())
 }
 
-/// All harts but two are occupied by what is most urgent, one by a program of level 50, which an
-/// urgent thread has passed by; level 10 writes to level 20.
+/// The most urgent threads occupy all harts but two, and a program of level 50, which an urgent
+/// thread has passed by, occupies one; level 10 writes to level 20.
 async fn least_urgent_program_gives_way_to_work_of_another_hart() -> Outcome {
     let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
     let reader = spawn("harts", b"reader", &[bytes.reader, answers.writer], 20).map_err(text)?;

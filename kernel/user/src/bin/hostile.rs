@@ -1,6 +1,6 @@
-//! Programs that mean harm, or are wrong: what becomes of them, and that no other program
-//! notices. What needs `unsafe` is done by `child`. With the argument `seeds-FIRST-COUNT` only
-//! `fuzz`, with these seeds.
+//! Malicious and faulty programs: each is ended or gets an error, and no other program notices.
+//! `child` does the parts that need `unsafe`. With the argument `seeds-FIRST-COUNT` only `fuzz`
+//! runs, with these seeds.
 
 #![no_std]
 #![no_main]
@@ -54,8 +54,8 @@ async fn main() -> isize {
     }
 }
 
-/// The archive has copies of a program with something wrong about them (the runner's
-/// `doctor`). Neither `spawn` nor `exec` takes one, and what was loaded of it is freed.
+/// The archive has copies of a program with defects (the runner's `doctor`). Neither `spawn` nor
+/// `exec` takes such a copy, and its loaded parts are freed.
 async fn malformed_programs_are_errors() -> Outcome {
     for (name, right) in [
         ("wrong-empty", Error::BadProgram),
@@ -112,7 +112,7 @@ async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     Ok(())
 }
 
-/// One that lies about what it is in the middle of, at a level of its own and at all.
+/// A program claims an endless critical section, at a level of its own and at all levels.
 async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
     let mut liars = Vec::new();
     for _ in 0..8 {
@@ -289,7 +289,7 @@ async fn any_calls_at_all_harm_nobody_else() -> Outcome {
     Ok(())
 }
 
-/// Those that the argument says, as `seeds-7-200` for the 200 from 7 on, or a few.
+/// Returns the seeds of the argument, such as `seeds-7-200` for the 200 from 7 on, or a few.
 fn seeds() -> Range<u64> {
     let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
     let mut words = argument.split('-');

@@ -1,9 +1,9 @@
-//! The tests of lending: what is waited for is as urgent as what waits for it, beside programs
-//! that compute on every hart.
+//! The tests of lending: a holder is as urgent as its waiters, beside programs that compute on
+//! every hart.
 //!
-//! [`Hogs`] keep all harts at level 25, so what is less urgent, and what is done for it, stands
-//! still until they are told to end. Without a loan nothing tells them, and their time runs
-//! out: that is the failure, in a machine of any number of harts and any speed.
+//! [`Hogs`] keep all harts at level 25, so less urgent threads, and the kernel's work for them,
+//! stand still until the hogs are told to end. Without a loan nothing tells them, and their time
+//! runs out: that is the failure, in a machine of any number of harts and any speed.
 
 #![no_std]
 #![no_main]
@@ -39,7 +39,7 @@ tests! {
     completion_raises_a_program_beside_others,
 }
 
-/// The levels of the tests, of what waits, of [`Hogs`], and of what is waited for.
+/// Levels of the tests, of waiters, of [`Hogs`], and of holders.
 const TESTS_LEVEL: u8 = 5;
 const URGENT: usize = 10;
 const HOGS: usize = 25;
@@ -150,7 +150,7 @@ async fn mutex_is_given_to_the_most_urgent() -> Outcome {
             over.fetch_add(1, SeqCst);
         })?);
         waits.pass();
-        // It has to be in the kernel by then, whatever else the machine does.
+        // The thread has to be in the kernel by then, under any load of the machine.
         sleep_micros(10_000);
     }
     drop(guard);
@@ -227,7 +227,7 @@ async fn loans_go_along_a_chain() -> Outcome {
     Ok(())
 }
 
-/// What holds a lock waits for a byte: the kernel's part of that becomes as urgent, too.
+/// The holder of a lock waits for a byte: the kernel's part of that call becomes as urgent, too.
 async fn loan_reaches_a_holder_in_a_call() -> Outcome {
     let pipe = pipe().map_err(text)?;
     let lock = Arc::new(Mutex::new(()));
@@ -394,7 +394,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     close(second)
 }
 
-/// What is awaited goes before what computes, in the program.
+/// An awaited coroutine runs before one that computes, in the program.
 async fn joining_lends_to_a_coroutine() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let hog = {
@@ -428,7 +428,7 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
     Ok(())
 }
 
-/// From a coroutine to one that reads, and on to the kernel's part of that.
+/// The loan goes from a coroutine to one that reads, and on to the kernel's part of that call.
 async fn joined_coroutine_lends_to_its_call() -> Outcome {
     let pipe = pipe().map_err(text)?;
     let reader = async move {

@@ -36,7 +36,7 @@ fn sizes(messages: u64) -> (u64, usize, usize) {
     }
 }
 
-/// What a coroutine does with a message.
+/// Work of a coroutine for a message.
 fn look_at(message: &mut [u8]) {
     let byte = u64::from(message[0]);
     let seen = (0..20).fold(byte, |seen, n| core::hint::black_box(seen ^ n) ^ n);

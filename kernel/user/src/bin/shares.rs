@@ -1,6 +1,6 @@
-//! What a program may take, and what becomes of what it has started: bombs of every kind beside
-//! a bystander that gets what is its own, and ends of whole families. With another argument
-//! it is one of these.
+//! Limits of a program, and the end of the processes that it has started: bombs of every kind
+//! beside a bystander that keeps its own share, and ends of whole families. With another argument
+//! the program is one of these.
 
 #![no_std]
 #![no_main]
@@ -148,7 +148,7 @@ async fn exec_bomb_leaves_others_theirs() -> Outcome {
     beside(b"exec").await
 }
 
-/// It gets nothing more: says so, and stays.
+/// Reports that it gets nothing more, and stays.
 fn stay() -> ! {
     let _ = write(0, b"!");
     loop {

@@ -194,7 +194,8 @@ async fn futex_wait_ends_in_time() -> Outcome {
 }
 
 async fn futex_wakes_in_order() -> Outcome {
-    // Nothing tells that a thread waits, and on a busy host one may be late: then the next has more time.
+    // No event reports that a thread waits, and on a busy host a thread may be late: then the next
+    // try has more time.
     let mut micros = 10_000;
     loop {
         let order = woken_in_order(micros)?;

@@ -152,7 +152,7 @@ pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
     close(pipe)
 }
 
-/// Whatever a call waits for.
+/// A call can be cancelled while it waits for any event.
 pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     let pipe = new_pipe()?;
     let child = os_user::spawn("child", b"endless", &[], 62).map_err(text)?;
@@ -245,7 +245,7 @@ pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
     close(pipe)
 }
 
-/// What programs do that lie: ids that they have made up, completions they have not had.
+/// Lies of a program: invented ids, and completions that it never got.
 pub(crate) async fn forged_ids_and_words_harm_nobody() -> Outcome {
     let pipe = new_pipe()?;
     write!(pipe.writer, b"abc").map_err(text)?;

@@ -135,7 +135,7 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
     until_noted(&order, 5).await;
     let mut order = order.take();
     if sys::is_disturbed() && order[1..3] == [3, 1] {
-        // Chaos shuffles what is of one level.
+        // Chaos shuffles the coroutines of a level.
         order[1..3].reverse();
     }
     ensure!(order == [4, 1, 3, 0, 2], "ran in the order {order:?}");

@@ -1,4 +1,4 @@
-//! What is in files, by synchronous calls.
+//! Contents of files, by synchronous calls.
 
 use alloc::format;
 use alloc::vec;
@@ -31,7 +31,7 @@ pub(crate) async fn what_is_written_is_read() -> Outcome {
     );
     seek(file, 0).map_err(text)?;
     ensure!(read_to_end(file).as_ref() == Ok(&bytes), "other bytes");
-    // In the middle, across the end of a block; what is around stays.
+    // A write in the middle, across the end of a block, leaves the bytes around it.
     seek(file, BLOCK as u64 - 5).map_err(text)?;
     write(file, &[9; 10]).map_err(text)?;
     fsync(file).map_err(text)?;

@@ -93,7 +93,7 @@ async fn serve() -> Outcome {
     }
 }
 
-/// Sends back what comes, until the end; returns the last that came.
+/// Sends received bytes back, until the end; returns the last ones.
 async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
     let mut last = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What runs when, and for how long.
+//! The order in which programs run, and their quanta.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -144,8 +144,8 @@ pub(crate) fn sleep_is_never_short() -> Outcome {
     Ok(())
 }
 
-/// From the deadline to the program that slept, while an endless loop has the hart:
-/// interrupt, kernel coroutine, the loop is put back, the sleeper goes on.
+/// Measures from the deadline to the program that slept, while an endless loop has the hart:
+/// interrupt, kernel coroutine, the loop is put back, the sleeper resumes.
 pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     let hog = spawn("child", b"endless", &[], LATER).map_err(text)?;
     let mut worst = 0;
