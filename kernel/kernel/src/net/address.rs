@@ -1,6 +1,5 @@
-//! The addresses of the machine: always 127.0.0.0/8; with a card one that the network gives it,
-//! by DHCP, or the one that the kernel's command line says: `address=10.0.2.15/24,10.0.2.2`,
-//! the second being that of the gateway.
+//! The addresses of the machine: always 127.0.0.0/8; with a card also one from DHCP, or the one on
+//! the kernel's command line: `address=10.0.2.15/24,10.0.2.2`, where the second is the gateway's.
 
 use smoltcp::socket::dhcpv4;
 use smoltcp::wire::{

@@ -55,7 +55,7 @@ impl Future for Networker {
                 sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))
             });
         }
-        // One that found no memory for its entry has asked for this poll.
+        // A sleep that found no memory for its entry has asked for this poll.
         if let Some(sleep) = &mut self.sleep
             && !sleep.is_armed()
             && Pin::new(sleep).poll(cx).is_ready()

@@ -14,7 +14,7 @@ const NONE: Index = Index::MAX;
 /// See the module.
 pub(super) struct Deadlines {
     heap: Vec<(Instant, Index)>,
-    /// Where in the heap a slot is, or [`NONE`].
+    /// Position of each slot in the heap, or [`NONE`].
     places: Vec<Index>,
 }
 

@@ -22,7 +22,7 @@ static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(N
 
 /// A socket and its buffers.
 pub(super) struct Endpoint {
-    /// A set of one: `smoltcp` looks at the sockets of a set one after the other.
+    /// A set of one socket: `smoltcp` looks at the sockets of a set one after the other.
     pub(super) set: SocketSet<'static>,
     /// Set when the socket is closed: it ends once all written bytes have been acknowledged.
     pub(super) is_ending: bool,

@@ -23,7 +23,7 @@ use crate::levels::Levels;
 
 /// Frames that are on their way back: as many as the card has buffers.
 const QUEUE: usize = 16;
-/// Buffers for them: one more is for the frame that is handled, one for the answer to it.
+/// Loopback buffers: one more is for the frame that is handled, one for the answer to it.
 const SPARES: usize = QUEUE + 2;
 /// The longest frame.
 pub(super) const FRAME: usize = 1514;
@@ -39,7 +39,7 @@ pub(super) struct Link {
     address: [u8; 6],
     /// Loopback frames, with the levels of their senders.
     back: VecDeque<(Own, Level)>,
-    /// Their levels.
+    /// Levels of the loopback frames.
     levels: Levels,
     /// Buffers that none is in, of [`SPARES`].
     spare: Vec<Own>,
@@ -92,7 +92,7 @@ impl Frame {
         }
     }
 
-    /// How urgent it is, if it is known.
+    /// Returns the level of the frame, if it is known.
     pub(super) fn level(&self) -> Option<Level> {
         match self {
             Frame::Card(_) => None,
@@ -131,14 +131,14 @@ impl Link {
         self.own = own;
     }
 
-    /// Is it an address of the machine?
+    /// Returns whether an address is the machine's.
     pub(super) fn is_own(&self, address: IpAddress) -> bool {
         let IpAddress::Ipv4(address) = address;
         address.is_loopback() || self.own == Some(address.octets())
     }
 
-    /// Is there no room to send? The card interrupts when there is; a frame that is taken
-    /// makes room among those that come back.
+    /// Returns whether there is no room to send. The card interrupts when there is; a loopback
+    /// frame that is taken makes room, too.
     pub(super) fn is_full(&mut self) -> bool {
         self.back.len() >= QUEUE || !self.card_has_room()
     }
@@ -152,7 +152,7 @@ impl Link {
         self.levels.bits()
     }
 
-    /// The next frame that has come in. `None`: there is none, or no room for an answer.
+    /// Returns the next incoming frame. `None`: there is none, or no room for an answer.
     pub(super) fn take(&mut self) -> Option<Frame> {
         if !self.card_has_room() {
             return None;
@@ -180,7 +180,8 @@ impl Link {
         }
     }
 
-    /// The receiver goes to sleep. True: not yet, for there is more, which would not interrupt.
+    /// Lets the receiver go to sleep. Returns true if there are more frames, which would not
+    /// interrupt.
     pub(super) fn leave(&mut self) -> bool {
         let Some(card) = &mut self.card else {
             return false;
@@ -203,7 +204,7 @@ impl Link {
     pub(super) fn give_back(&mut self, frame: Frame) {
         match (frame, &mut self.card) {
             (Frame::Card(frame), Some(card)) => card.give_back(frame),
-            // One that a test has put in has a buffer besides those.
+            // A frame that a test has put in has a buffer of its own.
             (Frame::Back(frame, _), _)
                 if frame.bytes.len() == LEAD + FRAME && self.spare.len() < SPARES =>
             {
@@ -222,13 +223,13 @@ impl Link {
         }
     }
 
-    /// Does a frame that the card has brought speak for the machine itself? One that does would
-    /// tell `smoltcp`, say, that another machine has 127.0.0.1.
+    /// Returns whether a frame from the card claims an address of the machine. Such a frame could
+    /// tell `smoltcp` that another machine has 127.0.0.1.
     pub(super) fn is_lie(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && speaks_for(frame.bytes(), self.own)
     }
 
-    /// Has a frame that the card has brought a checksum that is wrong?
+    /// Returns whether a frame from the card has a wrong checksum.
     pub(super) fn is_damaged(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && !checksum::is_right(frame.bytes())
     }
@@ -241,7 +242,7 @@ impl Link {
         is_too_long
     }
 
-    /// How many frames were too long.
+    /// Returns the number of frames that were too long.
     pub(super) fn too_long(&self) -> u64 {
         self.too_long
     }
@@ -266,7 +267,7 @@ impl Link {
     }
 }
 
-/// Is the frame for the machine itself?
+/// Returns whether the frame is for the machine itself.
 fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     const ARP: [u8; 2] = [8, 6];
     let is_own =
@@ -277,7 +278,8 @@ fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     }
 }
 
-/// Does a frame come from an address of the machine, or go to one that is in no network?
+/// Returns whether a frame comes from an address of the machine, or goes to an address in no
+/// network.
 pub(super) fn speaks_for(frame: &[u8], own: Option<[u8; 4]>) -> bool {
     let (from, to) = match frame.get(12..14) {
         Some([8, 6]) => (frame.get(28..32), None),
@@ -314,7 +316,7 @@ impl TxToken for Out<'_> {
         let link = self.link;
         let len = len.min(FRAME);
         let Some(mut own) = link.spare.pop() else {
-            // It is lost, as any frame may be.
+            // The frame is lost, as any frame may be.
             return f(&mut [0; FRAME][..len]);
         };
         own.len = len;
@@ -358,7 +360,7 @@ impl Device for Port<'_> {
         capabilities
     }
 
-    /// There is room for an answer: the frame is taken only then.
+    /// Takes the frame, together with room for an answer.
     fn receive(&mut self, _: Instant) -> Option<(In<'_>, Out<'_>)> {
         let frame = self.frame.take()?;
         let out = Out {

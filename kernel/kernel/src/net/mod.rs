@@ -65,11 +65,11 @@ const BUDGET: usize = 16;
 /// Maximum number of frames that a socket sends before the turn of others of its level: as many as
 /// fill its buffer. So bytes that were written at once can be read at once.
 const TURN: usize = 3;
-/// A connection without an owner is reset when its peer says nothing for so long: a
-/// few times the first time-out for a frame that is lost, which is a second. So is one that
-/// the peer has begun and does not confirm.
+/// Time without a frame from the peer after which a connection without an owner is reset: a few
+/// times the first time-out for a lost frame, which is a second. It also ends a connection that the
+/// peer has begun and does not confirm.
 const LINGER: Duration = Duration::from_secs(5);
-/// A peer that says nothing is asked whether it is there, and is gone if it still says nothing.
+/// Time after which a silent peer is probed; without an answer in the same time it is gone.
 const ASK: Duration = Duration::from_secs(60);
 /// Maximum delay of an acknowledgement within the machine. It travels with the next answer if there
 /// is one by then, and at once for more than a frame. The loopback loses no frame, and neither end
@@ -92,11 +92,11 @@ struct Stack {
     unowned: SocketSet<'static>,
     /// Sockets that could not send at their last turn.
     silent: Vec<Index>,
-    /// Whose turn it is to send, and how many frames it has sent in it.
+    /// The socket whose turn it is to send, and the number of frames it has sent in this turn.
     turn: (Index, usize),
     /// True while outgoing frames have their turn among equally urgent ones.
     is_sending: bool,
-    /// When the clock wakes the coroutine.
+    /// Time at which the clock wakes the coroutine.
     alarm: Option<Instant>,
 }
 
@@ -153,12 +153,12 @@ pub(crate) fn exchange_card(card: Option<crate::devices::Card>) -> Option<crate:
     old
 }
 
-/// How often the card has interrupted.
+/// Number of interrupts of the card.
 #[cfg(feature = "selftest")]
 pub(crate) static INTERRUPTS: core::sync::atomic::AtomicUsize =
     core::sync::atomic::AtomicUsize::new(0);
 
-/// How many frames the card has brought.
+/// Number of frames from the card.
 #[cfg(feature = "selftest")]
 static BROUGHT: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
@@ -172,9 +172,9 @@ fn interrupt() {
     wake();
 }
 
-/// There may be frames, and room for frames.
+/// Wakes the coroutine: there may be frames, and room for frames.
 fn wake() {
-    // It never ends.
+    // The coroutine never ends.
     let _ = executor::domain().wake(CoroutineId::from_u64(COROUTINE.load(Relaxed)));
 }
 
@@ -198,7 +198,7 @@ impl Stack {
         }
     }
 
-    /// The levels of the frames that there are, and of those to be sent.
+    /// Returns the levels of incoming and outgoing frames.
     fn levels(&self) -> u64 {
         self.table.levels() | self.link.levels()
     }
@@ -247,7 +247,7 @@ impl Stack {
         false
     }
 
-    /// Handles a frame that has come in. False: there is none, or no room for an answer.
+    /// Handles an incoming frame. Returns false if there is none, or no room for an answer.
     fn take_frame(&mut self) -> bool {
         self.link.attend();
         let Some(frame) = self.link.take() else {
@@ -294,11 +294,11 @@ impl Stack {
         true
     }
 
-    /// The socket that a frame is for.
+    /// Returns the socket that a frame is for.
     ///
-    /// A listener that has no place for one more connection drops, for it, the one that waits
-    /// longest to be confirmed: a flood of those that never are keeps out no peer that confirms
-    /// sooner than so many others come.
+    /// A listener without a place for another connection drops the one that has waited longest to
+    /// be confirmed. So a flood of connections that are never confirmed keeps out no peer that
+    /// confirms before the flood has filled all places.
     fn recipient(&mut self, frame: &[u8]) -> Option<Index> {
         let key = Key::of(frame)?;
         if let Some(index) = self.table.find(key) {
@@ -321,7 +321,7 @@ impl Stack {
         Some(place)
     }
 
-    /// Lets the most urgent socket that has something to send, send a frame. False: there is
+    /// Lets the most urgent socket with something to send send a frame. Returns false if there is
     /// none, or no room.
     fn send_frame(&mut self) -> bool {
         let Some(index) = self.table.next_to_send() else {
@@ -331,7 +331,7 @@ impl Stack {
             return false;
         }
         let mut port = self.link.port(None, self.table.slot(index).level());
-        // Its lock is held for this call only.
+        // The socket's lock is held for this call only.
         let sent = (self.interface).poll_egress(now(), &mut port, &mut endpoint(index).set);
         let before = match self.turn {
             (whose, before) if whose == index => before,
@@ -347,12 +347,12 @@ impl Stack {
         }
         let owner = self.table.slot(index).owner;
         if owner == Owner::None && endpoint(index).tcp().state() == tcp::State::Closed {
-            // There is no way to its peer, to which a reset would be sent.
+            // There is no route to the socket's peer, to which a reset would be sent.
             self.remove(index);
             return true;
         }
         if self.table.has_to_send(index) {
-            // It says that it has, and does not.
+            // The socket reported a frame to send, and has none.
             self.table.sends(index, false);
             self.table.deadlines.set(index, Some(now() + AGAIN));
         }

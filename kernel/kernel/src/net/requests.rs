@@ -27,7 +27,7 @@ static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 pub(super) struct Request {
     /// The levels of the calls.
     pub(super) levels: u64,
-    /// There is something to do; else a call only waits.
+    /// Set if there is something to do; else a call only waits.
     pub(super) has_work: bool,
     is_queued: bool,
 }
@@ -94,7 +94,7 @@ impl Requests {
         self.settle();
     }
 
-    /// The next socket that calls have left something for.
+    /// Returns the next socket with a request of a call.
     pub(super) fn next(&mut self) -> Option<(Index, Request)> {
         let index = self.queue.pop_front()?;
         Some((
@@ -109,7 +109,7 @@ impl Requests {
         (request.levels, request.has_work) = (0, false);
     }
 
-    /// The stack has work at these levels, and at no others but those of calls that come now.
+    /// Notes the levels at which the stack has work; other levels come only from later calls.
     pub(super) fn knows(&mut self, levels: u64) {
         self.known = levels;
         if self.queue.is_empty() {

@@ -57,7 +57,7 @@ async fn inject(frame: &[u8]) {
     }
 }
 
-/// Lets the network's coroutine go on, which is less urgent than the tests.
+/// Lets the network's coroutine run, which is less urgent than the tests.
 async fn rest() {
     sleep_until(clock::now() + clock::from_micros(100)).await;
 }
@@ -66,8 +66,9 @@ async fn wait(micros: u64) {
     sleep_until(clock::now() + clock::from_micros(micros)).await;
 }
 
-/// Between two looks whether connections are over, and how many there may be: a silent one is
-/// given up after [`LINGER`]. They are counted, not timed: a host may stop the machine for longer.
+/// Time between two looks at closed connections; [`LOOKS`] is their maximum number: a silent
+/// connection is given up after [`LINGER`]. Looks are counted, not timed: a host may stop the
+/// machine for longer.
 const LOOK_MICROS: u64 = 20_000;
 const LOOKS: u64 = 6 * LINGER.total_micros() / LOOK_MICROS;
 
@@ -90,7 +91,7 @@ async fn in_use() -> (usize, usize) {
     (heap::free_pages(), heap::in_use())
 }
 
-/// Is no more in use than before, once all connections are over?
+/// Checks that no more is in use than before, once all connections are over.
 async fn comes_back(before: (usize, usize)) -> Outcome {
     let is_back = |after: (usize, usize)| after.0 >= before.0 && after.1 <= before.1;
     let mut after = in_use().await;
@@ -118,7 +119,7 @@ async fn connected(port: u16) -> Result<(Socket, Socket, Socket), alloc::string:
     Ok((listener, client, server))
 }
 
-/// Does a connection carry bytes?
+/// Checks that a connection carries bytes.
 async fn speaks(port: u16) -> Outcome {
     let (_listener, client, server) = connected(port).await?;
     let put = |_, to: &mut [u8]| {
@@ -142,7 +143,7 @@ async fn speaks(port: u16) -> Outcome {
     Ok(())
 }
 
-/// Sockets of several levels have something to send, and it goes out in the order of these.
+/// Sockets of several levels have something to send, and it is sent in the order of the levels.
 pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
     // Makes the owner of the address known.
     speaks(PORT).await?;
@@ -220,7 +221,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
         alone * 100 / FRAMES as u64,
         beside * 100 / FRAMES as u64
     );
-    // Those of its bucket are looked at: one or two.
+    // Only the sockets of the frame's bucket are looked at: one or two.
     ensure!(
         beside * 10 <= alone * 11,
         "{beside} instead of {alone} ticks"

@@ -71,7 +71,7 @@ impl Key {
         }
     }
 
-    /// Does the frame, of this key, begin a connection?
+    /// Returns whether the frame, of this key, begins a connection.
     pub(super) fn begins(self, frame: &[u8]) -> bool {
         const SYN: u8 = 2;
         const ACK: u8 = 16;
@@ -130,7 +130,7 @@ pub(super) struct Slot {
     pub(super) waits: Option<(Instant, usize)>,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,
-    /// The most urgent of those before.
+    /// Most urgent level of the calls before.
     level: Level,
     /// Memory and socket taken of a share; the kernel's own sockets have none.
     _taken: Option<[Taken; 2]>,
@@ -233,10 +233,10 @@ impl Table {
         slot.expect("a socket has its slot as long as anything has its number")
     }
 
-    /// A socket turns to another peer.
+    /// Connects a socket to another peer.
     ///
-    /// `smoltcp` keeps a socket silent for a second when it does not find the address of its
-    /// peer, and does not end that when the peer is another.
+    /// `smoltcp` keeps a socket silent for a second when it does not find the address of its peer,
+    /// even if the peer changes.
     pub(super) fn turns_to_another(&mut self, index: Index) {
         let slot = self.slot(index);
         if core::mem::take(&mut slot.lacks_neighbour) {
@@ -258,7 +258,7 @@ impl Table {
         self.free.push(index);
     }
 
-    /// Whose frames it is given.
+    /// Sets the frames that the socket is given.
     pub(super) fn set_key(&mut self, index: Index, key: Option<Key>) {
         let seed = self.seed;
         let slot = self.slot(index);
@@ -299,7 +299,7 @@ impl Table {
         self.half_open.iter(usize::from(port) % PORTS).find(of_port)
     }
 
-    /// Something listens at a port from now on. False: something else does. O(listeners).
+    /// Claims a port for a listener. Returns false if the port is taken. O(listeners).
     pub(super) fn take_port(&mut self, port: u16) -> bool {
         let is_free = !self.ports.contains(&port);
         // A listener has a socket at least: there is room.
@@ -314,7 +314,7 @@ impl Table {
         self.ports.retain(|taken| *taken != port);
     }
 
-    /// Calls of these levels concern the socket.
+    /// Notes that calls of these levels concern the socket.
     pub(super) fn call(&mut self, index: Index, levels: u64) {
         self.slot(index).calls |= levels;
         if self.to_send.list_of(index).is_some() {
@@ -351,7 +351,7 @@ impl Table {
         }
     }
 
-    /// The most urgent of those that have something to send.
+    /// Returns the most urgent socket with something to send.
     pub(super) fn next_to_send(&self) -> Option<Index> {
         match self.levels {
             0 => None,
@@ -359,12 +359,12 @@ impl Table {
         }
     }
 
-    /// Does it wait for its turn?
+    /// Returns whether the socket waits for its turn.
     pub(super) fn has_to_send(&self, index: Index) -> bool {
         self.to_send.list_of(index).is_some()
     }
 
-    /// Its next turn is after others of its level.
+    /// Moves the socket's next turn after those of others of its level.
     pub(super) fn had_its_turn(&mut self, index: Index) {
         self.unlist(index);
     }

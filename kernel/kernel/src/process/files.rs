@@ -71,7 +71,7 @@ impl File {
         }
     }
 
-    /// Puts all of it in, if there is room or there is an error.
+    /// Stores all the bytes if they fit, or returns an error. `None`: they do not fit.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => {
@@ -115,7 +115,7 @@ impl File {
     }
 }
 
-/// KiB that a table of so many places takes at most.
+/// Returns the KiB that a table of `places` places takes at most.
 const fn kib(places: usize) -> usize {
     (2 * places * size_of::<Option<File>>()).div_ceil(1 << 10)
 }
@@ -142,7 +142,7 @@ impl Files {
         }
     }
 
-    /// The same files under the same descriptors.
+    /// Returns a table of the same files under the same descriptors.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

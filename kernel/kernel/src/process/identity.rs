@@ -10,12 +10,12 @@ use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
-/// How a process stands towards its waiters.
+/// State of a process towards its waiters.
 pub(crate) struct Life {
     /// The status, once it has ended.
     pub(super) status: Option<isize>,
-    /// Calls whose coroutines exist. It is waited for until they are gone, and
-    /// with them the files they use.
+    /// Number of calls whose coroutines exist. Waiters wait until these are gone, and with them the
+    /// files they use.
     calls: usize,
     /// True while the process counts among the living of its share.
     counts: bool,
@@ -54,9 +54,9 @@ impl Drop for Flight {
 
 /// The part of a process that other processes see.
 pub(crate) struct Identity {
-    /// Its number: place in the table plus a generation.
+    /// Number of the process: place in the table plus a generation.
     pub(crate) number: usize,
-    /// The process that may wait for it; 0: none.
+    /// The process that may wait for this one; 0: none.
     pub(super) parent: AtomicUsize,
     pub(super) life: IrqLock<Life>,
     /// Limits of the process, together with all others in that share.
@@ -86,7 +86,7 @@ impl Identity {
         })
     }
 
-    /// Number of the process that may wait for it; 0: none.
+    /// Returns the number of the process that may wait for this one; 0: none.
     pub(super) fn parent(&self) -> usize {
         self.parent.load(SeqCst)
     }
@@ -96,7 +96,7 @@ impl Identity {
         self.change(|life| life.status = Some(status));
     }
 
-    /// It is there from now on.
+    /// Counts the process among the living of its share from now on.
     pub(super) fn counts(&self) {
         self.life.lock().counts = true;
         self.share.one_more();

@@ -90,7 +90,7 @@ impl Waits {
         levels.min().unwrap_or(Level::LEAST_URGENT)
     }
 
-    /// The call has another level. Returns the line that it lends to, if it had not.
+    /// Sets the level of a call. Returns the line that the call lends to, if the level has changed.
     fn set_level(&mut self, call: CoroutineId, level: Level) -> Option<usize> {
         let mut all = self.0.iter_mut();
         let waiting = all.find(|waiting| waiting.call == call)?;
@@ -150,7 +150,7 @@ impl Process {
                     let changed = thread.settle().then_some(thread.level);
                     next = changed.and_then(|level| self.set_call_level(threads, call, level));
                 }
-                // It is settled when it becomes ready.
+                // The level is settled when the thread becomes ready.
                 None => {}
             }
         }
@@ -184,20 +184,20 @@ impl Process {
         Ok(())
     }
 
-    /// Gives the coroutine of a call a level. Returns the line that it lends another level
-    /// to, which is to be settled.
+    /// Gives the coroutine of a call a level. Returns the line to which it now lends another level,
+    /// which is to be settled.
     fn set_call_level(
         &self,
         threads: &mut Threads,
         call: CoroutineId,
         level: Level,
     ) -> Option<usize> {
-        // It may just have come to its end.
+        // The coroutine may just have ended.
         let _ = executor::domain().reprio(call, level);
         threads.waits.set_level(call, level)
     }
 
-    /// The same, and settles it.
+    /// Gives the coroutine of a call a level, and settles the line that it lends to.
     pub(super) fn reprio_call(&self, threads: &mut Threads, call: CoroutineId, level: Level) {
         if let Some(line) = self.set_call_level(threads, call, level) {
             self.settle(threads, line);
@@ -216,7 +216,7 @@ impl Process {
             what: What::End,
             to: Some(to),
         };
-        // Without memory for it, it waits all the same.
+        // Without memory for the loan, the call waits without lending.
         threads.waits.add(waiting).ok()?;
         self.settle(&mut threads, to);
         Some(Loan {
@@ -233,8 +233,8 @@ impl Process {
         }
     }
 
-    /// Takes the lock at an address for the thread of this number, or has the call wait for
-    /// it. True: it has it.
+    /// Takes the lock at an address for the thread of this number, or has the call wait for it.
+    /// Returns true if the thread has the lock.
     fn take_lock(
         &self,
         space: &AddressSpace,
@@ -336,7 +336,7 @@ pub(crate) struct Lock {
     process: Arc<Process>,
     thread: usize,
     address: usize,
-    /// Its own coroutine, while it waits.
+    /// Coroutine of the call, while it waits.
     call: Option<CoroutineId>,
 }
 

@@ -101,7 +101,7 @@ pub(crate) struct Process {
     threads: IrqLock<Threads>,
     /// The most urgent level lent to each thread, by line (`lending.rs`).
     lent: [AtomicU8; MAX_THREADS],
-    /// How many hold its threads back from user mode.
+    /// Number of holders that keep the process's threads back from user mode.
     held: AtomicUsize,
     /// The coroutines of calls in flight.
     calls: IrqLock<Calls>,
@@ -154,13 +154,13 @@ impl Process {
         &self.identity.share
     }
 
-    /// Its number.
+    /// Returns the number of the process.
     pub(crate) fn number(&self) -> usize {
         self.identity.number
     }
 
-    /// Makes a thread of it, with the wanted number or any, and a level within its
-    /// ceiling; returns its number and the thread, which is to be made ready.
+    /// Adds a thread with the wanted number or any, and a level within the ceiling; returns its
+    /// number and the thread, which is to be made ready.
     ///
     /// # Errors
     /// [`Error::TooMany`] threads, of the process or in all; [`Error::OutOfMemory`].
@@ -203,20 +203,20 @@ impl Process {
         Ok(level)
     }
 
-    /// Has it ended? Its threads must not run any more.
+    /// Returns whether the process has ended. Its threads must not run any more then.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
 
-    /// Its memory.
+    /// Returns the memory of the process.
     ///
     /// # Errors
-    /// [`Error::NoProcess`]: it has ended.
+    /// [`Error::NoProcess`]: the process has ended.
     pub(crate) fn space(&self) -> Result<Arc<AddressSpace>, Error> {
         self.space.lock().clone().ok_or(Error::NoProcess)
     }
 
-    /// A file of it.
+    /// Returns a file of the process.
     ///
     /// # Errors
     /// [`Error::BadFile`].
@@ -294,7 +294,7 @@ impl Process {
         until(&self.threads, |threads| threads.join(number)).await
     }
 
-    /// Takes a range of addresses for so many bytes, above a hole of `hole` bytes.
+    /// Takes a range of addresses for `len` bytes, above a hole of `hole` bytes.
     pub(crate) fn take_addresses(&self, hole: usize, len: usize) -> Option<Range<usize>> {
         let limit = layout::STACK_TOP - layout::STACK_SIZE - PAGE;
         let after = |start: usize| start.checked_add(hole)?.checked_add(len);
@@ -340,11 +340,11 @@ impl Process {
     /// ends a process does not wait for less urgent coroutines.
     fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
-        // So that no call that is dropped looks for itself among the others.
+        // Cleared so that a dropped call does not look for itself among the others.
         self.threads.lock().waits = Waits::new();
         let domain = executor::domain();
         for call in calls.coroutines() {
-            // It may have finished meanwhile.
+            // The coroutine may have finished meanwhile.
             if domain.level(call).is_ok_and(|own| own > level) {
                 let _ = domain.reprio(call, level);
             }

@@ -41,14 +41,15 @@ pub(super) fn init() -> Result<(), SpawnError> {
     Ok(())
 }
 
-/// A share is over, or a caller of this level waits until nothing is left of one.
+/// Makes the reaper as urgent as `level`: a share is over, or a caller of this level waits until
+/// nothing is left of one.
 pub(super) fn hurry(level: Level) {
     let mut reaper = REAPER.lock();
     reaper.has_work = true;
     if let Some(coroutine) = reaper.coroutine {
         if level < reaper.level {
             reaper.level = level;
-            // It never ends.
+            // The coroutine never ends.
             let _ = executor::domain().reprio(coroutine, level);
         }
         let _ = executor::domain().wake(coroutine);

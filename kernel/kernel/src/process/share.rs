@@ -34,7 +34,7 @@ use crate::memory::{self, PAGE, heap};
 use crate::waiters::{Awaited, Waiters, until};
 use crate::{executor, net, settings};
 
-/// Shares around one another: the limit of processes is 0 after as many halvings.
+/// Maximum depth of nested shares: the limit of processes is 0 after as many halvings.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 
 /// A resource that is counted.
@@ -122,12 +122,12 @@ impl Share {
         }
     }
 
-    /// This one and those around it, from the inside out.
+    /// Returns this share and those around it, from the inside out.
     fn around(&self) -> impl Iterator<Item = &Share> {
         core::iter::successors(Some(self), |share| share.within.as_deref())
     }
 
-    /// Takes so much of a resource, or nothing.
+    /// Takes an amount of a resource, or nothing.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::TooMany`]: a limit is reached.
@@ -165,19 +165,19 @@ impl Share {
         reap::hurry(level);
     }
 
-    /// Has the first process of it, or of one around it, ended?
+    /// Returns whether the first process of the share, or of one around it, has ended.
     pub(super) fn is_over(&self) -> bool {
         self.around().any(|share| share.is_over.load(SeqCst))
     }
 
-    /// There is one more process in it.
+    /// Counts another process in the share.
     pub(super) fn one_more(&self) {
         for share in self.around() {
             share.living.lock().count += 1;
         }
     }
 
-    /// Nothing is left of a process in it.
+    /// Counts a process of the share as gone.
     pub(super) fn one_less(&self) {
         for share in self.around() {
             let mut living = share.living.lock();

@@ -16,7 +16,7 @@ use crate::arch::trap::UserContext;
 use crate::waiters::until;
 use crate::{executor, users};
 
-/// The most processes at one time.
+/// Maximum number of processes at one time.
 pub(super) const MAX_PROCESSES: usize = 256;
 
 enum Tenant {
@@ -62,7 +62,7 @@ pub(super) fn from_place(from: usize) -> Option<(usize, Arc<Process>)> {
     })
 }
 
-/// How many processes there are, ended ones that are waited for included.
+/// Returns the number of processes, ended ones that are waited for included.
 pub(crate) fn living() -> usize {
     let table = TABLE.lock();
     let lives = |place: &&Place| !matches!(place.tenant, Tenant::None);
@@ -73,19 +73,20 @@ pub(crate) fn living() -> usize {
 pub(crate) struct Spawn<'a> {
     /// The name of its program.
     pub(crate) name: &'a str,
-    /// Its program.
+    /// Program of the process.
     pub(crate) program: &'a [u8],
-    /// Bytes for it.
+    /// Argument of the process.
     pub(crate) argument: &'a [u8],
-    /// Its descriptors 0, 1, ….
+    /// Descriptors 0, 1, … of the process.
     pub(crate) files: Vec<File>,
-    /// Its first level.
+    /// First level of the process.
     pub(crate) level: Level,
     /// The most urgent it may have.
     pub(crate) ceiling: Level,
-    /// The process that may wait for it; 0: none.
+    /// The process that may wait for this one; 0: none.
     pub(crate) parent: usize,
-    /// Whose share it gets a part of, and how often that is halved; 0: it is in the same.
+    /// Share of which the process gets a part, and number of halvings; 0: the process is in the
+    /// same share.
     pub(crate) share: Arc<Share>,
     pub(crate) halvings: u32,
 }
@@ -170,7 +171,8 @@ fn has_no_parent(identity: &Identity) {
     }
 }
 
-/// A process whose parent is gone, and which is ended, by the reaper say, before that is noticed.
+/// Simulates a process whose parent is gone, and which is ended, by the reaper for example, before
+/// that is noticed.
 #[cfg(feature = "selftest")]
 pub(crate) fn spawn_and_end(spawn: Spawn<'_>) -> Result<(), Error> {
     let share = spawn.share.part(spawn.halvings);
@@ -188,8 +190,8 @@ impl Drop for Reserved {
     }
 }
 
-/// Puts another program into the place of one that ends without a status. False: it
-/// has ended already.
+/// Puts another program into the place of one that ends without a status. Returns false if the
+/// process has ended already.
 pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
     let mut table = TABLE.lock();
     let tenant = &mut table[old.number() % MAX_PROCESSES].tenant;
@@ -207,7 +209,7 @@ pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
 pub(super) fn forget(number: usize) {
     let mut table = TABLE.lock();
     let place = &mut table[number % MAX_PROCESSES];
-    // Several may come to that: the place may be another's by now, if only reserved.
+    // Several callers may come here: the place may be another process's by now, if only reserved.
     if place.number != number {
         return;
     }
@@ -281,7 +283,7 @@ pub(crate) fn kill(parent: usize, number: usize, level: Level) -> Result<(), Err
         if has_ended {
             return Ok(());
         }
-        // Another hart ends it right now, or has put another program into its place.
+        // Another hart is ending the process, or has put another program into its place.
         core::hint::spin_loop();
     }
 }

@@ -1,4 +1,4 @@
-//! A thread: its registers, its level, and how long it may go on.
+//! A thread: its registers, its level, and its time.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,8 +17,7 @@ use crate::trace::{self, Entered};
 use crate::users::Place;
 use crate::{clock, executor, switching};
 
-/// How much longer than its quantum a thread may go on that others may wait for, in
-/// microseconds.
+/// Grace of a thread in a critical section after its quantum, in microseconds.
 const GRACE_MICROS: u64 = 100;
 
 /// `scause` of faults that may be for lack of a mapping.
@@ -27,24 +26,23 @@ const STORE_PAGE_FAULT: usize = 15;
 
 /// See [`super`].
 pub(crate) struct Thread {
-    /// Whose it is.
+    /// Process of the thread.
     pub(crate) process: Arc<Process>,
-    /// Its index among the threads of the process.
+    /// Index among the threads of the process.
     pub(crate) line: usize,
-    /// Its place in the queue of ready threads.
+    /// Place in the queue of ready threads.
     pub(crate) place: Place,
-    /// Its registers while it does not run.
+    /// Registers while the thread does not run.
     pub(crate) context: UserContext,
-    /// How urgent it is by itself.
+    /// Level of the thread itself.
     pub(crate) own: Level,
     /// Level to which the thread is raised until it has handled a user interrupt or a completion.
     pub(crate) raised: Level,
-    /// How urgent it is: the most urgent of `own`, `raised`, and what it is lent
-    /// (`lending.rs`).
+    /// Effective level: the most urgent of `own`, `raised`, and the lent level (`lending.rs`).
     pub(crate) level: Level,
     /// Ticks left of its quantum, while it does not run.
     pub(crate) quantum: u64,
-    /// When its quantum ends, while it runs.
+    /// End of the quantum, while the thread runs.
     pub(crate) until: u64,
     /// End of the grace in which the thread may continue; 0: it has none.
     pub(crate) grace: u64,
@@ -53,7 +51,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// A thread that is to start; `line` and `place` are its own.
+    /// Creates a thread that is to start; `line` and `place` are its own.
     pub(crate) fn new(
         process: Arc<Process>,
         (line, place): (usize, Place),
@@ -77,8 +75,8 @@ impl Thread {
         thread
     }
 
-    /// Takes the level that the program says, within its ceiling, or what it is lent; while
-    /// the program says none, its own level stays. True: it has changed.
+    /// Takes the level that the program has set, within its ceiling, or the lent level; while the
+    /// program sets none, the thread's own level stays. Returns true if the level has changed.
     pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
         if self.raised != Level::LEAST_URGENT && self.has_seen_to_it(space) {
             self.raised = Level::LEAST_URGENT;
@@ -104,8 +102,8 @@ impl Thread {
         self.settle()
     }
 
-    /// Takes the level that it has by itself or is lent, whichever is more urgent. True: it
-    /// has changed.
+    /// Takes the own or the lent level, whichever is more urgent. Returns true if the level has
+    /// changed.
     #[inline]
     pub(crate) fn settle(&mut self) -> bool {
         let lent = self.process.lent(self.line);
@@ -122,9 +120,9 @@ impl Thread {
         self.become_level(level.get());
     }
 
-    /// It is to leave the hart, and is in the middle of something that others may
-    /// spin for: may it go on for a little longer? Once, until it has left it; the
-    /// program is told that it owes us the hart.
+    /// Returns whether a thread that is to leave the hart may continue for a little longer, because
+    /// it is in a critical section that others may spin for. Granted once per critical section; the
+    /// program is told that it owes the hart.
     pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
         if space.line(self.line, CRITICAL) == 0 {
             self.grace = 0;
@@ -137,8 +135,8 @@ impl Thread {
         clock::now() < self.grace
     }
 
-    /// Its process is held: is it in the middle of something that it has to finish
-    /// first? The program is told to come in afterwards.
+    /// Returns whether a thread of a held process is in a critical section that it has to finish
+    /// first. The program is told to enter the kernel afterwards.
     pub(crate) fn goes_on_for_now(&self, space: &AddressSpace) -> bool {
         let critical = space.line(self.line, CRITICAL) != 0;
         if critical {
@@ -160,8 +158,8 @@ impl Thread {
         self.grace = 1;
     }
 
-    /// The fault was about a page that another thread of the process has mapped:
-    /// this hart remembered that there was nothing.
+    /// Returns whether the fault was about a page that another thread of the process has mapped:
+    /// this hart had cached the missing translation.
     pub(crate) fn is_mapped_meanwhile(&self, fault: Fault, space: &AddressSpace) -> bool {
         let access = match fault.cause {
             LOAD_PAGE_FAULT => Access::Read,
@@ -180,12 +178,12 @@ impl Thread {
     /// program has named, and its interrupted state is saved for [`Thread::return_from_interrupt`].
     /// Not while the program drains its ring, nor in the handler: then the program looks by itself.
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
-        // In the handler it stays pending until that has ended, or another thread
-        // takes it.
+        // During the handler the interrupt stays pending until the handler has ended, or another
+        // thread takes it.
         if self.interrupted.is_some() || !self.process.take_interrupt() {
             return;
         }
-        // It may have to leave its hart in the middle of it.
+        // The thread may have to leave its hart during the handler.
         if let Some(level) = self.process.pending_level.take() {
             self.raised = self.raised.min(level);
         }

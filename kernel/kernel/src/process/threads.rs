@@ -28,7 +28,7 @@ use crate::memory::space::AddressSpace;
 use crate::trace::{self, Entered};
 use crate::waiters::{Awaited, Waiters};
 
-/// Where the thread of a line is.
+/// State of the thread of a line.
 enum State {
     Free,
     /// Ready or running.
@@ -47,7 +47,7 @@ struct Slot {
     /// The number of its thread, or of its last one; 0: none yet.
     number: usize,
     state: State,
-    /// Its place in the queue of ready threads.
+    /// Place in the queue of ready threads.
     place: u16,
     /// `unpark` came before `park`, with this level.
     token: Option<Level>,
@@ -81,7 +81,7 @@ pub(super) struct Left {
     pub(super) waiters: Waiters,
 }
 
-/// Where a thread is to which something is lent.
+/// State of a thread that is lent a level.
 pub(super) enum Out<'a> {
     /// The thread has this place in the queue, runs, or is on its way from one to the other.
     InQueue(u16),
@@ -89,7 +89,7 @@ pub(super) enum Out<'a> {
     InCall(&'a mut Thread, CoroutineId),
 }
 
-/// Where a thread is.
+/// State of a thread.
 pub(super) enum Whereabouts {
     /// The thread is in this place of the queue, on a hart, or on its way.
     Out(u16),
@@ -141,14 +141,14 @@ impl Threads {
         self.slots[line].place = place;
     }
 
-    /// The places of those that may be in the queue of ready threads.
+    /// Returns the places of threads that may be in the queue of ready threads.
     pub(super) fn places(&self) -> impl Iterator<Item = u16> {
         let out = |slot: &&Slot| matches!(slot.state, State::Out);
         self.slots.iter().filter(out).map(|slot| slot.place)
     }
 
-    /// The places of those of them that may be taking completions out: the one that was unparked
-    /// for that last, and those that say that they are in a critical section.
+    /// Returns the places of those threads that may be taking completions out: the one that was
+    /// unparked for that last, and those that claim a critical section.
     pub(super) fn may_be_draining(&self, space: &AddressSpace) -> impl Iterator<Item = u16> {
         let may_be = |(line, slot): &(usize, &Slot)| {
             matches!(slot.state, State::Out)
@@ -187,7 +187,7 @@ impl Threads {
             .flatten()
     }
 
-    /// Where a thread is, if a level that is lent to it changes anything there.
+    /// Returns the state of a thread, if a lent level changes anything there.
     pub(super) fn out(&mut self, line: usize) -> Option<Out<'_>> {
         let slot = &mut self.slots[line];
         match &mut slot.state {
@@ -251,7 +251,7 @@ impl Threads {
         }
     }
 
-    /// Is any parked?
+    /// Returns whether any thread is parked.
     pub(super) fn has_parked(&self) -> bool {
         self.parked != 0
     }
@@ -263,7 +263,7 @@ impl Threads {
         Some(thread)
     }
 
-    /// The thread may not go on for the moment.
+    /// Holds a thread back for the moment.
     pub(super) fn hold(&mut self, thread: Box<Thread>) {
         let line = thread.line;
         self.slots[line].state = State::Held(thread);
@@ -287,7 +287,7 @@ impl Threads {
         })
     }
 
-    /// The lines of those that have not ended.
+    /// Returns the lines of threads that have not ended.
     pub(super) fn lines(&self) -> impl Iterator<Item = usize> {
         let lives =
             |(_, slot): &(usize, &Slot)| !matches!(slot.state, State::Free | State::Ended(_));

@@ -1,4 +1,4 @@
-//! Frames that no machine of good will sends, and floods of them.
+//! Malformed frames, and floods of frames.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -76,7 +76,7 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
             }
         }
         inject(&frame).await;
-        // They are not all read.
+        // The datagrams are not all read.
         let _ = datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
     }
     wait(20_000).await;
@@ -139,7 +139,7 @@ pub(crate) async fn frames_from_outside_do_not_speak_for_us() -> Outcome {
     const OTHER: u32 = 0x0a00_0202;
     let own = Some(OWN.to_be_bytes());
     for (from, is_lie) in [(SELF, true), (SELF + 9, true), (OWN, true), (OTHER, false)] {
-        // They ask, or answer, for 127.0.0.1: whether or not another has it.
+        // The frames ask, or answer, for 127.0.0.1, regardless of its owner.
         for frame in [arp(from, false), arp(from, true)] {
             ensure!(speaks_for(&frame, own) == is_lie, "{from:x}: {frame:?}");
         }

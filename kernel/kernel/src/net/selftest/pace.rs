@@ -1,4 +1,4 @@
-//! When the ends of a connection within the machine acknowledge, and say that there is room.
+//! Acknowledgements and announcements of room between the ends of a connection within the machine.
 
 use alloc::format;
 use core::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ fn fill(_: usize, to: &mut [u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything that is to be sent goes where it is to go; so many frames.
+/// Delivers all outgoing frames; returns their number.
 fn carry() -> usize {
     let mut stack = NET.get().lock();
     let mut frames = 0;

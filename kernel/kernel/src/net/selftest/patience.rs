@@ -63,7 +63,7 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     }
     let before = in_use().await;
     let (client, server) = stuck().await?;
-    // It is asked whether there is room.
+    // The peer is probed for room.
     wait(5_000_000).await;
     let tap = NET.get().lock().link.tap.take();
     let said = tap.ok_or("nothing is tapped")?.1;
@@ -79,7 +79,7 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     }
     ensure!(streams() == 1, "{} sockets are left", streams());
     ensure!(took_about(start, FAREWELL), "not after {FAREWELL}");
-    // It has been told.
+    // The reader has been told.
     server.readable().await;
     let sent = server.write(1, false, |_, _| Ok(()));
     ensure!(sent == Some(Err(Error::BrokenPipe)), "{sent:?}");
@@ -185,7 +185,7 @@ pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
     let mut pause = pin!(sleep_until(clock::now() + clock::from_micros(20_000)));
     let socket = Socket::stream(&machine());
     let left = {
-        // It waits to the end: by its level the network runs.
+        // The call waits to the end: the network runs at its level.
         let mut connects = pin!(socket.connect(NOWHERE, PORT));
         let waits = poll_fn(|cx| {
             // The test's own timer is set before there is none for others.

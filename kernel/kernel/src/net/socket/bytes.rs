@@ -56,8 +56,8 @@ impl Socket {
         }
     }
 
-    /// Lets `put` write so many bytes, `all` of them or those that there is room for, in one or
-    /// two pieces with their places. `None`: there is no room.
+    /// Lets `put` write bytes, `all` of them or as many as fit, in one or two pieces with their
+    /// offsets. `None`: there is no room.
     pub(crate) fn write(
         &self,
         len: usize,

@@ -1,4 +1,4 @@
-//! How a connection comes about: listening and accepting, or connecting.
+//! Beginning of a connection: listening and accepting, or connecting.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -20,14 +20,14 @@ use crate::process::Share;
 
 /// The most connections to be of a listener.
 const MAX_BACKLOG: usize = 128;
-/// Ports of those that have none of their own.
+/// First port of connections without a port of their own.
 const EPHEMERAL: u16 = 49_152;
-/// How many there are.
+/// Number of these ports.
 pub(super) const EPHEMERALS: u16 = u16::MAX - EPHEMERAL + 1;
 
 static PORT: AtomicU16 = AtomicU16::new(0);
 
-/// The next of them.
+/// Returns the next of these ports.
 pub(super) fn ephemeral() -> u16 {
     EPHEMERAL + PORT.fetch_add(1, Relaxed) % EPHEMERALS
 }
@@ -41,7 +41,7 @@ impl Stack {
         Ok(index)
     }
 
-    /// A connection has an owner, which is to hear when its peer is gone.
+    /// Notes that a connection has an owner, which is to be told when its peer is gone.
     fn is_taken(&mut self, index: Index) {
         self.table.slot(index).owner = Owner::Program;
         let mut endpoint = endpoint(index);
@@ -55,7 +55,7 @@ impl Stack {
         self.changed(index);
     }
 
-    /// Is there such a connection?
+    /// Returns whether there is such a connection.
     fn is_connected(&self, port: u16, address: u32, to: u16) -> bool {
         let key = Key {
             protocol: table::TCP,
