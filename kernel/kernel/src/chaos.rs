@@ -20,7 +20,7 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// How often something was done.
+/// Number of disturbances.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
 /// The sequence of each hart.
@@ -53,7 +53,7 @@ pub(crate) fn end() -> Option<u64> {
     ON.swap(false, SeqCst).then(|| DONE.load(Relaxed))
 }
 
-/// The next number of the hart's sequence, below `limit`; `None` while off.
+/// Returns the next number of the hart's sequence, below `limit`; `None` while off.
 #[inline]
 fn random(limit: u64) -> Option<u64> {
     ON.load(Relaxed).then(|| advance() % limit)
@@ -91,7 +91,7 @@ pub(crate) fn below(limit: usize) -> usize {
 #[inline]
 pub(crate) fn quantum(ticks: u64) -> u64 {
     match random(4) {
-        // Not so short that a thread which is restarted in it never gets on.
+        // The quantum is long enough for a thread that is restarted in it to make progress.
         Some(0) => ticks / 100,
         Some(1) => ticks / 10,
         _ => ticks,
@@ -117,7 +117,7 @@ pub(crate) fn refuse_memory(times: u64) {
     REFUSED.store(times, SeqCst);
 }
 
-/// How many of these are left.
+/// Returns the number of refusals that are left.
 #[cfg(feature = "selftest")]
 pub(crate) fn refusals_left() -> u64 {
     REFUSED.load(SeqCst)
@@ -137,8 +137,8 @@ pub(crate) fn dawdle() {
     }
 }
 
-/// A thread has come into the kernel, or a hart turns to its next coroutine: perhaps
-/// some hart is interrupted for nothing, perhaps this one dawdles.
+/// Perhaps disturbs at a kernel entry of a thread, or at the choice of a hart's next coroutine:
+/// some hart is interrupted without a reason, or this hart dawdles.
 #[inline]
 pub(crate) fn disturb() {
     if one_in(32) {

@@ -43,7 +43,7 @@ pub(crate) fn from_micros(micros: u64) -> u64 {
         .saturating_add(rest)
 }
 
-/// Whole microseconds of so many ticks.
+/// Converts ticks to whole microseconds.
 pub(crate) fn to_micros(ticks: u64) -> u64 {
     let (seconds, rest) = (ticks / ticks_per_second(), ticks % ticks_per_second());
     (seconds * MICROS).saturating_add(rest * MICROS / ticks_per_second())

@@ -41,7 +41,7 @@ impl Console {
 
 static CONSOLE: IrqLock<Console> = IrqLock::new(Console::new());
 
-/// Where a panic writes, once the device tree is read.
+/// Device of the last line of a panic, once the device tree is read.
 static LAST_RESORT: Once<Device> = Once::new();
 
 /// Finds the serial port.
@@ -74,7 +74,7 @@ fn take_input() {
     readers.wake();
 }
 
-/// Its interrupt source.
+/// Returns the console's interrupt source.
 #[cfg(feature = "selftest")]
 pub(crate) fn source() -> Option<u32> {
     LAST_RESORT.try_get().map(|device| device.interrupt())

@@ -48,7 +48,7 @@ impl<'a> DeviceTree<'a> {
         })
     }
 
-    /// All nodes, parents before children.
+    /// Returns all nodes, parents before children.
     pub(crate) fn nodes(self) -> impl Iterator<Item = Node<'a>> {
         let mut at = 0;
         core::iter::from_fn(move || {
@@ -136,7 +136,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Is the node compatible with a driver of this name?
+    /// Returns whether the node is compatible with a driver of this name.
     pub(crate) fn is_compatible(&self, name: &str) -> bool {
         let list = self.bytes("compatible").unwrap_or(&[]);
         list.split(|byte| *byte == 0)

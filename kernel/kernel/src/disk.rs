@@ -75,7 +75,7 @@ fn interrupt() {
     if let Some(line) = LINE.try_get() {
         line.acknowledge();
     }
-    // It never ends.
+    // The reaper never ends.
     let _ = executor::domain().wake(CoroutineId::from_u64(REAPER.load(Relaxed)));
 }
 
@@ -97,7 +97,7 @@ fn requests() -> &'static IrqLock<Requests> {
     DISK.get()
 }
 
-/// How many blocks the disk has, if there is one.
+/// Returns the number of blocks of the disk, if there is one.
 pub(crate) fn blocks() -> Option<u64> {
     Some(DISK.try_get()?.lock().disk.blocks())
 }
@@ -127,7 +127,7 @@ impl Buffer {
         Buffer(Some(memory))
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the buffer.
     pub(crate) fn bytes(&mut self) -> Result<&mut [u8; BLOCK], Error> {
         self.0
             .as_mut()

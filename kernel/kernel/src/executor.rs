@@ -26,8 +26,8 @@ use crate::{MAX_HARTS, chaos, clock, hart, switching, trace, users};
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 
-/// The scheduler's table has room for so many from the beginning: two processes with as
-/// many calls as they may have. With more it grows, and stays so.
+/// Initial capacity of the scheduler's table: two processes with the maximum number of calls. With
+/// more coroutines the table grows, and keeps its size.
 const COROUTINES: usize = 8192;
 
 /// While polls take less, the scheduler reads the clock at every fourth only: its
@@ -139,7 +139,7 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     loop {
         chaos::disturb();
         interrupt_overtaken();
-        // Never `None`, for the switching coroutine is ready or running; never
+        // The pick is never `None`, for the switching coroutine is ready or running; never
         // `Resume`, for nothing in the kernel is suspended.
         if let Some(Picked::Poll(coroutine)) = executor.pick(back.take())
             && let Polled::Yielded(yielded) = coroutine.poll()
@@ -162,17 +162,18 @@ pub(crate) fn has_more_urgent(level: Level) -> bool {
     domain().bitmap() & level.more_urgent_bits() != 0
 }
 
-/// Interrupts the hart that runs the least urgent program, if a coroutine of the
-/// kernel that is more urgent than that is ready anywhere.
+/// Interrupts the hart that runs the least urgent program, if a coroutine of the kernel that is
+/// more urgent than that program is ready anywhere.
 ///
-/// The scheduler tells the host of a wake only if the vCPU is parked; a hart in
-/// user mode is not, it is in the middle of a poll that may take for ever. So
-/// the hart that has woken something looks, after its poll or before it goes to user
-/// mode, at the harts in user mode; the one that is interrupted takes the
-/// coroutine from wherever it is. Such a hart has set its bit before it looked at
-/// the queues for the last time (`switching.rs`), and the waker has filled the
-/// queue before it looks at the bits, both sequentially consistent: one of them
-/// sees the other. A load without a hart in user mode, else O(harts).
+/// The scheduler tells the host of a wake only if the vCPU is parked. A hart in user mode is not
+/// parked: it is in the middle of a poll that may take for ever. So the waking hart looks at the
+/// harts in user mode, after its poll or before it goes to user mode itself; the interrupted hart
+/// takes the coroutine from any queue.
+///
+/// No wake is missed: a hart has set its bit before it looked at the queues for the last time
+/// (`switching.rs`), and the waker has filled the queue before it looks at the bits, both
+/// sequentially consistent. So one of them sees the other. Costs a load without a hart in user
+/// mode, else O(harts).
 pub(crate) fn interrupt_overtaken() {
     fence(SeqCst);
     let in_user = hart::in_user();

@@ -153,7 +153,7 @@ impl Drop for Wait {
     }
 }
 
-/// Wakes so many of those that wait at an address, oldest first; returns how many.
+/// Wakes at most `count` waiters at an address, oldest first; returns their number.
 pub(crate) fn wake(process: &Process, address: usize, count: usize) -> usize {
     let number = process.number();
     let mut woken = 0;

@@ -16,7 +16,7 @@ use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
 use crate::{archive, chaos, clock, executor, println, storage};
 
-/// The first program may do everything, and begins in the middle.
+/// Level of the first program, which may use all levels, and begins in the middle.
 const LEVEL: Level = Level::DEFAULT;
 
 /// Resources in use: processes, pages, bytes of the heap.

@@ -39,7 +39,7 @@ pub(crate) fn serve(code: usize) {
             }
             clock::rearm(hart);
         }
-        // It has done its work by ending a wait or a program's turn.
+        // The interrupt has done its work by ending a wait or a program's turn.
         csr::SOFTWARE => csr::clear_software_interrupt(),
         csr::EXTERNAL => devices::serve(),
         _ => panic!("interrupt {code}, which has not been asked for"),

@@ -4,14 +4,14 @@ use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::executor;
 
-/// How many wait at each level, and which levels these are. O(1).
+/// Number of waiters at each level, and the set of levels with waiters. O(1).
 pub(crate) struct Levels {
     count: [u16; LEVELS],
     bits: u64,
 }
 
 impl Levels {
-    /// There is no waiter.
+    /// Creates an empty set.
     pub(crate) const fn new() -> Levels {
         Levels {
             count: [0; LEVELS],
@@ -40,7 +40,7 @@ impl Levels {
     }
 }
 
-/// The most urgent of these levels; of none, the least urgent that work may have.
+/// Returns the most urgent of these levels; of none, the least urgent that work may have.
 fn most_urgent(levels: u64) -> Level {
     let least = executor::LEAST_URGENT_WORK;
     let most = levels.trailing_zeros() as u8;
@@ -56,7 +56,7 @@ pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
     }
 }
 
-/// A coroutine that has its level from here only, so that it need not be asked for it.
+/// A coroutine whose level is set only here, so that the level is cached.
 pub(crate) struct Follower {
     coroutine: CoroutineId,
     level: Level,
@@ -78,7 +78,7 @@ impl Follower {
 
     /// Wakes the coroutine.
     pub(crate) fn wake(&self) {
-        // It never ends.
+        // The coroutine never ends.
         let _ = executor::domain().wake(self.coroutine);
     }
 }

@@ -152,7 +152,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     executor::run(&executor)
 }
 
-/// Starts the other harts. One that does not start is a machine with fewer.
+/// Starts the other harts. A hart that does not start makes the machine smaller.
 fn start_harts(machine: &Machine, boot_hart: usize) {
     let boot = |hart: &&machine::HartInfo| hart.id == boot_hart;
     if let Some(hart) = machine.harts.iter().find(boot) {
@@ -175,7 +175,7 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
     }
 }
 
-/// Where the other harts come in.
+/// Entry of the other harts.
 fn boot_more() -> ! {
     memory::install_kernel_table();
     #[cfg(feature = "selftest")]

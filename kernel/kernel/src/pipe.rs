@@ -120,7 +120,7 @@ impl End {
         Some(Ok(count))
     }
 
-    /// Puts all of it in, if it fits. `None`: it does not.
+    /// Stores all the bytes, if they fit. `None`: they do not.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.writes {
             return Some(Err(Error::BadFile));

@@ -1,4 +1,4 @@
-//! Sizes that the kernel's command line may say: `threads=N`, `stack=KIB`.
+//! Sizes that the kernel's command line can set: `threads=N`, `stack=KIB`.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;

@@ -29,7 +29,7 @@ use crate::memory::space::AddressSpace;
 use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 
-/// Records per hart, if the command line does not say.
+/// Default number of records per hart.
 pub(crate) const DEFAULT: usize = 4096;
 /// Records per hart that may be asked for: 512 KiB.
 const MOST: usize = 16_384;
@@ -77,7 +77,7 @@ pub(crate) enum Purpose {
     Call { process: usize, number: usize },
 }
 
-/// Whose state it is.
+/// Owner of a state.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {
@@ -118,8 +118,8 @@ static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
     })
 }; MAX_HARTS];
 
-/// Switches traces on, with so many records for each of so many harts, at most
-/// [`MOST`]. While booting.
+/// Switches traces on, with `records` records for each of `harts` harts, at most [`MOST`]. While
+/// booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].
@@ -134,7 +134,7 @@ pub(crate) fn init(records: usize, harts: usize) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Are traces on? One load.
+/// Returns whether traces are on. Costs a load.
 #[inline]
 pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
@@ -189,7 +189,7 @@ pub(crate) fn enters(thread: &Thread, space: &AddressSpace) {
     }
 }
 
-/// A thread has come from user mode, and is in this state by it.
+/// Records the state that a trap from user mode has put a thread into.
 #[inline]
 pub(crate) fn leaves(thread: &Thread, space: &AddressSpace, state: Entered) {
     if is_on() {
@@ -232,8 +232,8 @@ fn collect(thread: &Thread, space: &AddressSpace) {
     page.store(user::LOST, 0);
 }
 
-/// The coroutine of the kernel that was interrupted has entered a state: that the
-/// interrupt was taken, and that it goes on.
+/// Records a state of the interrupted coroutine of the kernel: that the interrupt was taken, or
+/// that the coroutine resumes.
 pub(crate) fn interrupted(state: Entered) {
     if !is_on() {
         return;

@@ -66,7 +66,7 @@ struct Doing {
 
 struct Users {
     lists: [List; LEVELS],
-    /// All there are, made at boot.
+    /// All places, made at boot.
     places: Vec<Entry>,
     /// The first free place that was in use before.
     free: u16,
@@ -99,8 +99,8 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
 /// those that look without the lock, under which it is written.
 static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NOTHING) }; MAX_HARTS];
 
-/// The level of the thread that runs on a hart. One load; exact while the hart is in
-/// user mode (`hart::in_user`), for it is written before.
+/// Returns the level of the thread that runs on a hart. Costs a load; exact while the hart is in
+/// user mode (`hart::in_user`), for the level is written before.
 pub(crate) fn running_level(index: usize) -> Option<Level> {
     Level::new(RUNNING[index].load(Acquire)).ok()
 }
@@ -149,16 +149,17 @@ pub(crate) fn push_front(thread: Box<Thread>) {
     push(thread, true);
 }
 
-/// There is something of this level for a process: interrupts the hart that runs the least
-/// urgent of its threads. False: none runs one in user mode. The thread may be about to leave
-/// its hart for something more urgent than itself: then it comes into the queue as urgent as that.
+/// Interrupts the hart that runs the least urgent thread of a process, for an event of this level.
+/// Returns false if no hart runs one in user mode. The thread may be about to leave its hart for
+/// something more urgent than itself: then it enters the queue with the event's level.
 pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
     let least = tell_running(process, level);
     wake_hart(least);
     least.is_some()
 }
 
-/// The same for a program that sees to it by itself: no hart is interrupted.
+/// Raises a thread like [`interrupt`], for a program that looks for events by itself: no hart is
+/// interrupted.
 pub(crate) fn is_told(process: &Process, level: Level) -> bool {
     tell_running(process, level).is_some()
 }
@@ -181,7 +182,7 @@ fn tell_running(process: &Process, level: Level) -> Option<usize> {
     Some(least)
 }
 
-/// Where the thread of a process that has a place is, unless it is on its way.
+/// Position of the thread of a process that has a place, unless the thread is on its way.
 pub(crate) enum Found {
     /// The thread is in the queue, at this level.
     Ready(u8),
@@ -207,16 +208,16 @@ pub(crate) fn process_on(index: usize) -> usize {
     USERS.lock().harts[index].process
 }
 
-/// Does a hart run a thread of a process, or do a call for it?
+/// Returns whether a hart runs a thread of a process, or a call for it.
 pub(crate) fn runs(process: &Process) -> bool {
     let users = USERS.lock();
     let mut harts = users.harts.iter();
     harts.any(|hart| hart.process == process.number())
 }
 
-/// There is something of this level for a process none of whose threads runs or is
-/// parked: one that is ready, in one of these places, becomes as urgent, until it has seen to
-/// that; without one, the next that becomes ready. O(places).
+/// Raises a ready thread, in one of these places, to this level, until it has handled the event;
+/// for a process none of whose threads runs or is parked. Without a ready thread, the next that
+/// becomes ready is raised. O(places).
 pub(crate) fn raise(process: &Process, places: impl Iterator<Item = u16>, level: Level) {
     let mut users = USERS.lock();
     let level = level.max(process.ceiling);
@@ -258,7 +259,7 @@ fn wake_hart(index: Option<usize>) {
     }
 }
 
-/// The levels that have a ready thread. One load.
+/// Returns the levels that have a ready thread. Costs a load.
 pub(crate) fn ready() -> u64 {
     READY.load(Acquire)
 }
@@ -324,7 +325,7 @@ pub(crate) fn stopped(index: usize) {
     users.harts[index].place = NONE;
 }
 
-/// The thread that runs on hart `index` may have another level.
+/// Applies a change of level of the thread that runs on hart `index`.
 pub(crate) fn changed_level(index: usize, thread: &mut Thread) {
     let mut users = USERS.lock();
     // Under the lock: a later loan finds it here.
@@ -336,10 +337,10 @@ pub(crate) fn changed_level(index: usize, thread: &mut Thread) {
     users.set_level(index, level);
 }
 
-/// The thread of a process that has this place may have another level, as `settle` says
-/// (`process/lending.rs`): moves it in the queue, or raises it on its hart to `level`; one
-/// that may have become less urgent there is interrupted. Otherwise it is on its way to the
-/// queue, and is settled there.
+/// Applies a change of level of the thread that has this place, on behalf of `settle`
+/// (`process/lending.rs`): moves the thread in the queue, or raises it on its hart to `level`; a
+/// thread that may have become less urgent there is interrupted. Otherwise the thread is on its way
+/// to the queue, and is settled there.
 pub(crate) fn resettle(
     process: &Process,
     place: u16,
@@ -376,7 +377,7 @@ pub(crate) fn resettle(
     global::publish();
 }
 
-/// Is a ready thread more urgent than `level`, or, with `equal`, as urgent?
+/// Returns whether a ready thread is more urgent than `level`, or, with `equal`, as urgent.
 pub(crate) fn is_overtaken(level: Level, equal: bool) -> bool {
     ready() & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
 }

@@ -19,7 +19,7 @@ use crate::{chaos, executor};
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
-    /// There is no waiter.
+    /// Creates an empty list.
     pub(crate) const fn new() -> Waiters {
         Waiters(Vec::new())
     }
@@ -62,7 +62,7 @@ impl Waiters {
 
 /// Something that coroutines wait for.
 pub(crate) trait Awaited {
-    /// Its waiters.
+    /// Returns the waiters.
     fn waiters(&mut self) -> &mut Waiters;
 }
 
@@ -79,7 +79,7 @@ where
     }
 }
 
-/// Something that is to be as urgent as its waiters.
+/// An object that is as urgent as its waiters.
 pub(crate) trait Urgent: Awaited {
     /// A waiter is at this level, and not at the one before any more.
     fn waits(&mut self, before: Option<Level>, now: Option<Level>);
@@ -117,7 +117,7 @@ impl<T: Urgent, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for UntilUrgent
             return Poll::Ready(found);
         }
         data.waiters().add(cx.waker());
-        // It is polled again when its level changes.
+        // The waiter is polled again when its level changes.
         let level = executor::domain().waits();
         if level != this.level {
             data.waits(this.level, level);

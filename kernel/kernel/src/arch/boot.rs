@@ -11,9 +11,9 @@
 //!             own stack, tp = number of the hart, main.rs
 //! ```
 //!
-//! All harts come in at `_start`, and their argument counts for nothing: OpenSBI
-//! 1.1 marks a hart as to be started before it writes down where and with which
-//! argument, so a hart that looks in between starts with those of the boot hart.
+//! All harts enter at `_start`, and ignore their argument: OpenSBI 1.1 marks a hart as to be
+//! started before it stores the address and the argument, so a hart that looks in between starts
+//! with those of the boot hart.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -41,7 +41,7 @@ const fn boot_table() -> BootTable {
     BootTable(table)
 }
 
-/// The ids of the harts that are to be started, by number. Not in .bss.
+/// Ids of the harts that are to be started, by number. Not in .bss.
 #[unsafe(no_mangle)]
 static START_IDS: [AtomicUsize; MAX_HARTS] = [const { AtomicUsize::new(usize::MAX) }; MAX_HARTS];
 

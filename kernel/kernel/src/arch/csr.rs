@@ -5,7 +5,7 @@
 
 use core::arch::asm;
 
-/// `scause`: the top bit says that it was an interrupt.
+/// Top bit of `scause`: the trap is an interrupt.
 pub(crate) const INTERRUPT: usize = 1 << 63;
 /// Software interrupt (an IPI), timer, external (PLIC): bits of `sie` and
 /// `sip`, codes of `scause`.
@@ -50,7 +50,7 @@ pub(crate) fn stval() -> usize {
     read!("stval")
 }
 
-/// Where the last trap interrupted.
+/// Returns the address that the last trap interrupted.
 #[inline]
 pub(crate) fn sepc() -> usize {
     read!("sepc")
@@ -73,7 +73,7 @@ pub(crate) fn interrupts_off() -> bool {
     before & SIE != 0
 }
 
-/// Enables interrupts if `before`, the answer of [`interrupts_off`], says so.
+/// Enables interrupts if `before`, the result of [`interrupts_off`], had them enabled.
 #[inline]
 pub(crate) fn interrupts_restore(before: bool) {
     if before {

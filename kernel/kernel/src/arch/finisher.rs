@@ -12,10 +12,10 @@ use crate::memory::PhysAddr;
 const PASS: u32 = 0x5555;
 const FAIL: u32 = 0x3333;
 
-/// Where QEMU has it; a panic before the device tree is read needs it as well.
+/// Address of the device: QEMU's, as a panic before the device tree is read needs it, too.
 static ADDRESS: AtomicUsize = AtomicUsize::new(0x10_0000);
 
-/// The device tree says where it is.
+/// Sets the address from the device tree.
 pub(crate) fn set(device: Device) {
     if device.kind() == Kind::Finisher {
         ADDRESS.store(device.base().get(), Relaxed);

@@ -26,7 +26,7 @@ pub(super) struct Gate {
     program: AtomicUsize,
     /// The registers of the thread that runs.
     context: AtomicUsize,
-    /// The program's a1, while another word is in the register.
+    /// The program's a1, while the register holds another word.
     a1: AtomicUsize,
 }
 

@@ -83,7 +83,7 @@ __begin_thread:
 unsafe extern "C" {
     /// Goes on at the stack pointer in `*other`, which gets the present one.
     fn __exchange_stacks(other: *mut usize);
-    /// Where a thread begins: calls s1 with s0.
+    /// Entry of a thread: calls s1 with s0.
     fn __begin_thread();
 }
 
@@ -93,7 +93,7 @@ struct Stack {
     _taken: Taken,
 }
 
-/// The stacks that no call of a process uses. All that it has count in its share.
+/// Stacks that no call of a process uses. All stacks of a process count in its share.
 pub(crate) struct Stacks {
     free: IrqLock<Vec<Stack>>,
     share: Arc<Share>,
@@ -158,7 +158,7 @@ impl<F: Future> OnThread<F> {
         })
     }
 
-    /// The thread: polls whenever it goes on.
+    /// Entry of the thread: polls whenever it is resumed.
     extern "C" fn run(this: *mut OnThread<F>) -> ! {
         loop {
             // SAFETY: `poll` waits for the exchange below, and uses nothing of it meanwhile; the

@@ -51,8 +51,8 @@ impl<T> IrqLock<T> {
     }
 }
 
-/// The lock is held until this is dropped. It is not `Send`, so the compiler
-/// rejects a coroutine that holds one across an `await`.
+/// Holds the lock until it is dropped. It is not `Send`, so the compiler rejects a coroutine that
+/// holds a guard across an `await`.
 pub(crate) struct IrqGuard<'a, T> {
     lock: &'a IrqLock<T>,
     interrupts: bool,

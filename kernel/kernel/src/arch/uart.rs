@@ -24,7 +24,7 @@ pub(crate) struct Uart {
 }
 
 impl Uart {
-    /// The port. `None` if the device is another.
+    /// Returns the port; `None` if the device is another.
     pub(crate) fn new(device: Device) -> Option<Uart> {
         match device.kind() {
             Kind::Uart => Uart::at(device.base().get()),

@@ -128,7 +128,7 @@ pub(crate) fn close_all() {
     }
 }
 
-/// How many harts are in [`serve`].
+/// Number of harts in [`serve`].
 #[cfg(feature = "selftest")]
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 

@@ -54,7 +54,7 @@ unsafe impl Hal for Memory {
     unsafe fn unshare(_: BusAddr, _: NonNull<[u8]>, _: BufferDirection) {}
 }
 
-/// The registers by which a slot says why it interrupts.
+/// Registers with the reason of a slot's interrupt.
 #[derive(Clone, Copy)]
 pub(crate) struct Line {
     status: Register<u32>,

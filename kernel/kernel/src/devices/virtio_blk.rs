@@ -54,7 +54,7 @@ pub(crate) enum Request {
 
 /// The memory of a request: its header and status, and a block.
 pub(crate) struct Memory {
-    /// Which of all it is: nothing else has this number until it is given back.
+    /// Number of the buffer: no other buffer has this number until it is given back.
     number: usize,
     header: Dma,
     block: Dma,
@@ -132,7 +132,7 @@ impl Disk {
         Some(disk)
     }
 
-    /// How many blocks it has.
+    /// Returns the number of blocks of the disk.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -147,7 +147,7 @@ impl Disk {
         self.free.iter_mut().find_map(Option::take)
     }
 
-    /// It is not needed any more.
+    /// Frees a buffer.
     pub(crate) fn give_back(&mut self, memory: Memory) {
         if let Some(place) = self.free.iter_mut().find(|place| place.is_none()) {
             *place = Some(memory);
@@ -201,7 +201,7 @@ impl Disk {
         while let Some(token) = self.queue.peek_used() {
             let at = usize::from(token) % QUEUE;
             let Some(lent) = self.lent[at].take() else {
-                // It says of nothing that it has done it.
+                // The device reports no further request as done.
                 break;
             };
             // SAFETY: the device has put it into its used ring.

@@ -47,7 +47,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Its bytes.
+    /// Returns the bytes of the frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.len]
     }
@@ -73,7 +73,7 @@ impl Card {
         Some(card)
     }
 
-    /// Its address.
+    /// Returns the card's address.
     pub(crate) fn address(&self) -> [u8; 6] {
         self.raw.mac_address()
     }
@@ -85,14 +85,14 @@ impl Card {
         let lent = buffer.lend();
         match token {
             Ok(token) => self.receiving[usize::from(token) % QUEUE] = Some(lent),
-            // There are as many places as buffers.
-            // SAFETY: the device has not been told of it.
+            // There are as many places as buffers. SAFETY: the device has not been told of the
+            // buffer.
             Err(_) => drop(unsafe { lent.back() }),
         }
     }
 
-    /// Shall it interrupt? Where the event index says so, that is not asked. A caller that
-    /// wants it to looks once more afterwards.
+    /// Sets whether the card interrupts. With the event index the card ignores the setting. A
+    /// caller that enables interrupts looks once more afterwards.
     pub(crate) fn set_interrupts(&mut self, wanted: bool) {
         match wanted {
             true => self.raw.enable_interrupts(),
@@ -100,13 +100,13 @@ impl Card {
         }
     }
 
-    /// Has a frame come in?
+    /// Returns whether a frame has come in.
     pub(crate) fn has_received(&self) -> bool {
         fence(SeqCst);
         self.raw.poll_receive().is_some()
     }
 
-    /// A frame that has come in. It is to be [given back](Card::give_back).
+    /// Returns an incoming frame. It is to be [given back](Card::give_back).
     pub(crate) fn receive(&mut self) -> Option<Received> {
         fence(SeqCst);
         let token = self.raw.poll_receive()?;
@@ -132,7 +132,7 @@ impl Card {
         self.offer(frame.buffer);
     }
 
-    /// Is there a buffer to send with?
+    /// Returns whether there is a buffer to send with.
     pub(crate) fn can_send(&mut self) -> bool {
         if !self.has_free() {
             self.take_back();

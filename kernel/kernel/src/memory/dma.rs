@@ -74,7 +74,7 @@ impl Drop for Dma {
     }
 }
 
-/// The order of the block that has room for so many bytes.
+/// Returns the order of the block that has room for `bytes` bytes.
 fn order_of(bytes: usize) -> usize {
     let frames = bytes.div_ceil(PAGE).max(1);
     frames.next_power_of_two().ilog2() as usize
@@ -88,15 +88,15 @@ pub(crate) struct InDevice {
 }
 
 impl InDevice {
-    /// Where it is, for the device.
+    /// Returns the address of the memory, for the device.
     pub(crate) fn address(&self) -> PhysAddr {
         self.start
     }
 
-    /// The memory at an address that a driver keeps instead of the value.
+    /// Returns the memory at an address that a driver keeps instead of the value.
     ///
     /// # Safety
-    /// Some [`Dma::new`] of so many bytes was lent there, and its value is gone.
+    /// A [`Dma::new`] of `bytes` bytes was lent there, and its value is gone.
     pub(crate) unsafe fn again(start: PhysAddr, bytes: usize) -> InDevice {
         InDevice {
             start,

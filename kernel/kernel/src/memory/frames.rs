@@ -187,12 +187,12 @@ pub(super) unsafe fn free_block(block: PhysAddr, order: usize) {
     BUDDY.lock().free(block.get(), order);
 }
 
-/// How many frames are free.
+/// Returns the number of free frames.
 pub(crate) fn free_frames() -> usize {
     BUDDY.lock().free
 }
 
-/// The ownership of one frame.
+/// Ownership of a frame.
 #[derive(Debug)]
 pub(crate) struct Frame(PhysAddr);
 
@@ -208,20 +208,20 @@ impl Frame {
         Ok(Frame(block))
     }
 
-    /// A frame that begins with these bytes; the rest is zero.
+    /// Allocates a frame that begins with these bytes; the rest is zero.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     ///
     /// # Panics
-    /// If they are more than a page.
+    /// If there are more bytes than a page.
     pub(crate) fn with(bytes: &[u8]) -> Result<Frame, OutOfMemory> {
         let mut frame = Frame::zeroed()?;
         frame.fill(0, bytes);
         Ok(frame)
     }
 
-    /// Where it is.
+    /// Returns the address of the frame.
     pub(crate) fn address(&self) -> PhysAddr {
         self.0
     }

@@ -31,7 +31,7 @@ struct Header {
     free: usize,
     /// Cells that are allocated.
     used: usize,
-    /// Its neighbours among the pages of the class with free cells.
+    /// Neighbours among the pages of the class with free cells.
     next: usize,
     prev: usize,
 }
@@ -55,7 +55,7 @@ struct KernelHeap;
 #[global_allocator]
 static ALLOCATOR: KernelHeap = KernelHeap;
 
-/// Where a layout is served.
+/// Allocator that serves a layout.
 enum Place {
     Class(usize),
     Block(usize),
@@ -208,7 +208,7 @@ unsafe impl GlobalAlloc for KernelHeap {
 /// Returns the number of frames that are free or in the size classes: those that programs and calls
 /// have not taken.
 pub(crate) fn free_pages() -> usize {
-    // Together, for pages go from one to the other under this lock.
+    // Both numbers are read under this lock, for pages go from one to the other under it.
     let heap = HEAP.lock();
     heap.pages + frames::free_frames()
 }

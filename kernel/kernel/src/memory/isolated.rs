@@ -18,7 +18,7 @@ use crate::command_line::refuse;
 /// The most ASIDs that are used: twice as many as there are processes, since `exec` needs two.
 pub(crate) const ASIDS: usize = 512;
 
-/// Where the ASID is in `satp`.
+/// Position of the ASID in `satp`.
 const SHIFT: u32 = 44;
 
 /// ASIDs that are in use, and how many there are.

@@ -21,7 +21,7 @@ impl Tag {
     /// Gives the calling hart the table of a program.
     ///
     /// # Safety
-    /// It maps the kernel, and lives until another one is given or [`leave`] is called.
+    /// The table maps the kernel, and lives until another one is given or [`leave`] is called.
     pub(super) unsafe fn enter(&self, satp: usize) {
         // SAFETY: passed on.
         unsafe { csr::set_satp(satp) };

@@ -49,7 +49,7 @@ use pagetable::{Mapping, PageTable};
 
 /// Bytes of a page and of a frame.
 pub(crate) const PAGE: usize = 4096;
-/// Where physical address 0 is seen.
+/// Address at which the kernel sees physical address 0.
 pub(crate) const DIRECT: usize = 0xffff_ffc0_0000_0000;
 /// Devices are below this physical address, memory is above.
 pub(crate) const DEVICE_END: usize = 0x8000_0000;
@@ -78,7 +78,7 @@ impl PhysAddr {
         self.0
     }
 
-    /// Where the kernel sees it.
+    /// Returns the address at which the kernel sees it.
     pub(crate) fn direct(self) -> usize {
         self.0.wrapping_add(DIRECT)
     }

@@ -121,7 +121,8 @@ impl PageTable {
         Ok(PageTable { root })
     }
 
-    /// A table with the upper half of another one, which is never dropped, and nothing else.
+    /// Creates a table with the upper half of another one, which is never dropped, and nothing
+    /// else.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -259,7 +260,8 @@ impl PageTable {
         Ok(entry)
     }
 
-    /// Where a page of the lower half is, if a program may access it so.
+    /// Returns the physical address of a page of the lower half, if a program has this access to
+    /// it.
     pub(super) fn translate(&self, page: usize, access: Option<Access>) -> Option<PhysAddr> {
         if page >= LOWER_END {
             return None;

@@ -16,7 +16,7 @@ impl SharedPage {
         Frame::zeroed().map(SharedPage)
     }
 
-    /// Where it is.
+    /// Returns the address of the page.
     pub(super) fn address(&self) -> PhysAddr {
         self.0.address()
     }
@@ -38,7 +38,7 @@ impl SharedPage {
         self.word(index).store(value, SeqCst);
     }
 
-    /// Makes a word that is 0 a 1. False: it is not 0.
+    /// Changes a word from 0 to 1. Returns false if it is not 0.
     pub(crate) fn claim(&self, index: usize) -> bool {
         let word = self.word(index);
         word.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()

@@ -34,7 +34,7 @@ const RESERVE: usize = 2048;
 pub(crate) struct AddressSpace {
     pub(super) table: IrqLock<PageTable>,
     satp: usize,
-    /// Tells its translations from those of other spaces.
+    /// Tag that tells the space's translations from those of others.
     tag: isolation::Tag,
     /// Frames of user memory that may still be taken.
     allowance: AtomicUsize,
@@ -44,7 +44,7 @@ pub(crate) struct AddressSpace {
     trace: Option<TracePage>,
     /// Pages of the completion ring that were needed so far.
     completions: [Once<SharedPage>; RING_PAGES],
-    /// The same for each of its threads.
+    /// Lines of words of the process's threads.
     threads: SharedPage,
     /// Memory taken of the share of its process; given back last.
     taken: Taken,
@@ -156,8 +156,8 @@ impl AddressSpace {
         }
     }
 
-    /// Makes copies of at most `count` pages, from address `start` on, that are not
-    /// here yet; those that all processes share are shared. Returns where to go on.
+    /// Copies at most `count` pages, from address `start` on, that do not exist here yet; pages
+    /// that all processes share are shared. Returns the address to continue at.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -175,7 +175,7 @@ impl AddressSpace {
             let next = from.table.lock().next_page(at);
             let Some(next) = next else { return Ok(None) };
             at = next.page + PAGE;
-            // Its ring of completions is its own.
+            // Each space has its own ring of completions.
             let of_ring = layout::COMPLETIONS..layout::COMPLETIONS + RING_PAGES * PAGE;
             if self.is_mapped(next.page) || of_ring.contains(&next.page) {
                 continue;
@@ -202,7 +202,7 @@ impl AddressSpace {
         Ok(Some(at))
     }
 
-    /// A frame of the allowance that begins with these bytes.
+    /// Allocates a frame of the allowance that begins with these bytes.
     fn new_frame(&self, bytes: &[u8]) -> Result<Frame, OutOfMemory> {
         if frames::free_frames() < RESERVE {
             return Err(OutOfMemory);
@@ -246,7 +246,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Is anything mapped at this page?
+    /// Returns whether anything is mapped at this page.
     pub(crate) fn is_mapped(&self, page: usize) -> bool {
         self.table.lock().translate(page, None).is_some()
     }

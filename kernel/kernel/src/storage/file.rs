@@ -80,7 +80,7 @@ impl Opened {
         self.file.as_ref().ok_or(Error::BadFile)
     }
 
-    /// Goes to another place, or stays; how many bytes it has.
+    /// Sets the position, or leaves it; returns the file's length in bytes.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].

@@ -58,7 +58,7 @@ impl Urgent for Storage {
         self.waiting.change(before, now);
         if let Some(committer) = self.committer {
             levels::follow(committer, self.waiting.bits());
-            // It never ends.
+            // The committer never ends.
             let _ = executor::domain().wake(committer);
         }
     }
@@ -85,7 +85,7 @@ fn told(error: os_files::Error) -> Error {
     }
 }
 
-/// Does something to the volume that may have to wait for commits (`None`), until it is done.
+/// Changes the volume, repeating after a commit while the change has to wait for commits (`None`).
 async fn when_it_may<R>(
     mut attempt: impl FnMut(&mut Volume) -> Result<Option<R>, os_files::Error>,
 ) -> Result<R, Error> {

@@ -15,10 +15,10 @@ use super::{Answer, word};
 use crate::executor;
 use crate::process::{Flight, Process};
 
-/// Where the answer goes.
+/// Recipient of the answer.
 #[derive(Clone, Copy)]
 pub(super) enum Whom {
-    /// The thread of this line, which waits for it.
+    /// The thread of this line, which waits for the answer.
     Thread { line: usize },
     /// The completion ring: token and coroutine, at the level that the call has then.
     Ring { entry: [u64; 2] },

@@ -21,8 +21,8 @@ pub(super) use super::sockets::{accept, connect, receive_from, send_to};
 pub(super) use super::spawn::spawn;
 pub(super) use super::storage::{fsync, list, open, unlink};
 
-/// Bytes that a call moves at a time. They are on the stack of the hart, never in the
-/// control block of the call: so it is small, and cheap to move to its place.
+/// Bytes that a call moves at a time. They are on the stack of the hart, never in the control block
+/// of the call: so the block is small, and cheap to move to its place.
 const CHUNK: usize = 256;
 
 /// Pages that are mapped before others have their turn.
@@ -30,9 +30,9 @@ const PAGES_AT_ONCE: usize = 32;
 
 type Arguments = [usize; 6];
 
-/// How a call begins.
+/// State of a call after its first look.
 pub(super) enum Begin<F> {
-    /// It is over.
+    /// The call is over.
     Done(Answer),
     /// The call waits.
     Waits(F),
@@ -121,7 +121,7 @@ fn most_at_once(file: &File) -> usize {
     }
 }
 
-/// Writes all of it, at most [`most_at_once`], if there is room.
+/// Writes all the bytes, at most [`most_at_once`], if there is room.
 fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
     let in_place = match file {
         File::Socket(socket) => Some(sockets::write(process, socket, slice, true)),

@@ -36,7 +36,7 @@ fn word(answer: Answer) -> isize {
     answer.unwrap_or_else(Error::code)
 }
 
-/// How a `later` call was made.
+/// Form of a `later` call.
 #[derive(Clone, Copy)]
 enum Form {
     /// The thread waits.
@@ -94,8 +94,9 @@ macro_rules! routes {
 
 system_calls!(routes);
 
-/// May a call of this level be carried out before a coroutine of the kernel is? Not
-/// one that is as urgent: it may wait for the same thing, and has waited for longer.
+/// Returns whether a call of this level may be carried out before the ready coroutines of the
+/// kernel. It may not if one of them is as urgent: that one may wait for the same thing, and has
+/// waited for longer.
 fn may_go_first(level: Level) -> bool {
     let first = level.more_urgent_bits() | level.bit();
     executor::domain().bitmap() & first == 0
@@ -103,8 +104,8 @@ fn may_go_first(level: Level) -> bool {
         && !chaos::one_in(2)
 }
 
-/// Answers a call, or starts its coroutine, with the level of the caller. If it
-/// cannot be started the thread goes on with the error.
+/// Answers a call, or starts its coroutine, with the level of the caller. If the coroutine cannot
+/// be started the thread continues with the error.
 fn start<F>(
     mut thread: Box<Thread>,
     form: Form,
@@ -179,7 +180,7 @@ struct Begun(upshift_core::CoroutineId);
 
 impl Begun {
     fn go(self) {
-        // Dead if the process has ended meanwhile, from another hart.
+        // The coroutine is dead if the process has ended meanwhile, from another hart.
         let _ = executor::domain().wake(self.0);
     }
 }
@@ -207,7 +208,7 @@ fn begin(
     };
     trace::name(id, purpose);
     if let Err(error) = process.begin_call(in_flight, id) {
-        // It was never polled; this drops it.
+        // The coroutine was never polled; this drops it.
         let _ = executor::domain().cancel(id);
         return Err(error);
     }

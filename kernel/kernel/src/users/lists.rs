@@ -77,14 +77,14 @@ impl Users {
         }
         let switching = hart::at(index).switching.load(Relaxed);
         if let Ok(level) = Level::new(level) {
-            // It never ends, so it is not dead.
+            // The switching coroutine never ends, so it is not dead.
             let _ = executor::domain().reprio(CoroutineId::from_u64(switching), level);
         }
     }
 
-    /// A thread of this level has become ready: raises the harts, and answers
-    /// which one is to be interrupted for it, if any: an idle one, else the one
-    /// that runs the least urgent thread, if that is less urgent.
+    /// Announces that a thread of this level has become ready: raises the harts, and returns the
+    /// one to be interrupted for it, if any: an idle one, else the one that runs the least urgent
+    /// thread, if that is less urgent.
     pub(super) fn announce(&mut self, level: u8) -> Option<usize> {
         let online = hart::online().len();
         for index in 0..online {

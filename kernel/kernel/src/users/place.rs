@@ -43,7 +43,7 @@ impl Place {
         })
     }
 
-    /// Its index.
+    /// Returns the index of the place.
     pub(crate) fn index(&self) -> u16 {
         self.index
     }
