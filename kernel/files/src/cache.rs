@@ -12,7 +12,7 @@ pub const CACHE: usize = 64;
 /// Maximum number of dirty blocks, which wait to be written.
 pub const DIRTY: usize = 32;
 
-/// Whose block it is: file and index.
+/// Key of a block: file and index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) slot: u32,
@@ -58,7 +58,7 @@ impl Cache {
         })
     }
 
-    /// How many are dirty.
+    /// Returns the number of dirty blocks.
     pub(crate) fn dirty(&self) -> usize {
         self.dirty
     }
@@ -85,13 +85,13 @@ impl Cache {
         Some(&mut cached.bytes)
     }
 
-    /// May this block become dirty?
+    /// Returns whether this block may become dirty.
     pub(crate) fn has_room(&self, key: Key) -> bool {
         let is_it = |cached: &Cached| cached.key == key && cached.is_dirty;
         self.dirty < DIRTY || self.blocks.iter().any(is_it)
     }
 
-    /// Keeps a block that is not there, clean, in place of another if need be.
+    /// Caches a block that is not there, clean, in place of another if necessary.
     pub(crate) fn insert(&mut self, key: Key, bytes: &Block) -> Result<(), Error> {
         self.clock += 1;
         let used = self.clock;
@@ -114,7 +114,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The next dirty block of a file, from an index on.
+    /// Returns the next dirty block of a file, from an index on.
     pub(crate) fn next_dirty(&self, slot: u32, from: u32) -> Option<u32> {
         let of_file = self.blocks.iter().filter(|cached| cached.is_dirty);
         let of_file = of_file.filter(|cached| cached.key.slot == slot && cached.key.index >= from);

@@ -1,7 +1,7 @@
 //! From memory to the disk, a block a step.
 //!
 //! ```text
-//!  data of a file ─► its map blocks, from below ─► all files ─► directory ─► flush ─► head ─► flush
+//!  a file's data ─► its map blocks, bottom up ─► all files ─► directory ─► flush ─► head ─► flush
 //! ```
 //!
 //! Only the commit changes the volume meanwhile, so it holds the state of one moment. If the disk
@@ -21,24 +21,24 @@ use crate::volume::Volume;
 pub enum Step {
     /// Write the buffer to this block.
     Write(u32),
-    /// Everything that was written is to be on the disk before anything else is written.
+    /// All writes so far must reach the disk before the next write.
     Flush,
-    /// It is over.
+    /// The commit is over.
     Done,
 }
 
-/// Whose blocks are written.
+/// Owner of the blocks that are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     File(u32),
     Directory,
 }
 
-/// Where a commit is.
+/// Stage of a commit.
 pub(crate) enum Stage {
     /// Looks for the next file with dirty blocks, from a place on.
     Look(u32),
-    /// Writes data from an index on; `written` of them were.
+    /// Writes data from an index on; `written` blocks were written.
     Data {
         whose: Whose,
         from: u32,
@@ -69,7 +69,7 @@ impl Volume {
         true
     }
 
-    /// Is a commit under way?
+    /// Returns whether a commit is under way.
     #[must_use]
     pub fn is_committing(&self) -> bool {
         self.stage.is_some()
@@ -287,7 +287,7 @@ impl Volume {
         self.changed[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// The next block of the directory with an entry that the disk has not.
+    /// Returns the next block of the directory with an entry that the disk does not have.
     fn next_changed(&self, from: u32) -> Option<u32> {
         let is_changed = |block: &u32| {
             let mut slots = *block as usize * ENTRIES..(*block as usize + 1) * ENTRIES;

@@ -7,7 +7,7 @@ use crate::{Error, File, Mount, Read, Step, Volume, Write};
 
 /// A disk.
 pub trait Disk {
-    /// Its blocks.
+    /// Returns the number of blocks.
     fn blocks(&self) -> u64;
     /// Reads a block.
     ///
@@ -26,7 +26,7 @@ pub trait Disk {
     fn flush(&mut self) -> Result<(), Error>;
 }
 
-/// A disk of so many bytes, in memory.
+/// A disk in memory.
 impl Disk for Vec<u8> {
     fn blocks(&self) -> u64 {
         (self.len() / BLOCK) as u64
@@ -54,7 +54,7 @@ impl Disk for Vec<u8> {
 pub struct Mounted<D> {
     /// The disk.
     pub disk: D,
-    /// Its files.
+    /// The volume with the files.
     pub volume: Volume,
 }
 
@@ -144,10 +144,10 @@ impl<D: Disk> Mounted<D> {
         Ok(())
     }
 
-    /// Writes all of it.
+    /// Writes all the bytes.
     ///
     /// # Errors
-    /// Those of [`Volume::write`], and of the disk.
+    /// Errors of [`Volume::write`], and of the disk.
     pub fn write(&mut self, file: &File, mut offset: u64, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let put = |to: &mut [u8]| {
@@ -186,10 +186,10 @@ impl<D: Disk> Mounted<D> {
         }
     }
 
-    /// Writes a file whole, in the place of one of that name.
+    /// Writes a whole file, replacing a file of that name.
     ///
     /// # Errors
-    /// Those of [`Volume::open`], [`Volume::write`], and of the disk.
+    /// Errors of [`Volume::open`], [`Volume::write`], and of the disk.
     pub fn put(&mut self, name: &[u8], bytes: &[u8]) -> Result<(), Error> {
         let file = self.open(name, true)?;
         let written = self

@@ -37,7 +37,7 @@ pub(crate) const FIRST: u32 = 2;
 const MAGIC: [u8; 8] = *b"upfiles1";
 const SUMMED: usize = 40;
 
-/// Where a block is, and the sum of its bytes.
+/// Number of a block, and the sum of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pointer {
     /// 0: nowhere yet.
@@ -130,14 +130,14 @@ impl Name {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Is it a path that a file may be made at? Its parts are separated by single slashes, and
-    /// none is `.` or `..`, which mean something elsewhere.
+    /// Returns whether a file may be created at this path. Its parts are separated by single
+    /// slashes, and none is `.` or `..`, which mean something elsewhere.
     pub(crate) fn is_path(&self) -> bool {
         let mut parts = self.bytes().split(|byte| *byte == b'/');
         parts.all(|part| !matches!(part, b"" | b"." | b".."))
     }
 
-    /// Is it the path of a directory in which the file of that name is?
+    /// Returns whether this is the path of a directory that contains the file of that name.
     pub(crate) fn contains(&self, file: &Name) -> bool {
         let rest = file.bytes().strip_prefix(self.bytes());
         rest.is_some_and(|rest| rest.first() == Some(&b'/'))

@@ -80,7 +80,7 @@ pub enum Error {
     OutOfMemory,
     /// The disk does not hold the bytes that were written there.
     Damaged,
-    /// Nothing was ever written on the disk: it is to be formatted.
+    /// Nothing was ever written on the disk: it has to be formatted.
     Blank,
     /// The disk has failed to write: nothing is written any more.
     Failed,

@@ -11,7 +11,7 @@ use crate::layout::BLOCK;
 
 /// Files that the changes are about.
 const NAMES: u64 = 12;
-/// A file does not become longer than so many blocks.
+/// Maximum length of a file, in blocks.
 const LONGEST: u64 = 24;
 
 /// A change of a file.
@@ -76,7 +76,7 @@ pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
 pub struct Model(pub BTreeMap<String, Vec<u8>>);
 
 impl Model {
-    /// Does a change.
+    /// Applies a change.
     pub fn apply(&mut self, name: &str, change: &Change) {
         match *change {
             Change::Unlink => {

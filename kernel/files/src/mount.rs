@@ -21,7 +21,7 @@ pub struct Mount {
     volume: Option<Volume>,
     /// Blocks to be read.
     work: Vec<Work>,
-    /// Bytes that files say they have.
+    /// Bytes of the files according to their entries.
     claimed: u64,
 }
 
@@ -35,7 +35,7 @@ struct Work {
 }
 
 impl Mount {
-    /// A disk of so many blocks.
+    /// Begins to mount a disk of `blocks` blocks.
     #[must_use]
     pub fn new(blocks: u64) -> Mount {
         Mount {
@@ -65,7 +65,7 @@ impl Mount {
     pub fn supply(&mut self, bytes: &Block) -> Result<(), Error> {
         if let Some(head @ 0..=1) = self.next().filter(|_| self.read < 2) {
             self.is_blank &= bytes.iter().all(|byte| *byte == 0);
-            // One in the wrong place is none.
+            // A head in the wrong place is invalid.
             let is_here = |found: &Head| found.generation % 2 == u64::from(head);
             self.heads[head as usize] = Head::read(bytes).filter(is_here);
             self.read += 1;
@@ -139,7 +139,8 @@ impl Mount {
         self.found(slot, level, 0, pointer)
     }
 
-    /// Something points to a block: data of files is left where it is, all else is to be read.
+    /// Notes that a pointer leads to a block: data of files is left where it is, all other blocks
+    /// have to be read.
     fn found(
         &mut self,
         slot: Option<u32>,
@@ -184,7 +185,7 @@ impl Mount {
             let Some(entry) = Entry::read(bytes).map_err(|()| Error::Damaged)? else {
                 continue;
             };
-            // Before memory is taken for it.
+            // Checked before memory is taken for the file.
             self.claimed = self.claimed.saturating_add(entry.size);
             if self.claimed > self.blocks.saturating_mul(BLOCK as u64) {
                 return Err(Error::Damaged);

@@ -1,4 +1,4 @@
-//! Which blocks are free: those that neither the last head reaches nor anything in memory.
+//! The free blocks: those that neither the last head nor memory reaches.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ pub(crate) struct Space {
     /// A bit for each block that the last head reaches.
     committed: Vec<u64>,
     free: u32,
-    /// Where to look next.
+    /// Next block to look at.
     next: u32,
 }
 
@@ -21,7 +21,7 @@ fn has(bits: &[u64], block: u32) -> bool {
 }
 
 impl Space {
-    /// All is free but the heads.
+    /// Creates a space in which all blocks are free but the heads.
     pub(crate) fn new(blocks: u32) -> Result<Space, Error> {
         let words = (blocks as usize).div_ceil(64);
         let zeroes = || {

@@ -13,7 +13,7 @@ use crate::layout::{BLOCK, Block, ENTRIES, ENTRY, FILES, Name, Pointer, sum};
 use crate::space::Space;
 use crate::tree::Tree;
 
-/// A file that is open. It is to be [closed](Volume::close) once.
+/// An open file. It has to be [closed](Volume::close) once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct File(pub(crate) u32);
 
@@ -22,7 +22,7 @@ pub struct File(pub(crate) u32);
 pub enum Read {
     /// So many bytes were read; 0 at the end of the file.
     Done(usize),
-    /// This block is to be read from the disk, and [supplied](Volume::supply) first.
+    /// This block has to be read from the disk, and [supplied](Volume::supply) first.
     Fetch(Fetch),
 }
 
@@ -31,7 +31,7 @@ pub enum Read {
 pub enum Write {
     /// So many bytes were written, up to the end of a block.
     Done(usize),
-    /// This block is to be read from the disk, and [supplied](Volume::supply) first.
+    /// This block has to be read from the disk, and [supplied](Volume::supply) first.
     Fetch(Fetch),
     /// The write has to wait for the end of a commit, which is under way or is to begin now.
     Wait,
@@ -55,11 +55,11 @@ impl Fetch {
 /// A file of a [list](Volume::list).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// Where to go on.
+    /// Number to continue the listing from.
     pub next: usize,
-    /// Its name.
+    /// Name of the file.
     pub name: &'a str,
-    /// Its bytes.
+    /// Length of the file in bytes.
     pub size: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Listed<'a> {
 pub(crate) struct Stored {
     pub(crate) name: Name,
     pub(crate) tree: Tree,
-    /// How many have it open.
+    /// Number of open handles.
     opened: u32,
     pub(crate) is_unlinked: bool,
 }
@@ -95,7 +95,8 @@ pub struct Volume {
     pub(crate) changed: [u64; FILES / 64],
     pub(crate) generation: u64,
     pub(crate) stage: Option<Stage>,
-    /// Changes ever made, and how many of them the disk has, or will have after this commit.
+    /// Number of all changes so far, and of those that the disk has, or will have after this
+    /// commit.
     pub(crate) changes: u64,
     pub(crate) committing: u64,
     pub(crate) committed: u64,
@@ -139,10 +140,10 @@ impl Volume {
         })
     }
 
-    /// A blank disk of so many blocks; it has a file system after the first commit.
+    /// Creates a blank disk of `blocks` blocks; it has a file system after the first commit.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: too few. [`Error::OutOfMemory`].
+    /// [`Error::NoSpace`]: too few blocks. [`Error::OutOfMemory`].
     pub fn format(blocks: u64) -> Result<Volume, Error> {
         let mut volume = Volume::empty(blocks)?;
         volume.changes = 1;
@@ -194,7 +195,7 @@ impl Volume {
         Ok(false)
     }
 
-    /// Opens a file; with `create` it is made if there is none. `None`: wait for a commit.
+    /// Opens a file; with `create` a missing file is created. `None`: wait for a commit.
     ///
     /// A name is a path: parts separated by single slashes, none of them `.` or `..`.
     ///
@@ -224,12 +225,12 @@ impl Volume {
             .map(|file| &file.name)
     }
 
-    /// Is there a file in the directory of this name? O(files).
+    /// Returns whether a file is in the directory of this name. O(files).
     fn is_directory(&self, name: &Name) -> bool {
         self.names().any(|file| name.contains(file))
     }
 
-    /// Is a part of the path a file? O(files).
+    /// Returns whether a part of the path is a file. O(files).
     fn has_file_above(&self, name: &Name) -> bool {
         self.names().any(|file| file.contains(name))
     }
@@ -290,7 +291,7 @@ impl Volume {
         stored.map_or(0, |stored| stored.tree.size)
     }
 
-    /// Takes all its bytes away. False: wait for a commit.
+    /// Removes all bytes of a file. Returns false if the caller has to wait for a commit.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::NoSpace`].
@@ -315,7 +316,8 @@ impl Volume {
         }
     }
 
-    /// Takes a name away; its directory goes with its last file. False: wait for a commit.
+    /// Removes a name; its directory disappears with its last file. Returns false if the caller has
+    /// to wait for a commit.
     ///
     /// # Errors
     /// [`Error::NoFile`], [`Error::BadName`], [`Error::IsDirectory`], [`Error::Failed`].
@@ -496,7 +498,7 @@ impl Volume {
         }
     }
 
-    /// Is there something that the disk has not?
+    /// Returns whether there is a change that the disk does not have.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.changes != self.committed
@@ -509,10 +511,10 @@ impl Volume {
         self.changes
     }
 
-    /// Is everything on the disk that was changed until then?
+    /// Returns whether all changes before `moment` are on the disk.
     ///
     /// # Errors
-    /// [`Error::Failed`]: it never will be.
+    /// [`Error::Failed`]: they never will be.
     pub fn has(&self, moment: u64) -> Result<bool, Error> {
         match self.committed >= moment {
             true => Ok(true),
@@ -522,7 +524,7 @@ impl Volume {
     }
 }
 
-/// Index of the block, and where in it.
+/// Returns the index of the block, and the offset in it.
 fn place(offset: u64) -> (u32, usize) {
     let index = u32::try_from(offset / BLOCK as u64).unwrap_or(u32::MAX);
     (index, (offset % BLOCK as u64) as usize)
