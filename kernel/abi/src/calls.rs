@@ -1,16 +1,15 @@
 //! The table of system calls.
 //!
-//! A call is made by `ecall` with the number in a7 and arguments in a0 to a5; the
-//! result is in a0, negative if it is an [`Error`](crate::Error).
+//! A call is made by `ecall` with the number in a7 and arguments in a0 to a5; the result is in a0,
+//! negative if it is an [`Error`](crate::Error).
 //!
-//! `now` calls are answered at once; `thread` calls are about the calling thread.
-//! `later` calls may take time: each becomes a kernel coroutine with the level of
-//! the caller. They have two forms. Synchronously, the caller waits. With
-//! [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added to the number the call
-//! returns at once, and later the completion ring gets the result together with
-//! two words that were in a5 (a token) and a6 (the id of the coroutine to wake);
-//! unless it was over at once, see [`AT_ONCE`](crate::number::AT_ONCE). The user library declares
-//! each of them once for both forms, in its module `calls`.
+//! `now` calls are answered at once; `thread` calls are about the calling thread. `later` calls may
+//! take time: each becomes a kernel coroutine with the level of the caller. They have two forms. In
+//! the synchronous form the caller waits. With [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added
+//! to the number the call returns at once, and later the completion ring gets the result together
+//! with two words that were in a5 (a token) and a6 (the id of the coroutine to wake). A call that
+//! is over at once has no completion, see [`AT_ONCE`](crate::number::AT_ONCE). The user library
+//! declares each of them once for both forms, in its module `calls`.
 
 /// Calls `$with! { … }` with the table: `NUMBER KIND NAME(ARGUMENTS);`, each with
 /// its documentation.
@@ -24,7 +23,7 @@ macro_rules! system_calls {
             1 now yield_cpu();
             /// The number of ticks since the machine started.
             2 now clock();
-            /// Maps so many pages of zeroes and returns their address.
+            /// Maps a number of pages of zeroes and returns their address.
             3 later map(pages);
             /// Gives the calling process another level, not above its ceiling.
             4 now set_level(level);
@@ -32,13 +31,13 @@ macro_rules! system_calls {
             5 now pipe();
             /// Closes a file descriptor.
             6 now close(file);
-            /// Starts a program as described by the [`SpawnRequest`](crate::SpawnRequest)
-            /// at an address; returns its process number. It is of the archive, or else a file
+            /// Starts a program as described by the [`SpawnRequest`](crate::SpawnRequest) at an
+            /// address; returns its process number. The program is in the archive, or else a file
             /// of the disk.
             7 later spawn(request);
             /// Ends a child, with status [`KILLED`](crate::number::KILLED).
             8 now kill(process);
-            /// How much memory is free, in pages.
+            /// Returns the free memory, in pages.
             9 now free_pages();
             /// Waits until the completion ring has something, or until `unpark`; not
             /// if that came first.
@@ -51,8 +50,7 @@ macro_rules! system_calls {
             /// Ends the `park` of a thread, or its next one; it becomes at least as
             /// urgent as `level`.
             13 now unpark(line, level);
-            /// Lets go on, oldest first, so many of those that wait at an address;
-            /// returns how many.
+            /// Resumes at most `count` waiters at an address, oldest first; returns their number.
             14 now futex_wake(address, count);
             /// Reads from a file descriptor into a range; returns how many bytes, 0
             /// at the end.
@@ -74,14 +72,14 @@ macro_rules! system_calls {
             /// Ends the calling thread with a result, whose top bit is lost; the last one
             /// ends the process, and the result is its status.
             22 thread thread_exit(result);
-            /// Maps so many pages of zeroes above one that stays unmapped, and returns
-            /// their address.
+            /// Maps a number of pages of zeroes above one that stays unmapped, and returns their
+            /// address.
             23 later map_stack(pages);
-            /// Makes a child with a copy of memory and descriptors, in which only the
-            /// calling thread goes on; returns its number, and 0 there.
+            /// Makes a child with a copy of memory and descriptors, in which only the calling
+            /// thread continues; returns its number, and 0 in the child.
             24 thread fork();
-            /// Replaces the program by another of the archive, or else a file of the disk, with
-            /// an argument; descriptors stay. Returns only if it fails.
+            /// Replaces the program by another of the archive, or else a file of the disk, with an
+            /// argument; descriptors stay open. Returns only if it fails.
             25 thread exec(name, name_len, argument, argument_len);
             /// Takes the lock at an address (see [`thread`](crate::thread)), waiting for it: until
             /// then the thread that has it is at least as urgent as the calling one.
@@ -98,12 +96,12 @@ macro_rules! system_calls {
             /// [`Cancelled`](crate::Error::Cancelled) unless it has a result already. `call` is the
             /// call's return value, less [`IN_FLIGHT`](crate::number::IN_FLIGHT).
             32 now cancel(call, token);
-            /// Makes a socket for TCP; returns its descriptor. It is read, written and closed
+            /// Makes a socket for TCP; returns its descriptor, which is read, written and closed
             /// like any file.
             40 now socket();
             /// Gives a socket a port.
             41 now bind(file, port);
-            /// Lets so many connections come in that wait to be accepted, 1 to 128.
+            /// Listens for connections, of which at most `backlog` wait to be accepted, 1 to 128.
             42 now listen(file, backlog);
             /// Ends writing: the other side reads the end.
             43 now shutdown(file);
@@ -133,7 +131,8 @@ macro_rules! system_calls {
             /// word) and as much of its name as fits. The result is its number plus 1, and the
             /// length of the name times 2³²; 0: there is none.
             53 later list(from, start, len);
-            /// Where in a file is read or written next; returns how many bytes it has.
+            /// Sets the position of the next read or write of a file; returns the file's length in
+            /// bytes.
             54 now seek(file, position);
             /// Returns the length of the name of a program of the archive; the range gets the name,
             /// as much as there is room for. 0: the archive has no more programs than `index`.

@@ -51,7 +51,7 @@ errors! {
     NoProcess = -9, "no such process among the children";
     /// The pipe has no reader any more.
     BrokenPipe = -10, "the pipe has no reader";
-    /// More urgent than the process may be.
+    /// The level is more urgent than the process may have.
     TooUrgent = -11, "more urgent than the ceiling of the process";
     /// The process has no such thread, or the thread cannot be waited for.
     NoThread = -12, "no such thread of the process";
@@ -63,7 +63,7 @@ errors! {
     Cancelled = -15, "the call was cancelled";
     /// There is no such call in flight.
     NoCall = -16, "no such call is in flight";
-    /// There is no listener, or the connection was reset before it was one.
+    /// There is no listener, or the connection was reset before it was established.
     Refused = -17, "the connection is refused";
     /// Another socket has the port.
     InUse = -18, "another socket has the port";

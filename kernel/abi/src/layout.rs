@@ -15,15 +15,15 @@
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Where programs are linked to.
+/// Address that programs are linked to.
 pub const IMAGE: usize = 0x1_0000;
 /// End of the addresses of a program's image.
 pub const IMAGE_END: usize = 0x1000_0000;
-/// Where memory that was asked for begins.
+/// First address of the heap.
 pub const HEAP: usize = 0x10_0000_0000;
 /// The end of the stack of the main thread.
 pub const STACK_TOP: usize = 0x20_0000_0000;
-/// Bytes of it, if the kernel is told nothing else; at most so many.
+/// Default and maximum bytes of the stack.
 pub const STACK_SIZE: usize = 16 * PAGE;
 /// The page with [`ProcessInfo`](crate::ProcessInfo).
 pub const INFO: usize = 0x30_0000_0000;
@@ -37,5 +37,5 @@ pub const THREADS: usize = 0x30_0003_0000;
 pub const TRACE: usize = 0x30_0004_0000;
 /// The completion ring.
 pub const COMPLETIONS: usize = 0x30_0010_0000;
-/// Where the vDSO is mapped.
+/// Address of the vDSO.
 pub const VDSO: usize = 0x31_0000_0000;

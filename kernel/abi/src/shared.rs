@@ -8,9 +8,9 @@
 //! word is the *global bitmap*, bit L set if work of level L waits for a hart, in the kernel or in
 //! any process.
 
-/// How many completions the program has taken (program → kernel).
+/// Number of completions that the program has taken (program → kernel).
 pub const RING_HEAD: usize = 1;
-/// How many completions there have been (kernel → program).
+/// Number of completions so far (kernel → program).
 pub const RING_TAIL: usize = 2;
 /// Nonzero while a thread of the program takes completions out, and will look again afterwards; no
 /// thread need be interrupted (program → kernel).
@@ -34,7 +34,8 @@ const PAGE_ENTRIES: usize = 512 / ENTRY_WORDS;
 /// not been taken are never more.
 pub const RING_ENTRIES: usize = RING_PAGES * PAGE_ENTRIES;
 
-/// Where the n-th completion of all is: its page of the ring, and its first word there.
+/// Returns the position of the n-th completion of all: its page of the ring, and its first word
+/// there.
 #[must_use]
 pub const fn completion(n: u64) -> (usize, usize) {
     let place = (n % RING_ENTRIES as u64) as usize;

@@ -22,7 +22,7 @@ pub const LINE_WORDS: usize = 8;
 /// Bit L: a coroutine of level L is ready or running on the vCPU that the thread
 /// serves (program → kernel). 0: the thread keeps its level.
 pub const LOCAL_BITMAP: usize = 0;
-/// How many critical sections the thread is in (program → kernel).
+/// Number of critical sections that the thread is in (program → kernel).
 pub const CRITICAL: usize = 1;
 /// Nonzero if the thread is to yield when it leaves its critical section (kernel → program).
 pub const OWED: usize = 2;
@@ -30,7 +30,7 @@ pub const OWED: usize = 2;
 pub const SERVER: usize = 3;
 /// Nonzero while the thread is in the handler of a user interrupt.
 pub const IN_INTERRUPT: usize = 4;
-/// Its number (kernel → program).
+/// Number of the thread (kernel → program).
 pub const NUMBER: usize = 5;
 
 /// Bits of a lock's word: the number of its holder.
