@@ -85,8 +85,8 @@ impl Card {
         let lent = buffer.lend();
         match token {
             Ok(token) => self.receiving[usize::from(token) % QUEUE] = Some(lent),
-            // There are as many places as buffers. SAFETY: the device has not been told of the
-            // buffer.
+            // There are as many places as buffers.
+            // SAFETY: the device has not been told of the buffer.
             Err(_) => drop(unsafe { lent.back() }),
         }
     }
