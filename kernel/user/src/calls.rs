@@ -3,10 +3,10 @@
 //! SharedScheduler (section 4.3.1, "User Space Modification") gives a call one name and two forms.
 //! Without a coroutine id it is synchronous and stops the thread. With one it is asynchronous: the
 //! kernel carries it out beside the program, the coroutine `cid` is woken when it is over, and the
-//! call is a future of the same result ([`AsyncCall`](crate::asynchronous::AsyncCall)). `read!` stands
-//! for the functions [`read`] and [`read_async`]; one declaration makes all three, of each call that
-//! the table in `os_abi` marks `later`. Calls that are about the calling thread itself (`park`,
-//! `futex_lock`, `fork`, `exec`) have no second form.
+//! call is a future of the same result ([`AsyncCall`](crate::asynchronous::AsyncCall)). `read!`
+//! stands for the functions [`read`] and [`read_async`]; one declaration makes all three, of each
+//! call that the table in `os_abi` marks `later`. Calls that are about the calling thread itself
+//! (`park`, `futex_lock`, `fork`, `exec`) have no second form.
 //!
 //! ```ignore
 //! let (count, bytes) = read!(pipe.reader, vec![0; 64], current()).await; // a coroutine waits
@@ -14,9 +14,9 @@
 //! ```
 //!
 //! A buffer is borrowed by the synchronous form. The asynchronous form owns it, as a `Vec<u8>`: it
-//! comes back with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the future is
-//! dropped. Names, arguments and descriptors that are passed on have been read by the kernel when
-//! the call returns.
+//! comes back with the result, `(Result<usize, Error>, Vec<u8>)`, and stays allocated if the future
+//! is dropped. Names, arguments and descriptors that are passed on have been read by the kernel
+//! when the call returns.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
@@ -36,7 +36,7 @@ use crate::sys::{self, later};
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::read(file, buffer.as_mut_ptr() as usize, buffer.len()))]
 pub fn read(file: usize, #[buffer] buffer: &mut [u8]) -> Result<usize, Error>;
 
-/// Writes all of it; returns how many bytes.
+/// Writes all the bytes; returns their number.
 ///
 /// # Errors
 /// [`Error::BadFile`], [`Error::BrokenPipe`].
@@ -57,14 +57,14 @@ pub fn write(file: usize, #[buffer] bytes: &[u8]) -> Result<usize, Error> {
 #[async_fn(AsyncCall<()> = later::sleep_until(deadline as usize))]
 pub fn sleep_until(deadline: u64) -> Result<(), Error>;
 
-/// Maps so many pages of zeroes; returns their address.
+/// Maps a number of pages of zeroes; returns their address.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[async_fn(AsyncCall<usize> = later::map(pages))]
 pub fn map(pages: usize) -> Result<usize, Error>;
 
-/// Maps so many pages of zeroes above one that stays unmapped; returns their address.
+/// Maps a number of pages of zeroes above one that stays unmapped; returns their address.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -124,7 +124,8 @@ pub fn connect(socket: usize, address: [u8; 4], port: u16) -> Result<(), Error>;
 /// Sends a datagram to a port of an address; returns the number of bytes.
 ///
 /// # Errors
-/// [`Error::BadArgument`]: more than [`MOST`](os_abi::datagram::MOST) bytes, or no host can have the address.
+/// Returns [`Error::BadArgument`] for more than [`MOST`](os_abi::datagram::MOST) bytes, or an
+/// address that no host can have.
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::send_to(
     socket, bytes.as_ptr() as usize, bytes.len(), internet(to.0), usize::from(to.1)
 ))]

@@ -137,7 +137,7 @@ impl<T> Drop for JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Its name.
+    /// Returns the coroutine's id.
     #[must_use]
     pub fn cid(&self) -> Cid {
         self.cid
@@ -158,7 +158,7 @@ impl<T> Future for JoinHandle<T> {
         if shared.ended {
             let result = shared.result.take();
             drop(shared);
-            // The name is dead, and with it the loan.
+            // The id is dead, and with it the loan.
             self.lent = NO_LEVEL;
             return Poll::Ready(result);
         }
@@ -175,7 +175,7 @@ pub fn current() -> Cid {
     vdso::upshift_current()
 }
 
-/// Wakes a coroutine: it will be polled once more. False: the name is dead.
+/// Wakes a coroutine: it will be polled once more. Returns false if the coroutine has ended.
 pub fn wake(cid: Cid) -> bool {
     vdso::upshift_wake(cid) != 0
 }
@@ -186,7 +186,7 @@ pub fn reprio(cid: Cid, level: u8) -> bool {
     vdso::upshift_reprio(cid, u64::from(level)) != 0
 }
 
-/// Is something more urgent ready, here or elsewhere?
+/// Returns whether something more urgent is ready, here or elsewhere.
 #[must_use]
 pub fn need_preempt() -> bool {
     vdso::upshift_need_preempt() != 0

@@ -16,7 +16,7 @@ use os_abi::thread::MAX_THREADS;
 use crate::thread::{self, JoinHandle};
 use crate::{asynchronous, sys, vdso};
 
-/// The clock, as [`now`](crate::now) says it, without a call.
+/// Returns the time of the clock, like [`now`](crate::now), without a call.
 #[must_use]
 pub fn time() -> u64 {
     os_pages::time()
@@ -70,7 +70,7 @@ impl Cpu {
     }
 }
 
-/// Polls coroutines until `stop` says so: the loop of each thread that serves a vCPU.
+/// Polls coroutines until `stop` returns true: the loop of each thread that serves a vCPU.
 pub(crate) fn serve(stop: impl Fn() -> bool) {
     while !stop() {
         asynchronous::drain_if_any();

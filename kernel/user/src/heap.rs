@@ -29,7 +29,7 @@ static HEAP: Heap = Heap(SpinLock::new(Lists([null_mut(); CLASSES])));
 
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
-/// How many pages the heap has taken.
+/// Returns the number of pages that the heap has taken.
 pub fn heap_pages() -> usize {
     PAGES.load(Relaxed)
 }

@@ -18,7 +18,7 @@ pub struct Hogs {
     over: Arc<AtomicBool>,
 }
 
-/// More than a machine has harts.
+/// Number of hogs: more than a machine has harts.
 pub const COUNT: usize = 9;
 /// Seconds after which they give up.
 pub const PATIENCE: u64 = 20;
@@ -34,7 +34,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// So many seconds of it.
+    /// Creates a patience of `seconds` seconds.
     #[must_use]
     pub fn seconds(seconds: u64) -> Patience {
         Patience {
@@ -54,7 +54,7 @@ impl Patience {
     }
 }
 
-/// Computes until it is over. False: nothing has said so.
+/// Computes until `over` is set. Returns false if the time has run out first.
 #[must_use]
 pub fn hog(over: &AtomicBool) -> bool {
     let mut patience = Patience::seconds(PATIENCE);
@@ -94,7 +94,7 @@ impl Hogs {
         self.over.clone()
     }
 
-    /// Waits for all, once they are to end. An error: their time had run out.
+    /// Waits for all hogs, once they are to end.
     ///
     /// # Errors
     /// They have not been told to end in time.

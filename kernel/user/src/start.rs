@@ -1,4 +1,4 @@
-//! How a program starts and ends.
+//! Start and end of a program.
 
 use core::future::Future;
 use core::panic::PanicInfo;
@@ -62,7 +62,7 @@ pub fn run(main: fn() -> isize) -> ! {
 /// Ends the process.
 pub fn exit(status: isize) -> ! {
     loop {
-        // It does not come back.
+        // The call does not return.
         let _ = sys::exit(status as usize);
     }
 }

@@ -25,8 +25,8 @@ pub fn programs() -> Result<Vec<String>, Error> {
     }
 }
 
-/// Lists the processes, those that have ended and are waited for included. Each is as it was
-/// when it was looked at.
+/// Lists the processes, those that have ended and are waited for included. Each entry is of the
+/// moment at which the process was looked at.
 ///
 /// # Errors
 /// Those of the call, for a program that is for another kernel.
@@ -43,7 +43,7 @@ pub fn processes() -> Result<Vec<ProcessStatus>, Error> {
     }
 }
 
-/// Tells of each hart.
+/// Lists the status of each hart.
 ///
 /// # Errors
 /// Those of the call, for a program that is for another kernel.

@@ -43,7 +43,7 @@ pub(crate) fn raw_pair(
     answer
 }
 
-/// Does the kernel of this machine make trouble on purpose?
+/// Returns whether the kernel of this machine causes disturbances.
 #[must_use]
 pub fn is_disturbed() -> bool {
     os_pages::shared(CHAOS).load(Relaxed) != 0
@@ -102,7 +102,7 @@ macro_rules! stubs {
 
 system_calls!(stubs);
 
-/// A call that may wait, before it is made in one form or the other.
+/// A call that may wait, before one of its forms is chosen.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub(crate) number: usize,

@@ -41,7 +41,7 @@ macro_rules! tests {
 
 /// Resources that the running test has opened, for [`passed`].
 struct Begun {
-    /// Its descriptors are those from here on.
+    /// First descriptor that the test can have opened.
     first_file: usize,
     children: Vec<usize>,
 }

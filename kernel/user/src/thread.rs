@@ -18,13 +18,13 @@ use crate::lock::SpinLock;
 use crate::sys;
 use os_pages::line_index;
 
-/// Pages of a stack, if the program says nothing else.
+/// Default number of pages of a stack.
 const STACK_PAGES: usize = 16;
 
 /// Pages of the stacks of threads that start from now on.
 static PAGES: AtomicUsize = AtomicUsize::new(STACK_PAGES);
 
-/// Threads that start from now on have stacks of so many pages, at least one.
+/// Sets the number of pages of the stacks of threads that start from now on, at least one.
 pub fn set_stack_pages(pages: usize) {
     PAGES.store(pages.max(1), Relaxed);
 }
@@ -46,7 +46,7 @@ pub fn index() -> usize {
 /// State that a thread and its handle share.
 struct Packet<T> {
     result: SpinLock<Option<T>>,
-    /// It is about to end.
+    /// Set when the thread is about to end.
     ended: Arc<AtomicBool>,
 }
 
@@ -70,7 +70,7 @@ extern "C" fn start(argument: *mut Start) -> ! {
     let start = unsafe { Box::from_raw(argument) };
     (start.0)();
     loop {
-        // It does not come back.
+        // The call does not return.
         let _ = sys::thread_exit(0);
     }
 }
@@ -134,7 +134,7 @@ where
             let result = f();
             *packet.result.lock() = Some(result);
             let ended = packet.ended.clone();
-            // Nothing of it is in use when it is joined.
+            // Nothing of the stack is in use when the thread is joined.
             drop(packet);
             ended.store(true, Release);
         }

@@ -1,9 +1,9 @@
 //! Taking completions out of the ring, and waiting for them.
 //!
-//! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a
-//! user interrupt, which may stop a thread anywhere: it allocates nothing and only
-//! sets atomics. One thread at a time drains: the one that makes the word `DRAINING` a 1;
-//! when it has made it a 0 again it looks once more, so the others need not wait.
+//! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a user
+//! interrupt, which may stop a thread anywhere: it allocates nothing and only sets atomics. One
+//! thread at a time drains: the thread that changes the word `DRAINING` to 1. After changing it
+//! back to 0 it looks once more, so the others need not wait.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -52,7 +52,7 @@ fn drain() {
     }
 }
 
-/// Is there a completion that has not been taken out?
+/// Returns whether there is a completion that has not been taken out.
 #[must_use]
 pub fn has_completions() -> bool {
     word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
@@ -87,12 +87,12 @@ fn take_completions() {
     }
 }
 
-/// Waits until there is a completion or a wake, unless something is ready or the
-/// thread is to `stop`.
+/// Waits until there is a completion or a wake, unless something is ready or the thread is to
+/// `stop`.
 ///
-/// No wake is lost: from `upshift_prepare_park` on each ends the wait that follows, and
-/// the kernel does not let the thread wait while the ring has something that no thread
-/// takes out. A thread that goes on for a completion has been given the word `DRAINING`.
+/// No wake is lost: from `upshift_prepare_park` on each wake ends the wait that follows, and the
+/// kernel does not let the thread wait while the ring has a completion that no thread takes out. A
+/// thread that resumes for a completion has been given the word `DRAINING`.
 pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     if vdso::upshift_prepare_park() != 0 && !stop() {
         let has_word = sys::park() == Ok(1);
@@ -124,21 +124,20 @@ pub(crate) fn enable_interrupts() {
 
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 
-/// How often the kernel has interrupted this program for completions.
+/// Returns the number of interrupts of this program for completions.
 #[must_use]
 pub fn interrupts() -> u64 {
     INTERRUPTS.load(Relaxed)
 }
 
-/// Where the kernel makes this program go on when a completion has come. All
-/// registers are kept by the kernel.
+/// Entry of the handler that the kernel calls for a completion. The kernel preserves all registers.
 extern "C" fn on_interrupt() -> ! {
     INTERRUPTS.fetch_add(1, Relaxed);
     vdso::upshift_interrupt(1);
     drain();
     vdso::upshift_interrupt(0);
     loop {
-        // It does not come back.
+        // The call does not return.
         let _ = sys::return_from_interrupt();
     }
 }

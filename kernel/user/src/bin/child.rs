@@ -1,4 +1,4 @@
-//! The program that the tests start: it does what its argument says.
+//! The program that the tests start. Its argument selects the action.
 
 #![no_std]
 #![no_main]

@@ -19,8 +19,8 @@ pub(crate) async fn network_is_as_urgent_as_what_waits_for_it() -> Outcome {
     .await
 }
 
-/// No thread waits at the listener: its answer is as urgent as the connecting call, and does not
-/// come only after a retransmission, a second later.
+/// The answer of a listener at which no thread waits is as urgent as the connecting call, and does
+/// not come only after a retransmission, a second later.
 pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
     beside_hogs(async {
         let listener = listen(1008, 1).map_err(text)?;
