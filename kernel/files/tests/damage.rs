@@ -61,6 +61,6 @@ fn a_changed_byte_of_data_is_found() {
         disk[block * BLOCK + 100] ^= 1;
         read_all(disk) == Err(Error::Damaged)
     });
-    // All that the head reaches: 1 + 5 + 520 of data, 1 + 2 + 1 map blocks, the directory.
+    // All blocks that the head reaches: 1 + 5 + 520 of data, 1 + 2 + 1 map blocks, the directory.
     assert_eq!(found.count(), 526 + 4 + 1);
 }

@@ -9,7 +9,7 @@ use os_files::{BLOCK, Block, Error};
 const SECTOR: usize = 512;
 const BLOCKS: usize = 400;
 
-/// A disk with a cache of its own that fails after so many writes.
+/// A disk with a cache of its own that fails after a number of writes.
 #[derive(Clone)]
 struct Failing {
     stable: Vec<u8>,
@@ -128,7 +128,7 @@ fn run(disk: Failing, seed: u64, changes: u64) -> (Failing, u64, u64) {
     (mounted.disk, synced, changes)
 }
 
-/// Is it as after some number of changes from `synced` to `begun`?
+/// Checks that the files are as after some number of changes from `synced` to `begun`.
 fn check(found: &Model, seed: u64, synced: u64, begun: u64) -> Result<(), String> {
     let mut model = Model::default();
     for n in 0..=begun {
