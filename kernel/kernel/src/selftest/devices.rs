@@ -98,7 +98,7 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
                 continue;
             };
             let bytes = received.bytes();
-            // To us, ARP, an answer, from there.
+            // An ARP answer from the gateway to this machine.
             let is_answer = bytes.len() >= 42
                 && bytes[..6] == address
                 && bytes[12..14] == [8, 6]

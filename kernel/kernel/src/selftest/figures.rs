@@ -34,7 +34,7 @@ async fn yields() {
     }
 }
 
-/// Two coroutines that give way to each other, while something of so many less urgent
+/// Measures two coroutines that give way to each other, while something of `others` less urgent
 /// levels is ready.
 async fn measure(others: u8, what: &str) {
     let mut waiting = Vec::new();

@@ -80,7 +80,7 @@ pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
         kept.extend((0..EACH).map(|_| Vec::with_capacity(size)));
     }
     ensure!(free_frames() < before - 900, "the heap takes frames");
-    // In another order than they came.
+    // The blocks are freed in another order.
     let mut at = 0;
     while !kept.is_empty() {
         at = (at + 7_919) % kept.len();

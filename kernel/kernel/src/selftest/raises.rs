@@ -33,7 +33,7 @@ fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     })
 }
 
-/// Such a process. It is in the queue, and all harts are busy.
+/// Creates such a process. It is in the queue, and all harts are busy.
 fn program_that_waits() -> Result<Arc<Process>, String> {
     process::spawn(child_of(0)?).map_err(|error| format!("{error}"))
 }

@@ -193,7 +193,7 @@ pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
             Poll::Ready(connects.as_mut().poll(cx).is_pending())
         });
         ensure!(waits.await, "it does not wait");
-        // The sender finds no way to the peer, and the clock is to look again.
+        // The sender finds no route to the peer, and the clock has to look again.
         chaos::refuse_memory(1);
         pause.await;
         // If an alarm was set before, it is the next that finds none.

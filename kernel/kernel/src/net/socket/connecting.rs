@@ -87,7 +87,7 @@ impl State {
 }
 
 impl Socket {
-    /// Lets so many connections come in until they are accepted.
+    /// Lets at most `count` connections come in until they are accepted.
     ///
     /// # Errors
     /// [`Error::BadArgument`] without a port, or with no backlog; [`Error::InUse`];
@@ -145,7 +145,7 @@ impl Socket {
             Some(Ok(Socket::of(&self.share, State::Stream(index))))
         };
         let accepted = self.until(look).await;
-        // Others that wait are to hear of the new one in the backlog, too.
+        // Other waiters have to learn of the new socket in the backlog, too.
         self.waiters.clone().wake();
         accepted
     }

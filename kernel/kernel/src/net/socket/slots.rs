@@ -20,7 +20,7 @@ pub(super) const BUFFER: usize = 4096;
 /// KiB of a socket: its buffers, its slot in the table.
 const KIB: usize = 12;
 
-/// A socket of a share, and the memory for it.
+/// Takes a socket of a share, and the memory for it.
 pub(super) fn take(share: &Arc<Share>) -> Result<[Taken; 2], Error> {
     let socket = share.take(Resource::Sockets, 1)?;
     Ok([socket, share.take(Resource::Memory, KIB)?])
@@ -57,13 +57,13 @@ impl Stack {
             self.remove(index);
             return;
         }
-        // No peer knows of it, or one that answers is reset.
+        // No peer knows of the connection, or a peer that answers gets a reset.
         if endpoint(index).tcp().state() == tcp::State::SynSent {
             self.remove(index);
             return;
         }
         match owner {
-            // It has not been used.
+            // The socket has not been used.
             Owner::Listener(_) => endpoint(index).tcp().abort(),
             _ => self.end(index),
         }

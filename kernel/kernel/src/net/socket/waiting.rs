@@ -145,7 +145,7 @@ where
             }
         }
         this.waits_at(level);
-        // It may have changed before it was registered.
+        // The socket may have changed before the waker was registered.
         if let Some(found) = (this.look)(&mut state) {
             this.waits_at(None);
             return Poll::Ready(found);
