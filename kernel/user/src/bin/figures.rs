@@ -19,7 +19,7 @@ use os_user::{Error, now, pipe, println, read, sys, thread, wait, write};
 os_user::coroutine_entry!(main);
 
 const ROUNDS: u64 = 1000;
-/// How often each is measured.
+/// Number of measurements of each figure.
 const REPETITIONS: usize = 5;
 /// Instructions per tick: 10 MHz, one instruction per nanosecond.
 const PER_TICK: u64 = 100;
@@ -74,7 +74,7 @@ fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
     spawn(yields, level)
 }
 
-/// The same switch, with a ready coroutine at each of many less urgent levels.
+/// Measures the same switch, with a ready coroutine at each of many less urgent levels.
 async fn decisions() -> Result<(), Error> {
     for levels in [1, 64] {
         let mut idle = Vec::new();

@@ -92,7 +92,7 @@ async fn child_goes_on_in_the_same_coroutine() -> Outcome {
     let cid = current();
     match fork().map_err(text)? {
         Fork::Child => {
-            // The scheduler works: others run, and this one goes on.
+            // The scheduler works: others run, and this coroutine resumes.
             let other = spawn_local(async { 40 }, None);
             yield_now().await;
             let sum = match other {
@@ -130,7 +130,7 @@ async fn calls_in_flight_stay_with_the_parent() -> Outcome {
         Fork::Child => {
             let (result, bytes) = reading.await;
             let right = result == Err(Error::NotInherited) && bytes == [0; 8];
-            // Its own calls work.
+            // The child's own calls work.
             let (result, _) = write!(pipe.writer, vec![9; 4], current()).await;
             exit(isize::from(!(right && result == Ok(4))))
         }
@@ -282,7 +282,7 @@ async fn fork_bomb_stays_within_the_limit() -> Outcome {
         }
     })?;
     ensure!(status == 0, "status {status}");
-    // Until the last of them has ended.
+    // Wait for the last child to end.
     for _ in 0..1000 {
         sleep_micros(2_000);
         if let Ok(0) = in_child(|| 0) {
@@ -343,8 +343,8 @@ async fn exec_keeps_descriptors_and_children() -> Outcome {
         isize::from(read(pipe.reader, &mut bytes) != Ok(4) || !bytes.starts_with(b"here"))
     })?;
     ensure!(status == 0, "status {status}");
-    // A wait for a process that becomes another is for that one; and its own
-    // children end unnoticed.
+    // A wait for a process that becomes another is for the new one; and its own children end
+    // unnoticed.
     let status = in_child(|| {
         match fork() {
             Ok(Fork::Child) => {

@@ -74,7 +74,7 @@ async fn malformed_programs_are_errors() -> Outcome {
         let error = exec(name, b"exit 0");
         ensure!(error == right, "exec {name}: {error:?}");
     }
-    // It is loaded, and starts in the kernel.
+    // The program is loaded, and starts in the kernel.
     let status = run("wrong-entry", "exit 0", LATER)?;
     ensure!(status == FAULTED, "wrong-entry: status {status}");
     Ok(())
@@ -96,8 +96,8 @@ async fn handler_that_is_nowhere_ends_its_process() -> Outcome {
     Ok(())
 }
 
-/// However many completions a program says it has taken: calls in flight are limited,
-/// and it can be killed.
+/// A false number of taken completions harms nobody: calls in flight are limited, and the program
+/// can be killed.
 async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     for head in [
         "0",
@@ -118,7 +118,7 @@ async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
     for _ in 0..8 {
         liars.push(spawn("child", b"critical", &[], LATER).map_err(text)?);
     }
-    // One of the same level, and one that is more urgent.
+    // A program of the same level, and a more urgent one.
     for level in [LATER, LATER - 1] {
         let status = run("child", "exit 3", level)?;
         ensure!(status == 3, "level {level}: status {status}");
@@ -171,9 +171,9 @@ async fn results_of_threads_are_never_errors() -> Outcome {
     Ok(())
 }
 
-/// Two threads wait for a child; a third forks, so the place of the child is reserved for
-/// another one when the second comes to give it back; and a process that is started then
-/// does not get it.
+/// Two threads wait for a child. A third forks, so the place of the child is reserved for another
+/// process when the second waiter gives it back; a process that is started then does not get the
+/// place.
 async fn waiting_twice_takes_no_place_from_others() -> Outcome {
     static FORKS: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicUsize = AtomicUsize::new(0);

@@ -2,9 +2,9 @@
 //! levels compute and sleep by turns that a seed sets, and record the times of their turns and
 //! their observations; the laws are checked against the records.
 //!
-//! They assert times, so they are for a machine on which time counts instructions, with as many
-//! harts as the argument says (`os-runner`: `icount smp 4 laws`). A hart's turn takes 10
-//! microseconds there.
+//! They assert times, so they are for a machine on which time counts instructions, with the number
+//! of harts in the argument (`os-runner`: `icount smp 4 laws`). A hart's turn takes 10 microseconds
+//! there.
 
 #![no_std]
 #![no_main]
@@ -44,12 +44,12 @@ const TURNS: usize = 6;
 const LEVELS: [u8; THREADS] = [8, 12, 16, 20, 20, 24, 28, 28, 32, 40, 48, 56];
 const TESTS_LEVEL: u8 = 4;
 
-/// How many records there are.
+/// Number of records.
 const SEEDS: u64 = 3;
 
 static RECORDS: SpinLock<Option<Vec<Vec<Turn>>>> = SpinLock::new(None);
 
-/// How many harts there are.
+/// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 async fn main() -> isize {
@@ -65,7 +65,7 @@ fn bound() -> u64 {
     500 * MICROS * HARTS.load(SeqCst)
 }
 
-/// Computes for about so many microseconds, without a call: the kernel is not asked.
+/// Computes for about `micros` microseconds, without a call to the kernel.
 fn compute(micros: u64) {
     // Four instructions each, at a nanosecond an instruction.
     for n in 0..250 * micros {
@@ -83,17 +83,17 @@ fn overlap(a: Span, b: Span) -> u64 {
 /// A turn from the end of a sleep on, as its thread has recorded it.
 struct Turn {
     level: u8,
-    /// When it became ready.
+    /// Time at which the thread became ready.
     ready: u64,
-    /// When it ran.
+    /// Spans in which the thread ran.
     ran: Vec<Span>,
     /// Levels that were ready, as this one saw it while it ran.
     seen: Vec<(u64, u64)>,
 }
 
 impl Turn {
-    /// When it did not run, though it was ready. On other harts others run in between for as
-    /// long as these have turns: that is running.
+    /// Returns the spans in which the thread did not run, though it was ready. Where harts take
+    /// turns, others run in between for that long: such gaps count as running.
     fn waited(&self) -> Vec<Span> {
         let ends = core::iter::once(self.ready).chain(self.ran.iter().map(|ran| ran.1));
         let begins = self.ran.iter().map(|ran| ran.0);
@@ -101,7 +101,7 @@ impl Turn {
     }
 }
 
-/// Computes in a turn, for so many steps, and notes when it ran.
+/// Computes in a turn, for `steps` steps, and records the spans in which it ran.
 fn take_turn(level: u8, ready: u64, steps: u64) -> Turn {
     // The turns of all harts, the idle ones between them included.
     let gap = 200 * MICROS * HARTS.load(SeqCst).max(2);
@@ -335,7 +335,7 @@ async fn progress_of_what_waits_for_a_lock() -> Outcome {
             hog.join().map_err(text)?;
         }
         holder.map_err(text)?.join().map_err(text)?;
-        // Where harts take turns, the holder has one in as many.
+        // Where harts take turns, the holder has one of `turns` turns.
         let turns = HARTS.load(SeqCst) + 1;
         let most = WORK * MICROS * turns + bound();
         ensure!(took < most, "round {round}: {} µs", took / MICROS);
@@ -358,7 +358,7 @@ async fn a_record_of_lies_breaks_the_laws() -> Outcome {
         found.iter().all(|late| *late > bound()),
         "nothing is found: {found:?}"
     );
-    // One that has become ready sooner than it has.
+    // This turn became ready sooner than recorded.
     let first = turns.iter_mut().min_by_key(|turn| turn.ready);
     if let Some(first) = first {
         first.ready -= 2 * bound();

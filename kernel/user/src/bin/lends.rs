@@ -185,7 +185,7 @@ async fn joining_lends_to_a_thread() -> Outcome {
     waiter.join().map_err(text)
 }
 
-/// A thread joins one that waits for a lock whose holder waits for another.
+/// A thread joins another that waits for a lock whose holder waits for a third.
 async fn loans_go_along_a_chain() -> Outcome {
     let (first, second) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
     let (held, begun) = (Gate::new(), Gate::new());
@@ -211,7 +211,7 @@ async fn loans_go_along_a_chain() -> Outcome {
     };
     both.pass();
     let joined = at(LATER, move || drop(first.lock()))?;
-    // Until all of them wait for each other.
+    // By then all of them wait for each other.
     sleep_micros(10_000);
     let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
@@ -314,7 +314,7 @@ async fn loan_ends_with_the_waiter() -> Outcome {
     let lent = until(|| STEPS.load(SeqCst) != before).await;
     waiting.cancel();
     let answer = waiting.await;
-    // A hart that the host keeps from running hears of it when it goes on.
+    // A hart that the host keeps from running learns of the level when it resumes.
     let mut patience = Patience::seconds(PATIENCE / 2);
     let went_on = loop {
         let before = STEPS.load(SeqCst);
@@ -360,8 +360,8 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
         until(|| (0..2).all(|n| !which[n] || counts()[n] > before[n])).await
     };
     ensure!(polled([0, 0], [true, true]).await, "they do not read");
-    // In this order, so that one is less urgent than it was when it had been raised. A call
-    // hears of a level when its coroutine is polled at it.
+    // In this order, so that a level is less urgent than the raised one. A call learns of a level
+    // when its coroutine is polled at it.
     let before = counts();
     ensure!(reprio(lowered.cid(), URGENT as u8), "it is there");
     ensure!(
@@ -448,14 +448,13 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
     let waiter = coroutine::spawn(waiter, Some(URGENT as u8)).map_err(text)?;
     sleep(10_000).await;
     write(pipe.writer, &[1]).map_err(text)?;
-    // So that the vCPU is free for them.
+    // The hogs end, so that the vCPU is free for the coroutines.
     hogs.join().await?;
     ensure!(waiter.await.flatten() == Some(Ok(1)), "no byte");
     close(pipe)
 }
 
-/// All that a program has ready is less urgent than others, when something comes that is more
-/// urgent.
+/// A program whose ready work is all less urgent than others gets a more urgent completion.
 async fn completion_raises_a_program_beside_others() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let busy = {

@@ -40,7 +40,7 @@ tests! {
 
 /// The level of bombs: less urgent than the tests.
 const LATER: u8 = 40;
-/// How often the share of a bomb is halved.
+/// Number of halvings of the share of a bomb.
 const HALVINGS: u8 = 2;
 
 async fn main() -> isize {

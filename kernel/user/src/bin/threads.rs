@@ -207,7 +207,8 @@ async fn futex_wakes_in_order() -> Outcome {
     }
 }
 
-/// The order in which four threads are woken that begin to wait so much time after each other.
+/// Returns the order in which four threads are woken that begin to wait `micros` microseconds after
+/// each other.
 fn woken_in_order(micros: u64) -> Result<Vec<usize>, String> {
     static WORD: AtomicU32 = AtomicU32::new(0);
     static ORDER: Mutex<Vec<usize>> = Mutex::new(Vec::new());

@@ -102,7 +102,8 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
         "{} calls, then {error:?}",
         reads.len()
     );
-    // Over before there are bytes: one that another hart is just working on would take some.
+    // These reads end before there are bytes: a read that another hart is working on would take
+    // some.
     end(reads.split_off(4)).await?;
     write!(pipe.writer, &[1; 4]).map_err(text)?;
     for reading in reads {
@@ -213,7 +214,7 @@ pub(crate) async fn cancelling_nothing_is_an_error() -> Outcome {
     }
 }
 
-/// A future that is dropped in the middle of its waiting lets the others go on: a place in the
+/// A future that is dropped in the middle of its waiting does not stop the others: its place in the
 /// ring of completions is free again each time.
 pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
     let pipe = new_pipe()?;

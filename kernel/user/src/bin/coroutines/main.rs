@@ -119,7 +119,7 @@ fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 
     async move { order.borrow_mut().push(number) }
 }
 
-/// Waits until so many have noted themselves, without awaiting one, which would lend.
+/// Waits until `count` coroutines have recorded themselves, without awaiting any, which would lend.
 async fn until_noted(order: &RefCell<Vec<u8>>, count: usize) {
     while order.borrow().len() < count {
         sleep(1_000).await;

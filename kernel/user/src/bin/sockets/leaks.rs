@@ -1,4 +1,5 @@
-//! How many sockets there are, and that they come back: closed, leaked, or with calls in flight.
+//! Number of sockets, and its return to the old value: sockets are closed, leaked, or have calls in
+//! flight.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -130,7 +131,7 @@ pub(crate) async fn leave_calls_in_flight() -> Outcome {
         connect_async(third, [10, 9, 8, 7], 1, current()),
         receive_from_async(port, Vec::from([0; 64]), current()),
         os_user::read!(other, Vec::from([0; 64]), current()),
-        // More than there is room for on both sides.
+        // The bytes exceed the room on both sides.
         os_user::write!(one, Vec::from([1; 20_000]), current()),
     );
     sleep(2_000).await;

@@ -51,7 +51,7 @@ pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     Ok(())
 }
 
-/// A server that serves so many connections.
+/// Starts a server for `count` connections.
 pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
     // A connection without room in the backlog is refused.
     let listener = listen(port, count).map_err(text)?;

@@ -39,7 +39,7 @@ pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
     .await
 }
 
-/// Does something while less urgent threads compute on all harts.
+/// Runs a future while less urgent threads compute on all harts.
 pub(crate) async fn beside_hogs(what: impl Future<Output = Outcome>) -> Outcome {
     let hogs = Hogs::start(25)?;
     let outcome = what.await;

@@ -71,7 +71,7 @@ tests! {
 }
 
 fn main() -> isize {
-    // So that the heap's tables are there.
+    // Allocates the heap's tables.
     core::hint::black_box(Vec::<u8>::with_capacity(4096));
     if os_user::argument() == b"failing" {
         return processes::failing_tests();
@@ -92,12 +92,12 @@ fn main() -> isize {
     isize::from(failed != 0)
 }
 
-/// Is there one hart only? Then order is exact.
+/// Returns whether there is only one hart. Then order is exact.
 fn is_single() -> bool {
     os_user::argument() == b"single" || is_exact()
 }
 
-/// Does the machine count instructions as time? Then times are exact as well.
+/// Returns whether the machine counts instructions as time. Then times are exact as well.
 fn is_exact() -> bool {
     os_user::argument() == b"exact"
 }

@@ -170,7 +170,7 @@ pub(crate) fn failed_test_leaves_nothing_to_the_next() -> Outcome {
     Ok(())
 }
 
-/// A test that fails, and one that finds nothing of it. 0: so it is.
+/// Runs a test that fails, and one that finds no trace of it. Returns 0 if so.
 pub(crate) fn failing_tests() -> isize {
     begin();
     let first = pipe();
