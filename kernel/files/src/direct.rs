@@ -17,7 +17,7 @@ pub trait Disk {
     /// Writes a block.
     ///
     /// # Errors
-    /// As above.
+    /// Errors of the disk.
     fn write(&mut self, block: u32, from: &Block) -> Result<(), Error>;
     /// Makes earlier writes durable.
     ///
@@ -112,7 +112,7 @@ impl<D: Disk> Mounted<D> {
     /// Opens a file.
     ///
     /// # Errors
-    /// Those of [`Volume::open`], and of the disk.
+    /// Errors of [`Volume::open`], and of the disk.
     pub fn open(&mut self, name: &[u8], create: bool) -> Result<File, Error> {
         loop {
             if let Some(file) = self.volume.open(name, create)? {
@@ -125,7 +125,7 @@ impl<D: Disk> Mounted<D> {
     /// Takes all bytes of a file away.
     ///
     /// # Errors
-    /// Those of [`Volume::truncate`], and of the disk.
+    /// Errors of [`Volume::truncate`], and of the disk.
     pub fn truncate(&mut self, file: &File) -> Result<(), Error> {
         while !self.volume.truncate(file)? {
             self.sync()?;
@@ -136,7 +136,7 @@ impl<D: Disk> Mounted<D> {
     /// Takes a name away.
     ///
     /// # Errors
-    /// Those of [`Volume::unlink`], and of the disk.
+    /// Errors of [`Volume::unlink`], and of the disk.
     pub fn unlink(&mut self, name: &[u8]) -> Result<(), Error> {
         while !self.volume.unlink(name)? {
             self.sync()?;

@@ -162,7 +162,7 @@ impl Entry {
     }
 
     /// # Errors
-    /// It makes no sense. `Ok(None)`: there is no file.
+    /// The entry is invalid. `Ok(None)`: there is no file.
     pub(crate) fn read(from: &[u8]) -> Result<Option<Entry>, ()> {
         let len = usize::from(from[0]);
         if len == 0 {
