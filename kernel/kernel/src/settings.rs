@@ -8,9 +8,9 @@ use os_abi::layout::STACK_SIZE;
 use crate::machine::Machine;
 use crate::memory::PAGE;
 
-/// Threads of all processes, if nothing else is said.
+/// Default number of threads, of all processes.
 const THREADS: usize = 512;
-/// The most that may be said: a place has 16 bits.
+/// Maximum number of threads: a place has 16 bits.
 const MOST_THREADS: usize = 8192;
 
 static THREADS_SAID: AtomicUsize = AtomicUsize::new(THREADS);
@@ -26,12 +26,12 @@ pub(crate) fn set(machine: &Machine) {
     }
 }
 
-/// The most threads, of all processes.
+/// Returns the maximum number of threads, of all processes.
 pub(crate) fn threads() -> usize {
     THREADS_SAID.load(Relaxed)
 }
 
-/// Bytes of the stack of a program's first thread, which it has from the beginning.
+/// Returns the bytes of the stack of a program's first thread, mapped from the beginning.
 pub(crate) fn first_stack() -> usize {
     STACK_SAID.load(Relaxed)
 }

@@ -131,7 +131,7 @@ impl UserContext {
             float: has_float.then(|| Box::new((self.float, self.fcsr))),
         };
         self.pc = handler;
-        // As the ABI wants it; nothing below the stack pointer is in use.
+        // The ABI requires the alignment; nothing below the stack pointer is in use.
         self.registers[1] &= !15;
         interrupted
     }

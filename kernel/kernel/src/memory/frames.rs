@@ -182,7 +182,7 @@ pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
 /// Gives a block back.
 ///
 /// # Safety
-/// It came from [`allocate_block`] with this order, and it is not in use any more.
+/// The block came from [`allocate_block`] with this order, and is not in use any more.
 pub(super) unsafe fn free_block(block: PhysAddr, order: usize) {
     BUDDY.lock().free(block.get(), order);
 }

@@ -298,7 +298,7 @@ impl Drop for PageTable {
 /// Bytes that an entry maps.
 ///
 /// # Safety
-/// It is an entry of a table of this level that is in use.
+/// The entry belongs to a table of this level that is in use.
 #[cfg(all(feature = "selftest", feature = "isolated"))]
 unsafe fn bytes(entry: Entry, level: usize) -> usize {
     if !entry.is_valid() {

@@ -85,7 +85,7 @@ fn parts(frame: &[u8]) -> Option<Parts> {
 /// fragment, and fragments are not reassembled.
 pub(super) fn is_right(frame: &[u8]) -> bool {
     let Some(parts) = parts(frame) else {
-        // Not IPv4, or `smoltcp` takes it for nothing.
+        // The frame is not IPv4, or `smoltcp` ignores it.
         return true;
     };
     let is_without = parts.protocol == UDP

@@ -35,7 +35,7 @@ impl File {
     /// Waits until there is something to take, or will never be.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     pub(crate) async fn readable(&self) -> Result<(), Error> {
         match self {
             File::Console => console::readable().await,
@@ -50,7 +50,7 @@ impl File {
     /// Waits until there is room, or no reader any more.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     pub(crate) async fn writable(&self) -> Result<(), Error> {
         match self {
             File::Console => {}

@@ -214,7 +214,7 @@ impl Taken {
     /// Takes more of the same.
     ///
     /// # Errors
-    /// As [`Share::take`].
+    /// Errors of [`Share::take`].
     pub(crate) fn more(&self, count: usize) -> Result<(), Error> {
         self.share.add(self.of, count)?;
         self.count.fetch_add(count, Relaxed);
