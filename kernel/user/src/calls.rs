@@ -71,11 +71,11 @@ pub fn map(pages: usize) -> Result<usize, Error>;
 #[async_fn(AsyncCall<usize> = later::map_stack(pages))]
 pub fn map_stack(pages: usize) -> Result<usize, Error>;
 
-/// Starts a program with an argument and descriptors of ours as its 0, 1, …, within bounds; returns
-/// its process number.
+/// Starts a program with an argument and descriptors of the caller as its 0, 1, …, within bounds;
+/// returns its process number.
 ///
 /// # Errors
-/// No such program, no memory, too many processes, a level above our ceiling.
+/// No such program, no memory, too many processes, a level above the caller's ceiling.
 #[async_fn(AsyncCall<usize> = later::spawn(address(&request(program, argument, files, bounds))))]
 pub fn spawn(
     program: &str,

@@ -97,7 +97,7 @@ impl Hogs {
     /// Waits for all hogs, once they are to end.
     ///
     /// # Errors
-    /// They have not been told to end in time.
+    /// The hogs have not been told to end in time.
     pub async fn join(self) -> Outcome {
         // Joining lends, so not before.
         let mut patience = Patience::seconds(2 * PATIENCE);

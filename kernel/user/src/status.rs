@@ -11,7 +11,7 @@ use crate::sys;
 /// Lists the programs of the archive.
 ///
 /// # Errors
-/// Those of the call, for a program that is for another kernel.
+/// Errors of the call, for a program that is for another kernel.
 pub fn programs() -> Result<Vec<String>, Error> {
     let mut programs = Vec::new();
     loop {
@@ -29,7 +29,7 @@ pub fn programs() -> Result<Vec<String>, Error> {
 /// moment at which the process was looked at.
 ///
 /// # Errors
-/// Those of the call, for a program that is for another kernel.
+/// Errors of the call, for a program that is for another kernel.
 pub fn processes() -> Result<Vec<ProcessStatus>, Error> {
     let mut processes = Vec::new();
     let mut from = 0;
@@ -46,7 +46,7 @@ pub fn processes() -> Result<Vec<ProcessStatus>, Error> {
 /// Lists the status of each hart.
 ///
 /// # Errors
-/// Those of the call, for a program that is for another kernel.
+/// Errors of the call, for a program that is for another kernel.
 pub fn harts() -> Result<Vec<HartStatus>, Error> {
     let mut harts = Vec::new();
     loop {

@@ -20,7 +20,7 @@ fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
 /// form.
 ///
 /// # Errors
-/// Those of the call.
+/// Errors of the call.
 pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Result<isize, Error> {
     raw_pair(number, arguments, coroutine).0
 }
@@ -78,7 +78,7 @@ fn once(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize
 /// A call by its number, which need not exist.
 ///
 /// # Errors
-/// Those of the call.
+/// Errors of the call.
 pub fn raw(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
     call(number, arguments)
 }
@@ -113,7 +113,7 @@ impl Request {
     /// Makes the call synchronously.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Errors of the call.
     #[inline]
     pub fn wait(self) -> Result<isize, Error> {
         let [a, b, c, d, e] = self.words;

@@ -146,7 +146,7 @@ impl Taken {
     /// The call is about to be made: `buffer` stays here until it is over.
     pub(super) fn begin(self, buffer: Option<Vec<u8>>, cid: Cid) -> InFlight {
         let Taken { token, operation } = self;
-        // SAFETY: it is `TAKEN`, by us.
+        // SAFETY: the operation is `TAKEN`, by this `Taken`.
         unsafe { *operation.buffer.get() = buffer };
         operation.cid.store(cid, Relaxed);
         operation.state.store(PENDING, Release);

@@ -198,7 +198,7 @@ async fn several_wait_behind_computing_programs() -> Outcome {
     let mut children = readers_on_this_hart(&files)?;
     write(bytes.writer, &now().to_le_bytes()).map_err(text)?;
     write(more.writer, &now().to_le_bytes()).map_err(text)?;
-    // As urgent as the readers, and as soon ready.
+    // This program is as urgent as the readers, and ready at the same time.
     children.push(spawn("harts", b"hog 12000", &[], 40).map_err(text)?);
     compute(LONG);
     let late = [number_of(answers)?, number_of(others)?];

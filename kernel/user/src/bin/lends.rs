@@ -360,8 +360,8 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
         until(|| (0..2).all(|n| !which[n] || counts()[n] > before[n])).await
     };
     ensure!(polled([0, 0], [true, true]).await, "they do not read");
-    // In this order, so that a level is less urgent than the raised one. A call learns of a level
-    // when its coroutine is polled at it.
+    // First the lowered coroutine, so that its level is below an earlier one. A call learns of a
+    // level when its coroutine is polled at it.
     let before = counts();
     ensure!(reprio(lowered.cid(), URGENT as u8), "it is there");
     ensure!(

@@ -140,7 +140,7 @@ async fn pipe_bomb_leaves_others_theirs() -> Outcome {
 }
 
 async fn call_bomb_leaves_others_theirs() -> Outcome {
-    // As many as the kernel's table of coroutines has room for: it would grow, and stay so.
+    // The initial capacity of the kernel's table of coroutines: it would grow, and keep its size.
     beside_smaller(b"call", HALVINGS + 1).await
 }
 
