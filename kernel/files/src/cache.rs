@@ -121,7 +121,7 @@ impl Cache {
         of_file.map(|cached| cached.key.index).min()
     }
 
-    /// The disk has it now.
+    /// Marks a block as clean: the disk has it now.
     pub(crate) fn clean(&mut self, key: Key) {
         if let Some(cached) = self.find(key) {
             let was_dirty = core::mem::replace(&mut cached.is_dirty, false);
@@ -129,7 +129,7 @@ impl Cache {
         }
     }
 
-    /// The file is no more.
+    /// Drops the blocks of a file that is gone.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.blocks.retain(|cached| cached.key.slot != slot);
         self.dirty = self.blocks.iter().filter(|cached| cached.is_dirty).count();

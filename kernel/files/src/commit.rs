@@ -99,7 +99,7 @@ impl Volume {
         }
     }
 
-    /// The disk does not write.
+    /// Marks the volume as failed: the disk does not write.
     pub fn fail(&mut self) {
         self.has_failed = true;
         self.stage = None;

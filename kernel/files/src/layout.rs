@@ -66,7 +66,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
-/// The sum of a block.
+/// Returns the sum of a block.
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
@@ -92,7 +92,7 @@ impl Head {
         to[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// `None`: it was not wholly written.
+    /// Reads a head; `None`: it was not wholly written.
     pub(crate) fn read(from: &Block) -> Option<Head> {
         let is_whole =
             from[..8] == MAGIC && from[SUMMED..SUMMED + 4] == sum(&from[..SUMMED]).to_le_bytes();
@@ -113,7 +113,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// `None`: empty, too long, or no UTF-8.
+    /// Checks a name; `None`: empty, too long, or no UTF-8.
     pub(crate) fn new(name: &[u8]) -> Option<Name> {
         let is_name = !name.is_empty() && name.len() <= NAME && core::str::from_utf8(name).is_ok();
         is_name.then(|| {
@@ -161,8 +161,10 @@ impl Entry {
         to[80..88].copy_from_slice(&self.root.to_bytes());
     }
 
+    /// Reads an entry; `Ok(None)`: there is no file.
+    ///
     /// # Errors
-    /// The entry is invalid. `Ok(None)`: there is no file.
+    /// The entry is invalid.
     pub(crate) fn read(from: &[u8]) -> Result<Option<Entry>, ()> {
         let len = usize::from(from[0]);
         if len == 0 {

@@ -49,7 +49,7 @@ impl Mount {
         }
     }
 
-    /// The block that is needed next. `None`: no more.
+    /// Returns the block that is needed next. `None`: no more.
     #[must_use]
     pub fn next(&self) -> Option<u32> {
         match self.read {
@@ -58,7 +58,7 @@ impl Mount {
         }
     }
 
-    /// The bytes of the block that is needed.
+    /// Takes the bytes of the block that is needed.
     ///
     /// # Errors
     /// [`Error::Blank`], [`Error::Damaged`], [`Error::OutOfMemory`].
@@ -86,7 +86,7 @@ impl Mount {
         }
     }
 
-    /// Both heads are read.
+    /// Chooses a head, once both are read.
     fn begin(&mut self) -> Result<(), Error> {
         let newest = self
             .heads
@@ -162,7 +162,7 @@ impl Mount {
         Ok(())
     }
 
-    /// A map block.
+    /// Reads a map block.
     fn pointers(&mut self, work: Work, bytes: &Block) -> Result<(), Error> {
         let Work {
             slot, level, index, ..
@@ -178,7 +178,7 @@ impl Mount {
         Ok(())
     }
 
-    /// A block of the directory.
+    /// Reads a block of the directory.
     fn entries(&mut self, block: usize, bytes: &Block) -> Result<(), Error> {
         for (at, bytes) in bytes.chunks_exact(ENTRY).enumerate() {
             let slot = block * ENTRIES + at;
@@ -204,7 +204,7 @@ impl Mount {
         Ok(())
     }
 
-    /// The volume, when nothing more is needed.
+    /// Returns the volume, when nothing more is needed.
     ///
     /// # Errors
     /// [`Error::Damaged`]: not all was supplied.

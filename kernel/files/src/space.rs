@@ -48,7 +48,7 @@ impl Space {
         self.free
     }
 
-    /// Something on the disk points to this block, and nothing else does.
+    /// Notes that a pointer on the disk, and only one, leads to this block.
     pub(crate) fn found(&mut self, block: u32) -> Result<(), Error> {
         if block < FIRST || block >= self.blocks || has(&self.current, block) {
             return Err(Error::Damaged);
@@ -58,7 +58,7 @@ impl Space {
         Ok(())
     }
 
-    /// A block to write to.
+    /// Allocates a block to write to.
     pub(crate) fn allocate(&mut self) -> Result<u32, Error> {
         let is_free = |block: &u32| !has(&self.current, *block) && !has(&self.committed, *block);
         let around = (self.next..self.blocks).chain(FIRST..self.next.min(self.blocks));
@@ -69,7 +69,8 @@ impl Space {
         Ok(block)
     }
 
-    /// Memory does not point to it any more; it is free when no head reaches it. 0: there is none.
+    /// Releases a block that memory does not point to any more; it is free when no head reaches it.
+    /// 0: there is none.
     pub(crate) fn release(&mut self, block: u32) {
         if block == 0 {
             return;

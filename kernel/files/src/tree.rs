@@ -33,7 +33,7 @@ impl Tree {
         self.levels.first().map_or(0, Vec::len)
     }
 
-    /// Levels, that of the data and that of the root included.
+    /// Returns the number of levels, those of the data and of the root included.
     pub(crate) fn height(&self) -> usize {
         self.levels.len()
     }
@@ -116,7 +116,7 @@ impl Tree {
         }
     }
 
-    /// Every block it has, which it has not any more.
+    /// Takes out every block of the tree.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Pointer> {
         let levels = core::mem::take(&mut self.levels);
         self.size = 0;

@@ -45,7 +45,7 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// The block of the disk.
+    /// Returns the block of the disk.
     #[must_use]
     pub fn block(&self) -> u32 {
         self.pointer.block
@@ -255,7 +255,7 @@ impl Volume {
         Ok(slot as u32)
     }
 
-    /// The file is not open any more.
+    /// Closes a file.
     pub fn close(&mut self, file: File) {
         let File(slot) = file;
         let Some(stored) = self.stored(slot) else {
@@ -339,7 +339,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// The first file whose place is not before `from`.
+    /// Returns the first file whose place is not before `from`.
     #[must_use]
     pub fn list(&self, from: usize) -> Option<Listed<'_>> {
         let mut files = self.files.iter().enumerate().skip(from);
@@ -487,7 +487,7 @@ impl Volume {
         (offset < self.size(file) && self.cache.get(key).is_none()).then(|| self.fetch(key))
     }
 
-    /// A file has one more block, of zeroes.
+    /// Adds a block of zeroes to a file.
     fn add_block(&mut self, key: Key) -> Result<(), Error> {
         if self.cache.get(key).is_none() {
             self.cache.insert(key, &ZEROES)?;
