@@ -32,7 +32,7 @@ pub(crate) fn set_seed(seed: u64) {
     SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
 }
 
-/// The seed for a program; 0: no chaos.
+/// Returns the seed for a program; 0: no chaos.
 pub(crate) fn seed() -> u64 {
     SEED.load(Relaxed)
 }
@@ -71,7 +71,7 @@ fn advance() -> u64 {
     number >> 16
 }
 
-/// Shall something be done that happens once in `times`? No, while off.
+/// Returns true once in `times`; never while off.
 #[inline]
 pub(crate) fn one_in(times: u64) -> bool {
     let shall = random(times) == Some(0);
@@ -81,13 +81,13 @@ pub(crate) fn one_in(times: u64) -> bool {
     shall
 }
 
-/// A number below `limit`; 0 while off.
+/// Returns a number below `limit`; 0 while off.
 #[inline]
 pub(crate) fn below(limit: usize) -> usize {
     random(limit as u64).unwrap_or(0) as usize
 }
 
-/// A quantum: the given one, or less.
+/// Returns a quantum: the given one, or less.
 #[inline]
 pub(crate) fn quantum(ticks: u64) -> u64 {
     match random(4) {
@@ -98,7 +98,7 @@ pub(crate) fn quantum(ticks: u64) -> u64 {
     }
 }
 
-/// Memory is out, once in `times`.
+/// Returns true once in `times`, for an allocation that has to fail.
 #[inline]
 pub(crate) fn is_out_of_memory(times: u64) -> bool {
     #[cfg(feature = "selftest")]

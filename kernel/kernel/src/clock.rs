@@ -32,7 +32,7 @@ pub(crate) fn ticks_per_second() -> u64 {
 
 const MICROS: u64 = 1_000_000;
 
-/// So many ticks are at least that many microseconds.
+/// Converts microseconds to ticks, rounded up.
 pub(crate) fn from_micros(micros: u64) -> u64 {
     // Seconds and the rest are converted separately, since a division of 128 bits takes 90
     // instructions. A clock has less than 2^44 ticks a second.

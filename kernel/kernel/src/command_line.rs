@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// The value of the first word of this name; of a bare word, its name.
+    /// Returns the value of the first word of this name; of a bare word, its name.
     pub(crate) fn argument(&self, name: &str) -> Option<&'static str> {
         debug_assert!(is_known(name) || NAMES_OF_TESTS.contains(&name));
         let mut words = self.arguments.split_whitespace().map(parts);

@@ -88,7 +88,7 @@ pub(crate) fn loop_back(byte: u8) {
     }
 }
 
-/// The hart that was interrupted last.
+/// Returns the hart that was interrupted last.
 #[cfg(feature = "selftest")]
 pub(crate) fn served_by() -> usize {
     CONSOLE.lock().served_by

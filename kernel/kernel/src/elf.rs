@@ -84,7 +84,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The parts to be loaded.
+    /// Returns the parts to be loaded.
     pub(crate) fn segments(self) -> impl Iterator<Item = Result<Segment<'a>, Error>> {
         (0..self.count).filter_map(move |n| match self.segment(n) {
             None => Some(Err(Error::BadProgram)),

@@ -40,7 +40,7 @@ static DOMAIN: Once<Domain<KernelHost>> = Once::new();
 static EXECUTORS: [IrqLock<Option<Executor<KernelHost>>>; MAX_HARTS] =
     [const { IrqLock::new(None) }; MAX_HARTS];
 
-/// The kernel's domain.
+/// Returns the kernel's domain.
 pub(crate) fn domain() -> &'static Domain<KernelHost> {
     DOMAIN.get()
 }
@@ -96,7 +96,7 @@ pub(crate) fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
-/// The level of the coroutine of the kernel that runs here.
+/// Returns the level of the coroutine of the kernel that runs here.
 pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
@@ -116,7 +116,7 @@ pub(crate) fn prepare(index: usize) {
     hart.switching.store(switching.to_u64(), Relaxed);
 }
 
-/// The calling hart takes its executor, and begins to serve its vCPU. Allocates nothing.
+/// Takes the executor of the calling hart, which begins to serve its vCPU. Allocates nothing.
 ///
 /// # Panics
 /// If called twice on a hart, or before [`prepare`].

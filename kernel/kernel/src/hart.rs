@@ -70,23 +70,23 @@ static IN_USER: AtomicU64 = AtomicU64::new(0);
 /// Number of harts that serve a vCPU.
 static ONLINE: AtomicUsize = AtomicUsize::new(0);
 
-/// The hart this code runs on. A coroutine may be elsewhere after an `await`.
+/// Returns the hart this code runs on. A coroutine may be elsewhere after an `await`.
 #[inline]
 pub(crate) fn this() -> &'static Hart {
     &HARTS[hart_index()]
 }
 
-/// The hart of a number.
+/// Returns the hart of a number.
 pub(crate) fn at(index: usize) -> &'static Hart {
     &HARTS[index]
 }
 
-/// The harts that may be spoken to: those below the highest that is online.
+/// Returns the harts that may be spoken to: those below the highest that is online.
 pub(crate) fn online() -> &'static [Hart] {
     &HARTS[..ONLINE.load(SeqCst)]
 }
 
-/// Hart `index` is about to serve its vCPU.
+/// Notes that hart `index` is about to serve its vCPU.
 pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }
@@ -108,9 +108,9 @@ pub(crate) fn wait_online(index: usize) -> bool {
     true
 }
 
-/// Hart `index` is in user mode from now on, or about to be: the hart that makes something
-/// more urgent ready takes this down ([`takes_from_user`]) and sends an IPI.
-/// Sequentially consistent, like the others.
+/// Notes that hart `index` is in user mode from now on, or about to be: the hart that makes
+/// something more urgent ready clears this ([`takes_from_user`]) and sends an IPI. Sequentially
+/// consistent, like the others.
 pub(crate) fn enters_user(index: usize) {
     IN_USER.fetch_or(1 << index, SeqCst);
 }
@@ -135,7 +135,7 @@ pub(crate) fn interrupt(index: usize) {
 #[cfg(feature = "selftest")]
 static LATE: AtomicBool = AtomicBool::new(false);
 
-/// The harts that are started from now on come late.
+/// Makes the harts that are started from now on come late.
 #[cfg(feature = "selftest")]
 pub(crate) fn make_late() {
     LATE.store(true, SeqCst);

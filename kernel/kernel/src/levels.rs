@@ -19,7 +19,7 @@ impl Levels {
         }
     }
 
-    /// A waiter is at this level, and not at the one before any more.
+    /// Moves a waiter from a level to another.
     pub(crate) fn change(&mut self, before: Option<Level>, now: Option<Level>) {
         if let Some(level) = now {
             self.count[usize::from(level.get())] += 1;

@@ -108,7 +108,7 @@ impl<T: Copy, const N: usize> List<T, N> {
         }
     }
 
-    /// The items.
+    /// Returns the items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().flatten()
     }
@@ -205,7 +205,7 @@ impl Machine {
         complete.then_some(machine)
     }
 
-    /// The largest region counts; the others are left alone.
+    /// Adds memory: the largest region counts, the others are left alone.
     fn add_memory(&mut self, node: &Node<'_>) {
         if let Some((start, size)) = node.region()
             && size > self.memory.len()

@@ -44,7 +44,7 @@ pub(crate) fn scause() -> usize {
     read!("scause")
 }
 
-/// The address or instruction the last trap was about.
+/// Returns the address or instruction the last trap was about.
 #[inline]
 pub(crate) fn stval() -> usize {
     read!("stval")

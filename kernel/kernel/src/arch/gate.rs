@@ -58,7 +58,7 @@ unsafe extern "C" {
     static __gate_end: u8;
 }
 
-/// The gate of a hart.
+/// Returns the gate of a hart.
 pub(super) fn of(hart: usize) -> &'static Gate {
     &GATES.0[hart]
 }

@@ -125,7 +125,7 @@ impl<T> Once<T> {
         self.state.store(FULL, Release);
     }
 
-    /// The value, if it is set.
+    /// Returns the value, if it is set.
     #[inline]
     pub(crate) fn try_get(&self) -> Option<&T> {
         if self.state.load(Acquire) == FULL {
@@ -136,7 +136,7 @@ impl<T> Once<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Panics
     /// If it is not set yet: a mistake in the order of booting.

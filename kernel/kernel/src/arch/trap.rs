@@ -110,7 +110,7 @@ impl UserContext {
         self.registers[3] = value;
     }
 
-    /// The argument register `n`, a0 to a7.
+    /// Returns the argument register `n`, a0 to a7.
     pub(crate) fn argument(&self, n: usize) -> usize {
         self.registers[9 + n]
     }

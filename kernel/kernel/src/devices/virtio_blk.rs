@@ -69,7 +69,7 @@ impl Memory {
         })
     }
 
-    /// The block.
+    /// Returns the block.
     pub(crate) fn block(&mut self) -> Option<&mut [u8; BLOCK]> {
         self.block.first_chunk_mut()
     }
@@ -238,12 +238,12 @@ impl Disk {
         has_done
     }
 
-    /// The memory of a request that is over, and whether it was done.
+    /// Returns the memory of a request that is over, and whether it was done.
     pub(crate) fn take_done(&mut self, number: usize) -> Option<(Memory, bool)> {
         self.done.get_mut(number)?.take()
     }
 
-    /// A request is not awaited any more.
+    /// Forgets a request that is not awaited any more.
     pub(crate) fn forget(&mut self, number: usize) {
         if let Some((memory, _)) = self.take_done(number) {
             return self.give_back(memory);

@@ -127,7 +127,7 @@ impl Card {
         }
     }
 
-    /// The frame is not needed any more.
+    /// Gives a frame back to the device.
     pub(crate) fn give_back(&mut self, frame: Received) {
         self.offer(frame.buffer);
     }

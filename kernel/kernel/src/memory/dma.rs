@@ -38,7 +38,7 @@ impl Dma {
         Ok(dma)
     }
 
-    /// The device may access it from now on.
+    /// Lends the memory to the device, which may access it from now on.
     pub(crate) fn lend(self) -> InDevice {
         let lent = core::mem::ManuallyDrop::new(self);
         InDevice {

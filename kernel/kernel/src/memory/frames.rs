@@ -144,7 +144,7 @@ pub(super) fn add(memory: Range<usize>, used: &mut [Range<usize>]) {
     }
 }
 
-/// The parts of `memory` that are in none of the ranges.
+/// Returns the parts of `memory` that are in none of the ranges.
 fn gaps(
     memory: Range<usize>,
     used: &mut [Range<usize>],

@@ -76,13 +76,13 @@ impl Tag {
         })
     }
 
-    /// The ASID.
+    /// Returns the ASID.
     #[cfg(feature = "selftest")]
     pub(crate) fn asid(&self) -> usize {
         self.asid
     }
 
-    /// The word for the `satp` register.
+    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp() | self.asid << SHIFT
     }
@@ -110,7 +110,7 @@ impl Drop for Tag {
 /// Takes the table of a program from the calling hart, which has the kernel's here.
 pub(super) fn leave() {}
 
-/// The table whose upper half is that of every program.
+/// Returns the table whose upper half is that of every program.
 pub(crate) fn visible() -> &'static PageTable {
     GATE_TABLE.get()
 }

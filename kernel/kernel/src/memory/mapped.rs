@@ -13,7 +13,7 @@ impl Tag {
         Ok(Tag)
     }
 
-    /// The word for the `satp` register.
+    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp()
     }
@@ -33,7 +33,7 @@ pub(super) fn leave() {
     super::install_kernel_table();
 }
 
-/// The table whose upper half is that of every program.
+/// Returns the table whose upper half is that of every program.
 pub(super) fn visible() -> &'static PageTable {
     KERNEL_TABLE.get()
 }

@@ -69,7 +69,7 @@ impl PhysAddr {
         PhysAddr(address)
     }
 
-    /// The physical address of something in the image or its stacks.
+    /// Returns the physical address of something in the image or its stacks.
     pub(crate) fn of_image(address: usize) -> PhysAddr {
         PhysAddr(address.wrapping_sub(DIRECT))
     }

@@ -91,7 +91,7 @@ fn index(address: usize, level: usize) -> usize {
     address >> (12 + 9 * level) & (ENTRIES - 1)
 }
 
-/// The bytes that a leaf of a level covers.
+/// Returns the bytes that a leaf of a level covers.
 fn span(level: usize) -> usize {
     PAGE << (9 * level)
 }
@@ -133,7 +133,7 @@ impl PageTable {
         Ok(table)
     }
 
-    /// The word for the `satp` register.
+    /// Returns the word for the `satp` register.
     pub(crate) fn satp(&self) -> usize {
         8 << 60 | self.root.address().get() >> 12
     }
@@ -150,7 +150,7 @@ impl PageTable {
         unsafe { &mut *(self.root.address().direct() as *mut Table) }
     }
 
-    /// The entry for an address at a level; tables on the way are made.
+    /// Returns the entry for an address at a level; tables on the way are made.
     fn entry(&mut self, address: usize, level: usize) -> Result<&mut Entry, OutOfMemory> {
         let mut table = self.root_table_mut();
         for step in (level + 1..=2).rev() {
@@ -216,7 +216,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// The first page of the lower half that is mapped, from an address on. O(tables).
+    /// Returns the first page of the lower half that is mapped, from an address on. O(tables).
     pub(super) fn next_page(&self, from: usize) -> Option<Mapped> {
         let mut page = from;
         while page < LOWER_END {

@@ -73,7 +73,7 @@ pub(super) fn init() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// The page with the global bitmap.
+/// Returns the page with the global bitmap.
 pub(crate) fn global() -> &'static SharedPage {
     GLOBAL.get()
 }

@@ -109,7 +109,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// A page of the completion ring, if it was needed.
+    /// Returns a page of the completion ring, if it was needed.
     pub(crate) fn completions(&self, page: usize) -> Option<&SharedPage> {
         self.completions[page].try_get()
     }
@@ -120,12 +120,12 @@ impl AddressSpace {
         self.trace.as_ref()
     }
 
-    /// The words that the kernel and the program both look at.
+    /// Returns the words that the kernel and the program both look at.
     pub(crate) fn shared(&self) -> &SharedPage {
         &self.shared
     }
 
-    /// A word of the line of a thread.
+    /// Returns a word of the line of a thread.
     pub(crate) fn line(&self, line: usize, word: usize) -> u64 {
         self.threads.load(line * LINE_WORDS + word)
     }

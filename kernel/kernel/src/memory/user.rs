@@ -23,7 +23,7 @@ pub(crate) struct UserSlice {
 }
 
 impl UserSlice {
-    /// The range, if it is in the lower half.
+    /// Returns the range, if it is in the lower half.
     ///
     /// # Errors
     /// [`Error::BadAddress`].
@@ -39,7 +39,7 @@ impl UserSlice {
         self.len
     }
 
-    /// The part from `offset` on, at most `len` bytes.
+    /// Returns the part from `offset` on, at most `len` bytes.
     pub(crate) fn part(self, offset: usize, len: usize) -> UserSlice {
         let offset = offset.min(self.len);
         UserSlice {

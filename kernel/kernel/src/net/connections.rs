@@ -130,9 +130,9 @@ impl Stack {
         false
     }
 
-    /// Nothing more will be written to a socket.
+    /// Ends the writing side of a socket.
     ///
-    /// If its peer has ended, too, not before all is acknowledged: in LAST-ACK `smoltcp` does
+    /// If its peer has ended, too, the end is sent once all is acknowledged: in LAST-ACK `smoltcp` does
     /// not look at a window that the peer opens again.
     pub(super) fn end(&self, index: Index) {
         let mut endpoint = endpoint(index);

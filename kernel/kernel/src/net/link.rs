@@ -166,7 +166,7 @@ impl Link {
         }
     }
 
-    /// The receiver begins to take frames.
+    /// Notes that the receiver begins to take frames.
     pub(super) fn attend(&mut self) {
         #[cfg(feature = "selftest")]
         if self.is_never_attended {
@@ -200,7 +200,7 @@ impl Link {
         core::mem::replace(&mut self.card, card)
     }
 
-    /// The frame is not needed any more.
+    /// Gives a frame's buffer back.
     pub(super) fn give_back(&mut self, frame: Frame) {
         match (frame, &mut self.card) {
             (Frame::Card(frame), Some(card)) => card.give_back(frame),

@@ -38,13 +38,13 @@ impl Lists {
         }
     }
 
-    /// The list a slot is in.
+    /// Returns the list a slot is in.
     pub(super) fn list_of(&self, slot: Index) -> Option<usize> {
         let list = self.links[usize::from(slot)].list;
         (list != NONE).then_some(usize::from(list))
     }
 
-    /// The first of a list.
+    /// Returns the first of a list.
     pub(super) fn first(&self, list: usize) -> Option<Index> {
         let first = self.ends[list].0;
         (first != NONE).then_some(first)

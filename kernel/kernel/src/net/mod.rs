@@ -179,7 +179,7 @@ fn wake() {
 }
 
 impl Stack {
-    /// A call of this level, which holds the lock, has given a socket something to do.
+    /// Notes work for a socket, by a call of this level, which holds the lock.
     fn kick(&mut self, index: Index, level: Level) {
         self.table.call(index, level.bit());
         self.changed(index);

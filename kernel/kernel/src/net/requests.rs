@@ -66,7 +66,7 @@ pub(super) fn requests() -> IrqGuard<'static, Requests> {
 }
 
 impl Requests {
-    /// A call of this level has given a socket something to do.
+    /// Notes work for a socket, by a call of this level.
     pub(super) fn kick(&mut self, index: Index, level: Level) {
         self.add(index, level).has_work = true;
         self.new |= level.bit();
@@ -74,7 +74,7 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// A call of this level waits for a socket, so the socket's frames are as urgent.
+    /// Notes that a call of this level waits for a socket, so the socket's frames are as urgent.
     pub(super) fn concerns(&mut self, index: Index, level: Level) {
         self.add(index, level);
     }
@@ -88,7 +88,7 @@ impl Requests {
         request
     }
 
-    /// A call waits at this level, not at the one before any more.
+    /// Moves a waiting call from a level to another.
     pub(super) fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
         self.waiting.change(before, now);
         self.settle();
@@ -118,7 +118,7 @@ impl Requests {
         self.settle();
     }
 
-    /// The levels of the calls that wait.
+    /// Returns the levels of the calls that wait.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.bits()
     }

@@ -162,7 +162,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Empty, while booting.
+    /// Creates an empty table, while booting.
     pub(super) fn new(seed: u64) -> Table {
         let mut slots = Vec::new();
         slots.resize_with(SOCKETS, || None);
@@ -227,7 +227,7 @@ impl Table {
             .map(|slot| slot.kind)
     }
 
-    /// A slot that is there.
+    /// Returns a slot that is there.
     pub(super) fn slot(&mut self, index: Index) -> &mut Slot {
         let slot = self.slots[usize::from(index)].as_mut();
         slot.expect("a socket has its slot as long as anything has its number")
@@ -281,7 +281,7 @@ impl Table {
         self.by_key.iter(key.bucket(self.seed)).find(has_key)
     }
 
-    /// A connection that waits to be confirmed, or does not any more.
+    /// Sets whether a connection waits to be confirmed.
     pub(super) fn set_half_open(&mut self, index: Index, port: u16, is: bool) {
         match (self.half_open.list_of(index), is) {
             (None, true) => self.half_open.push(usize::from(port) % PORTS, index),
@@ -290,7 +290,7 @@ impl Table {
         }
     }
 
-    /// The connection of a port that has waited longest to be confirmed.
+    /// Returns the connection of a port that has waited longest to be confirmed.
     pub(super) fn oldest_half_open(&self, port: u16) -> Option<Index> {
         let of_port = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
@@ -309,7 +309,7 @@ impl Table {
         is_free
     }
 
-    /// Nothing listens at the port any more.
+    /// Frees a port for another listener.
     pub(super) fn give_port(&mut self, port: u16) {
         self.ports.retain(|taken| *taken != port);
     }
@@ -375,7 +375,7 @@ impl Table {
     }
 }
 
-/// The key of a TCP socket in its present state.
+/// Returns the key of a TCP socket in its present state.
 pub(super) fn key_of(socket: &tcp::Socket<'_>) -> Option<Key> {
     let key = |port, peer| {
         Some(Key {

@@ -13,7 +13,7 @@ use super::{Process, Thread};
 use crate::{executor, memory, users};
 
 impl Process {
-    /// The thread waits for the end of the call of a coroutine that has its level: until
+    /// Makes the thread wait for the end of the call of a coroutine that has its level: until
     /// [`Process::resume`], or for ever if the process has ended.
     pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
         self.with_thread(thread, |threads, mut thread| {
@@ -58,7 +58,7 @@ impl Process {
         Ok(())
     }
 
-    /// The call is over, or was not made.
+    /// Frees the number of a call that is over, or was not made.
     pub(crate) fn end_call(&self, number: usize) {
         self.calls.lock().remove(number);
     }
@@ -105,7 +105,7 @@ impl Process {
         self.ring.lock().reserve(&space)
     }
 
-    /// The asynchronous call was not made.
+    /// Gives back the place of an asynchronous call that was not made.
     pub(crate) fn release_completion(&self) {
         self.ring.lock().release();
     }

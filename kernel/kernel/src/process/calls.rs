@@ -83,7 +83,7 @@ impl Calls {
         slot.map(|slot| slot.coroutine = Some(coroutine)).is_some()
     }
 
-    /// The call is over.
+    /// Removes a call that is over.
     pub(super) fn remove(&mut self, number: usize) {
         if let Some(slot) = self.slots.get_mut(number) {
             slot.coroutine = None;
@@ -99,7 +99,7 @@ impl Calls {
         Some(coroutine)
     }
 
-    /// The coroutine of an asynchronous call.
+    /// Returns the coroutine of an asynchronous call.
     pub(super) fn find(&self, number: usize, token: u64) -> Option<CoroutineId> {
         let slot = self.slots.get(number)?;
         slot.coroutine.filter(|_| slot.token == Some(token))

@@ -83,7 +83,7 @@ impl File {
         }
     }
 
-    /// The socket.
+    /// Returns the socket.
     ///
     /// # Errors
     /// [`Error::BadFile`]: it is none.
@@ -94,7 +94,7 @@ impl File {
         }
     }
 
-    /// The file of the disk.
+    /// Returns the file of the disk.
     ///
     /// # Errors
     /// [`Error::BadFile`]: it is none.
@@ -160,7 +160,7 @@ impl Files {
         })
     }
 
-    /// The file of a descriptor.
+    /// Returns the file of a descriptor.
     ///
     /// # Errors
     /// [`Error::BadFile`].

@@ -29,7 +29,7 @@ impl Awaited for Life {
 }
 
 impl Life {
-    /// The status, once nothing is left of the process.
+    /// Returns the status, once nothing is left of the process.
     pub(super) fn over(&self) -> Option<isize> {
         self.status.filter(|_| self.calls == 0)
     }
@@ -39,7 +39,7 @@ impl Life {
 pub(crate) struct Flight(Arc<Process>);
 
 impl Flight {
-    /// A call of the process begins.
+    /// Begins a call of the process.
     pub(crate) fn new(process: Arc<Process>) -> Flight {
         process.identity.life.lock().calls += 1;
         Flight(process)
@@ -91,7 +91,7 @@ impl Identity {
         self.parent.load(SeqCst)
     }
 
-    /// The process has ended with a status; once.
+    /// Notes that the process has ended with a status; called once.
     pub(super) fn ended(&self, status: isize) {
         self.change(|life| life.status = Some(status));
     }

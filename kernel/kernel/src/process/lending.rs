@@ -83,7 +83,7 @@ impl Waits {
         self.0.iter().any(|waiting| waiting.call == call)
     }
 
-    /// The most urgent level that is lent to a line.
+    /// Returns the most urgent level that is lent to a line.
     fn lent(&self, line: usize) -> Level {
         let to_it = self.0.iter().filter(|waiting| waiting.to == Some(line));
         let levels = to_it.map(|waiting| waiting.level);
@@ -119,7 +119,7 @@ impl Waits {
         Some((waiting, thread, more))
     }
 
-    /// Nothing is lent to this line any more: its thread has ended.
+    /// Ends all loans to this line: its thread has ended.
     pub(super) fn forget(&mut self, line: usize) {
         let to_it = |waiting: &&mut Waiting| waiting.to == Some(line);
         for waiting in self.0.iter_mut().filter(to_it) {
@@ -129,8 +129,8 @@ impl Waits {
 }
 
 impl Process {
-    /// The most urgent level that is lent to the thread of a line. One load; exact under the
-    /// lock of the queue of threads, under which a change of it looks for the thread.
+    /// Returns the most urgent level that is lent to the thread of a line. One load; exact under
+    /// the lock of the queue of threads, under which a change of it looks for the thread.
     #[inline]
     pub(crate) fn lent(&self, line: usize) -> u8 {
         self.lent[line % MAX_THREADS].load(Relaxed)
@@ -156,10 +156,10 @@ impl Process {
         }
     }
 
-    /// The program has made the thread of a line more urgent, by its line.
+    /// Applies the levels that the program has set in the line of a thread.
     ///
     /// # Errors
-    /// [`Error::NoThread`]; [`Error::NoProcess`]: it has ended.
+    /// [`Error::NoThread`]; [`Error::NoProcess`]: the process has ended.
     pub(crate) fn follow(&self, line: usize) -> Result<(), Error> {
         if line >= MAX_THREADS {
             return Err(Error::NoThread);
@@ -204,8 +204,8 @@ impl Process {
         }
     }
 
-    /// The running coroutine of the kernel waits for the end of a thread, until the loan is
-    /// dropped.
+    /// Lends the level of the running coroutine of the kernel, which waits for the end of a thread,
+    /// until the loan is dropped.
     pub(super) fn lend_to(&self, number: usize) -> Option<Loan<'_>> {
         let call = executor::domain().current_id()?;
         let mut threads = self.threads.lock();
@@ -225,7 +225,7 @@ impl Process {
         })
     }
 
-    /// A call does not wait any more.
+    /// Ends the wait of a call.
     fn end_wait(&self, call: CoroutineId) {
         let mut threads = self.threads.lock();
         if let Some(line) = threads.waits.remove(call).and_then(|waiting| waiting.to) {

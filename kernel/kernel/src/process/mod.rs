@@ -270,7 +270,7 @@ impl Process {
         Some(f(&mut threads, thread))
     }
 
-    /// The thread ends with a result; with the last one the process does.
+    /// Ends the thread with a result; with its last thread the process ends.
     pub(crate) fn end_thread(&self, thread: Box<Thread>, result: isize) {
         let (line, level) = (thread.line, thread.level);
         // First its place in the queue of ready threads.

@@ -92,7 +92,7 @@ pub(super) fn init() {
     )));
 }
 
-/// The share of the first program.
+/// Returns the share of the first program.
 pub(crate) fn machine() -> Arc<Share> {
     MACHINE.get().clone()
 }
@@ -111,7 +111,7 @@ impl Share {
         }
     }
 
-    /// A share within this one, of a 2ⁿth of its limits; with 0 halvings this one itself.
+    /// Returns a share within this one, of a 2ⁿth of its limits; with 0 halvings this one itself.
     pub(super) fn part(self: &Arc<Share>, halvings: u32) -> Arc<Share> {
         match halvings.min(DEPTH) {
             0 => self.clone(),

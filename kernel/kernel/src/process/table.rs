@@ -44,7 +44,7 @@ static TABLE: IrqLock<[Place; MAX_PROCESSES]> = IrqLock::new(
     }; MAX_PROCESSES],
 );
 
-/// The process of a number.
+/// Returns the process of a number.
 pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     match &TABLE.lock()[number % MAX_PROCESSES].tenant {
         Tenant::Process(process) if process.number() == number => Some(process.clone()),
@@ -52,7 +52,7 @@ pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     }
 }
 
-/// The first process whose place is not below `from`, and its place.
+/// Returns the first process whose place is not below `from`, and its place.
 pub(super) fn from_place(from: usize) -> Option<(usize, Arc<Process>)> {
     let table = TABLE.lock();
     let mut places = table.iter().enumerate().skip(from);
@@ -128,12 +128,12 @@ impl Reserved {
         Ok(Reserved(place.number))
     }
 
-    /// The number of the process to be.
+    /// Returns the number of the process to be.
     pub(super) fn number(&self) -> usize {
         self.0
     }
 
-    /// The process is there. Its thread has not started.
+    /// Puts the process into the table. Its thread has not started.
     pub(super) fn become_process(self, process: Arc<Process>) {
         self.put(&process);
         look_around(&process);
@@ -147,8 +147,8 @@ impl Reserved {
     }
 }
 
-/// A process that has come into the table has no parent if that has ended, and ends if its share
-/// is over.
+/// Checks a process that has just entered the table: it has no parent if the parent has ended, and
+/// ends if its share is over.
 fn look_around(process: &Process) {
     let identity = &process.identity;
     let parent = identity.parent.load(SeqCst);
@@ -162,7 +162,7 @@ fn look_around(process: &Process) {
     }
 }
 
-/// A process is not waited for any more.
+/// Notes that a process is not waited for any more.
 fn has_no_parent(identity: &Identity) {
     identity.parent.store(0, SeqCst);
     // Either it sees that when it ends, or we see its end.
@@ -222,7 +222,7 @@ pub(super) fn forget(number: usize) {
     drop(gone);
 }
 
-/// A process has ended: its children are not waited for any more.
+/// Releases the children of a process that has ended: they are not waited for any more.
 pub(super) fn release_children(number: usize) {
     for index in 0..MAX_PROCESSES {
         let child = match &TABLE.lock()[index].tenant {

@@ -65,7 +65,7 @@ impl Stack {
         self.table.find(key).is_some()
     }
 
-    /// A port for a connection there.
+    /// Returns a port for a connection there.
     fn free_port(&self, address: u32, to: u16) -> Result<u16, Error> {
         let mut candidates = (0..EPHEMERALS).map(|_| ephemeral());
         let is_free = |port: &u16| !self.is_connected(*port, address, to);
@@ -74,7 +74,7 @@ impl Stack {
 }
 
 impl State {
-    /// The port of a socket that neither listens nor is connected, 0: none.
+    /// Returns the port of a socket that neither listens nor is connected, 0: none.
     fn port_of_fresh(&self) -> Result<u16, Error> {
         match *self {
             State::Fresh {

@@ -103,10 +103,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Nothing more will be written.
+    /// Ends the writing side.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: it is not connected.
+    /// [`Error::BadFile`]: the socket is not connected.
     pub(crate) fn shutdown(&self, level: Level) -> Result<(), Error> {
         let state = self.state.lock();
         let State::Stream(handle) = *state else {

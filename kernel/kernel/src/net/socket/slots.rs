@@ -48,7 +48,7 @@ impl Stack {
         self.table.add(socket, Kind::Stream, owner, taken)
     }
 
-    /// The socket has no owner any more.
+    /// Gives up a socket, which has no owner any more.
     pub(in crate::net) fn give_up(&mut self, index: Index, level: Level) {
         let slot = self.table.slot(index);
         let owner = core::mem::replace(&mut slot.owner, Owner::None);
