@@ -70,7 +70,7 @@ impl Space {
     }
 
     /// Releases a block that memory does not point to any more; it is free when no head reaches it.
-    /// 0: there is none.
+    /// Block 0 stands for none.
     pub(crate) fn release(&mut self, block: u32) {
         if block == 0 {
             return;
