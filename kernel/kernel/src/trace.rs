@@ -140,13 +140,13 @@ pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// A coroutine of the kernel has entered a state.
+/// Records that a coroutine of the kernel has entered a state.
 #[inline]
 pub(crate) fn coroutine(id: CoroutineId, level: Level, state: Entered) {
     note(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
 }
 
-/// A coroutine of the kernel is for this.
+/// Records the purpose of a coroutine of the kernel.
 #[inline]
 pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     if is_on() {
@@ -162,7 +162,7 @@ pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     }
 }
 
-/// A thread has entered a state.
+/// Records that a thread has entered a state.
 #[inline]
 pub(crate) fn thread(thread: &Thread, state: Entered) {
     if is_on() {
@@ -178,7 +178,7 @@ impl Drop for Thread {
     }
 }
 
-/// A thread is about to go to user mode on the calling hart.
+/// Records that a thread is about to go to user mode on the calling hart.
 #[inline]
 pub(crate) fn enters(thread: &Thread, space: &AddressSpace) {
     if is_on() {

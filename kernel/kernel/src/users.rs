@@ -138,13 +138,12 @@ fn push(mut thread: Box<Thread>, front: bool) {
     global::publish();
 }
 
-/// A thread is ready: it becomes the last of its level.
+/// Appends a ready thread to the queue of its level.
 pub(crate) fn push_back(thread: Box<Thread>) {
     push(thread, false);
 }
 
-/// A thread was interrupted before its quantum was over: it stays the first of
-/// its level.
+/// Puts a thread that was interrupted before the end of its quantum in front of its level.
 pub(crate) fn push_front(thread: Box<Thread>) {
     push(thread, true);
 }
@@ -164,8 +163,8 @@ pub(crate) fn is_told(process: &Process, level: Level) -> bool {
     tell_running(process, level).is_some()
 }
 
-/// The hart that runs the least urgent thread of a process in user mode. The level is pending
-/// then, until it is [taken](PendingLevel::take).
+/// Returns the hart that runs the least urgent thread of a process in user mode. Then the level is
+/// pending, until it is [taken](PendingLevel::take).
 fn tell_running(process: &Process, level: Level) -> Option<usize> {
     let in_user = hart::in_user();
     if in_user == 0 {
@@ -317,7 +316,7 @@ pub(crate) fn take(index: usize) -> Next {
     Next::Run(thread)
 }
 
-/// The thread of hart `index` does not run any more.
+/// Notes that the thread of hart `index` does not run any more.
 pub(crate) fn stopped(index: usize) {
     let mut users = USERS.lock();
     users.set_running(index, NOTHING);

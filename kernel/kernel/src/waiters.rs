@@ -81,7 +81,7 @@ where
 
 /// An object that is as urgent as its waiters.
 pub(crate) trait Urgent: Awaited {
-    /// A waiter is at this level, and not at the one before any more.
+    /// Moves a waiter from a level to another.
     fn waits(&mut self, before: Option<Level>, now: Option<Level>);
 }
 

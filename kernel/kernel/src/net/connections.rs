@@ -132,8 +132,8 @@ impl Stack {
 
     /// Ends the writing side of a socket.
     ///
-    /// If its peer has ended, too, the end is sent once all is acknowledged: in LAST-ACK `smoltcp` does
-    /// not look at a window that the peer opens again.
+    /// If its peer has ended, too, the end is sent once all is acknowledged: in LAST-ACK `smoltcp`
+    /// does not look at a window that the peer opens again.
     pub(super) fn end(&self, index: Index) {
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();

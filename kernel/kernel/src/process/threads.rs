@@ -116,7 +116,7 @@ impl Threads {
         }
     }
 
-    /// A line for a new thread, and its number; or the wanted number, with its line.
+    /// Returns a line for a new thread, and its number; or the wanted number, with its line.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -158,7 +158,7 @@ impl Threads {
         slots.filter(may_be).map(|(_, slot)| slot.place)
     }
 
-    /// The place of a thread that was out when the process ended.
+    /// Takes the place of a thread that was out when the process ended.
     pub(super) fn take_place(&mut self) -> Option<u16> {
         let out = |slot: &&mut Slot| matches!(slot.state, State::Out);
         let slot = self.slots.iter_mut().find(out)?;
@@ -197,19 +197,19 @@ impl Threads {
         }
     }
 
-    /// The thread waits for the end of the call of a coroutine.
+    /// Parks a thread that waits for the end of the call of a coroutine.
     pub(super) fn wait_in_call(&mut self, thread: Box<Thread>, call: CoroutineId) {
         trace::thread(&thread, Entered::Blocked);
         let line = thread.line;
         self.slots[line].state = State::InCall(thread, call);
     }
 
-    /// The call is over.
+    /// Takes out a thread whose call is over.
     pub(super) fn end_call(&mut self, line: usize) -> Option<Box<Thread>> {
         self.take(line, |state| matches!(state, State::InCall(..)))
     }
 
-    /// The thread waits to be unparked. `Some`: that has happened already.
+    /// Parks a thread until it is unparked. `Some`: that has happened already.
     pub(super) fn park(&mut self, mut thread: Box<Thread>) -> Option<Box<Thread>> {
         let line = thread.line;
         if let Some(level) = self.slots[line].token.take() {
@@ -298,7 +298,7 @@ impl Threads {
             .map(|(line, _)| line)
     }
 
-    /// Any that waits in the kernel: the process ends.
+    /// Takes out any thread that waits in the kernel: the process ends.
     pub(super) fn take_any(&mut self) -> Option<Box<Thread>> {
         self.parked = 0;
         let here =
@@ -321,7 +321,7 @@ impl Threads {
         }
     }
 
-    /// A thread has ended.
+    /// Ends a thread with a result.
     pub(super) fn end(&mut self, line: usize, result: isize) -> Left {
         self.slots[line].state = State::Ended(result);
         self.alive -= 1;
@@ -331,7 +331,7 @@ impl Threads {
         }
     }
 
-    /// The result of a thread, once it has ended: its number is dead then.
+    /// Takes the result of a thread, once it has ended: its number is dead then.
     pub(super) fn join(&mut self, number: usize) -> Option<Result<isize, Error>> {
         let slot = &mut self.slots[number % MAX_THREADS];
         if slot.number != number {

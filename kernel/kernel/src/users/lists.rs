@@ -63,7 +63,7 @@ impl Users {
         ready().trailing_zeros() as u8
     }
 
-    /// A thread of this level runs on a hart, or [`NOTHING`] does.
+    /// Notes that a thread of this level runs on a hart, or [`NOTHING`].
     pub(super) fn set_running(&mut self, index: usize, level: u8) {
         self.harts[index].running = level;
         RUNNING[index].store(level, Release);

@@ -19,10 +19,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A place for a new thread.
+    /// Reserves a place for a new thread.
     ///
     /// # Errors
-    /// [`Error::TooMany`]: there are as many as there may be, in all or in the share.
+    /// [`Error::TooMany`]: the limit is reached, in all or in the share.
     pub(crate) fn reserve(share: &Arc<Share>) -> Result<Place, Error> {
         let taken = share.take(Resource::Threads, 1)?;
         let mut users = USERS.lock();
