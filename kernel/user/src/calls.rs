@@ -3,10 +3,10 @@
 //! SharedScheduler (section 4.3.1, "User Space Modification") gives a call one name and two forms.
 //! Without a coroutine id it is synchronous and stops the thread. With one it is asynchronous: the
 //! kernel carries it out beside the program, the coroutine `cid` is woken when it is over, and the
-//! call is a future of the same result ([`AsyncCall`](crate::asynchronous::AsyncCall)). `read!`
-//! stands for the functions [`read`] and [`read_async`]; one declaration makes all three, of each
-//! call that the table in `os_abi` marks `later`. Calls that are about the calling thread itself
-//! (`park`, `futex_lock`, `fork`, `exec`) have no second form.
+//! call is a future of the same result ([`AsyncCall`](crate::asynchronous::AsyncCall)). `read!` stands
+//! for the functions [`read`] and [`read_async`]; one declaration makes all three, of each call that
+//! the table in `os_abi` marks `later`. Calls that are about the calling thread itself (`park`,
+//! `futex_lock`, `fork`, `exec`) have no second form.
 //!
 //! ```ignore
 //! let (count, bytes) = read!(pipe.reader, vec![0; 64], current()).await; // a coroutine waits
@@ -14,9 +14,9 @@
 //! ```
 //!
 //! A buffer is borrowed by the synchronous form. The asynchronous form owns it, as a `Vec<u8>`: it
-//! comes back with the result, `(Result<usize, Error>, Vec<u8>)`, and stays allocated if the future
-//! is dropped. Names, arguments and descriptors that are passed on have been read by the kernel
-//! when the call returns.
+//! comes back with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the future is
+//! dropped. Names, arguments and descriptors that are passed on have been read by the kernel when
+//! the call returns.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;

@@ -113,7 +113,7 @@ impl Request {
     /// Makes the call synchronously.
     ///
     /// # Errors
-    /// Errors of the call.
+    /// Those of the call.
     #[inline]
     pub fn wait(self) -> Result<isize, Error> {
         let [a, b, c, d, e] = self.words;

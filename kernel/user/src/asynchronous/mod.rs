@@ -83,7 +83,7 @@ enum State {
     Over(Result<isize, Error>, Option<Vec<u8>>),
 }
 
-/// State of a call in flight.
+/// What is known of a call in flight.
 struct Known {
     /// The kernel's number of the call.
     number: usize,
