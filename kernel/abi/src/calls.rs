@@ -1,16 +1,15 @@
 //! The table of system calls.
 //!
-//! A call is made by `ecall` with the number in a7 and arguments in a0 to a5; the
-//! result is in a0, negative if it is an [`Error`](crate::Error).
+//! A call is made by `ecall` with the number in a7 and arguments in a0 to a5; the result is in a0,
+//! negative if it is an [`Error`](crate::Error).
 //!
-//! `now` calls are answered at once; `thread` calls are about the calling thread.
-//! `later` calls may take time: each becomes a kernel coroutine with the level of
-//! the caller. They have two forms. Synchronously, the caller waits. With
-//! [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added to the number the call
-//! returns at once, and later the completion ring gets the result together with
-//! two words that were in a5 (a token) and a6 (the id of the coroutine to wake);
-//! unless it was over at once, see [`AT_ONCE`](crate::number::AT_ONCE). The user library declares
-//! each of them once for both forms, in its module `calls`.
+//! `now` calls are answered at once; `thread` calls are about the calling thread. `later` calls may
+//! take time: each becomes a kernel coroutine with the level of the caller. They have two forms. In
+//! the synchronous form the caller waits. With [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added
+//! to the number the call returns at once, and later the completion ring gets the result together
+//! with two words that were in a5 (a token) and a6 (the id of the coroutine to wake). A call that
+//! is over at once has no completion, see [`AT_ONCE`](crate::number::AT_ONCE). The user library
+//! declares each of them once for both forms, in its module `calls`.
 
 /// Calls `$with! { … }` with the table: `NUMBER KIND NAME(ARGUMENTS);`, each with
 /// its documentation.
@@ -24,7 +23,7 @@ macro_rules! system_calls {
             1 now yield_cpu();
             /// The number of ticks since the machine started.
             2 now clock();
-            /// Maps so many pages of zeroes and returns their address.
+            /// Maps a number of pages of zeroes and returns their address.
             3 later map(pages);
             /// Gives the calling process another level, not above its ceiling.
             4 now set_level(level);
@@ -32,18 +31,18 @@ macro_rules! system_calls {
             5 now pipe();
             /// Closes a file descriptor.
             6 now close(file);
-            /// Starts a program as described by the [`SpawnRequest`](crate::SpawnRequest)
-            /// at an address; returns its process number. It is of the archive, or else a file
+            /// Starts a program as described by the [`SpawnRequest`](crate::SpawnRequest) at an
+            /// address; returns its process number. The program is in the archive, or else a file
             /// of the disk.
             7 later spawn(request);
             /// Ends a child, with status [`KILLED`](crate::number::KILLED).
             8 now kill(process);
-            /// How much memory is free, in pages.
+            /// Returns the free memory, in pages.
             9 now free_pages();
             /// Waits until the completion ring has something, or until `unpark`; not
             /// if that came first.
             10 thread park();
-            /// Ends the handler of a user interrupt: back to what it interrupted.
+            /// Ends the handler of a user interrupt: returns to the interrupted code.
             11 thread return_from_interrupt();
             /// Starts a thread of the process at an address, with a stack pointer and
             /// a word in a0; returns its number.
@@ -51,8 +50,7 @@ macro_rules! system_calls {
             /// Ends the `park` of a thread, or its next one; it becomes at least as
             /// urgent as `level`.
             13 now unpark(line, level);
-            /// Lets go on, oldest first, so many of those that wait at an address;
-            /// returns how many.
+            /// Resumes at most `count` waiters at an address, oldest first; returns their number.
             14 now futex_wake(address, count);
             /// Reads from a file descriptor into a range; returns how many bytes, 0
             /// at the end.
@@ -74,14 +72,14 @@ macro_rules! system_calls {
             /// Ends the calling thread with a result, whose top bit is lost; the last one
             /// ends the process, and the result is its status.
             22 thread thread_exit(result);
-            /// Maps so many pages of zeroes above one that stays unmapped, and returns
-            /// their address.
+            /// Maps a number of pages of zeroes above one that stays unmapped, and returns their
+            /// address.
             23 later map_stack(pages);
-            /// Makes a child with a copy of memory and descriptors, in which only the
-            /// calling thread goes on; returns its number, and 0 there.
+            /// Makes a child with a copy of memory and descriptors, in which only the calling
+            /// thread continues; returns its number, and 0 in the child.
             24 thread fork();
-            /// Replaces the program by another of the archive, or else a file of the disk, with
-            /// an argument; descriptors stay. Returns only if it fails.
+            /// Replaces the program by another of the archive, or else a file of the disk, with an
+            /// argument; descriptors stay open. Returns only if it fails.
             25 thread exec(name, name_len, argument, argument_len);
             /// Takes the lock at an address (see [`thread`](crate::thread)), waiting for it: until
             /// then the thread that has it is at least as urgent as the calling one.
@@ -91,20 +89,19 @@ macro_rules! system_calls {
             /// Gives an asynchronous call another level, or the nearest that the process may
             /// have; `call` and `token` as for `cancel`.
             28 now reprio_call(call, token, level);
-            /// Looks at what the line of a thread says of its levels: another has made it more
-            /// urgent. It would be looked at only when that runs next.
+            /// Applies the levels in the line of a thread that another thread has made more urgent.
+            /// Otherwise they would apply only when that thread runs next.
             29 now follow(line);
             /// Ends an asynchronous call early: its completion comes soon, with
-            /// [`Cancelled`](crate::Error::Cancelled) unless it has a result already.
-            /// `call` is what the call returned, less
-            /// [`IN_FLIGHT`](crate::number::IN_FLIGHT).
+            /// [`Cancelled`](crate::Error::Cancelled) unless it has a result already. `call` is the
+            /// call's return value, less [`IN_FLIGHT`](crate::number::IN_FLIGHT).
             32 now cancel(call, token);
-            /// Makes a socket for TCP; returns its descriptor. It is read, written and closed
+            /// Makes a socket for TCP; returns its descriptor, which is read, written and closed
             /// like any file.
             40 now socket();
             /// Gives a socket a port.
             41 now bind(file, port);
-            /// Lets so many connections come in that wait to be accepted, 1 to 128.
+            /// Listens for connections, of which at most `backlog` wait to be accepted, 1 to 128.
             42 now listen(file, backlog);
             /// Ends writing: the other side reads the end.
             43 now shutdown(file);
@@ -122,19 +119,20 @@ macro_rules! system_calls {
             /// ([`datagram`](crate::datagram)), then as much of it as there is room for; returns
             /// how many bytes these are.
             48 later receive_from(file, start, len);
-            /// Opens a file of the disk; returns its descriptor, at its beginning. It is read, written
-            /// and closed like any file. `flags` are [`CREATE`](crate::number::CREATE) and
-            /// [`TRUNCATE`](crate::number::TRUNCATE).
+            /// Opens a file of the disk; returns its descriptor, at its beginning. The descriptor
+            /// is read, written and closed like any other. `flags` are
+            /// [`CREATE`](crate::number::CREATE) and [`TRUNCATE`](crate::number::TRUNCATE).
             50 later open(name, name_len, flags);
             /// Waits until all that was written to the disk before, by any program, stays there.
             51 later fsync(file);
             /// Takes the name of a file away; it is gone when no descriptor has it open.
             52 later unlink(name, name_len);
-            /// The first file whose number is not below `from`: the range gets its bytes (a word) and
-            /// its name, as much as there is room for. Returns its number plus 1, and the
+            /// Returns the first file whose number is not below `from`: the range gets its bytes (a
+            /// word) and as much of its name as fits. The result is its number plus 1, and the
             /// length of the name times 2³²; 0: there is none.
             53 later list(from, start, len);
-            /// Where in a file is read or written next; returns how many bytes it has.
+            /// Sets the position of the next read or write of a file; returns the file's length in
+            /// bytes.
             54 now seek(file, position);
             /// Returns the length of the name of a program of the archive; the range gets the name,
             /// as much as there is room for. 0: the archive has no more programs than `index`.
@@ -164,11 +162,11 @@ macro_rules! numbers {
             pub const CHANGED: isize = 1;
             /// `futex_wait`: the time is up.
             pub const TIMED_OUT: isize = 2;
-            /// What an asynchronous call returns that is over already: its result is
-            /// in a1, and there will be no completion.
+            /// Return value of an asynchronous call that is over already: its result is in a1, and
+            /// there will be no completion.
             pub const AT_ONCE: isize = 1;
-            /// What an asynchronous call returns that is in flight: this plus a number
-            /// by which it can be cancelled.
+            /// Return value of an asynchronous call that is in flight: this plus a number by which
+            /// it can be cancelled.
             pub const IN_FLIGHT: isize = 2;
             /// `open`: a file that is not there is made.
             pub const CREATE: usize = 1;
@@ -178,7 +176,7 @@ macro_rules! numbers {
             pub const STAY: usize = usize::MAX;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
-            /// The status of a process that did what it may not.
+            /// Status of a process that was ended for a fault.
             pub const FAULTED: isize = 139;
         }
     };

@@ -1,6 +1,6 @@
-//! What is before the bytes of a datagram that has been received: where it comes from.
+//! The header before the bytes of a received datagram: its source address.
 
-/// Bytes of it: the address, whose first byte is the highest, and the port, likewise.
+/// Bytes of the header: the address, whose first byte is the highest, and the port, likewise.
 pub const HEADER: usize = 6;
 
 /// The most bytes of a datagram: it is sent in one frame.
@@ -13,7 +13,7 @@ pub const fn header(address: u32, port: u16) -> [u8; HEADER] {
     [a, b, c, d, e, f]
 }
 
-/// Where a datagram comes from, and its bytes. `None`: there is no header.
+/// Returns the source of a datagram, and its bytes. `None`: there is no header.
 #[must_use]
 pub fn parse(range: &[u8]) -> Option<([u8; 4], u16, &[u8])> {
     let (header, bytes) = range.split_first_chunk::<HEADER>()?;

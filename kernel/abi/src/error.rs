@@ -35,9 +35,9 @@ errors! {
     NoSuchCall = -1, "no such system call: the program is for another kernel";
     /// The memory is not the program's, or not for this purpose.
     BadAddress = -2, "the memory is not the program's";
-    /// No such file descriptor, or not for this purpose.
+    /// The file descriptor does not exist, or does not allow this operation.
     BadFile = -3, "no such file descriptor, or not for this";
-    /// No memory, or the process has used up its share.
+    /// Memory is out, or the process has used up its share.
     OutOfMemory = -4, "no memory left for this process";
     /// A limit of the process: descriptors, calls in flight, threads, processes.
     TooMany = -5, "a limit of the process is reached";
@@ -47,15 +47,15 @@ errors! {
     NoProgram = -7, "no such program in the archive or on the disk";
     /// The program is no ELF file this kernel runs, or a file of the disk of more than 2 MiB.
     BadProgram = -8, "not a program: an ELF file for RISC-V is needed, linked by kernel/user/user.ld, of at most 2 MiB on the disk";
-    /// No such process, or none of the caller's children.
+    /// The process does not exist, or is not a child of the caller.
     NoProcess = -9, "no such process among the children";
     /// The pipe has no reader any more.
     BrokenPipe = -10, "the pipe has no reader";
-    /// More urgent than the process may be.
+    /// The level is more urgent than the process may have.
     TooUrgent = -11, "more urgent than the ceiling of the process";
-    /// No such thread of the process, or it cannot be waited for.
+    /// The process has no such thread, or the thread cannot be waited for.
     NoThread = -12, "no such thread of the process";
-    /// Other threads of the process do not let go of what they are in the middle of.
+    /// Other threads of the process do not leave their critical sections.
     Busy = -13, "other threads of the process are in the middle of something; try again";
     /// The call was made by the parent before `fork`; its result is there.
     NotInherited = -14, "the call belongs to the parent of this process";
@@ -63,11 +63,11 @@ errors! {
     Cancelled = -15, "the call was cancelled";
     /// There is no such call in flight.
     NoCall = -16, "no such call is in flight";
-    /// There is no listener, or the connection was reset before it was one.
+    /// There is no listener, or the connection was reset before it was established.
     Refused = -17, "the connection is refused";
     /// Another socket has the port.
     InUse = -18, "another socket has the port";
-    /// No such file on the disk.
+    /// The disk has no such file.
     NoFile = -19, "no such file on the disk";
     /// The disk is full, or there are too many files.
     NoSpace = -20, "no space left on the disk";

@@ -1,13 +1,13 @@
-//! Where things are in a process.
+//! Addresses of a process.
 //!
 //! ```text
 //!  0x31_0000_0000  VDSO: the scheduler
 //!  0x30_0010_0000  COMPLETIONS: results of asynchronous calls
-//!  0x30_0004_0000  TRACE: what coroutines do, while the kernel traces
-//!  0x30_0003_0000  THREADS: what each thread tells the kernel of itself
+//!  0x30_0004_0000  TRACE: events of coroutines, while the kernel traces
+//!  0x30_0003_0000  THREADS: each thread's line of words for the kernel
 //!  0x30_0002_0000  GLOBAL: the global bitmap; read-only
 //!  0x30_0001_0000  SHARED: state of the completion ring
-//!  0x30_0000_0000  INFO: what the program was started with; read-only
+//!  0x30_0000_0000  INFO: start parameters of the program; read-only
 //!  0x20_0000_0000  STACK_TOP: the stack, downwards, above a hole
 //!  0x10_0000_0000  HEAP: memory that was asked for, upwards
 //!  0x1_0000        IMAGE: the program
@@ -15,15 +15,15 @@
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Where programs are linked to.
+/// Address that programs are linked to.
 pub const IMAGE: usize = 0x1_0000;
-/// The end of what a program may occupy.
+/// End of the addresses of a program's image.
 pub const IMAGE_END: usize = 0x1000_0000;
-/// Where memory that was asked for begins.
+/// First address of the heap.
 pub const HEAP: usize = 0x10_0000_0000;
 /// The end of the stack of the main thread.
 pub const STACK_TOP: usize = 0x20_0000_0000;
-/// Bytes of it, if the kernel is told nothing else; at most so many.
+/// Default and maximum bytes of the stack.
 pub const STACK_SIZE: usize = 16 * PAGE;
 /// The page with [`ProcessInfo`](crate::ProcessInfo).
 pub const INFO: usize = 0x30_0000_0000;
@@ -37,5 +37,5 @@ pub const THREADS: usize = 0x30_0003_0000;
 pub const TRACE: usize = 0x30_0004_0000;
 /// The completion ring.
 pub const COMPLETIONS: usize = 0x30_0010_0000;
-/// Where the vDSO is mapped.
+/// Address of the vDSO.
 pub const VDSO: usize = 0x31_0000_0000;

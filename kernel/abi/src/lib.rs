@@ -1,9 +1,9 @@
-//! What the kernel and user programs agree on: system calls, errors, addresses,
-//! and the layout of memory that both look at.
+//! The interface of the kernel and user programs: system calls, errors, addresses, and the layout
+//! of shared memory.
 //!
-//! The table of system calls is [`system_calls!`]. It generates the numbers (here),
-//! the dispatch (in the kernel) and the functions that programs call (in the user
-//! library), so the three cannot disagree.
+//! The table of system calls is [`system_calls!`]. It generates the numbers (here), the dispatch
+//! (in the kernel) and the functions that programs call (in the user library), so the three cannot
+//! disagree.
 
 #![no_std]
 #![forbid(unsafe_code)]

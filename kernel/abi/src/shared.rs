@@ -1,27 +1,27 @@
-//! Pages that kernel and program both look at, word by word.
+//! Pages that kernel and program share, word by word.
 //!
-//! [`SHARED`](crate::layout::SHARED) is private to a process and writable by it.
-//! The kernel treats what it reads there as hearsay: a wrong word harms only the
-//! process. It never reads back what it has written.
+//! [`SHARED`](crate::layout::SHARED) is private to a process and writable by it. The kernel does
+//! not trust its contents: a wrong word harms only the process. The kernel never reads back its own
+//! writes.
 //!
-//! [`GLOBAL`](crate::layout::GLOBAL) is the same page in every process, and
-//! read-only: its first word is the *global bitmap*, bit L set if work of level L
-//! waits for a hart, in the kernel or in any process.
+//! [`GLOBAL`](crate::layout::GLOBAL) is the same page in every process, and read-only: its first
+//! word is the *global bitmap*, bit L set if work of level L waits for a hart, in the kernel or in
+//! any process.
 
-/// How many completions the program has taken (program → kernel).
+/// Number of completions that the program has taken (program → kernel).
 pub const RING_HEAD: usize = 1;
-/// How many completions there have been (kernel → program).
+/// Number of completions so far (kernel → program).
 pub const RING_TAIL: usize = 2;
-/// Not 0: a thread of the program takes completions out, and will look again when
-/// it is done; no thread need be interrupted (program → kernel).
+/// Nonzero while a thread of the program takes completions out, and will look again afterwards; no
+/// thread need be interrupted (program → kernel).
 pub const DRAINING: usize = 3;
 /// The handler of user interrupts; 0: none (program → kernel).
 pub const HANDLER: usize = 4;
-/// Not 0: the kernel wants to know what coroutines do, and has mapped the page
-/// [`TRACE`](crate::layout::TRACE) (kernel → program).
+/// Nonzero while the kernel traces coroutines; the page [`TRACE`](crate::layout::TRACE) is mapped
+/// then (kernel → program).
 pub const TRACING: usize = 5;
-/// Not 0: the program is to do what it may do at any time, by this seed (kernel →
-/// program). For tests.
+/// Seed of disturbances that the program is to make, of those that may happen at any time; 0: none
+/// (kernel → program). For tests.
 pub const CHAOS: usize = 6;
 /// Words of a completion: token, coroutine id, result.
 pub const ENTRY_WORDS: usize = 3;
@@ -34,7 +34,8 @@ const PAGE_ENTRIES: usize = 512 / ENTRY_WORDS;
 /// not been taken are never more.
 pub const RING_ENTRIES: usize = RING_PAGES * PAGE_ENTRIES;
 
-/// Where the n-th completion of all is: its page of the ring, and its first word there.
+/// Returns the position of the n-th completion of all: its page of the ring, and its first word
+/// there.
 #[must_use]
 pub const fn completion(n: u64) -> (usize, usize) {
     let place = (n % RING_ENTRIES as u64) as usize;
@@ -47,7 +48,7 @@ pub const INHERIT: u8 = u8::MAX;
 /// A level that is none: nothing runs, or nothing is lent.
 pub const NO_LEVEL: u64 = INHERIT as u64;
 
-/// What a turn of the scheduler came to.
+/// Result of a turn of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Turn {

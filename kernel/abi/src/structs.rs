@@ -2,17 +2,17 @@
 
 use crate::shared::VDSO_NAMES;
 
-/// A range of a program's memory, as the program says.
+/// A range of a program's memory, as given by the program.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct UserRange {
-    /// Its first address.
+    /// First address of the range.
     pub start: u64,
     /// Bytes.
     pub len: u64,
 }
 
-/// The argument of `spawn`: which program, and what it gets.
+/// The argument of `spawn`: the program, and its parameters.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct SpawnRequest {
@@ -26,13 +26,13 @@ pub struct SpawnRequest {
     pub level: u64,
     /// The most urgent level it may ever have; not above the caller's own.
     pub ceiling: u64,
-    /// How often the share of the caller is halved for it; 0: it is in the same share, and
+    /// Number of halvings of the caller's share for the process; 0: it is in the same share, and
     /// may outlive the caller.
     pub halvings: u64,
 }
 
 impl SpawnRequest {
-    /// How many words it has.
+    /// Number of words.
     pub const WORDS: usize = size_of::<SpawnRequest>() / 8;
 
     /// The request as its words.
@@ -72,7 +72,7 @@ pub struct ProcessInfo {
     pub vdso: [u64; VDSO_NAMES.len()],
     /// Bytes of `argument` that are used.
     pub argument_len: u64,
-    /// What `spawn` was given.
+    /// The argument that `spawn` got.
     pub argument: [u8; ProcessInfo::ARGUMENT],
 }
 
@@ -87,7 +87,7 @@ impl ProcessInfo {
 pub struct ProcessStatus {
     /// Number of the process.
     pub number: u64,
-    /// Number of the process that may wait for it; 0: none.
+    /// Number of the process that may wait for this one; 0: none.
     pub parent: u64,
     /// Level of its most urgent thread.
     pub level: u64,

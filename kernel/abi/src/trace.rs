@@ -1,11 +1,11 @@
-//! Traces of user coroutines: a page that the vDSO writes to and the kernel empties
-//! whenever a thread of the process enters it.
+//! Traces of user coroutines: a page that the vDSO writes to and the kernel empties whenever a
+//! thread of the process enters it.
 //!
-//! The page [`TRACE`](crate::layout::TRACE) is there only if the kernel traces; the
-//! word [`TRACING`](crate::shared::TRACING) says so. A thread takes a place by adding
-//! to [`NEXT`], fills its words, the last one last; the kernel reads them in order and
-//! makes the last one 0 again. A program that finds the page full makes any system
-//! call. What the kernel reads here is hearsay.
+//! The page [`TRACE`](crate::layout::TRACE) exists only while the kernel traces, and
+//! [`TRACING`](crate::shared::TRACING) is set then. A thread takes a place by adding to [`NEXT`],
+//! fills its words, the last one last; the kernel reads them in order and makes the last one 0
+//! again. A program that finds the page full makes any system call. The kernel does not trust the
+//! entries.
 
 /// Entries ever begun (program → kernel).
 pub const NEXT: usize = 0;
@@ -15,13 +15,13 @@ pub const LOST: usize = 1;
 pub const HARTS: usize = 8;
 /// The first word of the entries.
 pub const FIRST: usize = HARTS + crate::thread::MAX_THREADS;
-/// Words of an entry: time, id of the coroutine, and [`pack`]ed what happened.
+/// Words of an entry: time, id of the coroutine, and the [`pack`]ed change.
 pub const ENTRY_WORDS: usize = 3;
 /// Entries of the page.
 pub const ENTRIES: usize = (512 - FIRST) / ENTRY_WORDS;
 
-/// What happened: the coroutine has entered `state`, a number of
-/// `upshift_core::State`, with a level, in the poll of a thread on a hart.
+/// A change of state: the coroutine has entered `state`, a number of `upshift_core::State`, with a
+/// level, in the poll of a thread on a hart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The state that was entered.

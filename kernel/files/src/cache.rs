@@ -1,5 +1,5 @@
-//! Blocks of files in memory. One that is dirty is newer than the disk, and stays until it is committed; the others go
-//! when there is no room, the one that was used least lately first.
+//! Blocks of files in memory. A dirty block is newer than the disk, and stays until it is
+//! committed. Without room, the clean block that was least recently used is dropped.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,10 +9,10 @@ use crate::layout::{BLOCK, Block};
 
 /// Blocks in memory.
 pub const CACHE: usize = 64;
-/// Those of them that may wait to be written.
+/// Maximum number of dirty blocks, which wait to be written.
 pub const DIRTY: usize = 32;
 
-/// Whose block it is: file and index.
+/// Key of a block: file and index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) slot: u32,
@@ -58,7 +58,7 @@ impl Cache {
         })
     }
 
-    /// How many are dirty.
+    /// Returns the number of dirty blocks.
     pub(crate) fn dirty(&self) -> usize {
         self.dirty
     }
@@ -75,7 +75,8 @@ impl Cache {
         self.find(key).map(|cached| &*cached.bytes)
     }
 
-    /// To be changed: it is dirty from now on. There has to be [room](Cache::has_room) for one more.
+    /// Returns a block to be changed, which is dirty from now on. There must be
+    /// [room](Cache::has_room) for another dirty block.
     pub(crate) fn change(&mut self, key: Key) -> Option<&mut Block> {
         let cached = self.find(key)?;
         let was_dirty = core::mem::replace(&mut cached.is_dirty, true);
@@ -84,13 +85,13 @@ impl Cache {
         Some(&mut cached.bytes)
     }
 
-    /// May this block become dirty?
+    /// Returns whether this block may become dirty.
     pub(crate) fn has_room(&self, key: Key) -> bool {
         let is_it = |cached: &Cached| cached.key == key && cached.is_dirty;
         self.dirty < DIRTY || self.blocks.iter().any(is_it)
     }
 
-    /// Keeps a block that is not there, clean, in place of another if need be.
+    /// Caches a block that is not there, clean, in place of another if necessary.
     pub(crate) fn insert(&mut self, key: Key, bytes: &Block) -> Result<(), Error> {
         self.clock += 1;
         let used = self.clock;
@@ -113,14 +114,14 @@ impl Cache {
         Ok(())
     }
 
-    /// The next dirty block of a file, from an index on.
+    /// Returns the next dirty block of a file, from an index on.
     pub(crate) fn next_dirty(&self, slot: u32, from: u32) -> Option<u32> {
         let of_file = self.blocks.iter().filter(|cached| cached.is_dirty);
         let of_file = of_file.filter(|cached| cached.key.slot == slot && cached.key.index >= from);
         of_file.map(|cached| cached.key.index).min()
     }
 
-    /// The disk has it now.
+    /// Marks a block as clean: the disk has it now.
     pub(crate) fn clean(&mut self, key: Key) {
         if let Some(cached) = self.find(key) {
             let was_dirty = core::mem::replace(&mut cached.is_dirty, false);
@@ -128,7 +129,7 @@ impl Cache {
         }
     }
 
-    /// The file is no more.
+    /// Drops the blocks of a file that is gone.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.blocks.retain(|cached| cached.key.slot != slot);
         self.dirty = self.blocks.iter().filter(|cached| cached.is_dirty).count();

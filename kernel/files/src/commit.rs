@@ -1,11 +1,12 @@
 //! From memory to the disk, a block a step.
 //!
 //! ```text
-//!  data of a file ─► its map blocks, from below ─► … all files … ─► directory ─► flush ─► head ─► flush
+//!  a file's data ─► its map blocks, bottom up ─► all files ─► directory ─► flush ─► head ─► flush
 //! ```
 //!
-//! Nothing is changed meanwhile but by this, so all of it is of one moment. If the disk fails, the volume is read from
-//! memory for as long as it is mounted, and the disk is as it was after the last commit.
+//! Only the commit changes the volume meanwhile, so it holds the state of one moment. If the disk
+//! fails, the volume is read from memory while it is mounted, and the disk is as it was after the
+//! last commit.
 
 use alloc::vec::Vec;
 use core::mem::replace;
@@ -15,29 +16,29 @@ use crate::cache::Key;
 use crate::layout::{Block, ENTRIES, ENTRY, Entry, FAN, FILES, Head, Pointer, sum, write_pointers};
 use crate::volume::Volume;
 
-/// What is to be done next.
+/// Next step of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write the buffer to this block.
     Write(u32),
-    /// Everything that was written is to be on the disk before anything else is written.
+    /// All writes so far must reach the disk before the next write.
     Flush,
-    /// It is over.
+    /// The commit is over.
     Done,
 }
 
-/// Whose blocks are written.
+/// Owner of the blocks that are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     File(u32),
     Directory,
 }
 
-/// Where a commit is.
+/// Stage of a commit.
 pub(crate) enum Stage {
     /// Looks for the next file with dirty blocks, from a place on.
     Look(u32),
-    /// Writes data from an index on; `written` of them were.
+    /// Writes data from an index on; `written` blocks were written.
     Data {
         whose: Whose,
         from: u32,
@@ -57,7 +58,8 @@ pub(crate) enum Stage {
 }
 
 impl Volume {
-    /// Begins to write what has changed. False: nothing has, or the disk has failed, or it is under way.
+    /// Begins to write the changes. Returns false if there are none, the disk has failed, or a
+    /// commit is under way.
     pub fn begin_commit(&mut self) -> bool {
         if !self.is_changed() || self.has_failed || self.stage.is_some() {
             return false;
@@ -67,13 +69,13 @@ impl Volume {
         true
     }
 
-    /// Is a commit under way?
+    /// Returns whether a commit is under way.
     #[must_use]
     pub fn is_committing(&self) -> bool {
         self.stage.is_some()
     }
 
-    /// The next step of the commit that is under way. `buffer` gets what is to be written.
+    /// Takes the next step of the commit that is under way. `buffer` gets the block to be written.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::OutOfMemory`]: the volume has [failed](Volume::fail).
@@ -97,7 +99,7 @@ impl Volume {
         }
     }
 
-    /// The disk does not write.
+    /// Marks the volume as failed: the disk does not write.
     pub fn fail(&mut self) {
         self.has_failed = true;
         self.stage = None;
@@ -265,7 +267,7 @@ impl Volume {
         Ok((Some(next), Some(Step::Write(block))))
     }
 
-    /// A block of a tree gets a new place; what it had is free after this commit.
+    /// Gives a block of a tree a new place; its old place is free after this commit.
     fn move_to(&mut self, whose: Whose, level: usize, index: u32, sum: u32) -> Result<u32, Error> {
         let block = self.space.allocate()?;
         let new = Pointer { block, sum };
@@ -280,12 +282,12 @@ impl Volume {
         Ok(block)
     }
 
-    /// The entry of a file is not what the disk has.
+    /// Marks the entry of a file as changed since the last commit.
     fn mark_entry(&mut self, slot: u32) {
         self.changed[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// The next block of the directory with an entry that the disk has not.
+    /// Returns the next block of the directory with an entry that the disk does not have.
     fn next_changed(&self, from: u32) -> Option<u32> {
         let is_changed = |block: &u32| {
             let mut slots = *block as usize * ENTRIES..(*block as usize + 1) * ENTRIES;

@@ -7,26 +7,26 @@ use crate::{Error, File, Mount, Read, Step, Volume, Write};
 
 /// A disk.
 pub trait Disk {
-    /// Its blocks.
+    /// Returns the number of blocks.
     fn blocks(&self) -> u64;
     /// Reads a block.
     ///
     /// # Errors
-    /// What the disk has.
+    /// Errors of the disk.
     fn read(&mut self, block: u32, to: &mut Block) -> Result<(), Error>;
     /// Writes a block.
     ///
     /// # Errors
-    /// As above.
+    /// Errors of the disk.
     fn write(&mut self, block: u32, from: &Block) -> Result<(), Error>;
-    /// What was written is on the disk afterwards.
+    /// Makes earlier writes durable.
     ///
     /// # Errors
-    /// As above.
+    /// Errors of the disk.
     fn flush(&mut self) -> Result<(), Error>;
 }
 
-/// A disk of so many bytes, in memory.
+/// A disk in memory.
 impl Disk for Vec<u8> {
     fn blocks(&self) -> u64 {
         (self.len() / BLOCK) as u64
@@ -50,11 +50,11 @@ impl Disk for Vec<u8> {
     }
 }
 
-/// A disk and what is on it.
+/// A disk and its mounted volume.
 pub struct Mounted<D> {
     /// The disk.
     pub disk: D,
-    /// Its files.
+    /// The volume with the files.
     pub volume: Volume,
 }
 
@@ -85,10 +85,10 @@ impl<D: Disk> Mounted<D> {
         Ok(mounted)
     }
 
-    /// Writes to the disk what it has not.
+    /// Writes all changes to the disk.
     ///
     /// # Errors
-    /// Those of the disk: the volume has failed then.
+    /// Errors of the disk: the volume has failed then.
     pub fn sync(&mut self) -> Result<(), Error> {
         if !self.volume.is_changed() {
             return Ok(());
@@ -112,7 +112,7 @@ impl<D: Disk> Mounted<D> {
     /// Opens a file.
     ///
     /// # Errors
-    /// Those of [`Volume::open`], and of the disk.
+    /// Errors of [`Volume::open`], and of the disk.
     pub fn open(&mut self, name: &[u8], create: bool) -> Result<File, Error> {
         loop {
             if let Some(file) = self.volume.open(name, create)? {
@@ -125,7 +125,7 @@ impl<D: Disk> Mounted<D> {
     /// Takes all bytes of a file away.
     ///
     /// # Errors
-    /// Those of [`Volume::truncate`], and of the disk.
+    /// Errors of [`Volume::truncate`], and of the disk.
     pub fn truncate(&mut self, file: &File) -> Result<(), Error> {
         while !self.volume.truncate(file)? {
             self.sync()?;
@@ -136,7 +136,7 @@ impl<D: Disk> Mounted<D> {
     /// Takes a name away.
     ///
     /// # Errors
-    /// Those of [`Volume::unlink`], and of the disk.
+    /// Errors of [`Volume::unlink`], and of the disk.
     pub fn unlink(&mut self, name: &[u8]) -> Result<(), Error> {
         while !self.volume.unlink(name)? {
             self.sync()?;
@@ -144,10 +144,10 @@ impl<D: Disk> Mounted<D> {
         Ok(())
     }
 
-    /// Writes all of it.
+    /// Writes all the bytes.
     ///
     /// # Errors
-    /// Those of [`Volume::write`], and of the disk.
+    /// Errors of [`Volume::write`], and of the disk.
     pub fn write(&mut self, file: &File, mut offset: u64, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let put = |to: &mut [u8]| {
@@ -186,10 +186,10 @@ impl<D: Disk> Mounted<D> {
         }
     }
 
-    /// Writes a file whole, in the place of one of that name.
+    /// Writes a whole file, replacing a file of that name.
     ///
     /// # Errors
-    /// Those of [`Volume::open`], [`Volume::write`], and of the disk.
+    /// Errors of [`Volume::open`], [`Volume::write`], and of the disk.
     pub fn put(&mut self, name: &[u8], bytes: &[u8]) -> Result<(), Error> {
         let file = self.open(name, true)?;
         let written = self

@@ -1,4 +1,4 @@
-//! What is on the disk, as bytes. Numbers are little-endian.
+//! The format of the disk, as bytes. Numbers are little-endian.
 //!
 //! | bytes of a head | |
 //! |---|---|
@@ -37,7 +37,7 @@ pub(crate) const FIRST: u32 = 2;
 const MAGIC: [u8; 8] = *b"upfiles1";
 const SUMMED: usize = 40;
 
-/// Where a block is, and the sum of its bytes.
+/// Number of a block, and the sum of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pointer {
     /// 0: nowhere yet.
@@ -66,7 +66,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
-/// The sum of a block.
+/// Returns the sum of a block.
 pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
@@ -92,7 +92,7 @@ impl Head {
         to[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// `None`: it was not wholly written.
+    /// Reads a head; `None`: it was not wholly written.
     pub(crate) fn read(from: &Block) -> Option<Head> {
         let is_whole =
             from[..8] == MAGIC && from[SUMMED..SUMMED + 4] == sum(&from[..SUMMED]).to_le_bytes();
@@ -113,7 +113,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// `None`: empty, too long, or no UTF-8.
+    /// Checks a name; `None`: empty, too long, or no UTF-8.
     pub(crate) fn new(name: &[u8]) -> Option<Name> {
         let is_name = !name.is_empty() && name.len() <= NAME && core::str::from_utf8(name).is_ok();
         is_name.then(|| {
@@ -130,14 +130,14 @@ impl Name {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Is it a path that a file may be made at? Its parts are separated by single slashes, and
-    /// none is `.` or `..`, which mean something elsewhere.
+    /// Returns whether a file may be created at this path. Its parts are separated by single
+    /// slashes, and none is `.` or `..`, which mean something elsewhere.
     pub(crate) fn is_path(&self) -> bool {
         let mut parts = self.bytes().split(|byte| *byte == b'/');
         parts.all(|part| !matches!(part, b"" | b"." | b".."))
     }
 
-    /// Is it the path of a directory in which the file of that name is?
+    /// Returns whether this is the path of a directory that contains the file of that name.
     pub(crate) fn contains(&self, file: &Name) -> bool {
         let rest = file.bytes().strip_prefix(self.bytes());
         rest.is_some_and(|rest| rest.first() == Some(&b'/'))
@@ -161,8 +161,10 @@ impl Entry {
         to[80..88].copy_from_slice(&self.root.to_bytes());
     }
 
+    /// Reads an entry; `Ok(None)`: there is no file.
+    ///
     /// # Errors
-    /// It makes no sense. `Ok(None)`: there is no file.
+    /// The entry is invalid.
     pub(crate) fn read(from: &[u8]) -> Result<Option<Entry>, ()> {
         let len = usize::from(from[0]);
         if len == 0 {

@@ -7,22 +7,24 @@
 //!
 //! Principles to hold the code against:
 //!
-//! 1. *No block that the last head reaches is ever overwritten.* A commit writes everything that has changed to free
-//!    blocks, flushes, writes the other head, flushes. So after a power cut the disk is as it was at the end of
-//!    the last commit, or of the one that was under way: of what was done, in its order, everything up to some
-//!    moment not before the last sync.
-//! 2. *No input or output here.* [`Volume`] says which block is to be read or written next; the caller does
-//!    that, with no lock held. So nothing waits in here, and the same source runs in the kernel and under tests.
-//! 3. *Bounded.* In memory: 8 bytes for each block of the disk that a file has, [`CACHE`] blocks, of which [`DIRTY`]
-//!    may wait to be written, a record for each of [`FILES`] files. A step copies and sums at most one block.
-//! 4. *The disk is an allegation.* Every block but the heads is summed where it is pointed to, and every pointer is
-//!    checked when the disk is mounted: a damaged disk is an error, never a panic.
+//! 1. *No block that the last head reaches is ever overwritten.* A commit writes everything that
+//!    has changed to free blocks, flushes, writes the other head, flushes. So after a power cut the
+//!    disk is as it was at the end of the last commit, or of the one that was under way: it has all
+//!    changes, in their order, up to some moment not before the last sync.
+//! 2. *No input or output here.* [`Volume`] names the next block to be read or written; the caller
+//!    does that, with no lock held. So nothing waits in this crate, and the same source runs in the
+//!    kernel and under tests.
+//! 3. *Bounded.* Memory holds 8 bytes for each block of the disk that a file has, [`CACHE`] blocks,
+//!    of which [`DIRTY`] may wait to be written, and a record for each of [`FILES`] files. A step
+//!    copies and sums at most one block.
+//! 4. *The disk is an allegation.* Every block but the heads is summed where it is pointed to, and
+//!    every pointer is checked when the disk is mounted: a damaged disk is an error, never a panic.
 //!
 //! *Directories* are the paths of files: `bin/hello` is in `bin`, which exists as long as it has a
 //! file, and takes no space of its own. Nothing is a file and a directory at once.
 //!
-//! Which blocks are free is not on the disk: mounting walks through the map blocks. While a commit is under way what would
-//! change anything waits for it ([`Write::Wait`]); reading does not.
+//! The set of free blocks is not on the disk: mounting walks through the map blocks. Changes wait
+//! while a commit is under way ([`Write::Wait`]); reading does not.
 //!
 //! | module | concern |
 //! |---|---|
@@ -74,11 +76,11 @@ pub enum Error {
     BadOffset,
     /// The disk is full, or there are too many files.
     NoSpace,
-    /// No memory.
+    /// There is no memory.
     OutOfMemory,
-    /// What is on the disk is not what was written there.
+    /// The disk does not hold the bytes that were written there.
     Damaged,
-    /// Nothing was ever written on the disk: it is to be formatted.
+    /// Nothing was ever written on the disk: it has to be formatted.
     Blank,
     /// The disk has failed to write: nothing is written any more.
     Failed,

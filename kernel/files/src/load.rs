@@ -1,5 +1,6 @@
-//! A sequence of changes by a seed: each is done whole or not at all, so that after a power cut the files are as after
-//! some number of them. For tests: one side does them, the other knows what has to come of them.
+//! A sequence of changes by a seed. Each change is done whole or not at all, so that after a power
+//! cut the files are as after some number of changes. For tests: one side makes the changes, the
+//! other computes the expected files.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -10,28 +11,29 @@ use crate::layout::BLOCK;
 
 /// Files that the changes are about.
 const NAMES: u64 = 12;
-/// A file does not become longer than so many blocks.
+/// Maximum length of a file, in blocks.
 const LONGEST: u64 = 24;
 
-/// What is done to a file.
+/// A change of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing else is: it is made, unless it is there.
+    /// Creates the file, unless it exists.
     Create,
-    /// These bytes are written within one block, after it is made unless it is there: two changes then.
+    /// Writes these bytes within one block, after creating the file unless it exists: two changes
+    /// then.
     Write {
-        /// Where to, in thousandths of the length.
+        /// Offset, in thousandths of the length.
         part: u64,
-        /// How many.
+        /// Number of bytes.
         len: usize,
-        /// The first of them; each is one more than the one before.
+        /// First byte; each further byte is one more than the byte before.
         first: u8,
     },
-    /// It is unlinked, if it is there.
+    /// Unlinks the file, if it exists.
     Unlink,
 }
 
-/// The n-th change of a seed: the name of a file, and what is done to it.
+/// Returns the n-th change of a seed: the name of a file, and its change.
 #[must_use]
 pub fn change(seed: u64, n: u64) -> (String, Change) {
     // SplitMix64 (Steele, Lea, Flood 2014).
@@ -57,7 +59,8 @@ pub fn change(seed: u64, n: u64) -> (String, Change) {
     (name, change)
 }
 
-/// Where and what a [`Change::Write`] writes to a file of `size` bytes: never across the end of a block.
+/// Returns the offset and bytes that a [`Change::Write`] writes to a file of `size` bytes: never
+/// across the end of a block.
 #[must_use]
 pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
     let offset = (size * part / 1_000).min(LONGEST * BLOCK as u64 - 1);
@@ -68,12 +71,12 @@ pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
     (offset, bytes)
 }
 
-/// What has to be there: names and bytes.
+/// Expected files: names and bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model(pub BTreeMap<String, Vec<u8>>);
 
 impl Model {
-    /// Does a change.
+    /// Applies a change.
     pub fn apply(&mut self, name: &str, change: &Change) {
         match *change {
             Change::Unlink => {

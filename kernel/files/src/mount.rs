@@ -1,4 +1,5 @@
-//! From the disk to memory: reads both heads, then what the newer one reaches, but no data of files.
+//! From the disk to memory: reads both heads, then all blocks that the newer head reaches, except
+//! data of files.
 
 use alloc::vec::Vec;
 
@@ -9,7 +10,8 @@ use crate::layout::{
 use crate::tree::Tree;
 use crate::volume::{Stored, Volume};
 
-/// A disk that is being mounted: [`Mount::next`] says which block it needs, [`Mount::supply`] takes it.
+/// A disk that is being mounted: [`Mount::next`] returns the block it needs, [`Mount::supply`]
+/// takes it.
 pub struct Mount {
     blocks: u64,
     heads: [Option<Head>; 2],
@@ -17,9 +19,9 @@ pub struct Mount {
     /// Heads that were read.
     read: u32,
     volume: Option<Volume>,
-    /// What is to be read.
+    /// Blocks to be read.
     work: Vec<Work>,
-    /// Bytes that files say they have.
+    /// Bytes of the files according to their entries.
     claimed: u64,
 }
 
@@ -33,7 +35,7 @@ struct Work {
 }
 
 impl Mount {
-    /// A disk of so many blocks.
+    /// Begins to mount a disk of `blocks` blocks.
     #[must_use]
     pub fn new(blocks: u64) -> Mount {
         Mount {
@@ -47,7 +49,7 @@ impl Mount {
         }
     }
 
-    /// The block that is needed next. `None`: no more.
+    /// Returns the block that is needed next. `None`: no more.
     #[must_use]
     pub fn next(&self) -> Option<u32> {
         match self.read {
@@ -56,14 +58,14 @@ impl Mount {
         }
     }
 
-    /// The bytes of the block that is needed.
+    /// Takes the bytes of the block that is needed.
     ///
     /// # Errors
     /// [`Error::Blank`], [`Error::Damaged`], [`Error::OutOfMemory`].
     pub fn supply(&mut self, bytes: &Block) -> Result<(), Error> {
         if let Some(head @ 0..=1) = self.next().filter(|_| self.read < 2) {
             self.is_blank &= bytes.iter().all(|byte| *byte == 0);
-            // One in the wrong place is none.
+            // A head in the wrong place is invalid.
             let is_here = |found: &Head| found.generation % 2 == u64::from(head);
             self.heads[head as usize] = Head::read(bytes).filter(is_here);
             self.read += 1;
@@ -84,7 +86,7 @@ impl Mount {
         }
     }
 
-    /// Both heads are read.
+    /// Chooses a head, once both are read.
     fn begin(&mut self) -> Result<(), Error> {
         let newest = self
             .heads
@@ -137,7 +139,8 @@ impl Mount {
         self.found(slot, level, 0, pointer)
     }
 
-    /// Something points to a block: data of files is left where it is, all else is to be read.
+    /// Notes that a pointer leads to a block: data of files is left where it is, all other blocks
+    /// have to be read.
     fn found(
         &mut self,
         slot: Option<u32>,
@@ -159,7 +162,7 @@ impl Mount {
         Ok(())
     }
 
-    /// A map block.
+    /// Reads a map block.
     fn pointers(&mut self, work: Work, bytes: &Block) -> Result<(), Error> {
         let Work {
             slot, level, index, ..
@@ -175,14 +178,14 @@ impl Mount {
         Ok(())
     }
 
-    /// A block of the directory.
+    /// Reads a block of the directory.
     fn entries(&mut self, block: usize, bytes: &Block) -> Result<(), Error> {
         for (at, bytes) in bytes.chunks_exact(ENTRY).enumerate() {
             let slot = block * ENTRIES + at;
             let Some(entry) = Entry::read(bytes).map_err(|()| Error::Damaged)? else {
                 continue;
             };
-            // Before memory is taken for it.
+            // Checked before memory is taken for the file.
             self.claimed = self.claimed.saturating_add(entry.size);
             if self.claimed > self.blocks.saturating_mul(BLOCK as u64) {
                 return Err(Error::Damaged);
@@ -201,7 +204,7 @@ impl Mount {
         Ok(())
     }
 
-    /// The volume, when nothing more is needed.
+    /// Returns the volume, when nothing more is needed.
     ///
     /// # Errors
     /// [`Error::Damaged`]: not all was supplied.
@@ -224,8 +227,8 @@ mod tests {
     use super::*;
     use crate::layout::{FAN, Name, write_pointers};
 
-    /// Nonsense whose sums are right: heads, directories and map blocks of random pointers and sizes. Mounting ends, with an
-    /// error or a volume whose files can be listed.
+    /// Random contents with right sums: heads, directories and map blocks of random pointers and
+    /// sizes. Mounting ends, with an error or a volume whose files can be listed.
     #[test]
     fn nonsense_with_right_sums_ends() {
         const BLOCKS: u64 = 1_200;
@@ -238,7 +241,7 @@ mod tests {
         };
         let (mut mounted, mut damaged) = (0, 0);
         for _ in 0..3_000 {
-            // Every block is a map block or a directory, made before what points to it.
+            // Every block is a map block or a directory, made before the block that points to it.
             let mut disk = vec![[0u8; BLOCK]; 40];
             let mut sums = [0u32; 40];
             for block in (2..40).rev() {

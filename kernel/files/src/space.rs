@@ -1,4 +1,4 @@
-//! Which blocks are free: those that neither the last head reaches nor anything in memory.
+//! The free blocks: those that neither the last head nor memory reaches.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ pub(crate) struct Space {
     /// A bit for each block that the last head reaches.
     committed: Vec<u64>,
     free: u32,
-    /// Where to look next.
+    /// Next block to look at.
     next: u32,
 }
 
@@ -21,7 +21,7 @@ fn has(bits: &[u64], block: u32) -> bool {
 }
 
 impl Space {
-    /// All is free but the heads.
+    /// Creates a space in which all blocks are free but the heads.
     pub(crate) fn new(blocks: u32) -> Result<Space, Error> {
         let words = (blocks as usize).div_ceil(64);
         let zeroes = || {
@@ -48,7 +48,7 @@ impl Space {
         self.free
     }
 
-    /// Something on the disk points to this block, and nothing else does.
+    /// Notes that a pointer on the disk, and only one, leads to this block.
     pub(crate) fn found(&mut self, block: u32) -> Result<(), Error> {
         if block < FIRST || block >= self.blocks || has(&self.current, block) {
             return Err(Error::Damaged);
@@ -58,7 +58,7 @@ impl Space {
         Ok(())
     }
 
-    /// A block to write to.
+    /// Allocates a block to write to.
     pub(crate) fn allocate(&mut self) -> Result<u32, Error> {
         let is_free = |block: &u32| !has(&self.current, *block) && !has(&self.committed, *block);
         let around = (self.next..self.blocks).chain(FIRST..self.next.min(self.blocks));
@@ -69,7 +69,8 @@ impl Space {
         Ok(block)
     }
 
-    /// Memory does not point to it any more; it is free when no head reaches it. 0: there is none.
+    /// Releases a block that memory does not point to any more; it is free when no head reaches it.
+    /// Block 0 stands for none.
     pub(crate) fn release(&mut self, block: u32) {
         if block == 0 {
             return;
@@ -78,7 +79,7 @@ impl Space {
         self.free += u32::from(!has(&self.committed, block));
     }
 
-    /// The head reaches what memory points to.
+    /// Notes that the head now reaches the blocks that memory points to.
     pub(crate) fn commit(&mut self) {
         let taken: u32 = self.current.iter().map(|word| word.count_ones()).sum();
         self.committed.copy_from_slice(&self.current);

@@ -1,5 +1,5 @@
-//! Where the blocks of a file are: pointers to its data, to the map blocks that hold these, and so on up to a root.
-//! All of them are in memory.
+//! The blocks of a file: pointers to its data, to the map blocks that hold these pointers, and so
+//! on up to a root. All of them are in memory.
 
 use alloc::vec::Vec;
 
@@ -9,12 +9,13 @@ use crate::layout::{BLOCK, FAN, Pointer};
 #[derive(Default)]
 pub(crate) struct Tree {
     pub(crate) size: u64,
-    /// Those to data first; the last level has one, the root. None for an empty file.
+    /// Pointers by level, those to data first; the last level has one, the root. Empty for an empty
+    /// file.
     levels: Vec<Vec<Pointer>>,
 }
 
 impl Tree {
-    /// One of so many bytes that points nowhere yet.
+    /// Creates a tree for `size` bytes that points nowhere yet.
     pub(crate) fn new(size: u64, most_blocks: u32) -> Result<Tree, Error> {
         if size.div_ceil(BLOCK as u64) > u64::from(most_blocks) {
             return Err(Error::Damaged);
@@ -32,7 +33,7 @@ impl Tree {
         self.levels.first().map_or(0, Vec::len)
     }
 
-    /// Levels, that of the data and that of the root included.
+    /// Returns the number of levels, those of the data and of the root included.
     pub(crate) fn height(&self) -> usize {
         self.levels.len()
     }
@@ -51,7 +52,7 @@ impl Tree {
         self.levels.first()?.get(index).copied()
     }
 
-    /// What a map block points to.
+    /// Returns the pointers of a map block.
     pub(crate) fn children(&self, level: usize, index: usize) -> &[Pointer] {
         let below = level
             .checked_sub(1)
@@ -73,8 +74,8 @@ impl Tree {
         &mut below[first..end]
     }
 
-    /// Makes room for so many blocks of data, on all levels or on none. What is new points nowhere, and is to be written
-    /// with everything above it.
+    /// Makes room for `blocks` blocks of data, on all levels or on none. New pointers point
+    /// nowhere, and are to be written with all blocks above them.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<(), Error> {
         let out = |_| Error::OutOfMemory;
         let (mut len, mut height) = (blocks, 0);
@@ -115,7 +116,7 @@ impl Tree {
         }
     }
 
-    /// Every block it has, which it has not any more.
+    /// Takes out every block of the tree.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Pointer> {
         let levels = core::mem::take(&mut self.levels);
         self.size = 0;

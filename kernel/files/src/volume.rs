@@ -1,6 +1,7 @@
 //! Files: a mounted disk, as memory knows it.
 //!
-//! What reads or writes a file has it open; one that is unlinked is gone when it is not open any more.
+//! A file is open while it is read or written. An unlinked file disappears once it is not open any
+//! more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,27 +13,27 @@ use crate::layout::{BLOCK, Block, ENTRIES, ENTRY, FILES, Name, Pointer, sum};
 use crate::space::Space;
 use crate::tree::Tree;
 
-/// A file that is open. It is to be [closed](Volume::close) once.
+/// An open file. It has to be [closed](Volume::close) once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct File(pub(crate) u32);
 
-/// What reading came to.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// So many bytes were read; 0 at the end of the file.
     Done(usize),
-    /// This block is to be read from the disk, and [supplied](Volume::supply) first.
+    /// This block has to be read from the disk, and [supplied](Volume::supply) first.
     Fetch(Fetch),
 }
 
-/// What writing came to.
+/// Result of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Write {
     /// So many bytes were written, up to the end of a block.
     Done(usize),
-    /// This block is to be read from the disk, and [supplied](Volume::supply) first.
+    /// This block has to be read from the disk, and [supplied](Volume::supply) first.
     Fetch(Fetch),
-    /// Not before a commit is over, which is under way or is to begin now.
+    /// The write has to wait for the end of a commit, which is under way or is to begin now.
     Wait,
 }
 
@@ -44,7 +45,7 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// The block of the disk.
+    /// Returns the block of the disk.
     #[must_use]
     pub fn block(&self) -> u32 {
         self.pointer.block
@@ -54,25 +55,25 @@ impl Fetch {
 /// A file of a [list](Volume::list).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// Where to go on.
+    /// Number to continue the listing from.
     pub next: usize,
-    /// Its name.
+    /// Name of the file.
     pub name: &'a str,
-    /// Its bytes.
+    /// Length of the file in bytes.
     pub size: u64,
 }
 
-/// What is known of a file.
+/// Record of a file.
 pub(crate) struct Stored {
     pub(crate) name: Name,
     pub(crate) tree: Tree,
-    /// How many have it open.
+    /// Number of open handles.
     opened: u32,
     pub(crate) is_unlinked: bool,
 }
 
 impl Stored {
-    /// One that is not open.
+    /// Creates the record of a file that is not open.
     pub(crate) fn new(name: Name, tree: Tree) -> Stored {
         Stored {
             name,
@@ -90,16 +91,17 @@ pub struct Volume {
     /// Files, by their places in the directory.
     pub(crate) files: Vec<Option<Stored>>,
     pub(crate) directory: Tree,
-    /// Places whose entry is not what the disk has: a bit for each.
+    /// Places whose entry differs from the disk's: a bit for each.
     pub(crate) changed: [u64; FILES / 64],
     pub(crate) generation: u64,
     pub(crate) stage: Option<Stage>,
-    /// Changes ever made, and how many of them the disk has, or will have after this commit.
+    /// Number of all changes so far, and of those that the disk has, or will have after this
+    /// commit.
     pub(crate) changes: u64,
     pub(crate) committing: u64,
     pub(crate) committed: u64,
     pub(crate) has_failed: bool,
-    /// What is being written, until all of it has come.
+    /// The block being written, until all its bytes have arrived.
     scratch: Box<Block>,
 }
 
@@ -138,10 +140,10 @@ impl Volume {
         })
     }
 
-    /// A blank disk of so many blocks; it has a file system after the first commit.
+    /// Creates a blank disk of `blocks` blocks; it has a file system after the first commit.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: too few. [`Error::OutOfMemory`].
+    /// [`Error::NoSpace`]: too few blocks. [`Error::OutOfMemory`].
     pub fn format(blocks: u64) -> Result<Volume, Error> {
         let mut volume = Volume::empty(blocks)?;
         volume.changes = 1;
@@ -171,7 +173,8 @@ impl Volume {
         self.changes += 1;
     }
 
-    /// Is what is to be changed to wait for a commit? One that is needed for space, if any is to be had.
+    /// Returns whether a change has to wait for a commit. A commit is needed for space, if it frees
+    /// any.
     fn must_wait(&self, blocks: usize) -> Result<bool, Error> {
         if self.has_failed {
             return Err(Error::Failed);
@@ -192,7 +195,7 @@ impl Volume {
         Ok(false)
     }
 
-    /// Opens a file; with `create` it is made if there is none. `None`: wait for a commit.
+    /// Opens a file; with `create` a missing file is created. `None`: wait for a commit.
     ///
     /// A name is a path: parts separated by single slashes, none of them `.` or `..`.
     ///
@@ -222,12 +225,12 @@ impl Volume {
             .map(|file| &file.name)
     }
 
-    /// Is there a file in the directory of this name? O(files).
+    /// Returns whether a file is in the directory of this name. O(files).
     fn is_directory(&self, name: &Name) -> bool {
         self.names().any(|file| name.contains(file))
     }
 
-    /// Is a part of the path a file? O(files).
+    /// Returns whether a part of the path is a file. O(files).
     fn has_file_above(&self, name: &Name) -> bool {
         self.names().any(|file| file.contains(name))
     }
@@ -252,7 +255,7 @@ impl Volume {
         Ok(slot as u32)
     }
 
-    /// The file is not open any more.
+    /// Closes a file.
     pub fn close(&mut self, file: File) {
         let File(slot) = file;
         let Some(stored) = self.stored(slot) else {
@@ -262,7 +265,7 @@ impl Volume {
         self.sweep(slot);
     }
 
-    /// A file that is unlinked and not open is no more; not in the middle of a commit, which ends with this.
+    /// Removes an unlinked file that is not open; not in the middle of a commit, whose end sweeps.
     pub(crate) fn sweep(&mut self, slot: u32) {
         let is_gone = |file: &mut Stored| file.is_unlinked && file.opened == 0;
         if self.stage.is_none() && self.stored(slot).is_some_and(is_gone) {
@@ -281,14 +284,14 @@ impl Volume {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the file's length in bytes.
     #[must_use]
     pub fn size(&self, file: &File) -> u64 {
         let stored = self.files.get(file.0 as usize).and_then(Option::as_ref);
         stored.map_or(0, |stored| stored.tree.size)
     }
 
-    /// Takes all its bytes away. False: wait for a commit.
+    /// Removes all bytes of a file. Returns false if the caller has to wait for a commit.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::NoSpace`].
@@ -304,7 +307,8 @@ impl Volume {
         Ok(true)
     }
 
-    /// As [`Volume::must_wait`], for what gives space back: it is done on a full disk too.
+    /// Returns whether a change that frees space has to wait for a commit, like
+    /// [`Volume::must_wait`]: such a change is also made on a full disk.
     fn must_wait_to_free(&self) -> Result<bool, Error> {
         match self.must_wait(0) {
             Err(Error::NoSpace) => Ok(false),
@@ -312,7 +316,8 @@ impl Volume {
         }
     }
 
-    /// Takes a name away; its directory goes with its last file. False: wait for a commit.
+    /// Removes a name; its directory disappears with its last file. Returns false if the caller has
+    /// to wait for a commit.
     ///
     /// # Errors
     /// [`Error::NoFile`], [`Error::BadName`], [`Error::IsDirectory`], [`Error::Failed`].
@@ -334,7 +339,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// The first file whose place is not before `from`.
+    /// Returns the first file whose place is not before `from`.
     #[must_use]
     pub fn list(&self, from: usize) -> Option<Listed<'_>> {
         let mut files = self.files.iter().enumerate().skip(from);
@@ -348,11 +353,11 @@ impl Volume {
         })
     }
 
-    /// Reads from a file, at most up to the end of a block; `give` gets where in the answer the bytes belong: it
-    /// is called at most once.
+    /// Reads from a file, at most up to the end of a block. `give` gets the bytes and their offset
+    /// in the answer; it is called at most once.
     ///
     /// # Errors
-    /// Those of `give`.
+    /// Errors of `give`.
     pub fn read<E>(
         &mut self,
         file: &File,
@@ -388,8 +393,8 @@ impl Volume {
         }
     }
 
-    /// The bytes of a block that was to be fetched. If the file has changed meanwhile, nothing comes of it; either way
-    /// what needed it tries again.
+    /// Supplies the bytes of a block that was to be fetched. If the file has changed meanwhile, the
+    /// bytes are ignored. In both cases the caller tries its operation again.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::OutOfMemory`].
@@ -405,11 +410,12 @@ impl Volume {
         self.cache.insert(key, bytes)
     }
 
-    /// Writes to a file, at most up to the end of a block; `put` gets the place for as many bytes as are written, and is
-    /// called at most once: if it fails, nothing was written.
+    /// Writes to a file, at most up to the end of a block. `put` gets a place for as many bytes as
+    /// are written, and is called at most once: if it fails, nothing was written.
     ///
     /// # Errors
-    /// [`Error::BadOffset`], [`Error::NoSpace`], [`Error::OutOfMemory`], [`Error::Failed`], and those of `put`.
+    /// [`Error::BadOffset`], [`Error::NoSpace`], [`Error::OutOfMemory`], [`Error::Failed`], and
+    /// those of `put`.
     pub fn write<E: From<Error>>(
         &mut self,
         file: &File,
@@ -449,7 +455,7 @@ impl Volume {
         Ok(Write::Done(count))
     }
 
-    /// What is to be done before a block of a file can be written to.
+    /// Returns the step that is needed before a block of a file can be written to.
     fn before_write(&mut self, key: Key) -> Result<Option<Write>, Error> {
         if self.must_wait(1)? || !self.cache.has_room(key) {
             return Ok(Some(Write::Wait));
@@ -462,7 +468,8 @@ impl Volume {
         Ok(None)
     }
 
-    /// What is to be done before this place of a file can be written to: fetch, or wait. `None`: nothing.
+    /// Returns the step that is needed before this place of a file can be written to: fetch, or
+    /// wait. `None`: nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Failed`].
@@ -472,7 +479,7 @@ impl Volume {
         self.before_write(Key { slot, index })
     }
 
-    /// What is to be fetched before this place of a file can be read.
+    /// Returns the block to fetch before this place of a file can be read.
     pub fn lacks_to_read(&mut self, file: &File, offset: u64) -> Option<Fetch> {
         let slot = file.0;
         let (index, _) = place(offset);
@@ -480,7 +487,7 @@ impl Volume {
         (offset < self.size(file) && self.cache.get(key).is_none()).then(|| self.fetch(key))
     }
 
-    /// A file has one more block, of zeroes.
+    /// Adds a block of zeroes to a file.
     fn add_block(&mut self, key: Key) -> Result<(), Error> {
         if self.cache.get(key).is_none() {
             self.cache.insert(key, &ZEROES)?;
@@ -491,22 +498,23 @@ impl Volume {
         }
     }
 
-    /// Is there something that the disk has not?
+    /// Returns whether there is a change that the disk does not have.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.changes != self.committed
     }
 
-    /// What has been changed until now is on the disk when [`Volume::has`] says so of this.
+    /// Returns the current moment. All changes so far are on the disk when [`Volume::has`] returns
+    /// true for it.
     #[must_use]
     pub fn moment(&self) -> u64 {
         self.changes
     }
 
-    /// Is everything on the disk that was changed until then?
+    /// Returns whether all changes before `moment` are on the disk.
     ///
     /// # Errors
-    /// [`Error::Failed`]: it never will be.
+    /// [`Error::Failed`]: they never will be.
     pub fn has(&self, moment: u64) -> Result<bool, Error> {
         match self.committed >= moment {
             true => Ok(true),
@@ -516,7 +524,7 @@ impl Volume {
     }
 }
 
-/// Index of the block, and where in it.
+/// Returns the index of the block, and the offset in it.
 fn place(offset: u64) -> (u32, usize) {
     let index = u32::try_from(offset / BLOCK as u64).unwrap_or(u32::MAX);
     (index, (offset % BLOCK as u64) as usize)

@@ -1,4 +1,5 @@
-//! Whatever is on the disk: an error, or files; never a panic, and no memory beyond what the disk is worth.
+//! Any contents of the disk give an error, or files; never a panic, and no memory in excess of the
+//! disk's size.
 
 use std::sync::LazyLock;
 
@@ -60,6 +61,6 @@ fn a_changed_byte_of_data_is_found() {
         disk[block * BLOCK + 100] ^= 1;
         read_all(disk) == Err(Error::Damaged)
     });
-    // All that the head reaches: 1 + 5 + 520 of data, 1 + 2 + 1 map blocks, the directory.
+    // All blocks that the head reaches: 1 + 5 + 520 of data, 1 + 2 + 1 map blocks, the directory.
     assert_eq!(found.count(), 526 + 4 + 1);
 }

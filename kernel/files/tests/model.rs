@@ -1,4 +1,5 @@
-//! A volume against a map of names to bytes, by any sequence of changes, with syncs and mounts in between.
+//! A volume against a map of names to bytes, by random sequences of changes, with syncs and mounts
+//! in between.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ fn name(number: u8) -> Vec<u8> {
     format!("{folder}name {number}").into_bytes()
 }
 
-/// All files and their bytes.
+/// Returns all files and their bytes.
 fn contents(mounted: &mut Mounted<Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = Vec::new();
     let mut from = 0;
@@ -123,7 +124,7 @@ proptest! {
         mounted.sync().unwrap();
         let mut again = Mounted::mount(mounted.disk).unwrap();
         prop_assert_eq!(&contents(&mut again), &model);
-        // When all is gone, all but a little directory is free.
+        // Once all files are gone, all blocks but a small directory are free.
         for name in model.keys() {
             again.unlink(name).unwrap();
         }
@@ -156,7 +157,7 @@ fn an_unlinked_file_stays_while_it_is_open() {
     assert_eq!(mounted.open(b"a", false), Err(Error::NoFile));
     mounted.sync().unwrap();
     assert!(mounted.read_all(&file) == Ok(vec![7; 3 * BLOCK]));
-    // Another of the same name is another.
+    // Another file of the same name is a different file.
     let other = mounted.open(b"a", true).unwrap();
     assert_eq!(mounted.volume.size(&other), 0);
     mounted.volume.close(other);

@@ -1,5 +1,6 @@
-//! The power fails after each write there is: of what was not flushed any part is on the disk, in sectors. What was
-//! synced is there, and what is there is as after some number of changes.
+//! The power fails after each single write: any part of the writes that were not flushed is on the
+//! disk, in sectors. All synced changes are there, and the files are as after some number of
+//! changes.
 
 use os_files::direct::{Disk, Mounted};
 use os_files::load::{self, Change, Model};
@@ -8,11 +9,11 @@ use os_files::{BLOCK, Block, Error};
 const SECTOR: usize = 512;
 const BLOCKS: usize = 400;
 
-/// A disk with a cache of its own that fails after so many writes.
+/// A disk with a cache of its own that fails after a number of writes.
 #[derive(Clone)]
 struct Failing {
     stable: Vec<u8>,
-    /// What was written since it was flushed.
+    /// Blocks written since the last flush.
     cached: Vec<(u32, Block)>,
     writes_left: usize,
 }
@@ -50,7 +51,8 @@ impl Disk for Failing {
     }
 }
 
-/// What is on the disk after the power has failed: of each sector that was not flushed, the old or the new.
+/// Returns the disk's contents after the power has failed: of each sector that was not flushed, the
+/// old or the new.
 fn after_power_cut(disk: &Failing, random: &mut impl FnMut() -> u64) -> Vec<u8> {
     let mut stable = disk.stable.clone();
     for (block, bytes) in &disk.cached {
@@ -126,7 +128,7 @@ fn run(disk: Failing, seed: u64, changes: u64) -> (Failing, u64, u64) {
     (mounted.disk, synced, changes)
 }
 
-/// Is it as after some number of changes from `synced` to `begun`?
+/// Checks that the files are as after some number of changes from `synced` to `begun`.
 fn check(found: &Model, seed: u64, synced: u64, begun: u64) -> Result<(), String> {
     let mut model = Model::default();
     for n in 0..=begun {
@@ -205,7 +207,7 @@ fn formatting_is_done_or_not() {
     }
 }
 
-/// A volume whose disk has failed says so, and gives what it has.
+/// A volume whose disk has failed returns errors for changes, and still reads.
 #[test]
 fn a_disk_that_fails_is_read_only() {
     let formatted = Mounted::format(vec![0; BLOCKS * BLOCK]).unwrap().disk;

@@ -14,7 +14,7 @@ pub(crate) fn set(archive: &'static [u8]) {
     PROGRAMS.set(archive);
 }
 
-/// The contents of a file of the archive. O(files).
+/// Returns the contents of a file of the archive. O(files).
 pub(crate) fn find(name: &str) -> Option<&'static [u8]> {
     let mut files = files(PROGRAMS.try_get()?);
     files
@@ -29,7 +29,7 @@ pub(crate) fn program(index: usize) -> Option<&'static str> {
     names.filter(|name| *name != vdso::NAME).nth(index)
 }
 
-/// The files of an archive: name and contents.
+/// Returns the files of an archive: name and contents.
 fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static [u8])> {
     let mut at = 0;
     core::iter::from_fn(move || {
@@ -49,7 +49,7 @@ fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static
     })
 }
 
-/// The n-th field of a header: eight hexadecimal digits each.
+/// Returns the n-th field of a header: eight hexadecimal digits each.
 fn field(header: &[u8], n: usize) -> Option<usize> {
     let digits = core::str::from_utf8(header.get(6 + 8 * n..14 + 8 * n)?).ok()?;
     usize::from_str_radix(digits, 16).ok()

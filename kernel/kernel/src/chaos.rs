@@ -1,14 +1,13 @@
 //! Chaos: disturbance by a seed, for tests.
 //!
-//! With `chaos=SEED` on the command line the kernel does, now and then, what it may do
-//! at any time: it ends a quantum early, takes a thread off its hart on the way to user
-//! mode, dawdles, interrupts a hart for nothing, wakes another hart than the nearest,
-//! makes a coroutine for a call that need not wait, finds no memory where that is an
-//! error value. Programs do the like (`vdso/src/chaos.rs`). What is right must stay so.
+//! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
+//! at any time: it ends a quantum early, takes a thread off its hart on the way to user mode,
+//! dawdles, interrupts a hart without a reason, wakes a hart that is not the nearest, makes a
+//! coroutine for a call that need not wait, or reports no memory where that is an error value.
+//! Programs do the same (`vdso/src/chaos.rs`). Results must stay correct.
 //!
-//! Off it costs a load at each place. On, each hart has a sequence of its own, so a seed
-//! repeats a run exactly where the machine is deterministic (`-icount`), and about so
-//! elsewhere.
+//! When off, each place costs a load. When on, each hart has its own sequence, so a seed repeats a
+//! run exactly where the machine is deterministic (`-icount`), and approximately elsewhere.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -16,12 +15,12 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use crate::arch::hart_index;
 use crate::{MAX_HARTS, clock, hart};
 
-/// What the command line says; 0: no chaos.
+/// Seed from the command line; 0: no chaos.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// How often something was done.
+/// Number of disturbances.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
 /// The sequence of each hart.
@@ -33,7 +32,7 @@ pub(crate) fn set_seed(seed: u64) {
     SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
 }
 
-/// The seed for a program; 0: no chaos.
+/// Returns the seed for a program; 0: no chaos.
 pub(crate) fn seed() -> u64 {
     SEED.load(Relaxed)
 }
@@ -54,7 +53,7 @@ pub(crate) fn end() -> Option<u64> {
     ON.swap(false, SeqCst).then(|| DONE.load(Relaxed))
 }
 
-/// The next number of the hart's sequence, below `limit`; `None` while off.
+/// Returns the next number of the hart's sequence, below `limit`; `None` while off.
 #[inline]
 fn random(limit: u64) -> Option<u64> {
     ON.load(Relaxed).then(|| advance() % limit)
@@ -72,7 +71,7 @@ fn advance() -> u64 {
     number >> 16
 }
 
-/// Shall something be done that happens once in `times`? No, while off.
+/// Returns true once in `times`; never while off.
 #[inline]
 pub(crate) fn one_in(times: u64) -> bool {
     let shall = random(times) == Some(0);
@@ -82,24 +81,24 @@ pub(crate) fn one_in(times: u64) -> bool {
     shall
 }
 
-/// A number below `limit`; 0 while off.
+/// Returns a number below `limit`; 0 while off.
 #[inline]
 pub(crate) fn below(limit: usize) -> usize {
     random(limit as u64).unwrap_or(0) as usize
 }
 
-/// A quantum: the given one, or less.
+/// Returns a quantum: the given one, or less.
 #[inline]
 pub(crate) fn quantum(ticks: u64) -> u64 {
     match random(4) {
-        // Not so short that a thread which is restarted in it never gets on.
+        // The quantum is long enough for a thread that is restarted in it to make progress.
         Some(0) => ticks / 100,
         Some(1) => ticks / 10,
         _ => ticks,
     }
 }
 
-/// Memory is out, once in `times`.
+/// Returns true once in `times`, for an allocation that has to fail.
 #[inline]
 pub(crate) fn is_out_of_memory(times: u64) -> bool {
     #[cfg(feature = "selftest")]
@@ -112,13 +111,13 @@ pub(crate) fn is_out_of_memory(times: u64) -> bool {
     one_in(times)
 }
 
-/// Memory is out for so many of the next times, whatever the seed.
+/// Makes the next `times` requests for memory fail, for any seed.
 #[cfg(feature = "selftest")]
 pub(crate) fn refuse_memory(times: u64) {
     REFUSED.store(times, SeqCst);
 }
 
-/// How many of these are left.
+/// Returns the number of refusals that are left.
 #[cfg(feature = "selftest")]
 pub(crate) fn refusals_left() -> u64 {
     REFUSED.load(SeqCst)
@@ -138,8 +137,8 @@ pub(crate) fn dawdle() {
     }
 }
 
-/// A thread has come into the kernel, or a hart turns to its next coroutine: perhaps
-/// some hart is interrupted for nothing, perhaps this one dawdles.
+/// Perhaps disturbs at a kernel entry of a thread, or at the choice of a hart's next coroutine:
+/// some hart is interrupted without a reason, or this hart dawdles.
 #[inline]
 pub(crate) fn disturb() {
     if one_in(32) {

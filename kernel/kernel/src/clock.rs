@@ -13,7 +13,7 @@ use crate::hart::Hart;
 static TICKS_PER_SECOND: AtomicU64 = AtomicU64::new(1);
 static HAS_SSTC: AtomicBool = AtomicBool::new(false);
 
-/// Sets what the device tree says.
+/// Sets the frequency and the timer that the device tree names.
 pub(crate) fn init(ticks_per_second: u64, sstc: bool) {
     TICKS_PER_SECOND.store(ticks_per_second, Relaxed);
     HAS_SSTC.store(sstc, Relaxed);
@@ -32,9 +32,10 @@ pub(crate) fn ticks_per_second() -> u64 {
 
 const MICROS: u64 = 1_000_000;
 
-/// So many ticks are at least that many microseconds.
+/// Converts microseconds to ticks, rounded up.
 pub(crate) fn from_micros(micros: u64) -> u64 {
-    // Apart, as a division of 128 bits takes 90 instructions. A clock has less than 2^44 ticks a second.
+    // Seconds and the rest are converted separately, since a division of 128 bits takes 90
+    // instructions. A clock has less than 2^44 ticks a second.
     let (seconds, rest) = (micros / MICROS, micros % MICROS);
     let rest = (rest * ticks_per_second()).div_ceil(MICROS);
     seconds
@@ -42,20 +43,20 @@ pub(crate) fn from_micros(micros: u64) -> u64 {
         .saturating_add(rest)
 }
 
-/// Whole microseconds of so many ticks.
+/// Converts ticks to whole microseconds.
 pub(crate) fn to_micros(ticks: u64) -> u64 {
     let (seconds, rest) = (ticks / ticks_per_second(), ticks % ticks_per_second());
     (seconds * MICROS).saturating_add(rest * MICROS / ticks_per_second())
 }
 
-/// Arms the timer of the calling hart for what it has to do next. `hart` is the
-/// calling hart; interrupts are masked, or the caller is its handler.
+/// Arms the timer of the calling hart for its next deadline. `hart` is the calling hart; interrupts
+/// are masked, or the caller is its handler.
 pub(crate) fn rearm(hart: &Hart) {
     let next = hart.timers.lock().next_deadline();
     arm(next.min(hart.quantum_end.load(Relaxed)));
 }
 
-/// Arms the timer of the calling hart for this time, whatever else it has to do.
+/// Arms the timer of the calling hart for this time, regardless of its other deadlines.
 pub(crate) fn arm(deadline: u64) {
     if HAS_SSTC.load(Relaxed) {
         csr::set_stimecmp(deadline);

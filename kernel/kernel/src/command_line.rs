@@ -1,7 +1,7 @@
 //! The kernel's command line: words `NAME=VALUE` or `NAME`, separated by spaces.
 //!
-//! A word that the kernel does not know ends the machine while it boots, with status 2, and so does a
-//! value that is not possible: otherwise a misspelt setting would look like one that has no effect.
+//! An unknown word or an impossible value ends the machine while it boots, with status 2: otherwise
+//! a misspelt setting would look like a setting without effect.
 
 use core::fmt::Display;
 
@@ -13,7 +13,7 @@ use crate::println;
 const NAMES: &[&str] = &[
     "address", "chaos", "harts", "init", "stack", "threads", "trace", "with",
 ];
-/// Those of a kernel with its own tests.
+/// Names that only a kernel with its own tests knows.
 const NAMES_OF_TESTS: &[&str] = &["icount", "late", "selftest", "times"];
 
 fn is_known(name: &str) -> bool {
@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// The value of the first word of this name; of a bare word, its name.
+    /// Returns the value of the first word of this name; of a bare word, its name.
     pub(crate) fn argument(&self, name: &str) -> Option<&'static str> {
         debug_assert!(is_known(name) || NAMES_OF_TESTS.contains(&name));
         let mut words = self.arguments.split_whitespace().map(parts);

@@ -1,9 +1,8 @@
 //! The console: lines out, bytes in.
 //!
-//! Output waits for the serial port; it is for messages, not for data. Input is
-//! interrupt-driven: the handler puts bytes into a ring of [`RING`] bytes and
-//! wakes the readers; what does not fit is dropped, as by any terminal that
-//! is not read.
+//! Output waits for the serial port; it is for messages, not for data. Input is interrupt-driven:
+//! the handler puts bytes into a ring of [`RING`] bytes and wakes the readers; bytes that do not
+//! fit are dropped, as by any terminal that is not read.
 
 use core::fmt;
 
@@ -42,7 +41,7 @@ impl Console {
 
 static CONSOLE: IrqLock<Console> = IrqLock::new(Console::new());
 
-/// Where a panic writes, once the device tree is read.
+/// Device of the last line of a panic, once the device tree is read.
 static LAST_RESORT: Once<Device> = Once::new();
 
 /// Finds the serial port.
@@ -75,7 +74,7 @@ fn take_input() {
     readers.wake();
 }
 
-/// Its interrupt source.
+/// Returns the console's interrupt source.
 #[cfg(feature = "selftest")]
 pub(crate) fn source() -> Option<u32> {
     LAST_RESORT.try_get().map(|device| device.interrupt())
@@ -89,7 +88,7 @@ pub(crate) fn loop_back(byte: u8) {
     }
 }
 
-/// The hart that was interrupted last.
+/// Returns the hart that was interrupted last.
 #[cfg(feature = "selftest")]
 pub(crate) fn served_by() -> usize {
     CONSOLE.lock().served_by
@@ -168,8 +167,7 @@ pub(crate) fn print(line: fmt::Arguments<'_>) {
     let _ = writeln!(CONSOLE.lock(), "{line}");
 }
 
-/// Writes a last line whatever state the console is in: its lock may be held by
-/// the code that panicked.
+/// Writes a last line in any state of the console: its lock may be held by the code that panicked.
 pub(crate) fn print_last(line: fmt::Arguments<'_>) {
     use fmt::Write;
     let mut console = Console::new();

@@ -19,13 +19,13 @@ const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;
 const NOP: u32 = 4;
 
-/// The big-endian word at an offset.
+/// Returns the big-endian word at an offset.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// The size of the whole tree, from its header. `None`: this is no tree.
+/// Returns the size of the whole tree, from its header. `None`: this is no tree.
 pub(crate) fn total_size(header: &[u8]) -> Option<usize> {
     (word(header, 0)? == MAGIC).then_some(word(header, 4)? as usize)
 }
@@ -48,7 +48,7 @@ impl<'a> DeviceTree<'a> {
         })
     }
 
-    /// All nodes, parents before children.
+    /// Returns all nodes, parents before children.
     pub(crate) fn nodes(self) -> impl Iterator<Item = Node<'a>> {
         let mut at = 0;
         core::iter::from_fn(move || {
@@ -93,14 +93,14 @@ struct Property<'a> {
 /// A node.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
-    /// With the unit address: `cpu@0`; empty for the root.
+    /// Name with the unit address: `cpu@0`; empty for the root.
     pub(crate) name: &'a str,
     tree: DeviceTree<'a>,
     properties: usize,
 }
 
 impl<'a> Node<'a> {
-    /// The value of a property.
+    /// Returns the value of a property.
     pub(crate) fn bytes(&self, name: &str) -> Option<&'a [u8]> {
         let mut at = self.properties;
         loop {
@@ -118,12 +118,12 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The value of a property that is a text.
+    /// Returns the value of a property that is a text.
     pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
         text(self.bytes(name)?)
     }
 
-    /// The words of a property; none if it is not there.
+    /// Returns the words of a property; none if it is not there.
     pub(crate) fn words(&self, name: &str) -> impl Iterator<Item = u32> + 'a {
         let bytes = self.bytes(name).unwrap_or(&[]);
         (0..bytes.len() / 4).filter_map(move |n| word(bytes, 4 * n))
@@ -136,14 +136,14 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Is the node compatible with a driver of this name?
+    /// Returns whether the node is compatible with a driver of this name.
     pub(crate) fn is_compatible(&self, name: &str) -> bool {
         let list = self.bytes("compatible").unwrap_or(&[]);
         list.split(|byte| *byte == 0)
             .any(|entry| entry == name.as_bytes())
     }
 
-    /// The first address and size of `reg`, with two words each.
+    /// Returns the first address and size of `reg`, with two words each.
     pub(crate) fn region(&self) -> Option<(usize, usize)> {
         let mut words = self.words("reg");
         let mut pair = || Some((words.next()? as usize) << 32 | words.next()? as usize);

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  Buffer::take ─► fill it ─► write(block) ──┐
-//!             └──────────────► read(block) ──┴─► device ─► interrupt ─► Reaper ─► all waiters look again
+//!             └─────────────► read(block) ───┴─► device ─► interrupt ─► Reaper ─► all waiters
 //! ```
 //!
-//! The *reaper* takes back what the device has done. It is as urgent as its most urgent waiter, and is woken by the
-//! interrupt. A coroutine that finds no buffer waits, and so does one that has asked the device; the scheduler lets
-//! the most urgent look first. What is dropped meanwhile leaves its buffer to the device until that is done with it.
+//! The *reaper* takes finished requests back. It is as urgent as its most urgent waiter, and the
+//! interrupt wakes it. A coroutine waits while no buffer is free, and while the device has its
+//! request. The reaper wakes all waiters, and the scheduler lets the most urgent look first. A
+//! request that is dropped leaves its buffer to the device until the device has finished it.
 
 use core::future::poll_fn;
 use core::sync::atomic::AtomicU64;
@@ -34,7 +35,7 @@ struct Requests {
 
 static DISK: Once<IrqLock<Requests>> = Once::new();
 static LINE: Once<Line> = Once::new();
-/// For the handler, which takes no lock.
+/// The reaper's coroutine, for the handler, which takes no lock.
 static REAPER: AtomicU64 = AtomicU64::new(0);
 
 impl Awaited for Requests {
@@ -74,7 +75,7 @@ fn interrupt() {
     if let Some(line) = LINE.try_get() {
         line.acknowledge();
     }
-    // It never ends.
+    // The reaper never ends.
     let _ = executor::domain().wake(CoroutineId::from_u64(REAPER.load(Relaxed)));
 }
 
@@ -96,7 +97,7 @@ fn requests() -> &'static IrqLock<Requests> {
     DISK.get()
 }
 
-/// How many blocks the disk has, if there is one.
+/// Returns the number of blocks of the disk, if there is one.
 pub(crate) fn blocks() -> Option<u64> {
     Some(DISK.try_get()?.lock().disk.blocks())
 }
@@ -126,7 +127,7 @@ impl Buffer {
         Buffer(Some(memory))
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the buffer.
     pub(crate) fn bytes(&mut self) -> Result<&mut [u8; BLOCK], Error> {
         self.0
             .as_mut()
@@ -174,7 +175,7 @@ impl Buffer {
         self.ask(Request::Write(block)).await
     }
 
-    /// Waits until what was written stays.
+    /// Waits until earlier writes are durable.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].

@@ -1,7 +1,7 @@
-//! A reader of ELF files: what is to be loaded, and where to start.
+//! A reader of ELF files: the segments to load, and the entry point.
 //!
-//! Safe and total: whatever the bytes, it answers with segments whose file part
-//! is within the file and whose memory part does not wrap, or with an error.
+//! Safe and total: for any bytes the result is either segments whose file part is within the file
+//! and whose memory part does not wrap, or an error.
 
 use os_abi::Error;
 
@@ -16,7 +16,7 @@ const RISCV: u16 = 243;
 #[derive(Clone, Copy)]
 pub(crate) struct Elf<'a> {
     bytes: &'a [u8],
-    /// Where the program starts.
+    /// Address at which the program starts.
     pub(crate) entry: usize,
     headers: usize,
     count: usize,
@@ -25,15 +25,15 @@ pub(crate) struct Elf<'a> {
 /// A part of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'a> {
-    /// Where it belongs.
+    /// Address of the segment.
     pub(crate) start: usize,
-    /// Its first bytes; the rest is zero.
+    /// First bytes of the segment; the rest is zero.
     pub(crate) bytes: &'a [u8],
-    /// How long it is in memory.
+    /// Bytes of the segment in memory.
     pub(crate) len: usize,
-    /// It is code.
+    /// True if the segment is code.
     pub(crate) execute: bool,
-    /// It is written to.
+    /// True if the segment is writable.
     pub(crate) write: bool,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The parts to be loaded.
+    /// Returns the parts to be loaded.
     pub(crate) fn segments(self) -> impl Iterator<Item = Result<Segment<'a>, Error>> {
         (0..self.count).filter_map(move |n| match self.segment(n) {
             None => Some(Err(Error::BadProgram)),
@@ -93,7 +93,7 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// Where the dynamic section is in memory: address and bytes.
+    /// Returns the dynamic section in memory: address and bytes.
     pub(crate) fn dynamic(self) -> Option<(usize, usize)> {
         (0..self.count).find_map(|n| {
             let header = self.header(n)?;

@@ -26,8 +26,8 @@ use crate::{MAX_HARTS, chaos, clock, hart, switching, trace, users};
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 
-/// The scheduler's table has room for so many from the beginning: two processes with as
-/// many calls as they may have. With more it grows, and stays so.
+/// Initial capacity of the scheduler's table: two processes with the maximum number of calls. With
+/// more coroutines the table grows, and keeps its size.
 const COROUTINES: usize = 8192;
 
 /// While polls take less, the scheduler reads the clock at every fourth only: its
@@ -40,7 +40,7 @@ static DOMAIN: Once<Domain<KernelHost>> = Once::new();
 static EXECUTORS: [IrqLock<Option<Executor<KernelHost>>>; MAX_HARTS] =
     [const { IrqLock::new(None) }; MAX_HARTS];
 
-/// The kernel's domain.
+/// Returns the kernel's domain.
 pub(crate) fn domain() -> &'static Domain<KernelHost> {
     DOMAIN.get()
 }
@@ -63,7 +63,7 @@ pub(crate) fn init(harts: usize) {
     DOMAIN.set(domain);
 }
 
-/// Hart `index` will never serve its vCPU: what came there goes to the others.
+/// Gives up the vCPU of hart `index`, which will never serve it: its coroutines go to the others.
 pub(crate) fn give_up(index: usize) {
     let executor = EXECUTORS[index].lock().take();
     drop(executor);
@@ -96,16 +96,16 @@ pub(crate) fn yield_now() -> impl Future<Output = ()> {
     })
 }
 
-/// The level of the coroutine of the kernel that runs here.
+/// Returns the level of the coroutine of the kernel that runs here.
 pub(crate) fn level() -> Level {
     domain().current_level().unwrap_or(LEAST_URGENT_WORK)
 }
 
-/// Makes what hart `index` needs to serve its vCPU, before it is started: it may come late, on a
-/// busy host, and then nothing is allocated any more that a program would miss.
+/// Allocates everything that hart `index` needs to serve its vCPU, before the hart is started: it
+/// may start late, on a busy host, and must then not allocate memory that a program would miss.
 ///
 /// # Panics
-/// Without memory for that: it is boot time.
+/// If there is no memory, at boot time.
 pub(crate) fn prepare(index: usize) {
     let place = EXECUTORS[index].lock();
     let executor = place.as_ref().expect("one executor per hart");
@@ -116,7 +116,7 @@ pub(crate) fn prepare(index: usize) {
     hart.switching.store(switching.to_u64(), Relaxed);
 }
 
-/// The calling hart takes its executor, and begins to serve its vCPU. Allocates nothing.
+/// Takes the executor of the calling hart, which begins to serve its vCPU. Allocates nothing.
 ///
 /// # Panics
 /// If called twice on a hart, or before [`prepare`].
@@ -139,7 +139,7 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     loop {
         chaos::disturb();
         interrupt_overtaken();
-        // Never `None`, for the switching coroutine is ready or running; never
+        // The pick is never `None`, for the switching coroutine is ready or running; never
         // `Resume`, for nothing in the kernel is suspended.
         if let Some(Picked::Poll(coroutine)) = executor.pick(back.take())
             && let Polled::Yielded(yielded) = coroutine.poll()
@@ -149,30 +149,31 @@ pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     }
 }
 
-/// Is a coroutine of the kernel ready, on whatever hart, that is at least as urgent as
-/// what the calling hart runs, on this vCPU?
+/// Returns whether any hart has a ready coroutine of the kernel that is at least as urgent as the
+/// one that the calling hart runs, on this vCPU.
 pub(crate) fn has_as_urgent(vcpu: &Vcpu<KernelHost>) -> bool {
     let level = vcpu.running_level().unwrap_or(Level::LEAST_URGENT);
     domain().bitmap() & (level.more_urgent_bits() | level.bit()) != 0
 }
 
-/// Is a coroutine of the kernel ready, on whatever hart, that is more urgent than
-/// `level`? Counts those in inboxes, which `Vcpu::need_preempt` may not.
+/// Returns whether any hart has a ready coroutine of the kernel that is more urgent than `level`.
+/// Counts those in inboxes, which `Vcpu::need_preempt` may not.
 pub(crate) fn has_more_urgent(level: Level) -> bool {
     domain().bitmap() & level.more_urgent_bits() != 0
 }
 
-/// Interrupts the hart that runs the least urgent program, if a coroutine of the
-/// kernel that is more urgent than that is ready anywhere.
+/// Interrupts the hart that runs the least urgent program, if a coroutine of the kernel that is
+/// more urgent than that program is ready anywhere.
 ///
-/// The scheduler tells the host of a wake only if the vCPU is parked; a hart in
-/// user mode is not, it is in the middle of a poll that may take for ever. So
-/// the hart that has woken something looks, after its poll or before it goes to user
-/// mode, at the harts in user mode; the one that is interrupted takes the
-/// coroutine from wherever it is. Such a hart has set its bit before it looked at
-/// the queues for the last time (`switching.rs`), and the waker has filled the
-/// queue before it looks at the bits, both sequentially consistent: one of them
-/// sees the other. A load without a hart in user mode, else O(harts).
+/// The scheduler tells the host of a wake only if the vCPU is parked. A hart in user mode is not
+/// parked: it is in the middle of a poll that may take for ever. So the waking hart looks at the
+/// harts in user mode, after its poll or before it goes to user mode itself; the interrupted hart
+/// takes the coroutine from any queue.
+///
+/// No wake is missed: a hart has set its bit before it looked at the queues for the last time
+/// (`switching.rs`), and the waker has filled the queue before it looks at the bits, both
+/// sequentially consistent. So one of them sees the other. Costs a load without a hart in user
+/// mode, else O(harts).
 pub(crate) fn interrupt_overtaken() {
     fence(SeqCst);
     let in_user = hart::in_user();
@@ -197,13 +198,13 @@ pub(crate) fn interrupt_overtaken() {
     }
 }
 
-/// Before the calling hart, `index`, goes to user mode, perhaps for ever: a sleeping
-/// hart takes coroutines that wait here, or behind the programs of other harts.
+/// Shares waiting coroutines before the calling hart, `index`, goes to user mode, perhaps for ever:
+/// a sleeping hart takes coroutines that wait here, or behind the programs of other harts.
 ///
-/// A hart that has become idle looks at all queues before it sleeps; one that is told here
-/// takes what is more urgent than all it has, and looks at the rest here when it turns
-/// to a program itself. So while a hart sleeps, nothing waits behind a program. Two
-/// loads while none sleeps, else O(harts in user mode).
+/// A hart that has become idle looks at all queues before it sleeps. A hart that is woken here
+/// takes only coroutines that are more urgent than its own, and looks at the rest here when it
+/// turns to a program itself. So while a hart sleeps, nothing waits behind a program. Costs two
+/// loads while no hart sleeps, else O(harts in user mode).
 pub(crate) fn share(index: usize) {
     fence(SeqCst);
     if domain().idle_vcpus() == 0 {

@@ -76,7 +76,7 @@ pub(crate) struct Wait {
     process: Arc<Process>,
     address: usize,
     value: u32,
-    /// Of the entry in the bucket; 0: not there yet.
+    /// Ticket of the entry in the bucket; 0: no entry yet.
     ticket: u64,
     sleep: Sleep,
     endless: bool,
@@ -153,7 +153,7 @@ impl Drop for Wait {
     }
 }
 
-/// Wakes so many of those that wait at an address, oldest first; returns how many.
+/// Wakes at most `count` waiters at an address, oldest first; returns their number.
 pub(crate) fn wake(process: &Process, address: usize, count: usize) -> usize {
     let number = process.number();
     let mut woken = 0;

@@ -1,17 +1,16 @@
 //! The global bitmap: one word that every process can read.
 //!
-//! Bit L is set if work of level L waits for a hart: a ready user thread, or a
-//! ready coroutine of the kernel. It is rebuilt whenever a hart is about to
-//! return to user mode (so on each tick and each kernel entry) and whenever a
-//! thread becomes ready; O(harts). Work that runs already is not in it, so a
-//! process that sees something more urgent than its own gives its hart away for
-//! a reason (SharedScheduler, section 3.4).
+//! Bit L is set if work of level L waits for a hart: a ready user thread, or a ready coroutine of
+//! the kernel. The bitmap is rebuilt whenever a hart is about to return to user mode (so on each
+//! tick and each kernel entry) and whenever a thread becomes ready; O(harts). Running work is not
+//! in it, so a process that sees a more urgent level than its own gives its hart away for a reason
+//! (SharedScheduler, section 3.4).
 
 use crate::memory::shared;
 use crate::{executor, users};
 
-/// Rebuilds it. After each write another look: another hart may have made something ready, and
-/// have written that, after the bits were read.
+/// Rebuilds the bitmap. After each write it looks again: another hart may have made something
+/// ready, and have written that, after the bits were read.
 pub(crate) fn publish() {
     let levels = || users::ready() | executor::domain().bitmap();
     let mut bits = levels();

@@ -1,4 +1,4 @@
-//! What the kernel knows of each hart, reachable from every hart.
+//! The kernel's record of each hart, reachable from every hart.
 
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -14,14 +14,14 @@ use crate::timers::Timers;
 use crate::times::Times;
 use crate::{MAX_HARTS, clock};
 
-/// How often the boot hart looks whether another one has come, in microseconds.
+/// Time between two looks of the boot hart for another hart, in microseconds.
 const LOOK_MICROS: u64 = 20;
 
-/// One hart.
+/// Record of a hart.
 pub(crate) struct Hart {
-    /// The firmware's id of it.
+    /// The firmware's id of the hart.
     pub(crate) id: AtomicUsize,
-    /// It runs an interrupt handler.
+    /// True while the hart runs an interrupt handler.
     pub(crate) in_interrupt: AtomicBool,
     /// The vCPU it serves, once it does.
     pub(crate) vcpu: AtomicPtr<Vcpu<KernelHost>>,
@@ -29,23 +29,23 @@ pub(crate) struct Hart {
     pub(crate) switching: AtomicU64,
     /// The end of the running program's quantum; `u64::MAX` without one.
     pub(crate) quantum_end: AtomicU64,
-    /// Its context at the interrupt controller, in S-mode; `usize::MAX`: none.
+    /// Context at the interrupt controller, in S-mode; `usize::MAX`: none.
     context: AtomicUsize,
     /// The harts that sleep.
     pub(crate) timers: IrqLock<Timers>,
-    /// Where its time goes.
+    /// Use of the hart's time.
     pub(crate) times: Times,
 }
 
 impl Hart {
-    /// Notes what the device tree says of it, while booting.
+    /// Sets the hart's properties from the device tree, while booting.
     pub(crate) fn set(&self, info: &HartInfo) {
         self.id.store(info.id, Relaxed);
         let context = info.plic_context.unwrap_or(usize::MAX);
         self.context.store(context, Relaxed);
     }
 
-    /// Its context at the interrupt controller, if it has one.
+    /// Returns the context at the interrupt controller, if the hart has one.
     pub(crate) fn plic_context(&self) -> Option<usize> {
         Some(self.context.load(Relaxed)).filter(|context| *context != usize::MAX)
     }
@@ -67,34 +67,34 @@ static HARTS: [Hart; MAX_HARTS] = [const {
 /// Bit of each hart that is in user mode, or about to be.
 static IN_USER: AtomicU64 = AtomicU64::new(0);
 
-/// How many harts serve a vCPU.
+/// Number of harts that serve a vCPU.
 static ONLINE: AtomicUsize = AtomicUsize::new(0);
 
-/// The hart this code runs on. A coroutine may be elsewhere after an `await`.
+/// Returns the hart this code runs on. A coroutine may be elsewhere after an `await`.
 #[inline]
 pub(crate) fn this() -> &'static Hart {
     &HARTS[hart_index()]
 }
 
-/// The hart of a number.
+/// Returns the hart of a number.
 pub(crate) fn at(index: usize) -> &'static Hart {
     &HARTS[index]
 }
 
-/// The harts that may be spoken to: those below the highest that is online.
+/// Returns the harts that may be spoken to: those below the highest that is online.
 pub(crate) fn online() -> &'static [Hart] {
     &HARTS[..ONLINE.load(SeqCst)]
 }
 
-/// Hart `index` is about to serve its vCPU.
+/// Notes that hart `index` is about to serve its vCPU.
 pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }
 
-/// Waits until hart `index` is online, at most a second. False: it has not come; it may come
+/// Waits until hart `index` is online, at most a second. Returns false if it is not; it may come
 /// later. While booting, with interrupts masked.
 ///
-/// It sleeps meanwhile, a little at a time: an emulator that has one thread for all harts
+/// The caller sleeps meanwhile, a little at a time: an emulator that has one thread for all harts
 /// runs the others then.
 pub(crate) fn wait_online(index: usize) -> bool {
     let limit = clock::now() + clock::ticks_per_second();
@@ -108,20 +108,20 @@ pub(crate) fn wait_online(index: usize) -> bool {
     true
 }
 
-/// Hart `index` is in user mode from now on, or about to be: the hart that makes something
-/// more urgent ready takes this down ([`takes_from_user`]) and sends an IPI.
-/// Sequentially consistent, like the others.
+/// Notes that hart `index` is in user mode from now on, or about to be: the hart that makes
+/// something more urgent ready clears this ([`takes_from_user`]) and sends an IPI. Sequentially
+/// consistent, like the others.
 pub(crate) fn enters_user(index: usize) {
     IN_USER.fetch_or(1 << index, SeqCst);
 }
 
-/// Hart `index` is not in user mode any more, or will not be for long. True: it was, so
-/// the caller, if it is another hart, is to interrupt it.
+/// Notes that hart `index` is not in user mode any more, or will not be for long. Returns true if
+/// it was: then the caller, if it is another hart, has to interrupt it.
 pub(crate) fn takes_from_user(index: usize) -> bool {
     IN_USER.fetch_and(!(1 << index), SeqCst) & 1 << index != 0
 }
 
-/// The harts in user mode, as bits. One load.
+/// Returns the harts in user mode, as bits. Costs a load.
 pub(crate) fn in_user() -> u64 {
     IN_USER.load(SeqCst)
 }
@@ -135,13 +135,13 @@ pub(crate) fn interrupt(index: usize) {
 #[cfg(feature = "selftest")]
 static LATE: AtomicBool = AtomicBool::new(false);
 
-/// The harts that are started from now on come late.
+/// Makes the harts that are started from now on come late.
 #[cfg(feature = "selftest")]
 pub(crate) fn make_late() {
     LATE.store(true, SeqCst);
 }
 
-/// If it is to come late, the calling hart waits until there is a program.
+/// Makes the calling hart wait until there is a program, if it is to come late.
 #[cfg(feature = "selftest")]
 pub(crate) fn come_late() {
     while LATE.load(SeqCst) && crate::process::living() == 0 {

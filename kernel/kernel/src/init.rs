@@ -1,7 +1,7 @@
 //! The first program: the machine ends when it does, with its status.
 //!
-//! Afterwards everything has to be as it was before: processes, frames, bytes of
-//! the heap. What is missing is a leak, and a failure.
+//! Afterwards the numbers of processes, frames and bytes of the heap have to be the same as before.
+//! A difference is a leak, and a failure.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,10 +16,10 @@ use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
 use crate::{archive, chaos, clock, executor, println, storage};
 
-/// The first program may do everything, and begins in the middle.
+/// Level of the first program, which may use all levels, and begins in the middle.
 const LEVEL: Level = Level::DEFAULT;
 
-/// What is in use: processes, pages, bytes of the heap.
+/// Resources in use: processes, pages, bytes of the heap.
 #[derive(PartialEq, Eq)]
 struct InUse {
     processes: usize,

@@ -1,8 +1,7 @@
 //! Interrupts: the timer, IPIs, devices.
 //!
-//! A handler wakes coroutines and does nothing else. It runs with interrupts
-//! masked, on the stack of what it interrupted, and for its duration the hart
-//! serves no vCPU (`arch/host.rs`).
+//! A handler wakes coroutines and does nothing else. It runs with interrupts masked, on the stack
+//! of the interrupted code, and for its duration the hart serves no vCPU (`arch/host.rs`).
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -20,9 +19,8 @@ pub(crate) fn handle(code: usize) {
     in_interrupt.store(false, Relaxed);
 }
 
-/// Does what an interrupt asks for. Also called for one that ended a program's
-/// turn: then the hart is in the poll of its switching coroutine, with
-/// interrupts masked, and holds no lock.
+/// Serves an interrupt. Also called for an interrupt that ended a program's turn: then the hart is
+/// in the poll of its switching coroutine, with interrupts masked, and holds no lock.
 pub(crate) fn serve(code: usize) {
     match code {
         csr::TIMER => {
@@ -41,7 +39,7 @@ pub(crate) fn serve(code: usize) {
             }
             clock::rearm(hart);
         }
-        // It has done its work by ending a wait or a program's turn.
+        // The interrupt has done its work by ending a wait or a program's turn.
         csr::SOFTWARE => csr::clear_software_interrupt(),
         csr::EXTERNAL => devices::serve(),
         _ => panic!("interrupt {code}, which has not been asked for"),

@@ -1,17 +1,17 @@
-//! How urgent what serves others is: as the most urgent of its waiters.
+//! Levels of coroutines that serve others: the level of the most urgent waiter.
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::executor;
 
-/// How many wait at each level, and which levels these are. O(1).
+/// Number of waiters at each level, and the set of levels with waiters. O(1).
 pub(crate) struct Levels {
     count: [u16; LEVELS],
     bits: u64,
 }
 
 impl Levels {
-    /// There is no waiter.
+    /// Creates an empty set.
     pub(crate) const fn new() -> Levels {
         Levels {
             count: [0; LEVELS],
@@ -19,7 +19,7 @@ impl Levels {
         }
     }
 
-    /// A waiter is at this level, and not at the one before any more.
+    /// Moves a waiter from a level to another.
     pub(crate) fn change(&mut self, before: Option<Level>, now: Option<Level>) {
         if let Some(level) = now {
             self.count[usize::from(level.get())] += 1;
@@ -40,7 +40,7 @@ impl Levels {
     }
 }
 
-/// The most urgent of these levels; of none, the least urgent that work may have.
+/// Returns the most urgent of these levels; of none, the least urgent that work may have.
 fn most_urgent(levels: u64) -> Level {
     let least = executor::LEAST_URGENT_WORK;
     let most = levels.trailing_zeros() as u8;
@@ -56,19 +56,19 @@ pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
     }
 }
 
-/// A coroutine that has its level from here only, so that it need not be asked for it.
+/// A coroutine whose level is set only here, so that the level is cached.
 pub(crate) struct Follower {
     coroutine: CoroutineId,
     level: Level,
 }
 
 impl Follower {
-    /// One that has been started at this level.
+    /// Creates a follower for a coroutine that was started at this level.
     pub(crate) fn new(coroutine: CoroutineId, level: Level) -> Follower {
         Follower { coroutine, level }
     }
 
-    /// It has the most urgent of these levels from now on.
+    /// Sets the coroutine's level to the most urgent of these.
     pub(crate) fn follow(&mut self, levels: u64) {
         let level = most_urgent(levels);
         if self.level != level && executor::domain().reprio(self.coroutine, level).is_ok() {
@@ -76,9 +76,9 @@ impl Follower {
         }
     }
 
-    /// It has something to do.
+    /// Wakes the coroutine.
     pub(crate) fn wake(&self) {
-        // It never ends.
+        // The coroutine never ends.
         let _ = executor::domain().wake(self.coroutine);
     }
 }

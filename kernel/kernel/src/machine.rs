@@ -1,8 +1,7 @@
 //! The machine, as its device tree describes it.
 //!
-//! Nothing is taken for granted that the tree says: harts (with gaps, in any
-//! order), memory, clock, devices. The one assumption is that of `-machine
-//! virt`: the kernel is loaded at the address it is linked for.
+//! The tree determines harts (with gaps, in any order), memory, clock and devices. The only
+//! assumption is that of `-machine virt`: the kernel is loaded at the address it is linked for.
 
 use core::ops::Range;
 
@@ -10,7 +9,7 @@ use crate::MAX_HARTS;
 use crate::device_tree::{DeviceTree, Node};
 use crate::memory::PhysAddr;
 
-/// What a device is, says the device tree.
+/// Kind of a device, from the device tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A serial port, `ns16550a`.
@@ -57,22 +56,22 @@ impl Device {
         })
     }
 
-    /// What it is.
+    /// Returns the device's kind.
     pub(crate) fn kind(self) -> Kind {
         self.kind
     }
 
-    /// Where its registers begin.
+    /// Returns the address of the registers.
     pub(crate) fn base(self) -> PhysAddr {
         self.base
     }
 
-    /// Bytes of them.
+    /// Returns the bytes of the registers.
     pub(crate) fn size(self) -> usize {
         self.size
     }
 
-    /// Its interrupt source; 0: none.
+    /// Returns the interrupt source; 0: none.
     pub(crate) fn interrupt(self) -> u32 {
         self.interrupt
     }
@@ -85,9 +84,9 @@ pub(crate) struct HartInfo {
     pub(crate) id: usize,
     /// The name of its interrupt controller within the tree.
     controller: u32,
-    /// Its context at the PLIC, in S-mode.
+    /// Context of the hart at the PLIC, in S-mode.
     pub(crate) plic_context: Option<usize>,
-    /// It has `stimecmp`.
+    /// True if the hart has `stimecmp`.
     pub(crate) sstc: bool,
 }
 
@@ -102,14 +101,14 @@ impl<T: Copy, const N: usize> List<T, N> {
         List { items: [None; N] }
     }
 
-    /// Adds an item; what does not fit is left out.
+    /// Adds an item; an item that does not fit is left out.
     fn add(&mut self, item: T) {
         if let Some(place) = self.items.iter_mut().find(|place| place.is_none()) {
             *place = Some(item);
         }
     }
 
-    /// The items.
+    /// Returns the items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().flatten()
     }
@@ -121,13 +120,13 @@ impl<T: Copy, const N: usize> List<T, N> {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.iter().count()
     }
 }
 
-/// What was found.
+/// The machine that the device tree describes.
 pub(crate) struct Machine {
     /// The memory.
     pub(crate) memory: Range<usize>,
@@ -151,8 +150,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Uses at most [`MAX_HARTS`]. With `alternate` every second one, seen from the boot hart,
-    /// stays with the firmware: for tests (`runner/src/qemu.rs` says why).
+    /// Uses at most [`MAX_HARTS`] harts. With `alternate` every second hart, counted from the boot
+    /// hart, stays with the firmware: for tests (the reason is in `runner/src/qemu.rs`).
     pub(crate) fn use_harts(&mut self, boot_hart: usize, alternate: bool) {
         let parity = boot_hart % 2;
         self.harts
@@ -206,7 +205,7 @@ impl Machine {
         complete.then_some(machine)
     }
 
-    /// The largest region counts; the others are left alone.
+    /// Adds memory: the largest region counts, the others are left alone.
     fn add_memory(&mut self, node: &Node<'_>) {
         if let Some((start, size)) = node.region()
             && size > self.memory.len()
@@ -235,8 +234,8 @@ impl Machine {
         }
     }
 
-    /// The PLIC lists its contexts in order: a controller and an interrupt of
-    /// it each, of which the external one of S-mode is meant for us.
+    /// Reads the contexts of the PLIC, which lists them in order: a controller and an interrupt of
+    /// it each. The kernel uses the external one of S-mode.
     fn read_contexts(&mut self, node: &Node<'_>) {
         const SUPERVISOR_EXTERNAL: u32 = 9;
         let mut words = node.words("interrupts-extended");

@@ -2,23 +2,23 @@
 //!
 //! Principles to hold the code against:
 //!
-//! 1. *The unit of scheduling is the coroutine.* The kernel is a domain of
-//!    `upshift-core`, each hart one of its vCPUs. There are no kernel threads.
-//! 2. *User memory is an allegation.* The kernel never follows a user's pointer:
-//!    it checks the range against the page table and copies through its own
-//!    mapping. A bad one harms only its process.
-//! 3. *Nothing is lost.* Every queue is bounded by something reserved before;
-//!    wakes are bits or links, never records that could be dropped.
-//! 4. *`unsafe` lives in `arch` and `memory`*, each block with its argument.
-//!    The compiler holds the rest to it.
+//! 1. *The unit of scheduling is the coroutine.* The kernel is a domain of `upshift-core`, each
+//!    hart one of its vCPUs. There are no kernel threads.
+//! 2. *User memory is an allegation.* The kernel never follows a user's pointer: it checks the
+//!    range against the page table and copies through its own mapping. A bad pointer harms only its
+//!    process.
+//! 3. *Nothing is lost.* Every queue is bounded by memory reserved in advance; wakes are bits or
+//!    links, never records that could be dropped.
+//! 4. *`unsafe` lives in `arch` and `memory`*, each block with its argument. The compiler holds the
+//!    rest to it.
 //! 5. *One kind of lock*, which masks interrupts, never held across an `await`.
 //!
-//! Locks are taken in this order, from the outside in; a lock that is not listed
-//! is never held together with another of its kind:
+//! Locks are taken in this order, from the outside in; a lock that is not listed is never held
+//! together with another of its kind:
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► waited-for things (pipes, lives, shares, console, futex, a socket ─► network ─► its endpoint
+//!    ─► awaited objects (pipes, lives, shares, console, futex, socket ─► network ─► its endpoint
 //!       ─► its waiters, requests of the network, files, disk)
 //!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames
@@ -77,8 +77,8 @@ use memory::PhysAddr;
 /// The most harts that are used.
 pub(crate) const MAX_HARTS: usize = 8;
 
-/// Boots the machine, on the hart that the firmware has chosen. The number of
-/// this hart is 0, whatever its id.
+/// Boots the machine, on the hart that the firmware has chosen. This hart gets the number 0,
+/// regardless of its id.
 fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     let header = memory::boot_bytes(device_tree, device_tree::HEADER);
     let size = header
@@ -152,7 +152,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     executor::run(&executor)
 }
 
-/// Starts the other harts. One that does not start is a machine with fewer.
+/// Starts the other harts. A hart that does not start makes the machine smaller.
 fn start_harts(machine: &Machine, boot_hart: usize) {
     let boot = |hart: &&machine::HartInfo| hart.id == boot_hart;
     if let Some(hart) = machine.harts.iter().find(boot) {
@@ -175,7 +175,7 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
     }
 }
 
-/// Where the other harts come in.
+/// Entry of the other harts.
 fn boot_more() -> ! {
     memory::install_kernel_table();
     #[cfg(feature = "selftest")]
@@ -183,7 +183,7 @@ fn boot_more() -> ! {
     executor::run(&executor::take())
 }
 
-/// Starts what the command line asks for.
+/// Starts the program or the tests that the command line names.
 fn begin(machine: &Machine) {
     #[cfg(feature = "selftest")]
     if let Some(how) = machine.argument("selftest") {

@@ -27,7 +27,7 @@ struct Ring {
     readers: usize,
     writers: usize,
     waiters: Waiters,
-    /// Of the share of the process that made it.
+    /// Memory taken of the share of the process that made the pipe.
     _taken: Taken,
 }
 
@@ -38,7 +38,7 @@ impl Awaited for Ring {
 }
 
 impl Ring {
-    /// Takes what is there, or says that nothing will come any more (0 bytes).
+    /// Takes the bytes that are there, or returns 0 at the end of the stream; `None`: nothing yet.
     fn take(&mut self, to: &mut [u8]) -> Option<usize> {
         let count = to.len().min(self.put - self.taken);
         for byte in &mut to[..count] {
@@ -48,7 +48,7 @@ impl Ring {
         (count > 0 || to.is_empty() || self.writers == 0).then_some(count)
     }
 
-    /// Puts in what fits, or says that there is no reader.
+    /// Stores the bytes that fit, or returns an error if there is no reader; `None`: nothing fits.
     fn put(&mut self, from: &[u8]) -> Option<Result<usize, Error>> {
         if self.readers == 0 {
             return Some(Err(Error::BrokenPipe));
@@ -62,7 +62,7 @@ impl Ring {
     }
 }
 
-/// One end of a pipe.
+/// An end of a pipe.
 pub(crate) struct End {
     ring: Arc<IrqLock<Ring>>,
     writes: bool,
@@ -107,7 +107,7 @@ impl End {
         until(&self.ring, look).await;
     }
 
-    /// Takes what there is; 0 at the end. `None`: nothing yet.
+    /// Takes the bytes that are there; 0 at the end. `None`: nothing yet.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         if self.writes {
             return Some(Err(Error::BadFile));
@@ -120,7 +120,7 @@ impl End {
         Some(Ok(count))
     }
 
-    /// Puts all of it in, if it fits. `None`: it does not.
+    /// Stores all the bytes, if they fit. `None`: they do not.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.writes {
             return Some(Err(Error::BadFile));
@@ -136,7 +136,7 @@ impl End {
         Some(result)
     }
 
-    /// Puts in what fits. `None`: nothing does.
+    /// Stores the bytes that fit. `None`: nothing fits.
     pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.writes {
             return Some(Err(Error::BadFile));

@@ -1,4 +1,4 @@
-//! Sizes that the kernel's command line may say: `threads=N`, `stack=KIB`.
+//! Sizes that the kernel's command line can set: `threads=N`, `stack=KIB`.
 
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -8,15 +8,15 @@ use os_abi::layout::STACK_SIZE;
 use crate::machine::Machine;
 use crate::memory::PAGE;
 
-/// Threads of all processes, if nothing else is said.
+/// Default number of threads, of all processes.
 const THREADS: usize = 512;
-/// The most that may be said: a place has 16 bits.
+/// Maximum number of threads: a place has 16 bits.
 const MOST_THREADS: usize = 8192;
 
 static THREADS_SAID: AtomicUsize = AtomicUsize::new(THREADS);
 static STACK_SAID: AtomicUsize = AtomicUsize::new(STACK_SIZE);
 
-/// Takes what the command line says, while booting. What is not possible ends the machine.
+/// Takes the settings of the command line, while booting. An impossible value ends the machine.
 pub(crate) fn set(machine: &Machine) {
     if let Some(threads) = machine.number("threads", MOST_THREADS) {
         THREADS_SAID.store(threads, Relaxed);
@@ -26,12 +26,12 @@ pub(crate) fn set(machine: &Machine) {
     }
 }
 
-/// The most threads, of all processes.
+/// Returns the maximum number of threads, of all processes.
 pub(crate) fn threads() -> usize {
     THREADS_SAID.load(Relaxed)
 }
 
-/// Bytes of the stack of a program's first thread, which it has from the beginning.
+/// Returns the bytes of the stack of a program's first thread, mapped from the beginning.
 pub(crate) fn first_stack() -> usize {
     STACK_SAID.load(Relaxed)
 }

@@ -25,7 +25,8 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    /// Is a timer set? Not before the first poll, nor while there is no memory for one.
+    /// Returns whether a timer is set. It is not before the first poll, nor while there is no
+    /// memory for it.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
@@ -41,7 +42,7 @@ impl Future for Sleep {
         if let Some((index, key)) = self.armed {
             hart::at(index).timers.lock().set_waker(key, cx.waker());
         } else {
-            // The timer of another hart cannot be armed: stay on this one.
+            // The timer of another hart cannot be armed, so the code stays on this hart.
             let interrupts = csr::interrupts_off();
             let hart = hart::this();
             let added = hart.timers.lock().add(self.deadline, cx.waker().clone());
@@ -56,7 +57,7 @@ impl Future for Sleep {
                 return Poll::Pending;
             }
         }
-        // It may have fired before the new waker was in place.
+        // The timer may have fired before the new waker was in place.
         if clock::now() >= self.deadline {
             return Poll::Ready(());
         }

@@ -1,14 +1,13 @@
-//! The switching coroutine of a hart: its poll is "run the most urgent user
-//! thread until it has to give way" (SharedScheduler, section 3.3).
+//! The switching coroutine of a hart: its poll is "run the most urgent user thread until it has to
+//! give way" (SharedScheduler, section 3.3).
 //!
-//! It never ends. Its level equals that of the most urgent user thread
-//! (`users.rs`), so the scheduler runs more urgent kernel coroutines before it
-//! and less urgent ones after it. Without a thread it is at the least urgent
-//! level, and its poll waits for an interrupt.
+//! It never ends. Its level equals that of the most urgent user thread (`users.rs`), so the
+//! scheduler runs more urgent kernel coroutines before it and less urgent ones after it. Without a
+//! thread it is at the least urgent level, and its poll waits for an interrupt.
 //!
-//! A thread goes on until it parks itself or ends; until something more urgent is
-//! ready, kernel or user; or until its quantum is over and something of its level
-//! is ready. In the first and last case it goes to the tail of its level.
+//! A thread runs until it parks itself or ends; until something more urgent is ready, kernel or
+//! user; or until its quantum is over and something of its level is ready. In the first and last
+//! case it goes to the tail of its level.
 
 use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
@@ -29,10 +28,10 @@ use crate::times::KERNEL;
 use crate::users::{self, Next};
 use crate::{chaos, clock, executor, global, hart, interrupts, println, syscall, trace};
 
-/// A thread may run that long while another of its level waits, in microseconds.
+/// Longest time that a thread may run while another of its level waits, in microseconds.
 const QUANTUM_MICROS: u64 = 5_000;
 
-/// The same in ticks.
+/// Returns the quantum in ticks.
 pub(crate) fn quantum() -> u64 {
     clock::from_micros(QUANTUM_MICROS)
 }
@@ -69,7 +68,7 @@ fn turn() {
                 break;
             }
         }
-        // The next thread at once, unless a coroutine of the kernel is due before it.
+        // The next thread runs at once, unless a coroutine of the kernel is due before it.
         if executor::has_as_urgent(vcpu) {
             break;
         }
@@ -85,7 +84,7 @@ fn turn() {
 /// queues once more. From then on each wake sends an IPI, and `wfi` ends at once
 /// if one is pending, masked or not.
 fn idle(vcpu: &Vcpu<KernelHost>) {
-    // So that what has ended can be freed.
+    // Unloads the space, so that ended processes can be freed.
     space::unload();
     if vcpu.prepare_park() {
         chaos::dawdle();
@@ -104,11 +103,11 @@ struct Turn<'a> {
 /// Puts a thread where it belongs.
 type Leave = fn(Box<Thread>);
 
-/// What becomes of a thread after a trap.
+/// Fate of a thread after a trap.
 enum After {
-    /// It goes on, if nothing is more urgent.
+    /// The thread resumes, if nothing is more urgent.
     GoesOn(Box<Thread>),
-    /// It is parked, or has ended.
+    /// The thread is parked, or has ended.
     Gone,
 }
 
@@ -134,8 +133,8 @@ impl Turn<'_> {
         clock::rearm(self.hart);
     }
 
-    /// Runs the thread until it has to leave, and says where to; `None`: it is
-    /// parked or has ended.
+    /// Runs the thread until it has to leave, and returns its destination; `None`: it is parked or
+    /// has ended.
     fn run_on(&self, mut thread: Box<Thread>) -> Option<(Box<Thread>, Leave)> {
         // An ended process has no space.
         let space = thread.process.space().ok()?;
@@ -168,7 +167,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Where the thread has to go instead of user mode.
+    /// Returns the destination of a thread that may not return to user mode.
     fn must_leave(&self, thread: &mut Thread, space: &AddressSpace) -> Option<Leave> {
         if thread.process.is_ended() {
             return Some(drop);
@@ -186,7 +185,7 @@ impl Turn<'_> {
             let of_level = self.vcpu.bitmap() & level.bit() != 0;
             let kernel_waits = of_level || executor::has_more_urgent(level);
             if !kernel_waits && !users::is_overtaken(level, true) {
-                // Without a waiter: another one.
+                // Without a waiter the thread gets another quantum.
                 thread.quantum = quantum();
                 thread.end_grace(space);
                 self.begin_quantum(thread);
@@ -200,7 +199,7 @@ impl Turn<'_> {
             users::push_front
         } else {
             if thread.grace != 0 {
-                // What it was to give way to is gone.
+                // The coroutine to give way to is gone.
                 thread.end_grace(space);
                 self.set_quantum_end(thread.until);
             }
@@ -254,7 +253,7 @@ impl Turn<'_> {
     }
 }
 
-/// Makes the harts that run programs look at what they run.
+/// Makes the harts that run programs reconsider their choice of thread.
 pub(crate) fn interrupt_programs() {
     for index in 0..hart::online().len() {
         if hart::takes_from_user(index) {

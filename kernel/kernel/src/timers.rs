@@ -14,14 +14,14 @@ use core::task::Waker;
 use crate::chaos;
 use crate::memory::OutOfMemory;
 
-/// Room for so many sleepers is kept when there are none; more is given back.
+/// Capacity that is kept when there are no sleepers; more is given back.
 const KEEP: usize = 64;
 
-/// One sleeper, in the heap.
+/// A sleeper in the heap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,
-    /// Breaks ties, and tells sleepers of one slot apart.
+    /// Breaks ties, and tells apart sleepers of the same slot.
     sequence: u64,
     slot: usize,
 }
@@ -33,7 +33,7 @@ struct Slot {
     waker: Option<Waker>,
 }
 
-/// Names a sleeper of one hart.
+/// Id of a sleeper of a hart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     slot: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// There are no sleepers.
+    /// Creates an empty heap.
     pub(crate) const fn new() -> Timers {
         Timers {
             heap: Vec::new(),
@@ -89,7 +89,7 @@ impl Timers {
             Some(slot) => slot,
             None => {
                 self.slots.try_reserve(1).map_err(out)?;
-                // So that giving it back never allocates.
+                // Reserved here, so that giving the slot back never allocates.
                 let slots = self.slots.len() + 1;
                 self.free.try_reserve(slots).map_err(out)?;
                 self.slots.push(Slot {

@@ -1,8 +1,8 @@
-//! Where the time of each hart goes: threads by level, and idleness. The rest is that of the
-//! kernel's coroutines.
+//! Use of each hart's time: threads by level, and idleness. The rest is that of the kernel's
+//! coroutines.
 //!
-//! A hart notes its own activity, and reads the clock only if that changes: not from one thread to
-//! another of the same level. The choice of the next thread counts for the thread before.
+//! A hart notes its own activity, and reads the clock only if the activity changes: not from a
+//! thread to another of the same level. The choice of the next thread counts for the thread before.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU64};

@@ -29,7 +29,7 @@ use crate::memory::space::AddressSpace;
 use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 
-/// Records per hart, if the command line does not say.
+/// Default number of records per hart.
 pub(crate) const DEFAULT: usize = 4096;
 /// Records per hart that may be asked for: 512 KiB.
 const MOST: usize = 16_384;
@@ -47,7 +47,7 @@ pub(crate) enum Entered {
     /// Suspended: by an exception of its own, a system call for example.
     Excepted = b'X',
     Ended = b'E',
-    /// No state: what a kernel coroutine is for.
+    /// Purpose of a kernel coroutine; not a state.
     Named = b'N',
 }
 
@@ -64,20 +64,20 @@ impl From<State> for Entered {
     }
 }
 
-/// What a kernel coroutine is for.
+/// Purpose of a kernel coroutine.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
-    /// It runs the user threads of a hart.
+    /// Runs the user threads of a hart.
     Switching,
-    /// It supervises the first program.
+    /// Supervises the first program.
     Supervisor,
-    /// It ends what is left of processes whose share is over.
+    /// Ends the remains of processes whose share is over.
     Reaper,
-    /// It carries out a system call of this number for this process.
+    /// Carries out a system call of this number for this process.
     Call { process: usize, number: usize },
 }
 
-/// Whose state it is.
+/// Owner of a state.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {
@@ -89,10 +89,10 @@ enum Kind {
 #[derive(Clone, Copy)]
 struct Record {
     time: u64,
-    /// Of the coroutine; 0 for a thread.
+    /// Id of the coroutine; 0 for a thread.
     id: u64,
     process: u32,
-    /// The thread of the process, or what a kernel coroutine is for.
+    /// The thread of the process, or the purpose of a kernel coroutine.
     detail: u16,
     kind: Kind,
     state: Entered,
@@ -118,8 +118,8 @@ static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
     })
 }; MAX_HARTS];
 
-/// Switches traces on, with so many records for each of so many harts, at most
-/// [`MOST`]. While booting.
+/// Switches traces on, with `records` records for each of `harts` harts, at most [`MOST`]. While
+/// booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].
@@ -134,19 +134,19 @@ pub(crate) fn init(records: usize, harts: usize) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Are traces on? One load.
+/// Returns whether traces are on. Costs a load.
 #[inline]
 pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// A coroutine of the kernel has entered a state.
+/// Records that a coroutine of the kernel has entered a state.
 #[inline]
 pub(crate) fn coroutine(id: CoroutineId, level: Level, state: Entered) {
     note(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
 }
 
-/// A coroutine of the kernel is for this.
+/// Records the purpose of a coroutine of the kernel.
 #[inline]
 pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     if is_on() {
@@ -162,7 +162,7 @@ pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
     }
 }
 
-/// A thread has entered a state.
+/// Records that a thread has entered a state.
 #[inline]
 pub(crate) fn thread(thread: &Thread, state: Entered) {
     if is_on() {
@@ -178,7 +178,7 @@ impl Drop for Thread {
     }
 }
 
-/// A thread is about to go to user mode on the calling hart.
+/// Records that a thread is about to go to user mode on the calling hart.
 #[inline]
 pub(crate) fn enters(thread: &Thread, space: &AddressSpace) {
     if is_on() {
@@ -189,7 +189,7 @@ pub(crate) fn enters(thread: &Thread, space: &AddressSpace) {
     }
 }
 
-/// A thread has come from user mode, and is in this state by it.
+/// Records the state that a trap from user mode has put a thread into.
 #[inline]
 pub(crate) fn leaves(thread: &Thread, space: &AddressSpace, state: Entered) {
     if is_on() {
@@ -198,8 +198,8 @@ pub(crate) fn leaves(thread: &Thread, space: &AddressSpace, state: Entered) {
     }
 }
 
-/// Takes what user coroutines have done out of the page of their process. What it
-/// says is hearsay: a time in the future or a hart that does not exist becomes ours.
+/// Takes the events of user coroutines out of the page of their process. The page's contents are
+/// not trusted: a time in the future or a hart that does not exist is replaced by the kernel's.
 #[cold]
 fn collect(thread: &Thread, space: &AddressSpace) {
     let Some(TracePage { page, taken }) = space.trace() else {
@@ -232,8 +232,8 @@ fn collect(thread: &Thread, space: &AddressSpace) {
     page.store(user::LOST, 0);
 }
 
-/// The coroutine of the kernel that was interrupted has entered a state: that the
-/// interrupt was taken, and that it goes on.
+/// Records a state of the interrupted coroutine of the kernel: that the interrupt was taken, or
+/// that the coroutine resumes.
 pub(crate) fn interrupted(state: Entered) {
     if !is_on() {
         return;

@@ -1,19 +1,16 @@
-//! Which user thread runs where: ready threads by level, and what each hart is
-//! doing about them.
+//! Assignment of user threads to harts: ready threads by level, and the state of each hart.
 //!
-//! One queue for all harts, because the rule is about all harts: the most urgent
-//! ready threads run. 64 FIFO lists and a bitmap; a thread has a [`Place`] of its
-//! own from its birth to its end, so everything is O(1) and nothing allocates.
-//! There are as many places as the [settings] say.
+//! One queue for all harts, because the rule is about all harts: the most urgent ready threads run.
+//! 64 FIFO lists and a bitmap; a thread has a [`Place`] of its own from its birth to its end, so
+//! each operation is O(1) and nothing allocates. The [settings] fix the number of places.
 //!
 //! [settings]: crate::settings
 //!
-//! The level of a hart's *switching coroutine* follows: it is the level of the
-//! thread that runs there, or of the most urgent ready one, whichever is more
-//! urgent. It is raised here, by the hart that makes a thread ready, and lowered by the
-//! hart itself when it finds nothing at its level any more ([`take`]); so it may
-//! be too urgent for one empty poll, but never too lax. Both happen under the
-//! lock of the queue, so a raise cannot be overwritten by an older lowering.
+//! The level of a hart's *switching coroutine* follows: it is the level of the thread that runs
+//! there, or of the most urgent ready thread, whichever is more urgent. A hart that makes a thread
+//! ready raises it here. The hart itself lowers it when it finds nothing more at its level
+//! ([`take`]); so the coroutine may be too urgent for one empty poll, but never too lax. Both
+//! happen under the lock of the queue, so a raise cannot be overwritten by an older lowering.
 
 mod lists;
 mod place;
@@ -33,9 +30,9 @@ use crate::trace::{self, Entered};
 use crate::{MAX_HARTS, global, hart, settings};
 pub(crate) use place::{PendingLevel, Place};
 
-/// No place.
+/// Null link: no place.
 const NONE: u16 = u16::MAX;
-/// No thread runs: less urgent than any level.
+/// Level of a hart without a thread: less urgent than any level.
 const NOTHING: u8 = LEVELS as u8;
 
 #[derive(Clone, Copy)]
@@ -44,7 +41,7 @@ struct List {
     tail: u16,
 }
 
-/// What a place holds; a free one is in a list by `next`.
+/// Contents of a place; a free place is in a list by `next`.
 struct Entry {
     thread: Option<Box<Thread>>,
     level: u8,
@@ -52,7 +49,7 @@ struct Entry {
     prev: u16,
 }
 
-/// What a hart does.
+/// Activity of a hart.
 #[derive(Clone, Copy)]
 struct Doing {
     /// The level of its switching coroutine.
@@ -63,13 +60,13 @@ struct Doing {
     process: usize,
     /// The place of the thread, if one runs.
     place: u16,
-    /// It waits for an interrupt, or is about to.
+    /// True while the hart waits for an interrupt, or is about to.
     idle: bool,
 }
 
 struct Users {
     lists: [List; LEVELS],
-    /// All there are, made at boot.
+    /// All places, made at boot.
     places: Vec<Entry>,
     /// The first free place that was in use before.
     free: u16,
@@ -102,8 +99,8 @@ static USERS: IrqLock<Users> = IrqLock::new(Users {
 /// those that look without the lock, under which it is written.
 static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NOTHING) }; MAX_HARTS];
 
-/// The level of the thread that runs on a hart. One load; exact while the hart is in
-/// user mode (`hart::in_user`), for it is written before.
+/// Returns the level of the thread that runs on a hart. Costs a load; exact while the hart is in
+/// user mode (`hart::in_user`), for the level is written before.
 pub(crate) fn running_level(index: usize) -> Option<Level> {
     Level::new(RUNNING[index].load(Acquire)).ok()
 }
@@ -141,33 +138,33 @@ fn push(mut thread: Box<Thread>, front: bool) {
     global::publish();
 }
 
-/// A thread is ready: it becomes the last of its level.
+/// Appends a ready thread to the queue of its level.
 pub(crate) fn push_back(thread: Box<Thread>) {
     push(thread, false);
 }
 
-/// A thread was interrupted before its quantum was over: it stays the first of
-/// its level.
+/// Puts a thread that was interrupted before the end of its quantum in front of its level.
 pub(crate) fn push_front(thread: Box<Thread>) {
     push(thread, true);
 }
 
-/// There is something of this level for a process: interrupts the hart that runs the least
-/// urgent of its threads. False: none runs one in user mode. The thread may be about to leave
-/// its hart for something more urgent than itself: then it comes into the queue as urgent as that.
+/// Interrupts the hart that runs the least urgent thread of a process, for an event of this level.
+/// Returns false if no hart runs one in user mode. The thread may be about to leave its hart for
+/// something more urgent than itself: then it enters the queue with the event's level.
 pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
     let least = tell_running(process, level);
     wake_hart(least);
     least.is_some()
 }
 
-/// The same for a program that sees to it by itself: no hart is interrupted.
+/// Raises a thread like [`interrupt`], for a program that looks for events by itself: no hart is
+/// interrupted.
 pub(crate) fn is_told(process: &Process, level: Level) -> bool {
     tell_running(process, level).is_some()
 }
 
-/// The hart that runs the least urgent thread of a process in user mode. The level is pending
-/// then, until it is [taken](PendingLevel::take).
+/// Returns the hart that runs the least urgent thread of a process in user mode. Then the level is
+/// pending, until it is [taken](PendingLevel::take).
 fn tell_running(process: &Process, level: Level) -> Option<usize> {
     let in_user = hart::in_user();
     if in_user == 0 {
@@ -184,7 +181,7 @@ fn tell_running(process: &Process, level: Level) -> Option<usize> {
     Some(least)
 }
 
-/// Where the thread of a process that has a place is, unless it is on its way.
+/// Position of the thread of a process that has a place, unless the thread is on its way.
 pub(crate) enum Found {
     /// The thread is in the queue, at this level.
     Ready(u8),
@@ -210,16 +207,16 @@ pub(crate) fn process_on(index: usize) -> usize {
     USERS.lock().harts[index].process
 }
 
-/// Does a hart run a thread of a process, or do a call for it?
+/// Returns whether a hart runs a thread of a process, or a call for it.
 pub(crate) fn runs(process: &Process) -> bool {
     let users = USERS.lock();
     let mut harts = users.harts.iter();
     harts.any(|hart| hart.process == process.number())
 }
 
-/// There is something of this level for a process none of whose threads runs or is
-/// parked: one that is ready, in one of these places, becomes as urgent, until it has seen to
-/// that; without one, the next that becomes ready. O(places).
+/// Raises a ready thread, in one of these places, to this level, until it has handled the event;
+/// for a process none of whose threads runs or is parked. Without a ready thread, the next that
+/// becomes ready is raised. O(places).
 pub(crate) fn raise(process: &Process, places: impl Iterator<Item = u16>, level: Level) {
     let mut users = USERS.lock();
     let level = level.max(process.ceiling);
@@ -261,7 +258,7 @@ fn wake_hart(index: Option<usize>) {
     }
 }
 
-/// The levels that have a ready thread. One load.
+/// Returns the levels that have a ready thread. Costs a load.
 pub(crate) fn ready() -> u64 {
     READY.load(Acquire)
 }
@@ -278,17 +275,17 @@ pub(crate) fn remove(process: &Process, place: u16) -> Option<Box<Thread>> {
     thread
 }
 
-/// What a hart's switching coroutine is to do.
+/// Next step of a hart's switching coroutine.
 pub(crate) enum Next {
     /// Run this thread, and then call [`stopped`].
     Run(Box<Thread>),
-    /// It has become less urgent: give way to the kernel's other coroutines.
+    /// The switching coroutine has become less urgent: give way to the kernel's other coroutines.
     GiveWay,
     /// Wait for an interrupt, with interrupts masked until then.
     Idle,
 }
 
-/// Asks what hart `index`, the calling one, is to do. Interrupts are masked.
+/// Returns the next step of hart `index`, the calling hart. Interrupts are masked.
 pub(crate) fn take(index: usize) -> Next {
     let mut users = USERS.lock();
     users.harts[index].idle = false;
@@ -319,7 +316,7 @@ pub(crate) fn take(index: usize) -> Next {
     Next::Run(thread)
 }
 
-/// The thread of hart `index` does not run any more.
+/// Notes that the thread of hart `index` does not run any more.
 pub(crate) fn stopped(index: usize) {
     let mut users = USERS.lock();
     users.set_running(index, NOTHING);
@@ -327,7 +324,7 @@ pub(crate) fn stopped(index: usize) {
     users.harts[index].place = NONE;
 }
 
-/// The thread that runs on hart `index` may have another level.
+/// Applies a change of level of the thread that runs on hart `index`.
 pub(crate) fn changed_level(index: usize, thread: &mut Thread) {
     let mut users = USERS.lock();
     // Under the lock: a later loan finds it here.
@@ -339,10 +336,10 @@ pub(crate) fn changed_level(index: usize, thread: &mut Thread) {
     users.set_level(index, level);
 }
 
-/// The thread of a process that has this place may have another level, as `settle` says
-/// (`process/lending.rs`): moves it in the queue, or raises it on its hart to `level`; one
-/// that may have become less urgent there is interrupted. Otherwise it is on its way to the
-/// queue, and is settled there.
+/// Applies a change of level of the thread that has this place, on behalf of `settle`
+/// (`process/lending.rs`): moves the thread in the queue, or raises it on its hart to `level`; a
+/// thread that may have become less urgent there is interrupted. Otherwise the thread is on its way
+/// to the queue, and is settled there.
 pub(crate) fn resettle(
     process: &Process,
     place: u16,
@@ -379,7 +376,7 @@ pub(crate) fn resettle(
     global::publish();
 }
 
-/// Is a ready thread more urgent than `level`, or, with `equal`, as urgent?
+/// Returns whether a ready thread is more urgent than `level`, or, with `equal`, as urgent.
 pub(crate) fn is_overtaken(level: Level, equal: bool) -> bool {
     ready() & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
 }

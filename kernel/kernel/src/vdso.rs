@@ -19,9 +19,9 @@ use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
 use crate::memory::{OutOfMemory, PAGE};
 
-/// Its name in the archive.
+/// Name of the image in the archive.
 pub(crate) const NAME: &str = "vdso";
-/// It is far smaller.
+/// Limit of the image's size, which is far smaller.
 const MAX_SIZE: usize = 1 << 20;
 
 // Tags of the dynamic section, and the one kind of relocation there may be.
@@ -36,7 +36,7 @@ const RELATIVE: u64 = 3;
 /// A page of the image.
 struct Page {
     offset: usize,
-    /// What all processes share; `None`: each has a copy of `bytes`.
+    /// The frame and mapping that all processes share; `None`: each has a copy of `bytes`.
     shared: Option<(Frame, Mapping)>,
 }
 
@@ -51,11 +51,11 @@ static VDSO: Once<Vdso> = Once::new();
 
 /// Why the image cannot be used.
 pub(crate) enum VdsoError {
-    /// It is no shared object that this kernel reads.
+    /// The image is no shared object that this kernel reads.
     Malformed(&'static str),
-    /// It lacks this function: kernel and image were built from different sources.
+    /// The image lacks this function: kernel and image were built from different sources.
     Missing(&'static str),
-    /// No memory.
+    /// There is no memory.
     OutOfMemory,
 }
 
@@ -119,7 +119,7 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
 }
 
-/// Where the tables of the dynamic section are in the image.
+/// Tables of the dynamic section in the image.
 struct Tables {
     symbols: usize,
     symbol_count: usize,
@@ -138,8 +138,8 @@ impl Tables {
                 (double(bytes, at)? == wanted).then_some(value as usize)
             })
         };
-        // Calls through a table that would have to be filled in: an exported
-        // function that calls another by its name.
+        // Calls through a table that would have to be filled in come from an exported function that
+        // calls another by its name.
         if value(CALLS_SIZE).is_some_and(|size| size != 0) {
             return None;
         }

@@ -15,11 +15,11 @@ use upshift_core::Level;
 use crate::arch::lock::IrqLock;
 use crate::{chaos, executor};
 
-/// The list. It lives behind the lock of what is waited for.
+/// The list of waiters. It lives behind the lock of the object that they wait for.
 pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
-    /// There is no waiter.
+    /// Creates an empty list.
     pub(crate) const fn new() -> Waiters {
         Waiters(Vec::new())
     }
@@ -62,11 +62,11 @@ impl Waiters {
 
 /// Something that coroutines wait for.
 pub(crate) trait Awaited {
-    /// Its waiters.
+    /// Returns the waiters.
     fn waiters(&mut self) -> &mut Waiters;
 }
 
-/// Waits until `look`, called under the lock, finds what it wants.
+/// Waits until `look`, called under the lock, returns a result.
 pub(crate) fn until<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
 where
     T: Awaited + Send,
@@ -79,13 +79,13 @@ where
     }
 }
 
-/// Something that is to be as urgent as its waiters.
+/// An object that is as urgent as its waiters.
 pub(crate) trait Urgent: Awaited {
-    /// A waiter is at this level, and not at the one before any more.
+    /// Moves a waiter from a level to another.
     fn waits(&mut self, before: Option<Level>, now: Option<Level>);
 }
 
-/// As [`until`]; what is waited for is told how urgent that is, and if it becomes another.
+/// Waits like [`until`], and passes the waiter's urgency, and its changes, to the awaited object.
 pub(crate) fn until_urgent<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
 where
     T: Urgent + Send,
@@ -117,7 +117,7 @@ impl<T: Urgent, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for UntilUrgent
             return Poll::Ready(found);
         }
         data.waiters().add(cx.waker());
-        // It is polled again when its level changes.
+        // The waiter is polled again when its level changes.
         let level = executor::domain().waits();
         if level != this.level {
             data.waits(this.level, level);

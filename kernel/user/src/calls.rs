@@ -29,14 +29,14 @@ use crate::asynchronous::AsyncCall;
 use crate::coroutine::Cid as CoroutineId;
 use crate::sys::{self, later};
 
-/// Reads what is there, waiting for the first byte; returns how many bytes, 0 at the end.
+/// Reads the bytes that are there, waiting for the first; returns their number, 0 at the end.
 ///
 /// # Errors
 /// [`Error::BadFile`].
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::read(file, buffer.as_mut_ptr() as usize, buffer.len()))]
 pub fn read(file: usize, #[buffer] buffer: &mut [u8]) -> Result<usize, Error>;
 
-/// Writes all of it; returns how many bytes.
+/// Writes all the bytes; returns their number.
 ///
 /// # Errors
 /// [`Error::BadFile`], [`Error::BrokenPipe`].
@@ -57,25 +57,25 @@ pub fn write(file: usize, #[buffer] bytes: &[u8]) -> Result<usize, Error> {
 #[async_fn(AsyncCall<()> = later::sleep_until(deadline as usize))]
 pub fn sleep_until(deadline: u64) -> Result<(), Error>;
 
-/// Maps so many pages of zeroes; returns their address.
+/// Maps a number of pages of zeroes; returns their address.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[async_fn(AsyncCall<usize> = later::map(pages))]
 pub fn map(pages: usize) -> Result<usize, Error>;
 
-/// Maps so many pages of zeroes above one that stays unmapped; returns their address.
+/// Maps a number of pages of zeroes above one that stays unmapped; returns their address.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[async_fn(AsyncCall<usize> = later::map_stack(pages))]
 pub fn map_stack(pages: usize) -> Result<usize, Error>;
 
-/// Starts a program with an argument and descriptors of ours as its 0, 1, …, within bounds; returns
-/// its process number.
+/// Starts a program with an argument and descriptors of the caller as its 0, 1, …, within bounds;
+/// returns its process number.
 ///
 /// # Errors
-/// No such program, no memory, too many processes, a level above our ceiling.
+/// No such program, no memory, too many processes, a level above the caller's ceiling.
 #[async_fn(AsyncCall<usize> = later::spawn(address(&request(program, argument, files, bounds))))]
 pub fn spawn(
     program: &str,
@@ -121,11 +121,11 @@ pub fn accept(socket: usize) -> Result<usize, Error>;
 #[async_fn(AsyncCall<()> = later::connect(socket, internet(address), usize::from(port)))]
 pub fn connect(socket: usize, address: [u8; 4], port: u16) -> Result<(), Error>;
 
-/// Sends a datagram to a port of an address; returns how many bytes.
+/// Sends a datagram to a port of an address; returns the number of bytes.
 ///
 /// # Errors
-/// [`Error::BadArgument`]: more than [`MOST`](os_abi::datagram::MOST) bytes, or no host can have the
-/// address.
+/// Returns [`Error::BadArgument`] for more than [`MOST`](os_abi::datagram::MOST) bytes, or an
+/// address that no host can have.
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::send_to(
     socket, bytes.as_ptr() as usize, bytes.len(), internet(to.0), usize::from(to.1)
 ))]
@@ -167,10 +167,10 @@ pub fn fsync(file: usize) -> Result<(), Error>;
 #[async_fn(AsyncCall<()> = later::unlink(name.as_ptr() as usize, name.len()))]
 pub fn unlink(name: &str) -> Result<(), Error>;
 
-/// Tells of the first file whose number is not below `from`.
+/// Returns the first file whose number is not below `from`.
 ///
-/// The entry gets the bytes of the file (a word) and its name, as much as there is room for. Returns
-/// the number of the file plus 1, and the length of the name times 2³²; 0: there is none.
+/// The entry gets the bytes of the file (a word) and as much of its name as fits. Returns the
+/// number of the file plus 1, and the length of the name times 2³²; 0: there is none.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].

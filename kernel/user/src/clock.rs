@@ -1,4 +1,4 @@
-//! The clock, and sleeping by it with the whole thread.
+//! The clock, and sleeping with the whole thread.
 
 use crate::info::ticks_per_second;
 use crate::{calls, sys};
@@ -9,9 +9,9 @@ pub fn now() -> u64 {
     sys::clock().map_or(0, |ticks| ticks as u64)
 }
 
-/// Sleeps for so many microseconds.
+/// Makes the thread sleep for this number of microseconds.
 pub fn sleep_micros(micros: u64) {
     let ticks = micros * ticks_per_second() / 1_000_000;
-    // It cannot fail but for lack of memory.
+    // The call fails only for lack of memory.
     let _ = calls::sleep_until(now() + ticks);
 }

@@ -21,7 +21,7 @@ use crate::vdso;
 /// Names a coroutine of this program. The name of one that has ended is dead.
 pub type Cid = u64;
 
-/// What a coroutine and its handle share.
+/// State that a coroutine and its handle share.
 struct Shared<T> {
     result: Option<T>,
     ended: bool,
@@ -66,8 +66,7 @@ extern "C" fn discard<F: Future>(task: u64) {
     drop(unsafe { Box::from_raw(task as *mut Task<F>) });
 }
 
-/// Starts a coroutine; `None`: at the level of the one that calls. It runs on
-/// whatever vCPU has room for it.
+/// Starts a coroutine; `None`: at the caller's level. It runs on any vCPU that has room for it.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -120,8 +119,8 @@ where
     }
 }
 
-/// The result of a coroutine, to be awaited: it is at least as urgent meanwhile as whatever
-/// awaits it. Dropping it lets the coroutine go.
+/// The result of a coroutine, to be awaited: meanwhile the coroutine is at least as urgent as its
+/// waiter. Dropping the handle detaches the coroutine.
 pub struct JoinHandle<T> {
     cid: Cid,
     shared: Arc<SpinLock<Shared<T>>>,
@@ -138,7 +137,7 @@ impl<T> Drop for JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Its name.
+    /// Returns the coroutine's id.
     #[must_use]
     pub fn cid(&self) -> Cid {
         self.cid
@@ -159,7 +158,7 @@ impl<T> Future for JoinHandle<T> {
         if shared.ended {
             let result = shared.result.take();
             drop(shared);
-            // The name is dead, and with it the loan.
+            // The id is dead, and with it the loan.
             self.lent = NO_LEVEL;
             return Poll::Ready(result);
         }
@@ -176,18 +175,18 @@ pub fn current() -> Cid {
     vdso::upshift_current()
 }
 
-/// Wakes a coroutine: it will be polled once more. False: the name is dead.
+/// Wakes a coroutine: it will be polled once more. Returns false if the coroutine has ended.
 pub fn wake(cid: Cid) -> bool {
     vdso::upshift_wake(cid) != 0
 }
 
-/// Gives a coroutine another level, 0 to 63, whatever state it is in. False: the
-/// name is dead, or there is no such level.
+/// Gives a coroutine another level, 0 to 63, in any state. Returns false if the coroutine has
+/// ended, or there is no such level.
 pub fn reprio(cid: Cid, level: u8) -> bool {
     vdso::upshift_reprio(cid, u64::from(level)) != 0
 }
 
-/// Is something more urgent ready, here or elsewhere?
+/// Returns whether something more urgent is ready, here or elsewhere.
 #[must_use]
 pub fn need_preempt() -> bool {
     vdso::upshift_need_preempt() != 0

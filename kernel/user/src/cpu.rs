@@ -16,14 +16,14 @@ use os_abi::thread::MAX_THREADS;
 use crate::thread::{self, JoinHandle};
 use crate::{asynchronous, sys, vdso};
 
-/// The clock, as [`now`](crate::now) says it, without a call.
+/// Returns the time of the clock, like [`now`](crate::now), without a call.
 #[must_use]
 pub fn time() -> u64 {
     os_pages::time()
 }
 
-/// The levels of what waits for a hart, in the kernel or in any process: bit L is level L. A
-/// load.
+/// Returns the levels of work that waits for a hart, in the kernel or in any process: bit L is
+/// level L. Costs a load.
 #[must_use]
 pub fn ready_levels() -> u64 {
     os_pages::global().load(Relaxed)
@@ -53,12 +53,12 @@ pub fn alloc_cpu() -> Result<Cpu, Error> {
 }
 
 impl Cpu {
-    /// Takes the vCPU out of service (`release_cpu`), and waits until its thread has
-    /// ended, which is after the poll it is in. What it had goes to the others;
-    /// coroutines that were started on it with `spawn_local` are discarded.
+    /// Takes the vCPU out of service (`release_cpu`), and waits until its thread has ended, which
+    /// is after its current poll. Its coroutines go to other vCPUs; coroutines that were started on
+    /// it with `spawn_local` are discarded.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]: there was none to serve it, so it has done nothing.
+    /// [`Error::OutOfMemory`]: there was no memory for the vCPU, so it has run nothing.
     pub fn release(self) -> Result<(), Error> {
         self.released.store(true, SeqCst);
         let line = self.thread.number() % MAX_THREADS;
@@ -70,7 +70,7 @@ impl Cpu {
     }
 }
 
-/// Polls coroutines until `stop` says so: the loop of each thread that serves a vCPU.
+/// Polls coroutines until `stop` returns true: the loop of each thread that serves a vCPU.
 pub(crate) fn serve(stop: impl Fn() -> bool) {
     while !stop() {
         asynchronous::drain_if_any();

@@ -11,7 +11,7 @@ pub use crate::calls::{fsync, fsync_async, open, open_async, unlink, unlink_asyn
 use crate::coroutine::Cid;
 use crate::{calls, sys};
 
-/// Where the file is read or written next.
+/// Sets the position of the next read or write.
 ///
 /// # Errors
 /// [`Error::BadFile`].
@@ -19,7 +19,7 @@ pub fn seek(file: usize, position: u64) -> Result<(), Error> {
     sys::seek(file, position as usize).map(|_| ())
 }
 
-/// How many bytes it has.
+/// Returns the length of a file in bytes.
 ///
 /// # Errors
 /// [`Error::BadFile`].
@@ -27,7 +27,7 @@ pub fn size(file: usize) -> Result<u64, Error> {
     Ok(sys::seek(file, number::STAY)? as u64)
 }
 
-/// The bytes of a file from where it is to its end.
+/// Reads the bytes of a file from its position to its end.
 ///
 /// # Errors
 /// [`Error::BadFile`], [`Error::DiskFailed`].
@@ -53,7 +53,7 @@ fn parse(answer: usize, bytes: &[u8]) -> (usize, String, u64) {
     (next, String::from_utf8_lossy(name).into_owned(), size)
 }
 
-/// All files: names and bytes of each.
+/// Lists all files: name and length of each.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].
@@ -74,7 +74,7 @@ pub fn list() -> Result<Vec<(String, u64)>, Error> {
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// Its name in the directory.
+    /// Name of the file in the directory.
     pub name: String,
     /// Bytes of a file; `None`: a directory.
     pub size: Option<u64>,

@@ -1,7 +1,7 @@
 //! The heap of a program: size classes over pages from the kernel.
 //!
-//! Powers of two from 16 bytes up, one free list each; what is freed stays in its
-//! class. A lock guards it.
+//! Powers of two from 16 bytes up, one free list each; freed cells stay in their class. A lock
+//! guards it.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -19,7 +19,7 @@ const SMALLEST: usize = 16;
 /// The first free cell of each class; each free cell starts with the next.
 struct Lists([*mut u8; CLASSES]);
 
-// SAFETY: free cells are memory that is not in use, whatever the thread.
+// SAFETY: free cells are memory that is not in use, by any thread.
 unsafe impl Send for Lists {}
 
 struct Heap(SpinLock<Lists>);
@@ -29,7 +29,7 @@ static HEAP: Heap = Heap(SpinLock::new(Lists([null_mut(); CLASSES])));
 
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
-/// How many pages the heap has taken.
+/// Returns the number of pages that the heap has taken.
 pub fn heap_pages() -> usize {
     PAGES.load(Relaxed)
 }
@@ -48,10 +48,10 @@ pub(crate) extern "C" fn allocate(size: u64, align: u64) -> u64 {
     }
 }
 
-/// The same, for what `allocate` gave.
+/// Frees a cell of `allocate`.
 pub(crate) extern "C" fn release(cell: u64, size: u64, align: u64) {
     if let Ok(layout) = Layout::from_size_align(size as usize, align as usize) {
-        // SAFETY: the scheduler gives back what it got, with the same layout.
+        // SAFETY: the scheduler gives back a cell that it got, with the same layout.
         unsafe { HEAP.dealloc(cell as *mut u8, layout) };
     }
 }

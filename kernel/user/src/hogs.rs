@@ -1,5 +1,6 @@
-//! Threads that compute on all harts, for tests of what is more urgent or less: they end when something tells them to, or when their
-//! time has run out, which is a failure in a machine of any number of harts and any speed.
+//! Threads that compute on all harts, for tests of more and less urgent work. They end when a test
+//! tells them to, or when their time has run out, which is a failure in a machine of any number of
+//! harts and any speed.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -17,13 +18,13 @@ pub struct Hogs {
     over: Arc<AtomicBool>,
 }
 
-/// More than a machine has harts.
+/// Number of hogs: more than a machine has harts.
 pub const COUNT: usize = 9;
 /// Seconds after which they give up.
 pub const PATIENCE: u64 = 20;
 
-/// Of the time between two looks at it no more counts, in thousandths of a second: else a host that stands still for as long as
-/// a test waits would be taken for a machine that does not get on.
+/// Maximum time that counts between two looks, in thousandths of a second. A host that stands still
+/// during a test would otherwise be taken for a machine that makes no progress.
 const MOST_AT_ONCE: u64 = 100;
 
 /// Time in which the machine runs.
@@ -33,7 +34,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// So many seconds of it.
+    /// Creates a patience of `seconds` seconds.
     #[must_use]
     pub fn seconds(seconds: u64) -> Patience {
         Patience {
@@ -42,7 +43,7 @@ impl Patience {
         }
     }
 
-    /// To be asked again and again: has it run out?
+    /// Returns whether the time has run out. To be called again and again.
     #[must_use]
     pub fn is_over(&mut self) -> bool {
         let since = core::mem::replace(&mut self.looked, now());
@@ -53,7 +54,7 @@ impl Patience {
     }
 }
 
-/// Computes until it is over. False: nothing has said so.
+/// Computes until `over` is set. Returns false if the time has run out first.
 #[must_use]
 pub fn hog(over: &AtomicBool) -> bool {
     let mut patience = Patience::seconds(PATIENCE);
@@ -69,10 +70,10 @@ pub fn hog(over: &AtomicBool) -> bool {
 }
 
 impl Hogs {
-    /// They have this level.
+    /// Starts hogs at this level.
     ///
     /// # Errors
-    /// Why they do not start.
+    /// The reason why they do not start.
     pub fn start(level: usize) -> Result<Hogs, String> {
         let over = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
@@ -87,16 +88,16 @@ impl Hogs {
         Ok(Hogs { threads, over })
     }
 
-    /// Whatever ends them.
+    /// Returns the flag that ends the hogs.
     #[must_use]
     pub fn end(&self) -> Arc<AtomicBool> {
         self.over.clone()
     }
 
-    /// Waits for all, once they are to end. An error: their time had run out.
+    /// Waits for all hogs, once they are to end.
     ///
     /// # Errors
-    /// They have not been told to end in time.
+    /// The hogs have not been told to end in time.
     pub async fn join(self) -> Outcome {
         // Joining lends, so not before.
         let mut patience = Patience::seconds(2 * PATIENCE);

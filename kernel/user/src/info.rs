@@ -1,4 +1,4 @@
-//! What the kernel tells a program of itself: the page `INFO`, read-only.
+//! The kernel's information for a program about itself: the page `INFO`, read-only.
 
 use os_abi::{ProcessInfo, layout};
 
@@ -8,7 +8,7 @@ pub(crate) fn info() -> &'static ProcessInfo {
     unsafe { &*(layout::INFO as *const ProcessInfo) }
 }
 
-/// What `spawn` was given for this program.
+/// Returns the argument that `spawn` got for this program.
 #[must_use]
 pub fn argument() -> &'static [u8] {
     let info = info();

@@ -14,8 +14,8 @@ impl fmt::Write for Output {
     }
 }
 
-/// Text that is put together before it is written. No heap: it may be about to say
-/// that there is no memory.
+/// Text that is put together before it is written. Without the heap, since the text may report that
+/// there is no memory.
 struct Line {
     bytes: [u8; 256],
     len: usize,

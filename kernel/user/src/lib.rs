@@ -1,7 +1,7 @@
 //! The library of user programs: starting, system calls, memory, output.
 //!
-//! A program is `#![no_std] #![no_main]` and says `os_user::entry!(main)` with
-//! `fn main() -> isize`; what it returns is its status.
+//! A program is `#![no_std] #![no_main]` and says `os_user::entry!(main)` with `fn main() ->
+//! isize`, which returns its status.
 
 #![no_std]
 #![deny(unsafe_code)]
@@ -46,10 +46,10 @@ pub use os_abi::{Error, layout, number};
 pub use start::{exit, run, run_coroutines};
 pub use status::{HartStatus, ProcessStatus};
 
-/// Lets the running coroutine sleep for so many microseconds.
+/// Lets the running coroutine sleep for this number of microseconds.
 pub async fn sleep(micros: u64) {
     let deadline = now() + micros * ticks_per_second() / 1_000_000;
-    // It cannot fail but for too many calls in flight; then it does not sleep.
+    // The call fails only for too many calls in flight; then it does not sleep.
     let _ = asynchronous::sleep_until(deadline, coroutine::current()).await;
 }
 
@@ -74,21 +74,21 @@ pub fn pipe() -> Result<Pipe, Error> {
     })
 }
 
-/// Starts a program with an argument, descriptors of ours as its 0, 1, …, and a
-/// level that is also its ceiling; returns its process number. It gets a share of its own,
-/// half of ours: see [`Bounds`].
+/// Starts a program with an argument, descriptors of the caller as its 0, 1, …, and a level that is
+/// also its ceiling; returns its process number. The process gets a share of its own, half of the
+/// caller's: see [`Bounds`].
 ///
 /// # Errors
-/// No such program, no memory, too many processes, a level above our ceiling.
+/// No such program, no memory, too many processes, a level above the caller's ceiling.
 pub fn spawn(program: &str, argument: &[u8], files: &[usize], level: u8) -> Result<usize, Error> {
     spawn_below(program, argument, files, level, level)
 }
 
-/// The same, with a ceiling of its own: the most urgent level the process may
+/// Starts a program like [`spawn`], with a separate ceiling: the most urgent level the process may
 /// have.
 ///
 /// # Errors
-/// As [`spawn`].
+/// Errors of [`spawn`].
 pub fn spawn_below(
     program: &str,
     argument: &[u8],
@@ -104,23 +104,23 @@ pub fn spawn_below(
     spawn_within(program, argument, files, bounds)
 }
 
-/// What a process is not to exceed.
+/// Limits of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The level it starts with.
     pub level: u8,
     /// The most urgent level it may have.
     pub ceiling: u8,
-    /// How often our share of the machine (processes, threads, memory, sockets) is halved for
-    /// it and all that comes of it; what is left of that when it ends is killed. 0: it is in
-    /// our own share, and may outlive us.
+    /// Number of halvings of the caller's share of the machine (processes, threads, memory,
+    /// sockets) for the process and its descendants; the rest of them is killed when the process
+    /// ends. 0: the process is in the caller's share, and may outlive it.
     pub halvings: u8,
 }
 
-/// The same, with all bounds.
+/// Starts a program like [`spawn`], with all bounds.
 ///
 /// # Errors
-/// As [`spawn`].
+/// Errors of [`spawn`].
 pub fn spawn_within(
     program: &str,
     argument: &[u8],
@@ -132,19 +132,18 @@ pub fn spawn_within(
     Ok(number)
 }
 
-/// What `fork` has made of the caller.
+/// Result of `fork`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// It has this child.
+    /// The caller is the parent of this child.
     Parent(usize),
-    /// It is the child.
+    /// The caller is the child.
     Child,
 }
 
-/// Makes a child with a copy of memory and descriptors. In it only the calling thread
-/// goes on, with the coroutines that no other thread was polling; asynchronous calls
-/// that were in flight end with [`Error::NotInherited`] there. A mutex that another
-/// thread held stays held.
+/// Makes a child with a copy of memory and descriptors. In it only the calling thread continues,
+/// with the coroutines that no other thread was polling; asynchronous calls that were in flight end
+/// with [`Error::NotInherited`] there. A mutex that another thread held stays held.
 ///
 /// # Errors
 /// No memory, too many processes, [`Error::Busy`].
@@ -162,8 +161,8 @@ pub fn fork() -> Result<Fork, Error> {
     }
 }
 
-/// Replaces the program of this process by another, of the archive or else a file of the disk,
-/// with an argument; descriptors, level and children stay. Returns only why it has failed.
+/// Replaces the program of this process by another, of the archive or else a file of the disk, with
+/// an argument; descriptors, level and children stay. Returns only on failure, with the error.
 #[must_use]
 pub fn exec(program: &str, argument: &[u8]) -> Error {
     let [name, argument] =

@@ -1,9 +1,8 @@
 //! A lock for a few instructions, and the critical sections of a thread.
 //!
-//! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes
-//! its hart away, if that does not take long (`os_abi::thread`). So a thread that spins for
-//! a [`SpinLock`] seldom waits for one that does not run; if it does, it gives its
-//! hart away after a while.
+//! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes its hart away,
+//! if that does not take long (`os_abi::thread`). So a thread that spins for a [`SpinLock`] seldom
+//! waits for a holder that does not run; if it does, it gives its hart away after a while.
 //!
 //! The handler of a user interrupt takes none of these locks.
 
@@ -59,7 +58,7 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Takes the lock. One exchange if it is free.
+    /// Takes the lock. Costs an exchange if the lock is free.
     pub fn lock(&self) -> SpinGuard<'_, T> {
         enter();
         let mut spins = 0;

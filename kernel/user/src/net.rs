@@ -12,7 +12,8 @@ use crate::{calls, sys};
 /// The machine itself.
 pub const SELF: [u8; 4] = [127, 0, 0, 1];
 
-/// A socket that listens at a port, for so many connections that wait to be accepted.
+/// Creates a socket that listens at a port, for at most `backlog` connections that wait to be
+/// accepted.
 ///
 /// # Errors
 /// No memory, too many sockets or descriptors, a backlog other than 1 to 128; [`Error::InUse`].

@@ -1,4 +1,4 @@
-//! How a program starts and ends.
+//! Start and end of a program.
 
 use core::future::Future;
 use core::panic::PanicInfo;
@@ -31,8 +31,8 @@ macro_rules! coroutine_entry {
     };
 }
 
-/// Runs `main` as a coroutine of the level that the process was started with,
-/// and whatever it spawns, until it ends; its result is the status.
+/// Runs `main` as a coroutine of the level that the process was started with, and its spawned
+/// coroutines, until `main` ends; its result is the status.
 #[doc(hidden)]
 pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
     let (allocate, release) = (heap::allocate as *const (), heap::release as *const ());
@@ -49,7 +49,7 @@ pub fn run_coroutines(main: impl Future<Output = isize> + 'static) -> isize {
     2
 }
 
-/// Runs `main` and ends the process with what it returns.
+/// Runs `main` and ends the process with its result.
 #[doc(hidden)]
 pub fn run(main: fn() -> isize) -> ! {
     if info().version != VERSION {
@@ -62,7 +62,7 @@ pub fn run(main: fn() -> isize) -> ! {
 /// Ends the process.
 pub fn exit(status: isize) -> ! {
     loop {
-        // It does not come back.
+        // The call does not return.
         let _ = sys::exit(status as usize);
     }
 }

@@ -11,7 +11,7 @@ use crate::sys;
 /// Lists the programs of the archive.
 ///
 /// # Errors
-/// Those of the call, for a program that is for another kernel.
+/// Errors of the call, for a program that is for another kernel.
 pub fn programs() -> Result<Vec<String>, Error> {
     let mut programs = Vec::new();
     loop {
@@ -25,11 +25,11 @@ pub fn programs() -> Result<Vec<String>, Error> {
     }
 }
 
-/// Lists the processes, those that have ended and are waited for included. Each is as it was
-/// when it was looked at.
+/// Lists the processes, those that have ended and are waited for included. Each entry is of the
+/// moment at which the process was looked at.
 ///
 /// # Errors
-/// Those of the call, for a program that is for another kernel.
+/// Errors of the call, for a program that is for another kernel.
 pub fn processes() -> Result<Vec<ProcessStatus>, Error> {
     let mut processes = Vec::new();
     let mut from = 0;
@@ -43,10 +43,10 @@ pub fn processes() -> Result<Vec<ProcessStatus>, Error> {
     }
 }
 
-/// Tells of each hart.
+/// Lists the status of each hart.
 ///
 /// # Errors
-/// Those of the call, for a program that is for another kernel.
+/// Errors of the call, for a program that is for another kernel.
 pub fn harts() -> Result<Vec<HartStatus>, Error> {
     let mut harts = Vec::new();
     loop {

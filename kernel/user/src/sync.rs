@@ -85,7 +85,7 @@ impl<T> Mutex<T> {
     #[cold]
     fn lock_slow(&self) {
         let mut tries = 0;
-        // The kernel orders what the holder did before what comes now, by its locks.
+        // The kernel's locks order the holder's accesses before those that follow.
         while let Err(error) = sys::futex_lock(self.address()) {
             assert!(error == Error::OutOfMemory, "the lock is a word of ours");
             // Until there is memory to note that it waits.
@@ -95,7 +95,7 @@ impl<T> Mutex<T> {
     }
 
     fn unlock(&self) {
-        // It may be another thread that took it.
+        // Another thread may have taken the lock.
         let seen = self.state.load(Relaxed);
         let free = seen & CONTENDED == 0
             && (self.state.compare_exchange(seen, FREE, Release, Relaxed)).is_ok();
@@ -131,7 +131,7 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-/// Where threads wait for a change of what a mutex guards.
+/// A queue of threads that wait for a change of the data behind a mutex.
 pub struct Condvar {
     /// Notifications so far.
     sequence: AtomicU32,
@@ -139,7 +139,7 @@ pub struct Condvar {
 }
 
 impl Condvar {
-    /// There is no waiter.
+    /// Creates a condition variable without waiters.
     #[must_use]
     pub const fn new() -> Condvar {
         Condvar {
@@ -148,13 +148,14 @@ impl Condvar {
         }
     }
 
-    /// Gives the lock back, waits for a notification and takes the lock again. It may
-    /// end without one: look again.
+    /// Gives the lock back, waits for a notification and takes the lock again. The wait may end
+    /// without a notification, so the caller checks its condition again.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.wait_until(guard, u64::MAX).0
     }
 
-    /// The same, at most until the clock shows `deadline`. False: it does.
+    /// Waits like [`wait`](Condvar::wait), at most until the clock shows `deadline`. Returns false
+    /// if it does.
     pub fn wait_until<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -170,12 +171,12 @@ impl Condvar {
         (mutex.lock(), notified)
     }
 
-    /// Lets the one go on that has waited longest.
+    /// Wakes the thread that has waited longest.
     pub fn notify_one(&self) {
         self.notify(1);
     }
 
-    /// Lets all go on.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.notify(usize::MAX);
     }

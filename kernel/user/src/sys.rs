@@ -20,13 +20,12 @@ fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
 /// form.
 ///
 /// # Errors
-/// Those of the call.
+/// Errors of the call.
 pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Result<isize, Error> {
     raw_pair(number, arguments, coroutine).0
 }
 
-/// The same, with what is in a1 afterwards: the result of an asynchronous call that
-/// was over at once.
+/// Makes a call and returns a1, too: the result of an asynchronous call that was over at once.
 pub(crate) fn raw_pair(
     number: usize,
     arguments: [usize; 6],
@@ -44,7 +43,7 @@ pub(crate) fn raw_pair(
     answer
 }
 
-/// Does the kernel of this machine make trouble on purpose?
+/// Returns whether the kernel of this machine causes disturbances.
 #[must_use]
 pub fn is_disturbed() -> bool {
     os_pages::shared(CHAOS).load(Relaxed) != 0
@@ -79,7 +78,7 @@ fn once(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize
 /// A call by its number, which need not exist.
 ///
 /// # Errors
-/// Those of the call.
+/// Errors of the call.
 pub fn raw(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
     call(number, arguments)
 }
@@ -103,7 +102,7 @@ macro_rules! stubs {
 
 system_calls!(stubs);
 
-/// A call that may wait, before it is made in one form or the other.
+/// A call that may wait, before one of its forms is chosen.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub(crate) number: usize,

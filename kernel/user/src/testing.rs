@@ -1,5 +1,5 @@
-//! What programs that test have in common: a list of tests, a line for each, and a
-//! status that counts what failed.
+//! Common parts of test programs: a list of tests, a line for each, and a status that counts the
+//! failures.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -14,7 +14,7 @@ use crate::{Error, println, sys};
 /// Descriptors of a process.
 const MAX_FILES: usize = 8192;
 
-/// What a test found wrong.
+/// Result of a test.
 pub type Outcome = Result<(), String>;
 
 /// A test of coroutines.
@@ -39,16 +39,16 @@ macro_rules! tests {
     };
 }
 
-/// What the test that runs has begun, for [`passed`].
+/// Resources that the running test has opened, for [`passed`].
 struct Begun {
-    /// Its descriptors are those from here on.
+    /// First descriptor that the test can have opened.
     first_file: usize,
     children: Vec<usize>,
 }
 
 static BEGUN: SpinLock<Option<Begun>> = SpinLock::new(None);
 
-/// Tests begin: what is open now stays so.
+/// Begins the tests: descriptors that are open now stay open.
 pub fn begin() {
     let Ok(pipe) = crate::pipe() else { return };
     for file in [pipe.reader, pipe.writer] {
@@ -72,7 +72,7 @@ pub(crate) fn note_child(child: usize) {
     }
 }
 
-/// What the parent's test has started is not the child's.
+/// Forgets the children of the parent's test, which are not the child's.
 pub(crate) fn forget_children() {
     if let Some(begun) = &mut *BEGUN.lock() {
         begun.children.clear();

@@ -1,10 +1,9 @@
-//! Threads of a program: what the kernel schedules, each with a stack of its own.
+//! Threads of a program: the kernel schedules them, and each has a stack of its own.
 //!
-//! Coroutines are cheaper; threads are for code that waits synchronously, and for
-//! further vCPUs ([`crate::cpu`]). A thread begins with the level of the one that has
-//! started it. Starting and joining one are two system calls; its stack,
-//! above an unmapped page, is used again by later ones; 64 KiB, or [as many](set_stack_pages) as
-//! the program says.
+//! Coroutines are cheaper; threads are for code that waits synchronously, and for further vCPUs
+//! ([`crate::cpu`]). A thread begins with the level of its creator. Starting and joining a thread
+//! are two system calls. Its stack, above an unmapped page, is used again by later threads; its
+//! size is 64 KiB, or [as set](set_stack_pages) by the program.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,13 +18,13 @@ use crate::lock::SpinLock;
 use crate::sys;
 use os_pages::line_index;
 
-/// Pages of a stack, if the program says nothing else.
+/// Default number of pages of a stack.
 const STACK_PAGES: usize = 16;
 
 /// Pages of the stacks of threads that start from now on.
 static PAGES: AtomicUsize = AtomicUsize::new(STACK_PAGES);
 
-/// Threads that start from now on have stacks of so many pages, at least one.
+/// Sets the number of pages of the stacks of threads that start from now on, at least one.
 pub fn set_stack_pages(pages: usize) {
     PAGES.store(pages.max(1), Relaxed);
 }
@@ -44,10 +43,10 @@ pub fn index() -> usize {
     line_index()
 }
 
-/// What a thread and its handle share.
+/// State that a thread and its handle share.
 struct Packet<T> {
     result: SpinLock<Option<T>>,
-    /// It is about to end.
+    /// Set when the thread is about to end.
     ended: Arc<AtomicBool>,
 }
 
@@ -63,7 +62,7 @@ static STACKS: SpinLock<Vec<Stack>> = SpinLock::new(Vec::new());
 /// Threads whose handles were dropped.
 static LEFT: SpinLock<Vec<Body>> = SpinLock::new(Vec::new());
 
-/// What a thread starts with.
+/// Closure that a thread starts with.
 struct Start(Box<dyn FnOnce() + Send>);
 
 extern "C" fn start(argument: *mut Start) -> ! {
@@ -71,7 +70,7 @@ extern "C" fn start(argument: *mut Start) -> ! {
     let start = unsafe { Box::from_raw(argument) };
     (start.0)();
     loop {
-        // It does not come back.
+        // The call does not return.
         let _ = sys::thread_exit(0);
     }
 }
@@ -97,7 +96,7 @@ impl Body {
     }
 }
 
-/// Joins what has ended and was let go.
+/// Joins threads that have ended and were detached.
 fn clear_left() {
     loop {
         let ended = {
@@ -135,7 +134,7 @@ where
             let result = f();
             *packet.result.lock() = Some(result);
             let ended = packet.ended.clone();
-            // Nothing of it is in use when it is joined.
+            // Nothing of the stack is in use when the thread is joined.
             drop(packet);
             ended.store(true, Release);
         }

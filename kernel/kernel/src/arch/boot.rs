@@ -11,9 +11,9 @@
 //!             own stack, tp = number of the hart, main.rs
 //! ```
 //!
-//! All harts come in at `_start`, and their argument counts for nothing: OpenSBI
-//! 1.1 marks a hart as to be started before it writes down where and with which
-//! argument, so a hart that looks in between starts with those of the boot hart.
+//! All harts enter at `_start`, and ignore their argument: OpenSBI 1.1 marks a hart as to be
+//! started before it stores the address and the argument, so a hart that looks in between starts
+//! with those of the boot hart.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
@@ -41,7 +41,7 @@ const fn boot_table() -> BootTable {
     BootTable(table)
 }
 
-/// The ids of the harts that are to be started, by number. Not in .bss.
+/// Ids of the harts that are to be started, by number. Not in .bss.
 #[unsafe(no_mangle)]
 static START_IDS: [AtomicUsize; MAX_HARTS] = [const { AtomicUsize::new(usize::MAX) }; MAX_HARTS];
 
@@ -166,7 +166,7 @@ extern "C" fn more() -> ! {
     crate::boot_more()
 }
 
-/// What each hart does before it can take a trap.
+/// Prepares a hart so that it can take a trap.
 fn prepare() {
     trap::install();
     csr::floating_point_off();
@@ -180,7 +180,7 @@ fn prepare() {
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     START_IDS[index].store(hart_id, SeqCst);
     let entry = PhysAddr::of_image(_start as *const () as usize);
-    // SAFETY: `_start` is what a hart is to be started with.
+    // SAFETY: `_start` is the entry point for a new hart.
     unsafe { sbi::start_hart(hart_id, entry.get(), 0) }
 }
 

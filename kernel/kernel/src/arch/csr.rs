@@ -1,11 +1,11 @@
 //! Control and status registers, fences, `wfi`: one instruction each.
 //!
-//! Only what the kernel uses. Everything here is safe to call at any time in
+//! Only the registers that the kernel uses. Every function here is safe to call at any time in
 //! S-mode except [`set_satp`], whose effect reaches every pointer.
 
 use core::arch::asm;
 
-/// `scause`: the top bit says that it was an interrupt.
+/// Top bit of `scause`: the trap is an interrupt.
 pub(crate) const INTERRUPT: usize = 1 << 63;
 /// Software interrupt (an IPI), timer, external (PLIC): bits of `sie` and
 /// `sip`, codes of `scause`.
@@ -44,13 +44,13 @@ pub(crate) fn scause() -> usize {
     read!("scause")
 }
 
-/// The address or instruction the last trap was about.
+/// Returns the address or instruction the last trap was about.
 #[inline]
 pub(crate) fn stval() -> usize {
     read!("stval")
 }
 
-/// Where the last trap interrupted.
+/// Returns the address that the last trap interrupted.
 #[inline]
 pub(crate) fn sepc() -> usize {
     read!("sepc")
@@ -67,13 +67,13 @@ pub(crate) fn clear_software_interrupt() {
 #[inline]
 pub(crate) fn interrupts_off() -> bool {
     let before: usize;
-    // SAFETY: masking interrupts delays handlers, nothing else. No `nomem`: what
-    // follows must not move before it.
+    // SAFETY: masking interrupts delays handlers, nothing else. No `nomem`: the accesses that
+    // follow must not move before the instruction.
     unsafe { asm!("csrrc {}, sstatus, {}", out(reg) before, in(reg) SIE, options(nostack)) };
     before & SIE != 0
 }
 
-/// Enables interrupts if `before`, the answer of [`interrupts_off`], says so.
+/// Enables interrupts if `before`, the result of [`interrupts_off`], had them enabled.
 #[inline]
 pub(crate) fn interrupts_restore(before: bool) {
     if before {

@@ -1,7 +1,7 @@
 //! The device that ends the machine with an exit status (`sifive,test1`).
 //!
-//! SBI has a shutdown call, but QEMU 7.2 exits with 0 after it whatever the
-//! reason, so a panic would pass for success.
+//! SBI has a shutdown call, but QEMU 7.2 exits with 0 after it for every reason, so a panic would
+//! pass for success.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -12,10 +12,10 @@ use crate::memory::PhysAddr;
 const PASS: u32 = 0x5555;
 const FAIL: u32 = 0x3333;
 
-/// Where QEMU has it; a panic before the device tree is read needs it as well.
+/// Address of the device: QEMU's, as a panic before the device tree is read needs it, too.
 static ADDRESS: AtomicUsize = AtomicUsize::new(0x10_0000);
 
-/// The device tree says where it is.
+/// Sets the address from the device tree.
 pub(crate) fn set(device: Device) {
     if device.kind() == Kind::Finisher {
         ADDRESS.store(device.base().get(), Relaxed);

@@ -26,7 +26,7 @@ pub(super) struct Gate {
     program: AtomicUsize,
     /// The registers of the thread that runs.
     context: AtomicUsize,
-    /// The program's a1, while another word is in the register.
+    /// The program's a1, while the register holds another word.
     a1: AtomicUsize,
 }
 
@@ -58,7 +58,7 @@ unsafe extern "C" {
     static __gate_end: u8;
 }
 
-/// The gate of a hart.
+/// Returns the gate of a hart.
 pub(super) fn of(hart: usize) -> &'static Gate {
     &GATES.0[hart]
 }

@@ -1,8 +1,7 @@
 //! The kernel as a host of the scheduler.
 //!
-//! A hart serves one vCPU, with the hart's number as index. An interrupt handler
-//! serves none: what it wakes goes through the inbox, because the code it
-//! interrupted may hold the vCPU's lock.
+//! A hart serves one vCPU, with the hart's number as index. An interrupt handler serves none: its
+//! wakes go through the inbox, because the interrupted code may hold the vCPU's lock.
 
 use core::future::Future;
 use core::ptr::NonNull;

@@ -1,6 +1,6 @@
 //! Kernel threads, with the feature `kernel-threads`: the baseline that coroutines are compared
-//! with. Each call that waits has a kernel stack of its own, and the hart switches to it and
-//! back, saving the registers that a function must keep.
+//! with. Each call that waits has a kernel stack of its own, and the hart switches to it and back,
+//! saving the registers that a function must keep.
 //!
 //! ```text
 //!  poll of the call's coroutine ── exchange ─► thread: polls the call on its stack
@@ -8,9 +8,9 @@
 //!         └────────────────── exchange ───────────┘
 //! ```
 //!
-//! What runs next is still picked by the scheduler, of which each hart has its own queues, so
-//! the baseline has no lock that coroutines have not. A process keeps the stacks that its
-//! calls have needed, as a kernel that gives each thread a stack for good.
+//! The scheduler still picks the next coroutine, from queues per hart, so the baseline takes no
+//! lock that coroutines do not take. A process keeps the stacks that its calls have needed, like a
+//! kernel that gives each thread a permanent stack.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ use crate::process::share::{Resource, Taken};
 
 /// Bytes of a stack, as the papers have them.
 const STACK: usize = 4 * 4096;
-/// What is saved: ra, s0 to s11.
+/// Bytes of the saved registers: ra, s0 to s11.
 const SAVED: usize = 14 * 8;
 /// The lowest word of a stack, as long as that has not been full.
 const CANARY: [u8; 8] = *b"upshift!";
@@ -83,17 +83,17 @@ __begin_thread:
 unsafe extern "C" {
     /// Goes on at the stack pointer in `*other`, which gets the present one.
     fn __exchange_stacks(other: *mut usize);
-    /// Where a thread begins: calls s1 with s0.
+    /// Entry of a thread: calls s1 with s0.
     fn __begin_thread();
 }
 
-/// A stack, and what it takes of a share.
+/// A stack, and the memory that it takes of a share.
 struct Stack {
     frames: Dma,
     _taken: Taken,
 }
 
-/// The stacks that no call of a process uses. All that it has count in its share.
+/// Stacks that no call of a process uses. All stacks of a process count in its share.
 pub(crate) struct Stacks {
     free: IrqLock<Vec<Stack>>,
     share: Arc<Share>,
@@ -129,13 +129,13 @@ impl Stacks {
 pub(crate) struct OnThread<F: Future> {
     call: F,
     result: Option<F::Output>,
-    /// Until it is dropped.
+    /// The stack; `None` once it is dropped.
     stack: Option<Stack>,
     stacks: Arc<Stacks>,
     /// The stack pointer of the thread while it waits, that of the hart while it runs; 0
     /// before it has begun.
     other: usize,
-    /// What it is polled with.
+    /// Context of the current poll.
     context: *mut Context<'static>,
     _pinned: PhantomPinned,
 }
@@ -158,7 +158,7 @@ impl<F: Future> OnThread<F> {
         })
     }
 
-    /// The thread: polls whenever it goes on.
+    /// Entry of the thread: polls whenever it is resumed.
     extern "C" fn run(this: *mut OnThread<F>) -> ! {
         loop {
             // SAFETY: `poll` waits for the exchange below, and uses nothing of it meanwhile; the
@@ -216,7 +216,7 @@ impl<F: Future> Future for OnThread<F> {
 
 impl<F: Future> Drop for OnThread<F> {
     fn drop(&mut self) {
-        // What is on it is the loop of `run`, which has nothing to drop.
+        // The stack holds only the loop of `run`, which has nothing to drop.
         if let Some(stack) = self.stack.take() {
             self.stacks.give_back(stack);
         }

@@ -51,8 +51,8 @@ impl<T> IrqLock<T> {
     }
 }
 
-/// The lock is held until this is dropped. It is not `Send`, so the compiler
-/// rejects a coroutine that holds one across an `await`.
+/// Holds the lock until it is dropped. It is not `Send`, so the compiler rejects a coroutine that
+/// holds a guard across an `await`.
 pub(crate) struct IrqGuard<'a, T> {
     lock: &'a IrqLock<T>,
     interrupts: bool,
@@ -125,7 +125,7 @@ impl<T> Once<T> {
         self.state.store(FULL, Release);
     }
 
-    /// The value, if it is set.
+    /// Returns the value, if it is set.
     #[inline]
     pub(crate) fn try_get(&self) -> Option<&T> {
         if self.state.load(Acquire) == FULL {
@@ -136,7 +136,7 @@ impl<T> Once<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Panics
     /// If it is not set yet: a mistake in the order of booting.

@@ -1,8 +1,7 @@
-//! RISC-V: registers, traps, firmware, and the devices every machine has.
+//! RISC-V: registers, traps, firmware, and the devices of every machine.
 //!
-//! With `memory` the only place of `unsafe`; each block argues its case. What
-//! leaves this module is safe to call. Nothing here decides anything: policy is
-//! in the modules above.
+//! With `memory` the only place of `unsafe`; each block argues its case. All items that leave this
+//! module are safe to call. The module decides nothing: policy is in the modules above.
 
 pub(crate) mod boot;
 pub(crate) mod csr;
@@ -43,12 +42,12 @@ unsafe impl<T> Send for Register<T> {}
 unsafe impl<T> Sync for Register<T> {}
 
 impl<T: Copy> Register<T> {
-    /// The register at a physical address below [`crate::memory::DEVICE_END`];
-    /// `None` if it is not there.
+    /// Returns the register at a physical address below [`crate::memory::DEVICE_END`]; `None` if
+    /// the address is not there.
     ///
     /// # Safety
-    /// Whatever is written to it, the device accesses no memory for it but what was
-    /// allocated for that (`memory/dma.rs`).
+    /// No value written to the register makes the device access memory other than that allocated
+    /// for it (`memory/dma.rs`).
     pub(crate) unsafe fn new(address: PhysAddr) -> Option<Register<T>> {
         let last = address.get().checked_add(size_of::<T>())?;
         let aligned = address.get().is_multiple_of(align_of::<T>());

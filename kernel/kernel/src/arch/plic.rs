@@ -10,7 +10,7 @@ pub(crate) struct Plic {
 }
 
 impl Plic {
-    /// The controller. `None` if the device is another.
+    /// Returns the controller; `None` if the device is another.
     pub(crate) fn new(device: Device) -> Option<Plic> {
         let base = device.base().get();
         (device.kind() == Kind::Plic).then_some(Plic { base })
@@ -39,7 +39,7 @@ impl Plic {
         }
     }
 
-    /// Lets a source through to a context, or not. One at a time for all sources.
+    /// Enables or disables a source for a context. The caller serializes calls for all sources.
     pub(crate) fn enable(&self, source: u32, context: usize, enabled: bool) {
         let (word, bit) = (4 * (source as usize / 32), 1 << (source % 32));
         if let Some(priority) = self.register(4 * source as usize) {

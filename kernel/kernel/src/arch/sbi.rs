@@ -42,7 +42,7 @@ pub(crate) fn set_timer(deadline: u64) {
 
 /// Makes a software interrupt pending on a hart.
 pub(crate) fn send_ipi(hart: usize) {
-    // It fails only for a hart that does not exist; ours were started.
+    // The call fails only for a hart that does not exist; this hart was started.
     let _ = call(IPI, 0, [1, hart, 0]);
 }
 

@@ -1,22 +1,19 @@
 //! Traps: into the kernel from itself, and from user mode.
 //!
-//! *From the kernel*: the registers a function may change go onto the stack,
-//! [`handle`] runs with interrupts masked, and the interrupted code goes on. An
-//! exception there is a bug, and a panic.
+//! *From the kernel*: the registers a function may change go onto the stack, [`handle`] runs with
+//! interrupts masked, and the interrupted code resumes. An exception there is a bug, and a panic.
 //!
-//! *To user mode and back* is a function call: [`UserContext::run`] saves the
-//! callee-saved registers of the kernel on its stack, loads the user's and goes;
-//! the next trap saves the user's, loads the kernel's and returns. So a trap
-//! from user mode comes back in the middle of the poll that entered it, on the
-//! same stack, and nothing of the kernel is ever interrupted by it.
+//! *To user mode and back* is a function call: [`UserContext::run`] saves the callee-saved
+//! registers of the kernel on its stack, loads the user's and goes; the next trap saves the user's,
+//! loads the kernel's and returns. So a trap from user mode comes back in the middle of the poll
+//! that entered it, on the same stack, and nothing of the kernel is ever interrupted by it.
 //!
 //! In an isolated kernel the way leads through the gate (`gate.rs`): the text from `enter_user` to
 //! `user_trap` is in every table, and changes the table where it has the fewest registers in use.
 //!
-//! Floating point: the kernel runs with it off. A program starts with it off as
-//! well; its first floating-point instruction traps, and from then on its
-//! registers are saved when they were changed and loaded on the way back. Those
-//! that never use it pay two instructions.
+//! Floating point: the kernel runs with it off. A program starts with it off as well; its first
+//! floating-point instruction traps, and from then on its registers are saved when they were
+//! changed and loaded on the way back. Programs that never use it pay two instructions.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -33,7 +30,7 @@ use crate::trace::Entered;
 pub(crate) struct UserContext {
     /// x1 to x31.
     pub(crate) registers: [usize; 31],
-    /// Where it goes on.
+    /// Address at which the program resumes.
     pub(crate) pc: usize,
     status: usize,
     kernel_sp: usize,
@@ -50,8 +47,8 @@ const KERNEL_TP: usize = core::mem::offset_of!(UserContext, kernel_tp);
 const FLOAT: usize = core::mem::offset_of!(UserContext, float);
 const FCSR: usize = core::mem::offset_of!(UserContext, fcsr);
 
-/// What a program was doing when a user interrupt came; without floating-point
-/// registers, if it has none.
+/// State of a program at a user interrupt; without floating-point registers, if the program has
+/// none.
 #[derive(Clone)]
 pub(crate) struct Interrupted {
     registers: [usize; 31],
@@ -67,12 +64,12 @@ pub(crate) enum Trap {
     SystemCall,
     /// An interrupt, with its code; still pending.
     Interrupt(usize),
-    /// It did what it may not.
+    /// The program did something forbidden.
     Fault(Fault),
 }
 
 impl Trap {
-    /// The state that the program is in by it.
+    /// Returns the state that the trap puts the program into.
     pub(crate) fn suspends(self) -> Entered {
         match self {
             Trap::Interrupt(_) => Entered::Interrupted,
@@ -88,7 +85,7 @@ pub(crate) struct Fault {
     pub(crate) cause: usize,
     /// The address or instruction.
     pub(crate) value: usize,
-    /// Where.
+    /// Address of the instruction.
     pub(crate) pc: usize,
 }
 
@@ -113,7 +110,7 @@ impl UserContext {
         self.registers[3] = value;
     }
 
-    /// The argument register `n`, a0 to a7.
+    /// Returns the argument register `n`, a0 to a7.
     pub(crate) fn argument(&self, n: usize) -> usize {
         self.registers[9 + n]
     }
@@ -134,7 +131,7 @@ impl UserContext {
             float: has_float.then(|| Box::new((self.float, self.fcsr))),
         };
         self.pc = handler;
-        // As the ABI wants it; nothing below the stack pointer is in use.
+        // The ABI requires the alignment; nothing below the stack pointer is in use.
         self.registers[1] &= !15;
         interrupted
     }
@@ -185,8 +182,8 @@ impl UserContext {
         })
     }
 
-    /// Gives the program floating point if the fault may be for lack of it.
-    /// False: it has it already, or wanted something else.
+    /// Gives the program floating point if the fault may be for lack of it. Returns false if the
+    /// program has it already, or the fault has another reason.
     pub(crate) fn enable_float(&mut self, fault: Fault) -> bool {
         let wants = fault.cause == 2 && self.status & csr::FS == 0;
         if wants {
@@ -445,7 +442,7 @@ user_trap:
     GATE_A1 = const gate::A1,
 );
 
-/// Where a hart whose stack is full says so.
+/// Stack on which a hart reports that its stack is full.
 #[repr(C, align(16))]
 struct Emergency(core::cell::UnsafeCell<[u8; 4096]>);
 

@@ -10,11 +10,11 @@ const MODEM_CONTROL: usize = 4;
 const LINE_STATUS: usize = 5;
 const RECEIVED: u8 = 1 << 0;
 const TRANSMITTER_EMPTY: u8 = 1 << 5;
-/// What is sent comes in, and goes nowhere else.
+/// Loopback mode: sent bytes are received, and go nowhere else.
 #[cfg(feature = "selftest")]
 const LOOP: u8 = 1 << 4;
 
-/// One port; its users have a lock around it.
+/// A serial port. Callers hold a lock around it.
 pub(crate) struct Uart {
     data: Register<u8>,
     interrupt_enable: Register<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Uart {
 }
 
 impl Uart {
-    /// The port. `None` if the device is another.
+    /// Returns the port; `None` if the device is another.
     pub(crate) fn new(device: Device) -> Option<Uart> {
         match device.kind() {
             Kind::Uart => Uart::at(device.base().get()),
@@ -32,8 +32,7 @@ impl Uart {
         }
     }
 
-    /// Where QEMU's `-machine virt` has the port, for what has to be said before the device
-    /// tree is read.
+    /// Returns the port of QEMU's `-machine virt`, for messages before the device tree is read.
     pub(crate) fn usual() -> Option<Uart> {
         Uart::at(0x1000_0000)
     }

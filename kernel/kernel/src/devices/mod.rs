@@ -29,7 +29,7 @@ pub(crate) use virtio_net::{Card, Received};
 /// Sources that may be attached: those of `-machine virt` are fewer.
 const SOURCES: usize = 128;
 
-/// What a source wakes: a function and a word for it.
+/// Handler of an interrupt source: a function and its argument.
 struct Handler {
     function: fn(usize),
     word: usize,
@@ -50,7 +50,7 @@ pub(crate) fn init(machine: &Machine) {
     }
 }
 
-/// A network card, and what it interrupts by.
+/// A network card and its interrupt source.
 pub(crate) struct Network {
     pub(crate) card: Card,
     pub(crate) line: Line,
@@ -75,7 +75,8 @@ impl Network {
     }
 }
 
-/// The first disk of the machine, and what it interrupts by. `function` is called whenever it does.
+/// Returns the first disk of the machine and its interrupt source. `function` is called at each of
+/// its interrupts.
 pub(crate) fn find_disk(machine: &Machine, function: fn(usize)) -> Option<(Disk, Line)> {
     machine.virtio.iter().find_map(|device| {
         let found = (Disk::new(*device)?, Line::of(*device)?);
@@ -100,8 +101,9 @@ pub(crate) fn attach(device: Device, function: fn(usize), word: usize) {
     let _ = (0..harts).any(|n| route(source, (first + n) % harts));
 }
 
-/// Lets a source interrupt this hart, and no other; what another has claimed it still serves.
-/// False: it cannot. The firmware leaves a context closed, so it is opened here: a hart that has come late has one, too.
+/// Routes a source to this hart, and to no other; a hart that has already claimed an interrupt
+/// still serves it. Returns false if the hart cannot be interrupted. The firmware leaves a context
+/// closed, so it is opened here, for a hart that starts late, too.
 pub(crate) fn route(source: u32, index: usize) -> bool {
     let Some((plic, lock)) = PLIC.try_get() else {
         return false;
@@ -126,7 +128,7 @@ pub(crate) fn close_all() {
     }
 }
 
-/// How many harts are in [`serve`].
+/// Number of harts in [`serve`].
 #[cfg(feature = "selftest")]
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 

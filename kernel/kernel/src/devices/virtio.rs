@@ -1,4 +1,4 @@
-//! What virtio drivers have in common: memory for `virtio-drivers`, the registers of a slot.
+//! Common parts of the virtio drivers: memory for `virtio-drivers`, the registers of a slot.
 
 use core::ptr::NonNull;
 
@@ -16,7 +16,7 @@ const DEVICE_ID: usize = 0x08;
 const INTERRUPT_STATUS: usize = 0x60;
 const INTERRUPT_ACK: usize = 0x64;
 
-/// What the driver asks of the kernel.
+/// Services that the driver requires of the kernel.
 pub(super) struct Memory;
 
 // SAFETY: frames are zeroed, aligned, contiguous, mapped at a fixed distance, and given once;
@@ -30,13 +30,13 @@ unsafe impl Hal for Memory {
                 let seen = NonNull::new(start.direct() as *mut u8);
                 (start.get() as BusAddr, seen.unwrap_or(NonNull::dangling()))
             }
-            // What the driver takes for a failure.
+            // The driver treats this value as a failure.
             Err(_) => (0, NonNull::dangling()),
         }
     }
 
     unsafe fn dma_dealloc(start: BusAddr, _: NonNull<u8>, pages: usize) -> i32 {
-        // SAFETY: the driver gives back what it got, with as many pages.
+        // SAFETY: the driver gives back the memory that it got, with as many pages.
         drop(unsafe { InDevice::again(PhysAddr::new(start as usize), pages * PAGE).back() });
         0
     }
@@ -54,7 +54,7 @@ unsafe impl Hal for Memory {
     unsafe fn unshare(_: BusAddr, _: NonNull<[u8]>, _: BufferDirection) {}
 }
 
-/// The registers by which a slot says why it interrupts.
+/// Registers with the reason of a slot's interrupt.
 #[derive(Clone, Copy)]
 pub(crate) struct Line {
     status: Register<u32>,
@@ -79,14 +79,14 @@ impl Line {
         })
     }
 
-    /// The interrupt is seen to. For the handler, whatever else is done with the device.
+    /// Acknowledges the interrupt. The handler may call it during any other use of the device.
     pub(crate) fn acknowledge(self) {
         self.acknowledge.write(self.status.read());
     }
 }
 
-/// The slot of a device, if it has one of this type. The driver of another is left alone: a transport that is dropped
-/// resets its device.
+/// Returns the slot of a device, if the device has this type. A device of another type is left
+/// alone: dropping its transport would reset it.
 pub(super) fn transport(device: Device, wanted: DeviceType) -> Option<MmioTransport<'static>> {
     if device.kind() != Kind::Virtio {
         return None;

@@ -1,4 +1,5 @@
-//! A virtio disk, by the queue of `virtio-drivers`, in a legacy or a modern slot. Nothing spins: not even a flush.
+//! A virtio disk, by the queue of `virtio-drivers`, in a legacy or a modern slot. Nothing spins,
+//! not even a flush.
 //!
 //! ```text
 //!        take           begin               reap            take_done        give_back
@@ -7,8 +8,9 @@
 //!                                     └──────── reap ────────┼──────────────────────────► free
 //! ```
 //!
-//! [`REQUESTS`] buffers of a block are all there ever are. One belongs to the device from the call that tells it of it until that
-//! has put it into its used ring (`memory/dma.rs`). If the device has no cache of its own, there is nothing to flush.
+//! The number of buffers is fixed: [`REQUESTS`], of a block each. A buffer belongs to the device
+//! from the call that submits it until the device has put it into its used ring (`memory/dma.rs`).
+//! A device without a cache needs no flush.
 
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::mmio::MmioTransport;
@@ -39,20 +41,20 @@ const OK: u8 = 0;
 /// Bytes of the header of a request; the status follows it in memory.
 const HEADER: usize = 16;
 
-/// What is asked of the disk.
+/// A request to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Read this block into the buffer.
     Read(u32),
     /// Write the buffer to this block.
     Write(u32),
-    /// What was written is to stay.
+    /// Makes earlier writes durable.
     Flush,
 }
 
 /// The memory of a request: its header and status, and a block.
 pub(crate) struct Memory {
-    /// Which of all it is: nothing else has this number until it is given back.
+    /// Number of the buffer: no other buffer has this number until it is given back.
     number: usize,
     header: Dma,
     block: Dma,
@@ -67,7 +69,7 @@ impl Memory {
         })
     }
 
-    /// The block.
+    /// Returns the block.
     pub(crate) fn block(&mut self) -> Option<&mut [u8; BLOCK]> {
         self.block.first_chunk_mut()
     }
@@ -89,9 +91,10 @@ pub(crate) struct Disk {
     blocks: u64,
     can_flush: bool,
     free: [Option<Memory>; REQUESTS],
-    /// By token: that is free for another request as soon as one is reaped.
+    /// Requests in the device, by token. A token is free for another request as soon as its request
+    /// is reaped.
     lent: [Option<Lent>; QUEUE],
-    /// What is over, and whether it was done; by number.
+    /// Finished requests by number, with true for success.
     done: [Option<(Memory, bool)>; REQUESTS],
 }
 
@@ -129,12 +132,12 @@ impl Disk {
         Some(disk)
     }
 
-    /// How many blocks it has.
+    /// Returns the number of blocks of the disk.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// May what was written be lost before it is flushed?
+    /// Returns whether writes can be lost before a flush.
     pub(crate) fn can_flush(&self) -> bool {
         self.can_flush
     }
@@ -144,7 +147,7 @@ impl Disk {
         self.free.iter_mut().find_map(Option::take)
     }
 
-    /// It is not needed any more.
+    /// Frees a buffer.
     pub(crate) fn give_back(&mut self, memory: Memory) {
         if let Some(place) = self.free.iter_mut().find(|place| place.is_none()) {
             *place = Some(memory);
@@ -162,7 +165,7 @@ impl Disk {
         memory.header[..4].copy_from_slice(&kind.to_le_bytes());
         memory.header[4..8].fill(0);
         memory.header[8..HEADER].copy_from_slice(&sector.to_le_bytes());
-        // Anything but what it says when it is done.
+        // Any value other than the status that the device writes.
         memory.header[HEADER] = !OK;
         let (header, status) = memory.header.split_at_mut(HEADER);
         let status = &mut status[..1];
@@ -185,19 +188,20 @@ impl Disk {
             request,
             is_wanted: true,
         });
-        // Whatever the device says it needs: between the write of the index and the read of that word the queue has no
-        // fence, so a device that has just gone to sleep would not be woken.
+        // The device is notified even if it asks for no notification: between the write of the
+        // index and the read of that word the queue has no fence, so a device that has just gone to
+        // sleep would not be woken.
         self.transport.notify(0);
         Ok(number)
     }
 
-    /// Takes back what the device has done. True: there was something.
+    /// Reaps the requests that the device has finished. Returns true if there were any.
     pub(crate) fn reap(&mut self) -> bool {
         let mut has_done = false;
         while let Some(token) = self.queue.peek_used() {
             let at = usize::from(token) % QUEUE;
             let Some(lent) = self.lent[at].take() else {
-                // It says of nothing that it has done it.
+                // The device reports no further request as done.
                 break;
             };
             // SAFETY: the device has put it into its used ring.
@@ -234,12 +238,12 @@ impl Disk {
         has_done
     }
 
-    /// The memory of a request that is over, and whether it was done.
+    /// Returns the memory of a request that is over, and whether it was done.
     pub(crate) fn take_done(&mut self, number: usize) -> Option<(Memory, bool)> {
         self.done.get_mut(number)?.take()
     }
 
-    /// A request is not awaited any more.
+    /// Forgets a request that is not awaited any more.
     pub(crate) fn forget(&mut self, number: usize) {
         if let Some((memory, _)) = self.take_done(number) {
             return self.give_back(memory);

@@ -8,10 +8,10 @@
 //!  buffer ────────► device ────────────► used ────────────► free
 //! ```
 //!
-//! [`QUEUE`] buffers of a page each way are all there ever are: without a free one to send
-//! with, whatever sends waits; frames for which none is offered are dropped by the device. A
-//! buffer belongs to the device from the call that tells it of it until that has put it into
-//! its used ring (`memory/dma.rs`).
+//! The number of buffers is fixed: [`QUEUE`] each way, of a page each. A sender without a free
+//! buffer waits; the device drops frames for which no buffer is offered. A buffer belongs to the
+//! device from the call that submits it until the device has put it into its used ring
+//! (`memory/dma.rs`).
 
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::fence;
@@ -25,8 +25,8 @@ use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
-/// Buffers that the device has at most, each way. A power of two; a frame arrives every 120 µs
-/// at 100 Mbit/s, so they hold what comes while a more urgent poll takes two milliseconds.
+/// Maximum number of buffers in the device, each way. A power of two; a frame arrives every 120 µs
+/// at 100 Mbit/s, so the buffers hold the arrivals while a more urgent poll takes two milliseconds.
 pub(crate) const QUEUE: usize = 16;
 
 /// The card.
@@ -35,7 +35,7 @@ pub(crate) struct Card {
     /// Buffers that the device has, by its tokens.
     receiving: [Option<InDevice>; QUEUE],
     sending: [Option<InDevice>; QUEUE],
-    /// Those that nothing is sent with.
+    /// Buffers that are not used for sending.
     free: [Option<Dma>; QUEUE],
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Its bytes.
+    /// Returns the bytes of the frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.len]
     }
@@ -73,7 +73,7 @@ impl Card {
         Some(card)
     }
 
-    /// Its address.
+    /// Returns the card's address.
     pub(crate) fn address(&self) -> [u8; 6] {
         self.raw.mac_address()
     }
@@ -86,13 +86,13 @@ impl Card {
         match token {
             Ok(token) => self.receiving[usize::from(token) % QUEUE] = Some(lent),
             // There are as many places as buffers.
-            // SAFETY: the device has not been told of it.
+            // SAFETY: the device has not been told of the buffer.
             Err(_) => drop(unsafe { lent.back() }),
         }
     }
 
-    /// Shall it interrupt? Where the event index says so, that is not asked. A caller that
-    /// wants it to looks once more afterwards.
+    /// Sets whether the card interrupts. With the event index the card ignores the setting. A
+    /// caller that enables interrupts looks once more afterwards.
     pub(crate) fn set_interrupts(&mut self, wanted: bool) {
         match wanted {
             true => self.raw.enable_interrupts(),
@@ -100,13 +100,13 @@ impl Card {
         }
     }
 
-    /// Has a frame come in?
+    /// Returns whether a frame has come in.
     pub(crate) fn has_received(&self) -> bool {
         fence(SeqCst);
         self.raw.poll_receive().is_some()
     }
 
-    /// A frame that has come in. It is to be [given back](Card::give_back).
+    /// Returns an incoming frame. It is to be [given back](Card::give_back).
     pub(crate) fn receive(&mut self) -> Option<Received> {
         fence(SeqCst);
         let token = self.raw.poll_receive()?;
@@ -127,12 +127,12 @@ impl Card {
         }
     }
 
-    /// The frame is not needed any more.
+    /// Gives a frame back to the device.
     pub(crate) fn give_back(&mut self, frame: Received) {
         self.offer(frame.buffer);
     }
 
-    /// Is there a buffer to send with?
+    /// Returns whether there is a buffer to send with.
     pub(crate) fn can_send(&mut self) -> bool {
         if !self.has_free() {
             self.take_back();
@@ -144,7 +144,7 @@ impl Card {
         self.raw.can_send() && self.free.iter().any(Option::is_some)
     }
 
-    /// Takes back what has been sent.
+    /// Takes back the buffers of sent frames.
     fn take_back(&mut self) {
         fence(SeqCst);
         while let Some(token) = self.raw.poll_transmit() {

@@ -8,9 +8,10 @@
 //!                                   never used again
 //! ```
 //!
-//! While a device may access it, the kernel has no reference to it: [`InDevice`] gives none.
-//! One that is dropped then is leaked, for the device may still write to it. What tells a device
-//! the address is `unsafe`, and has to have the [`InDevice`] until the device is done with it.
+//! While a device may access the memory, the kernel has no reference to it: [`InDevice`] gives
+//! none. Dropping an [`InDevice`] leaks the memory, for the device may still write to it. A
+//! function that tells a device the address is `unsafe`, and has to hold the [`InDevice`] until the
+//! device has finished.
 
 use core::ops::{Deref, DerefMut};
 
@@ -25,7 +26,7 @@ pub(crate) struct Dma {
 }
 
 impl Dma {
-    /// At least so many bytes of zeroes, aligned to their size.
+    /// Allocates at least this number of zeroed bytes, aligned to their size.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -37,7 +38,7 @@ impl Dma {
         Ok(dma)
     }
 
-    /// The device may access it from now on.
+    /// Lends the memory to the device, which may access it from now on.
     pub(crate) fn lend(self) -> InDevice {
         let lent = core::mem::ManuallyDrop::new(self);
         InDevice {
@@ -73,7 +74,7 @@ impl Drop for Dma {
     }
 }
 
-/// The order of the block that has room for so many bytes.
+/// Returns the order of the block that has room for `bytes` bytes.
 fn order_of(bytes: usize) -> usize {
     let frames = bytes.div_ceil(PAGE).max(1);
     frames.next_power_of_two().ilog2() as usize
@@ -87,15 +88,15 @@ pub(crate) struct InDevice {
 }
 
 impl InDevice {
-    /// Where it is, for the device.
+    /// Returns the address of the memory, for the device.
     pub(crate) fn address(&self) -> PhysAddr {
         self.start
     }
 
-    /// The memory at an address that a driver keeps instead of the value.
+    /// Returns the memory at an address that a driver keeps instead of the value.
     ///
     /// # Safety
-    /// Some [`Dma::new`] of so many bytes was lent there, and its value is gone.
+    /// A [`Dma::new`] of `bytes` bytes was lent there, and its value is gone.
     pub(crate) unsafe fn again(start: PhysAddr, bytes: usize) -> InDevice {
         InDevice {
             start,

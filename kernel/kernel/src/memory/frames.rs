@@ -1,9 +1,9 @@
 //! Frames: a buddy allocator over all free memory.
 //!
-//! A block of order `n` is 2ⁿ frames, aligned to its size. Free blocks are in
-//! one doubly linked list per order, the links in the blocks themselves; one
-//! byte per frame says whether a free block starts there and of what order.
-//! Allocating and freeing are O(orders): at most eleven splits or merges.
+//! A block of order `n` is 2ⁿ frames, aligned to its size. Free blocks are in one doubly linked
+//! list per order, the links in the blocks themselves; one byte per frame holds the order of a free
+//! block that starts there, if any. Allocating and freeing are O(orders): at most eleven splits or
+//! merges.
 //!
 //! [`Frame`] is the ownership of one zeroed frame. The heap takes blocks.
 
@@ -16,7 +16,7 @@ use crate::arch::lock::IrqLock;
 const ORDERS: usize = 11;
 /// `state`: no free block starts here.
 const NONE: u8 = u8::MAX;
-/// No block: physical address 0 is a device.
+/// Null link. Physical address 0 is a device, so it is no block.
 const NIL: usize = 0;
 
 /// The links of a free block, at its start.
@@ -107,8 +107,8 @@ impl Buddy {
     }
 }
 
-/// Gives the allocator what is not used of `first`. `ram` is all memory there
-/// will ever be; `first` is the part that is mapped already.
+/// Gives the allocator the unused part of `first`. `ram` is all memory that will ever exist;
+/// `first` is the part that is mapped already.
 ///
 /// # Panics
 /// If `first` has no room for the bookkeeping.
@@ -137,14 +137,14 @@ pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usi
     }
 }
 
-/// Gives the allocator what is not used of more memory.
+/// Gives the allocator the unused part of more memory.
 pub(super) fn add(memory: Range<usize>, used: &mut [Range<usize>]) {
     for gap in gaps(memory, used) {
         release(gap);
     }
 }
 
-/// The parts of `memory` that are in none of the ranges.
+/// Returns the parts of `memory` that are in none of the ranges.
 fn gaps(
     memory: Range<usize>,
     used: &mut [Range<usize>],
@@ -182,17 +182,17 @@ pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
 /// Gives a block back.
 ///
 /// # Safety
-/// It came from [`allocate_block`] with this order, and it is not in use any more.
+/// The block came from [`allocate_block`] with this order, and is not in use any more.
 pub(super) unsafe fn free_block(block: PhysAddr, order: usize) {
     BUDDY.lock().free(block.get(), order);
 }
 
-/// How many frames are free.
+/// Returns the number of free frames.
 pub(crate) fn free_frames() -> usize {
     BUDDY.lock().free
 }
 
-/// The ownership of one frame.
+/// Ownership of a frame.
 #[derive(Debug)]
 pub(crate) struct Frame(PhysAddr);
 
@@ -208,20 +208,20 @@ impl Frame {
         Ok(Frame(block))
     }
 
-    /// A frame that begins with these bytes; the rest is zero.
+    /// Allocates a frame that begins with these bytes; the rest is zero.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     ///
     /// # Panics
-    /// If they are more than a page.
+    /// If there are more bytes than a page.
     pub(crate) fn with(bytes: &[u8]) -> Result<Frame, OutOfMemory> {
         let mut frame = Frame::zeroed()?;
         frame.fill(0, bytes);
         Ok(frame)
     }
 
-    /// Where it is.
+    /// Returns the address of the frame.
     pub(crate) fn address(&self) -> PhysAddr {
         self.0
     }

@@ -1,17 +1,16 @@
 //! The kernel heap: size classes over frames.
 //!
-//! 16 to 1024 bytes come from pages of cells, one size each; larger ones are blocks of the
-//! frame allocator. Each page has its own list of free cells, behind a header; each class
-//! has a list of the pages with free cells. A page without a used cell goes back to the
-//! frame allocator, but for the last of its class: so what programs made the kernel
-//! allocate is theirs again afterwards. All is O(1), but for the cells of a new page.
+//! 16 to 1024 bytes come from pages of cells, one size each; larger ones are blocks of the frame
+//! allocator. Each page has its own list of free cells, behind a header; each class has a list of
+//! the pages with free cells. A page without a used cell goes back to the frame allocator, except
+//! the last of its class: so memory that the kernel allocated for programs is available to programs
+//! again. Each operation is O(1), except for the cells of a new page.
 //!
-//! [`in_use`] counts what is allocated, for tests that look for leaks.
+//! [`in_use`] counts allocated bytes, for tests that look for leaks.
 //!
-//! When memory is out, `alloc` answers null. Kernel code that serves user
-//! programs allocates only amounts that per-process limits bound, and user
-//! memory leaves a reserve free (`space.rs`), so an infallible allocation that
-//! fails is a bug, and a panic.
+//! When memory is out, `alloc` returns null. Kernel code that serves user programs allocates only
+//! amounts that per-process limits bound, and user memory leaves a reserve free (`space.rs`), so an
+//! infallible allocation that fails is a bug, and a panic.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -22,7 +21,7 @@ use crate::arch::lock::IrqLock;
 const SMALLEST: usize = 16;
 /// 16, 32, …, 1024.
 const CLASSES: usize = 7;
-/// No page, no cell.
+/// Null link: no page, no cell.
 const NONE: usize = 0;
 
 /// The start of a page of cells.
@@ -32,7 +31,7 @@ struct Header {
     free: usize,
     /// Cells that are allocated.
     used: usize,
-    /// Its neighbours among the pages of the class with free cells.
+    /// Neighbours among the pages of the class with free cells.
     next: usize,
     prev: usize,
 }
@@ -56,7 +55,7 @@ struct KernelHeap;
 #[global_allocator]
 static ALLOCATOR: KernelHeap = KernelHeap;
 
-/// Where a layout is served.
+/// Allocator that serves a layout.
 enum Place {
     Class(usize),
     Block(usize),
@@ -175,9 +174,9 @@ impl Heap {
     }
 }
 
-// SAFETY: a cell is in a free list or with one caller, never both; its size and
-// alignment are the power of two at or above what the layout asks, as cells of a
-// page (the header takes whole cells) and blocks of frames are aligned to their size.
+// SAFETY: a cell is in a free list or with one caller, never both; its size and alignment are the
+// power of two at or above the layout's, as cells of a page (the header takes whole cells) and
+// blocks of frames are aligned to their size.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let memory = match place(layout) {
@@ -206,9 +205,10 @@ unsafe impl GlobalAlloc for KernelHeap {
     }
 }
 
-/// Frames that are free, or in the size classes: what programs and calls have not taken.
+/// Returns the number of frames that are free or in the size classes: those that programs and calls
+/// have not taken.
 pub(crate) fn free_pages() -> usize {
-    // Together, for pages go from one to the other under this lock.
+    // Both numbers are read under this lock, for pages go from one to the other under it.
     let heap = HEAP.lock();
     heap.pages + frames::free_frames()
 }

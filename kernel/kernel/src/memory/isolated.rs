@@ -18,7 +18,7 @@ use crate::command_line::refuse;
 /// The most ASIDs that are used: twice as many as there are processes, since `exec` needs two.
 pub(crate) const ASIDS: usize = 512;
 
-/// Where the ASID is in `satp`.
+/// Position of the ASID in `satp`.
 const SHIFT: u32 = 44;
 
 /// ASIDs that are in use, and how many there are.
@@ -76,13 +76,13 @@ impl Tag {
         })
     }
 
-    /// The ASID.
+    /// Returns the ASID.
     #[cfg(feature = "selftest")]
     pub(crate) fn asid(&self) -> usize {
         self.asid
     }
 
-    /// The word for the `satp` register.
+    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp() | self.asid << SHIFT
     }
@@ -110,7 +110,7 @@ impl Drop for Tag {
 /// Takes the table of a program from the calling hart, which has the kernel's here.
 pub(super) fn leave() {}
 
-/// The table whose upper half is that of every program.
+/// Returns the table whose upper half is that of every program.
 pub(crate) fn visible() -> &'static PageTable {
     GATE_TABLE.get()
 }

@@ -13,7 +13,7 @@ impl Tag {
         Ok(Tag)
     }
 
-    /// The word for the `satp` register.
+    /// Returns the word for the `satp` register.
     pub(super) fn satp(&self, table: &PageTable) -> usize {
         table.satp()
     }
@@ -21,7 +21,7 @@ impl Tag {
     /// Gives the calling hart the table of a program.
     ///
     /// # Safety
-    /// It maps the kernel, and lives until another one is given or [`leave`] is called.
+    /// The table maps the kernel, and lives until another one is given or [`leave`] is called.
     pub(super) unsafe fn enter(&self, satp: usize) {
         // SAFETY: passed on.
         unsafe { csr::set_satp(satp) };
@@ -33,7 +33,7 @@ pub(super) fn leave() {
     super::install_kernel_table();
 }
 
-/// The table whose upper half is that of every program.
+/// Returns the table whose upper half is that of every program.
 pub(super) fn visible() -> &'static PageTable {
     KERNEL_TABLE.get()
 }

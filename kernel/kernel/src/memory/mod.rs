@@ -49,14 +49,14 @@ use pagetable::{Mapping, PageTable};
 
 /// Bytes of a page and of a frame.
 pub(crate) const PAGE: usize = 4096;
-/// Where physical address 0 is seen.
+/// Address at which the kernel sees physical address 0.
 pub(crate) const DIRECT: usize = 0xffff_ffc0_0000_0000;
 /// Devices are below this physical address, memory is above.
 pub(crate) const DEVICE_END: usize = 0x8000_0000;
 /// The most memory that is used.
 const MEMORY_END: usize = DEVICE_END + (64 << 30);
 
-/// There is no memory for what was asked.
+/// There is no memory for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
@@ -69,7 +69,7 @@ impl PhysAddr {
         PhysAddr(address)
     }
 
-    /// The physical address of something in the image or its stacks.
+    /// Returns the physical address of something in the image or its stacks.
     pub(crate) fn of_image(address: usize) -> PhysAddr {
         PhysAddr(address.wrapping_sub(DIRECT))
     }
@@ -78,7 +78,7 @@ impl PhysAddr {
         self.0
     }
 
-    /// Where the kernel sees it.
+    /// Returns the address at which the kernel sees it.
     pub(crate) fn direct(self) -> usize {
         self.0.wrapping_add(DIRECT)
     }
@@ -119,11 +119,11 @@ fn memory_end() -> Range<usize> {
     RAM.get().clone()
 }
 
-/// Frames that are not used for what programs ask of the kernel: 4 MiB.
+/// Frames that are never used for programs' requests to the kernel: 4 MiB.
 pub(crate) const KERNEL_RESERVE: usize = 1024;
 
-/// Is memory so short that the kernel needs it for itself? Whatever a program asks for
-/// that takes kernel memory is refused then.
+/// Returns whether memory is so short that the kernel needs it for itself. Then every request of a
+/// program that takes kernel memory is refused.
 pub(crate) fn is_short() -> bool {
     frames::free_frames() < KERNEL_RESERVE
 }

@@ -23,10 +23,10 @@ const USER: u64 = 1 << 4;
 const GLOBAL: u64 = 1 << 5;
 /// Set from the start, for machines that do not set them.
 const ACCESSED_DIRTY: u64 = 0b11 << 6;
-/// For software: the frame goes with the table.
+/// Software bit: the frame is freed with the table.
 const OWNED: u64 = 1 << 8;
 
-/// What may be done with a page. Only these exist, so W^X holds by type.
+/// Permissions of a page. Only these exist, so W^X holds by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping(u64);
 
@@ -48,7 +48,7 @@ impl Mapping {
     pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
 }
 
-/// What a program wants to do with memory.
+/// A program's kind of access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Read it.
@@ -82,7 +82,7 @@ impl Entry {
     }
 }
 
-/// One table, in a frame of its own.
+/// A page table, in a frame of its own.
 #[repr(C, align(4096))]
 struct Table([Entry; ENTRIES]);
 
@@ -91,7 +91,7 @@ fn index(address: usize, level: usize) -> usize {
     address >> (12 + 9 * level) & (ENTRIES - 1)
 }
 
-/// The bytes that a leaf of a level covers.
+/// Returns the bytes that a leaf of a level covers.
 fn span(level: usize) -> usize {
     PAGE << (9 * level)
 }
@@ -121,7 +121,8 @@ impl PageTable {
         Ok(PageTable { root })
     }
 
-    /// A table with the upper half of another one, which is never dropped, and nothing else.
+    /// Creates a table with the upper half of another one, which is never dropped, and nothing
+    /// else.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -132,7 +133,7 @@ impl PageTable {
         Ok(table)
     }
 
-    /// The word for the `satp` register.
+    /// Returns the word for the `satp` register.
     pub(crate) fn satp(&self) -> usize {
         8 << 60 | self.root.address().get() >> 12
     }
@@ -149,7 +150,7 @@ impl PageTable {
         unsafe { &mut *(self.root.address().direct() as *mut Table) }
     }
 
-    /// The entry for an address at a level; tables on the way are made.
+    /// Returns the entry for an address at a level; tables on the way are made.
     fn entry(&mut self, address: usize, level: usize) -> Result<&mut Entry, OutOfMemory> {
         let mut table = self.root_table_mut();
         for step in (level + 1..=2).rev() {
@@ -215,7 +216,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// The first page of the lower half that is mapped, from an address on. O(tables).
+    /// Returns the first page of the lower half that is mapped, from an address on. O(tables).
     pub(super) fn next_page(&self, from: usize) -> Option<Mapped> {
         let mut page = from;
         while page < LOWER_END {
@@ -259,7 +260,8 @@ impl PageTable {
         Ok(entry)
     }
 
-    /// Where a page of the lower half is, if a program may access it so.
+    /// Returns the physical address of a page of the lower half, if a program has this access to
+    /// it.
     pub(super) fn translate(&self, page: usize, access: Option<Access>) -> Option<PhysAddr> {
         if page >= LOWER_END {
             return None;
@@ -296,7 +298,7 @@ impl Drop for PageTable {
 /// Bytes that an entry maps.
 ///
 /// # Safety
-/// It is an entry of a table of this level that is in use.
+/// The entry belongs to a table of this level that is in use.
 #[cfg(all(feature = "selftest", feature = "isolated"))]
 unsafe fn bytes(entry: Entry, level: usize) -> usize {
     if !entry.is_valid() {
@@ -312,10 +314,10 @@ unsafe fn bytes(entry: Entry, level: usize) -> usize {
     table.0.iter().map(bytes).sum()
 }
 
-/// Frees what an entry owns.
+/// Frees the frame or table that an entry owns.
 ///
 /// # Safety
-/// The entry is not in use any more, and it is of a table of this level.
+/// The entry is not in use any more, and it belongs to a table of this level.
 unsafe fn drop_entry(entry: Entry, level: usize) {
     if !entry.is_valid() {
         return;

@@ -16,7 +16,7 @@ impl SharedPage {
         Frame::zeroed().map(SharedPage)
     }
 
-    /// Where it is.
+    /// Returns the address of the page.
     pub(super) fn address(&self) -> PhysAddr {
         self.0.address()
     }
@@ -28,7 +28,7 @@ impl SharedPage {
         unsafe { &*((self.0.address().direct() as *const AtomicU64).add(index)) }
     }
 
-    /// Reads a word: whatever the program has put there.
+    /// Reads a word, which the program may have set to any value.
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.word(index).load(SeqCst)
     }
@@ -38,7 +38,7 @@ impl SharedPage {
         self.word(index).store(value, SeqCst);
     }
 
-    /// Makes a word that is 0 a 1. False: it is not 0.
+    /// Changes a word from 0 to 1. Returns false if it is not 0.
     pub(crate) fn claim(&self, index: usize) -> bool {
         let word = self.word(index);
         word.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()
@@ -64,7 +64,7 @@ impl TracePage {
 /// The page with the global bitmap, the same in every space.
 static GLOBAL: Once<SharedPage> = Once::new();
 
-/// Makes what all spaces share, while booting.
+/// Creates the parts that all spaces share, while booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].
@@ -73,7 +73,7 @@ pub(super) fn init() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// The page with the global bitmap.
+/// Returns the page with the global bitmap.
 pub(crate) fn global() -> &'static SharedPage {
     GLOBAL.get()
 }

@@ -1,7 +1,7 @@
-//! Address spaces of processes: what is mapped where, and which is in use on which hart.
+//! Address spaces of processes: their mappings, and the harts that use them.
 //!
-//! An address space is freed when its last holder has gone; a hart that has it
-//! in `satp`, or will in user mode, holds it ([`load`], [`unload`]).
+//! An address space is freed when its last holder has gone; a hart that has the space in `satp`, or
+//! will in user mode, holds it ([`load`], [`unload`]).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
@@ -25,8 +25,7 @@ use crate::{chaos, trace};
 
 /// Frames of user memory that a process may have: 16 MiB.
 const MAX_FRAMES: usize = 4096;
-/// Frames that a space needs for itself: shared pages, tables, what the kernel notes of the
-/// process.
+/// Frames that a space needs for itself: shared pages, tables, the kernel's records of the process.
 const OVERHEAD: usize = 16;
 /// Frames that user memory leaves to the kernel: 8 MiB.
 const RESERVE: usize = 2048;
@@ -35,19 +34,19 @@ const RESERVE: usize = 2048;
 pub(crate) struct AddressSpace {
     pub(super) table: IrqLock<PageTable>,
     satp: usize,
-    /// Tells its translations from those of other spaces.
+    /// Tag that tells the space's translations from those of others.
     tag: isolation::Tag,
     /// Frames of user memory that may still be taken.
     allowance: AtomicUsize,
     /// The words that the kernel and the program both look at.
     shared: SharedPage,
-    /// Where the program writes what its coroutines do.
+    /// Page in which the program records the events of its coroutines.
     trace: Option<TracePage>,
     /// Pages of the completion ring that were needed so far.
     completions: [Once<SharedPage>; RING_PAGES],
-    /// The same for each of its threads.
+    /// Lines of words of the process's threads.
     threads: SharedPage,
-    /// Of the share of its process; given back last.
+    /// Memory taken of the share of its process; given back last.
     taken: Taken,
 }
 
@@ -110,22 +109,23 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// A page of the completion ring, if it was needed.
+    /// Returns a page of the completion ring, if it was needed.
     pub(crate) fn completions(&self, page: usize) -> Option<&SharedPage> {
         self.completions[page].try_get()
     }
 
-    /// Where the program writes what its coroutines do, if the kernel traces.
+    /// Returns the page in which the program records the events of its coroutines, if the kernel
+    /// traces.
     pub(crate) fn trace(&self) -> Option<&TracePage> {
         self.trace.as_ref()
     }
 
-    /// The words that the kernel and the program both look at.
+    /// Returns the words that the kernel and the program both look at.
     pub(crate) fn shared(&self) -> &SharedPage {
         &self.shared
     }
 
-    /// A word of the line of a thread.
+    /// Returns a word of the line of a thread.
     pub(crate) fn line(&self, line: usize, word: usize) -> u64 {
         self.threads.load(line * LINE_WORDS + word)
     }
@@ -156,8 +156,8 @@ impl AddressSpace {
         }
     }
 
-    /// Makes copies of at most `count` pages, from address `start` on, that are not
-    /// here yet; those that all processes share are shared. Returns where to go on.
+    /// Copies at most `count` pages, from address `start` on, that do not exist here yet; pages
+    /// that all processes share are shared. Returns the address to continue at.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -175,7 +175,7 @@ impl AddressSpace {
             let next = from.table.lock().next_page(at);
             let Some(next) = next else { return Ok(None) };
             at = next.page + PAGE;
-            // Its ring of completions is its own.
+            // Each space has its own ring of completions.
             let of_ring = layout::COMPLETIONS..layout::COMPLETIONS + RING_PAGES * PAGE;
             if self.is_mapped(next.page) || of_ring.contains(&next.page) {
                 continue;
@@ -202,7 +202,7 @@ impl AddressSpace {
         Ok(Some(at))
     }
 
-    /// A frame of the allowance that begins with these bytes.
+    /// Allocates a frame of the allowance that begins with these bytes.
     fn new_frame(&self, bytes: &[u8]) -> Result<Frame, OutOfMemory> {
         if frames::free_frames() < RESERVE {
             return Err(OutOfMemory);
@@ -246,7 +246,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Is anything mapped at this page?
+    /// Returns whether anything is mapped at this page.
     pub(crate) fn is_mapped(&self, page: usize) -> bool {
         self.table.lock().translate(page, None).is_some()
     }

@@ -1,10 +1,9 @@
-//! User memory: the only way to it.
+//! User memory: the only access to it.
 //!
-//! A [`UserSlice`] is an *allegation*: a program says that this is memory of its
-//! own. It is checked page by page against the page table, for the access that
-//! is meant, and copied through the kernel's mapping, at the moment of use and
-//! under the lock of the table. The kernel never follows a user's address, so no
-//! address makes it fault.
+//! A [`UserSlice`] is an *allegation*: a program says that this is memory of its own. It is checked
+//! page by page against the page table, for the intended access, and copied through the kernel's
+//! mapping, at the moment of use and under the lock of the table. The kernel never follows a user's
+//! address, so no address makes it fault.
 
 use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::AtomicU32;
@@ -24,7 +23,7 @@ pub(crate) struct UserSlice {
 }
 
 impl UserSlice {
-    /// The range, if it is in the lower half.
+    /// Returns the range, if it is in the lower half.
     ///
     /// # Errors
     /// [`Error::BadAddress`].
@@ -40,7 +39,7 @@ impl UserSlice {
         self.len
     }
 
-    /// The part from `offset` on, at most `len` bytes.
+    /// Returns the part from `offset` on, at most `len` bytes.
     pub(crate) fn part(self, offset: usize, len: usize) -> UserSlice {
         let offset = offset.min(self.len);
         UserSlice {
@@ -49,7 +48,7 @@ impl UserSlice {
         }
     }
 
-    /// Its pieces, each within one page: page, offset in it, bytes.
+    /// Returns the pieces of the slice, each within a page: page, offset in it, bytes.
     fn pieces(self) -> impl Iterator<Item = (usize, usize, usize)> {
         let mut rest = self;
         core::iter::from_fn(move || {
@@ -62,8 +61,8 @@ impl UserSlice {
 }
 
 impl AddressSpace {
-    /// Does the program have all of this memory, for this access? It cannot lose
-    /// any: pages are never unmapped, only whole spaces are dropped.
+    /// Checks that the program has all of this memory, for this access. It cannot lose any: pages
+    /// are never unmapped, only whole spaces are dropped.
     ///
     /// # Errors
     /// [`Error::BadAddress`].
@@ -91,18 +90,18 @@ impl AddressSpace {
         self.with_word(address, Access::Write, |word| word.store(value, SeqCst))
     }
 
-    /// May the program write the 32-bit word at an address?
+    /// Checks that the program may write the 32-bit word at an address.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]: not aligned, or not the program's to write.
+    /// [`Error::BadAddress`]: not aligned, or not writable by the program.
     pub(crate) fn check_word(&self, address: usize) -> Result<(), Error> {
         self.with_word(address, Access::Write, |_| ())
     }
 
-    /// Replaces the 32-bit word at an address if it is `old`, or says what it is.
+    /// Replaces the 32-bit word at an address if it is `old`, or returns its value.
     ///
     /// # Errors
-    /// [`Error::BadAddress`]: not aligned, or not the program's to write.
+    /// [`Error::BadAddress`]: not aligned, or not writable by the program.
     pub(crate) fn exchange_word(
         &self,
         address: usize,
@@ -198,9 +197,9 @@ const WORD: usize = 8;
 
 /// Copies between kernel memory and a frame of a program.
 ///
-/// Other harts may run the program meanwhile and write the same bytes: what is
-/// copied is then any mixture. No Rust object is in such a frame and no
-/// reference to it exists, so the accesses are volatile, like those to a device.
+/// Other harts may run the program meanwhile and write the same bytes: the copy is then any
+/// mixture. No Rust object is in such a frame and no reference to it exists, so the accesses are
+/// volatile, like those to a device.
 ///
 /// # Safety
 /// `from` and `to` are valid for `len` bytes and do not overlap.
@@ -211,7 +210,8 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
         }
     };
-    // Up to a place of `to` that is aligned; `from` is so many bytes behind one then.
+    // The head ends where `to` is aligned; `from` is then a fixed number of bytes behind an aligned
+    // address.
     let head = (to.addr().wrapping_neg() % WORD).min(len);
     bytes(0..head);
     // SAFETY: within the ranges, or at their ends.

@@ -1,6 +1,5 @@
-//! The addresses of the machine: always 127.0.0.0/8; with a card one that the network gives it,
-//! by DHCP, or the one that the kernel's command line says: `address=10.0.2.15/24,10.0.2.2`,
-//! the second being that of the gateway.
+//! The addresses of the machine: always 127.0.0.0/8; with a card also one from DHCP, or the one on
+//! the kernel's command line: `address=10.0.2.15/24,10.0.2.2`, where the second is the gateway's.
 
 use smoltcp::socket::dhcpv4;
 use smoltcp::wire::{
@@ -20,10 +19,10 @@ use crate::println;
 const CLIENT: u16 = 68;
 
 impl Stack {
-    /// While booting. `address`: what the command line says.
+    /// Begins to get an address, while booting. `address` is the value from the command line.
     ///
     /// # Panics
-    /// Without memory: it is boot time.
+    /// If there is no memory, at boot time.
     pub(super) fn begin_with_address(&mut self, address: Option<&str>) {
         self.set_address(None, None);
         if self.link.card.is_none() {
@@ -52,7 +51,7 @@ impl Stack {
         self.schedule(client);
     }
 
-    /// Does what the network says, if it has said something.
+    /// Applies an address that DHCP has assigned or withdrawn, if any.
     pub(super) fn address_changed(&mut self, client: Index) {
         let mut endpoint = endpoint(client);
         let socket = endpoint.socket::<dhcpv4::Socket<'_>>();
@@ -68,10 +67,11 @@ impl Stack {
         self.set_address(address, gateway);
     }
 
-    /// Tells `smoltcp` that the machine's own addresses are its own, as an answer to its question would.
+    /// Tells `smoltcp` that the machine's own addresses are its own, as an answer to an ARP
+    /// question would.
     ///
-    /// It asks for one neighbour a second, for all sockets together; what is for the machine itself
-    /// does not wait for that, however many addresses are looked for in vain.
+    /// `smoltcp` asks for one neighbour a second, for all sockets together. Frames for the machine
+    /// itself do not wait for that, regardless of the number of unanswered questions.
     pub(super) fn know_ourselves(&mut self) {
         const LEN: usize = 42;
         let hardware = EthernetAddress(self.link.address());

@@ -1,22 +1,24 @@
-//! The checksums of IPv4, TCP, UDP and ICMP, of frames that go out by the card or come in there.
+//! The checksums of IPv4, TCP, UDP and ICMP, of frames that leave or arrive by the card.
 //!
-//! `smoltcp` computes and looks at none: what comes back to ourselves has not left memory, so it
-//! needs none, and here eight bytes are added at a time.
+//! `smoltcp` neither computes nor verifies checksums: loopback frames have not left memory, so they
+//! need none, and this module adds eight bytes at a time.
 
 use super::table::{TCP, UDP};
 
 const ETHERNET: usize = 14;
 const ICMP: u8 = 1;
-/// "Unreachable": the heading of what was not follows.
+/// ICMP type "unreachable": the heading of the undelivered packet follows.
 const UNREACHABLE: u8 = 3;
 const ICMP_HEADING: usize = 8;
 
-/// The sum of bytes as numbers of 16 bits, the first byte of each the higher one, in which the carries are left.
+/// Returns the sum of bytes as numbers of 16 bits, the first byte of each the higher one, with the
+/// carries left in it.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    // The order of bytes does not matter to a sum with its carries added at the end (RFC 1071), but for that of the result.
+    // The order of bytes does not matter to a sum whose carries are added at the end (RFC 1071),
+    // except for the order of the result.
     let halves = |word: &[u8; 8]| {
         let word = u64::from_ne_bytes(*word);
         (word & 0xffff_ffff) + (word >> 32)
@@ -33,12 +35,13 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// What a frame has within IPv4: the place of its payload, its end, and where the checksum of that is.
+/// Layout of a frame within IPv4: the offset and end of its payload, and the offset of the
+/// payload's checksum.
 struct Parts {
     payload: usize,
     end: usize,
     checksum: Option<usize>,
-    /// The sum of what TCP and UDP count besides their own bytes.
+    /// Sum of the pseudo-header that TCP and UDP count besides their own bytes.
     pseudo: u64,
     protocol: u8,
 }
@@ -78,10 +81,11 @@ fn parts(frame: &[u8]) -> Option<Parts> {
     })
 }
 
-/// Has a frame no checksum that is wrong? That of a fragment is over more than the fragment, and fragments are not reassembled.
+/// Returns false if a frame has a wrong checksum. The checksum of a fragment covers more than the
+/// fragment, and fragments are not reassembled.
 pub(super) fn is_right(frame: &[u8]) -> bool {
     let Some(parts) = parts(frame) else {
-        // Not IPv4, or `smoltcp` takes it for nothing.
+        // The frame is not IPv4, or `smoltcp` ignores it.
         return true;
     };
     let is_without = parts.protocol == UDP

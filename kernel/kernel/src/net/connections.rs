@@ -1,4 +1,5 @@
-//! What becomes of sockets between their frames: when each sends next, how long it has patience with its peer, and when it is over.
+//! The life of sockets between their frames: the time of the next frame, the patience with the
+//! peer, and the end.
 
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
@@ -10,7 +11,7 @@ use super::table::{Kind, Owner, key_of};
 use super::{BUDGET, FAREWELL, GONE, LINGER, Stack, now};
 
 impl Stack {
-    /// Something has happened to a socket. False: it is gone.
+    /// Updates the stack after a change of a socket. Returns false if the socket is gone.
     pub(super) fn changed(&mut self, index: Index) -> bool {
         match self.table.slot(index).kind {
             Kind::Stream => {
@@ -31,7 +32,7 @@ impl Stack {
         let is_ending = endpoint.is_ending;
         let socket = endpoint.tcp();
         if owner == Owner::Program && !is_ending && socket.state() == tcp::State::Established {
-            // Its key is that of before, when it came about.
+            // The key was set when the connection began.
             return true;
         }
         match owner {
@@ -61,7 +62,7 @@ impl Stack {
             }
             let socket = endpoint.tcp();
             if socket.recv_queue() > 0 {
-                // It will not be read.
+                // The request will not be read.
                 socket.abort();
             }
         }
@@ -71,7 +72,7 @@ impl Stack {
         true
     }
 
-    /// When it is its turn to send: now, or when the clock says so.
+    /// Schedules the socket's next frame: now, or at its deadline.
     pub(super) fn schedule(&mut self, index: Index) {
         let now = now();
         let at = self.interface.poll_at(now, &endpoint(index).set);
@@ -79,7 +80,7 @@ impl Stack {
         self.table.sends(index, is_due);
         let end = self.patience(index, now);
         if is_due {
-            // It is looked at when it has sent.
+            // The socket is looked at when it has sent.
             return;
         }
         match at.into_iter().chain(end).min() {
@@ -88,7 +89,8 @@ impl Stack {
         }
     }
 
-    /// When the patience with the peer of a connection ends, if there is something to wait for.
+    /// Returns the end of the patience with the peer of a connection, if there is something to wait
+    /// for.
     pub(super) fn patience(&mut self, index: Index, now: Instant) -> Option<Instant> {
         let slot = self.table.slot(index);
         let (is_orphan, limit) = match (slot.kind, slot.owner) {
@@ -98,7 +100,7 @@ impl Stack {
         };
         let left = endpoint(index).tcp().send_queue();
         let since = match slot.waits {
-            // It has taken nothing, or that is too late.
+            // The peer has taken nothing, or too late.
             Some((since, before)) if is_orphan || left >= before => since,
             _ => now,
         };
@@ -106,7 +108,7 @@ impl Stack {
         slot.waits.map(|(since, _)| since + limit)
     }
 
-    /// Lets sockets that are due send. False: some still are.
+    /// Lets sockets that are due send. Returns false if some still are.
     pub(super) fn look_at_clock(&mut self) -> bool {
         let now = now();
         for _ in 0..BUDGET {
@@ -114,7 +116,7 @@ impl Stack {
                 Some((deadline, index)) if deadline <= now => {
                     self.table.deadlines.set(index, None);
                     if self.patience(index, now).is_some_and(|end| end <= now) {
-                        // Its peer is told so.
+                        // The reset tells the peer.
                         endpoint(index).tcp().abort();
                         self.table.slot(index).waits = None;
                         self.changed(index);
@@ -128,10 +130,10 @@ impl Stack {
         false
     }
 
-    /// Nothing more will be written to a socket.
+    /// Ends the writing side of a socket.
     ///
-    /// If its peer has ended, too, not before all is acknowledged: in LAST-ACK `smoltcp` does
-    /// not look at a window that the peer opens again.
+    /// If its peer has ended, too, the end is sent once all is acknowledged: in LAST-ACK `smoltcp`
+    /// does not look at a window that the peer opens again.
     pub(super) fn end(&self, index: Index) {
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
@@ -142,9 +144,9 @@ impl Stack {
         }
     }
 
-    /// Is the connection over? What TIME-WAIT is for is left to the peer, once the end that it
-    /// has sent is acknowledged; a reset has been sent when nothing is known of the peer any
-    /// more.
+    /// Returns whether the connection is over. TIME-WAIT is left to the peer, once the end that
+    /// this side has sent is acknowledged; a reset has been sent when nothing is known of the peer
+    /// any more.
     pub(super) fn is_over(&mut self, endpoint: &mut Endpoint) -> bool {
         let socket = endpoint.tcp();
         match socket.state() {

@@ -13,7 +13,7 @@ use crate::{clock, println};
 #[derive(Default)]
 pub(super) struct Networker {
     sleep: Option<Sleep>,
-    /// It was said that there are frames that are too long.
+    /// Set after the message about frames that are too long.
     has_told: bool,
 }
 
@@ -37,7 +37,8 @@ impl Future for Networker {
         let is_more = left == 0 || !in_time || stack.link.leave();
         requests().knows(stack.levels());
         if is_more {
-            // More, after others of its level. Of equally urgent frames the other kind has its turn.
+            // The rest is handled after others of its level. Of equally urgent frames the other
+            // kind has its turn.
             stack.is_sending = !stack.is_sending;
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -54,7 +55,7 @@ impl Future for Networker {
                 sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))
             });
         }
-        // One that found no memory for its entry has asked for this poll.
+        // A sleep that found no memory for its entry has asked for this poll.
         if let Some(sleep) = &mut self.sleep
             && !sleep.is_armed()
             && Pin::new(sleep).poll(cx).is_ready()

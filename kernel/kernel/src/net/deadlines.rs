@@ -1,6 +1,6 @@
-//! When the clock has something to do for which slot: a binary heap that knows the place of
-//! each slot. Nothing is allocated after boot; setting and taking out cost O(log slots), and nothing where the slot has
-//! an earlier deadline already.
+//! Deadlines of slots: a binary heap that knows the position of each slot. Nothing is allocated
+//! after boot. Setting and removing cost O(log slots), and nothing if the slot already has an
+//! earlier deadline.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,12 +14,12 @@ const NONE: Index = Index::MAX;
 /// See the module.
 pub(super) struct Deadlines {
     heap: Vec<(Instant, Index)>,
-    /// Where in the heap a slot is, or [`NONE`].
+    /// Position of each slot in the heap, or [`NONE`].
     places: Vec<Index>,
 }
 
 impl Deadlines {
-    /// Of so many slots, while booting.
+    /// Creates deadlines for `slots` slots, while booting.
     pub(super) fn new(slots: usize) -> Deadlines {
         Deadlines {
             heap: Vec::with_capacity(slots),
@@ -62,8 +62,8 @@ impl Deadlines {
         }
     }
 
-    /// The slot is looked at by then: what is looked at too early is given its deadline then. So one that moves on with each
-    /// frame costs nothing.
+    /// Sets a latest time for the next look at the slot. A slot that is looked at too early is
+    /// given its real deadline then. So a deadline that moves on with each frame costs nothing.
     pub(super) fn set_by(&mut self, slot: Index, deadline: Instant) {
         match self.places[usize::from(slot)] {
             NONE => self.set(slot, Some(deadline)),

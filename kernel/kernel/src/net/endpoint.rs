@@ -22,7 +22,7 @@ static ENDPOINTS: [IrqLock<Option<Endpoint>>; SOCKETS] = [const { IrqLock::new(N
 
 /// A socket and its buffers.
 pub(super) struct Endpoint {
-    /// A set of one: `smoltcp` looks at the sockets of a set one after the other.
+    /// A set of one socket: `smoltcp` looks at the sockets of a set one after the other.
     pub(super) set: SocketSet<'static>,
     /// Set when the socket is closed: it ends once all written bytes have been acknowledged.
     pub(super) is_ending: bool,
@@ -31,17 +31,17 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The socket, of its kind.
+    /// Returns the socket, of its kind.
     pub(super) fn socket<T: AnySocket<'static>>(&mut self) -> &mut T {
         self.set.get_mut(SocketHandle::default())
     }
 
-    /// The socket of a connection.
+    /// Returns the socket of a connection.
     pub(super) fn tcp(&mut self) -> &mut tcp::Socket<'static> {
         self.socket()
     }
 
-    /// The socket of datagrams.
+    /// Returns the socket of datagrams.
     pub(super) fn udp(&mut self) -> &mut udp::Socket<'static> {
         self.socket()
     }

@@ -1,12 +1,12 @@
-//! What frames go through: the card, if there is one, and back to ourselves.
+//! The link: the card, if there is one, and the loopback.
 //!
-//! A frame for the machine itself, or that asks which host has one of its addresses, comes back
-//! through a queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and
-//! no time. While the queue or the card has no room nothing is sent, and the sockets wait.
+//! A frame for the machine itself, or one that asks for one of its addresses, comes back through a
+//! queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and no time. While
+//! the queue or the card has no room nothing is sent, and the sockets wait.
 //!
-//! `smoltcp` takes frames from, and gives them to, a [`Port`]: of one frame at a time. It writes each into a buffer of
-//! those that there are for frames on their way back; what is for the card is copied from there, with its
-//! checksums ([`checksum`]).
+//! `smoltcp` takes frames from, and gives them to, a [`Port`] of one frame at a time. It writes
+//! each frame into a loopback buffer; a frame for the card is copied from there, with its checksums
+//! ([`checksum`]).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -23,26 +23,27 @@ use crate::levels::Levels;
 
 /// Frames that are on their way back: as many as the card has buffers.
 const QUEUE: usize = 16;
-/// Buffers for them: one more is for the frame that is handled, one for the answer to it.
+/// Loopback buffers: one more is for the frame that is handled, one for the answer to it.
 const SPARES: usize = QUEUE + 2;
 /// The longest frame.
 pub(super) const FRAME: usize = 1514;
-/// Before a frame in its buffer: so what follows its headings of 14, 20 and 20 bytes is aligned, and copied in words.
+/// Bytes in front of a frame in its buffer: they align the payload after headings of 14, 20 and 20
+/// bytes, so that it is copied in words.
 const LEAD: usize = 2;
 
 /// See the module.
 pub(super) struct Link {
     pub(super) card: Option<Card>,
-    /// The receiver takes what the card brings, so that need not interrupt.
+    /// True while the receiver polls the card, so that the card need not interrupt.
     is_attended: bool,
     address: [u8; 6],
-    /// Frames on their way back, with the levels of what has sent them.
+    /// Loopback frames, with the levels of their senders.
     back: VecDeque<(Own, Level)>,
-    /// Their levels.
+    /// Levels of the loopback frames.
     levels: Levels,
     /// Buffers that none is in, of [`SPARES`].
     spare: Vec<Own>,
-    /// The card interrupts for each frame, for the tests: what that costs.
+    /// Makes the card interrupt for each frame, so that tests can count the cost.
     #[cfg(feature = "selftest")]
     pub(super) is_never_attended: bool,
     /// The last frame that went back from a port, for the tests.
@@ -61,7 +62,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// With room for a frame of so many bytes.
+    /// Allocates room for a frame of `len` bytes.
     fn new(len: usize) -> Own {
         let bytes = alloc::vec![0; LEAD + len].into_boxed_slice();
         Own { bytes, len }
@@ -79,7 +80,7 @@ impl Own {
 /// A frame that has come in.
 pub(super) enum Frame {
     Card(Received),
-    /// From ourselves, of this level.
+    /// A loopback frame, of this level.
     Back(Own, Level),
 }
 
@@ -91,7 +92,7 @@ impl Frame {
         }
     }
 
-    /// How urgent it is, if it is known.
+    /// Returns the level of the frame, if it is known.
     pub(super) fn level(&self) -> Option<Level> {
         match self {
             Frame::Card(_) => None,
@@ -130,14 +131,14 @@ impl Link {
         self.own = own;
     }
 
-    /// Is it an address of the machine?
+    /// Returns whether an address is the machine's.
     pub(super) fn is_own(&self, address: IpAddress) -> bool {
         let IpAddress::Ipv4(address) = address;
         address.is_loopback() || self.own == Some(address.octets())
     }
 
-    /// Is there no room to send? The card interrupts when there is; a frame that is taken
-    /// makes room among those that come back.
+    /// Returns whether there is no room to send. The card interrupts when there is; a loopback
+    /// frame that is taken makes room, too.
     pub(super) fn is_full(&mut self) -> bool {
         self.back.len() >= QUEUE || !self.card_has_room()
     }
@@ -146,12 +147,12 @@ impl Link {
         self.card.as_mut().is_none_or(Card::can_send)
     }
 
-    /// The levels of what is on its way back.
+    /// Returns the levels of loopback frames.
     pub(super) fn levels(&self) -> u64 {
         self.levels.bits()
     }
 
-    /// The next frame that has come in. `None`: there is none, or no room for an answer.
+    /// Returns the next incoming frame. `None`: there is none, or no room for an answer.
     pub(super) fn take(&mut self) -> Option<Frame> {
         if !self.card_has_room() {
             return None;
@@ -165,7 +166,7 @@ impl Link {
         }
     }
 
-    /// The receiver begins to take frames.
+    /// Notes that the receiver begins to take frames.
     pub(super) fn attend(&mut self) {
         #[cfg(feature = "selftest")]
         if self.is_never_attended {
@@ -179,7 +180,8 @@ impl Link {
         }
     }
 
-    /// The receiver goes to sleep. True: not yet, for there is more, which would not interrupt.
+    /// Lets the receiver go to sleep. Returns true if there are more frames, which would not
+    /// interrupt.
     pub(super) fn leave(&mut self) -> bool {
         let Some(card) = &mut self.card else {
             return false;
@@ -198,11 +200,11 @@ impl Link {
         core::mem::replace(&mut self.card, card)
     }
 
-    /// The frame is not needed any more.
+    /// Gives a frame's buffer back.
     pub(super) fn give_back(&mut self, frame: Frame) {
         match (frame, &mut self.card) {
             (Frame::Card(frame), Some(card)) => card.give_back(frame),
-            // One that a test has put in has a buffer besides those.
+            // A frame that a test has put in has a buffer of its own.
             (Frame::Back(frame, _), _)
                 if frame.bytes.len() == LEAD + FRAME && self.spare.len() < SPARES =>
             {
@@ -212,7 +214,7 @@ impl Link {
         }
     }
 
-    /// What `smoltcp` is given: this frame, if any, and the way out, for what is of a level.
+    /// Returns a port for `smoltcp`: this frame, if any, and the way out for frames of `level`.
     pub(super) fn port<'a>(&'a mut self, frame: Option<&'a [u8]>, level: Level) -> Port<'a> {
         Port {
             frame,
@@ -221,26 +223,26 @@ impl Link {
         }
     }
 
-    /// Does a frame that the card has brought speak for the machine itself? One that does would
-    /// tell `smoltcp`, say, that another machine has 127.0.0.1.
+    /// Returns whether a frame from the card claims an address of the machine. Such a frame could
+    /// tell `smoltcp` that another machine has 127.0.0.1.
     pub(super) fn is_lie(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && speaks_for(frame.bytes(), self.own)
     }
 
-    /// Has a frame that the card has brought a checksum that is wrong?
+    /// Returns whether a frame from the card has a wrong checksum.
     pub(super) fn is_damaged(&self, frame: &Frame) -> bool {
         matches!(frame, Frame::Card(_)) && !checksum::is_right(frame.bytes())
     }
 
-    /// Is a frame longer than the medium has them? It is counted, and to be dropped: a buffer of the
-    /// card holds 4,084 bytes, what is longer still the device drops.
+    /// Returns whether a frame is longer than the medium allows. Such a frame is counted, and to be
+    /// dropped: a buffer of the card holds 4,084 bytes, and the device drops still longer frames.
     pub(super) fn is_too_long(&mut self, frame: &Frame) -> bool {
         let is_too_long = frame.bytes().len() > FRAME;
         self.too_long += u64::from(is_too_long);
         is_too_long
     }
 
-    /// How many frames were too long.
+    /// Returns the number of frames that were too long.
     pub(super) fn too_long(&self) -> u64 {
         self.too_long
     }
@@ -265,7 +267,7 @@ impl Link {
     }
 }
 
-/// Is the frame for the machine itself?
+/// Returns whether the frame is for the machine itself.
 fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     const ARP: [u8; 2] = [8, 6];
     let is_own =
@@ -276,7 +278,8 @@ fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     }
 }
 
-/// Does a frame come from an address of the machine, or go to one that is in no network?
+/// Returns whether a frame comes from an address of the machine, or goes to an address in no
+/// network.
 pub(super) fn speaks_for(frame: &[u8], own: Option<[u8; 4]>) -> bool {
     let (from, to) = match frame.get(12..14) {
         Some([8, 6]) => (frame.get(28..32), None),
@@ -313,7 +316,7 @@ impl TxToken for Out<'_> {
         let link = self.link;
         let len = len.min(FRAME);
         let Some(mut own) = link.spare.pop() else {
-            // It is lost, as any frame may be.
+            // The frame is lost, as any frame may be.
             return f(&mut [0; FRAME][..len]);
         };
         own.len = len;
@@ -357,7 +360,7 @@ impl Device for Port<'_> {
         capabilities
     }
 
-    /// There is room for an answer: the frame is taken only then.
+    /// Takes the frame, together with room for an answer.
     fn receive(&mut self, _: Instant) -> Option<(In<'_>, Out<'_>)> {
         let frame = self.frame.take()?;
         let out = Out {

@@ -25,7 +25,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// So many empty lists of so many slots, while booting.
+    /// Creates `lists` empty lists of `slots` slots, while booting.
     pub(super) fn new(lists: usize, slots: usize) -> Lists {
         let links = Links {
             previous: NONE,
@@ -38,19 +38,19 @@ impl Lists {
         }
     }
 
-    /// The list a slot is in.
+    /// Returns the list a slot is in.
     pub(super) fn list_of(&self, slot: Index) -> Option<usize> {
         let list = self.links[usize::from(slot)].list;
         (list != NONE).then_some(usize::from(list))
     }
 
-    /// The first of a list.
+    /// Returns the first of a list.
     pub(super) fn first(&self, list: usize) -> Option<Index> {
         let first = self.ends[list].0;
         (first != NONE).then_some(first)
     }
 
-    /// All of a list, in order.
+    /// Returns the slots of a list, in order.
     pub(super) fn iter(&self, list: usize) -> impl Iterator<Item = Index> + '_ {
         let next = |slot: &Index| {
             let next = self.links[usize::from(*slot)].next;
@@ -59,7 +59,7 @@ impl Lists {
         core::iter::successors(self.first(list), next)
     }
 
-    /// Puts a slot, which is in no list, at the end of one.
+    /// Appends a slot, which is in no list, to a list.
     pub(super) fn push(&mut self, list: usize, slot: Index) {
         let last = self.ends[list].1;
         self.links[usize::from(slot)] = Links {

@@ -6,18 +6,19 @@
 //!                        ▼                                    │ one frame
 //!                     Requests (requests.rs) ─► Networker ─► Stack: table of sockets
 //!                                                   ▲         │
-//!                                                   └─ Link (link.rs): the card, or back to ourselves
+//!                                                   └─ Link (link.rs): the card or the loopback
 //! ```
 //!
-//! A call that reads, writes or waits takes the lock of its own socket and leaves a word in the [`requests`]; only what
-//! makes and ends sockets takes the lock of the stack. The coroutine handles the most urgent frame first, be it one that has
-//! come in or one that is to be sent, and is as urgent as that. Whose frame the card has brought is not known before it is
-//! looked at: it may be for the most urgent call that waits. The card's interrupt and the clock wake the coroutine, which handles
-//! one frame at a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood holds no hart.
-//! While it has frames to handle the card does not interrupt.
+//! A call that reads, writes or waits takes the lock of its own socket and leaves a word in the
+//! [`requests`]; only calls that create or close sockets take the lock of the stack. The coroutine
+//! handles the most urgent frame first, incoming or outgoing, and is as urgent as that frame. The
+//! owner of a frame from the card is unknown until the frame is read: it may be the most urgent
+//! waiting call. The card's interrupt and the clock wake the coroutine, which handles one frame at
+//! a time under the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood
+//! occupies no hart. While it has frames to handle the card does not interrupt.
 //!
-//! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not
-//! looked at. There are at most [`SOCKETS`].
+//! A frame costs O(log sockets), for the deadline of its socket; the other sockets are not looked
+//! at. There are at most [`SOCKETS`].
 
 mod address;
 mod checksum;
@@ -61,24 +62,25 @@ use table::{Key, Owner, Table};
 pub(crate) const SOCKETS: usize = 1024;
 /// Frames a poll.
 const BUDGET: usize = 16;
-/// Frames that a socket sends before it is the turn of others of its level: as many as its buffer fills. So what was written
-/// at once can be read at once.
+/// Maximum number of frames that a socket sends before the turn of others of its level: as many as
+/// fill its buffer. So bytes that were written at once can be read at once.
 const TURN: usize = 3;
-/// A connection without an owner is reset when its peer says nothing for so long: a
-/// few times the first time-out for a frame that is lost, which is a second. So is one that
-/// the peer has begun and does not confirm.
+/// Time without a frame from the peer after which a connection without an owner is reset: a few
+/// times the first time-out for a lost frame, which is a second. It also ends a connection that the
+/// peer has begun and does not confirm.
 const LINGER: Duration = Duration::from_secs(5);
-/// A peer that says nothing is asked whether it is there, and is gone if it still says nothing.
+/// Time after which a silent peer is probed; without an answer in the same time it is gone.
 const ASK: Duration = Duration::from_secs(60);
-/// What one end of a connection within the machine has received it acknowledges with what it says next, or after so long; at
-/// once if it is more than a frame. Nothing is lost there, and neither end waits for that before it sends.
+/// Maximum delay of an acknowledgement within the machine. It travels with the next answer if there
+/// is one by then, and at once for more than a frame. The loopback loses no frame, and neither end
+/// waits for an acknowledgement before it sends.
 const ACKNOWLEDGE: Duration = Duration::from_millis(40);
-/// It is also gone if it takes none of what waits for it for so long, though it speaks.
+/// Time after which a peer that takes none of its waiting bytes is gone, even if it sends frames.
 const GONE: Duration = Duration::from_secs(180);
-/// A connection without an owner is reset after so long, whatever its peer says: one
-/// whose window stays 0 would keep it for ever.
+/// Time after which a connection without an owner is reset, even if its peer sends frames: a peer
+/// whose window stays 0 would keep the connection for ever.
 const FAREWELL: Duration = Duration::from_secs(60);
-/// What could not be sent, though there is room, is tried again.
+/// Time after which a send that failed in spite of room is tried again.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The stack, behind its lock.
@@ -86,15 +88,15 @@ struct Stack {
     interface: Interface,
     link: Link,
     table: Table,
-    /// What takes the frames that are for no socket.
+    /// Receivers of the frames that are for no socket.
     unowned: SocketSet<'static>,
     /// Sockets that could not send at their last turn.
     silent: Vec<Index>,
-    /// Whose turn it is to send, and how many frames it has sent in it.
+    /// The socket whose turn it is to send, and the number of frames it has sent in this turn.
     turn: (Index, usize),
-    /// Of equally urgent frames those that are to be sent have their turn.
+    /// True while outgoing frames have their turn among equally urgent ones.
     is_sending: bool,
-    /// When the clock wakes the coroutine.
+    /// Time at which the clock wakes the coroutine.
     alarm: Option<Instant>,
 }
 
@@ -151,12 +153,12 @@ pub(crate) fn exchange_card(card: Option<crate::devices::Card>) -> Option<crate:
     old
 }
 
-/// How often the card has interrupted.
+/// Number of interrupts of the card.
 #[cfg(feature = "selftest")]
 pub(crate) static INTERRUPTS: core::sync::atomic::AtomicUsize =
     core::sync::atomic::AtomicUsize::new(0);
 
-/// How many frames the card has brought.
+/// Number of frames from the card.
 #[cfg(feature = "selftest")]
 static BROUGHT: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
@@ -170,21 +172,21 @@ fn interrupt() {
     wake();
 }
 
-/// There may be frames, and room for frames.
+/// Wakes the coroutine: there may be frames, and room for frames.
 fn wake() {
-    // It never ends.
+    // The coroutine never ends.
     let _ = executor::domain().wake(CoroutineId::from_u64(COROUTINE.load(Relaxed)));
 }
 
 impl Stack {
-    /// A call of this level, which holds the lock, has given a socket something to do.
+    /// Notes work for a socket, by a call of this level, which holds the lock.
     fn kick(&mut self, index: Index, level: Level) {
         self.table.call(index, level.bit());
         self.changed(index);
         self.go_on();
     }
 
-    /// Lets the coroutine see to what there is now.
+    /// Wakes the coroutine if there is work for it.
     fn go_on(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
@@ -196,12 +198,12 @@ impl Stack {
         }
     }
 
-    /// The levels of the frames that there are, and of those to be sent.
+    /// Returns the levels of incoming and outgoing frames.
     fn levels(&self) -> u64 {
         self.table.levels() | self.link.levels()
     }
 
-    /// Takes in what calls have left. Returns the levels of those that wait.
+    /// Takes in the requests of calls. Returns the levels of the waiting calls.
     fn let_calls_in(&mut self) -> u64 {
         loop {
             let mut requests = requests();
@@ -220,8 +222,8 @@ impl Stack {
         }
     }
 
-    /// Handles the most urgent frame, one that has come in or one to be sent; of equally urgent ones those of one kind
-    /// until there is none. False: there is none, or no room.
+    /// Handles the most urgent frame, incoming or outgoing; of equally urgent frames one kind until
+    /// none is left. Returns false if there is none, or no room.
     fn handle_frame(&mut self) -> bool {
         let waiting = self.let_calls_in();
         let of_card = self.link.card.as_ref().map_or(0, |_| waiting);
@@ -245,7 +247,7 @@ impl Stack {
         false
     }
 
-    /// Handles a frame that has come in. False: there is none, or no room for an answer.
+    /// Handles an incoming frame. Returns false if there is none, or no room for an answer.
     fn take_frame(&mut self) -> bool {
         self.link.attend();
         let Some(frame) = self.link.take() else {
@@ -283,7 +285,7 @@ impl Stack {
             self.changed(index);
         }
         if is_arp {
-            // It may be what they wait for.
+            // The silent sockets may wait for this ARP frame.
             while let Some(index) = self.silent.pop() {
                 self.table.slot(index).is_silent = false;
                 self.schedule(index);
@@ -292,11 +294,11 @@ impl Stack {
         true
     }
 
-    /// The socket that a frame is for.
+    /// Returns the socket that a frame is for.
     ///
-    /// A listener that has no place for one more connection drops, for it, the one that waits
-    /// longest to be confirmed: a flood of those that never are keeps out no peer that confirms
-    /// sooner than so many others come.
+    /// A listener without a place for another connection drops the one that has waited longest to
+    /// be confirmed. So a flood of connections that are never confirmed keeps out no peer that
+    /// confirms before the flood has filled all places.
     fn recipient(&mut self, frame: &[u8]) -> Option<Index> {
         let key = Key::of(frame)?;
         if let Some(index) = self.table.find(key) {
@@ -319,7 +321,7 @@ impl Stack {
         Some(place)
     }
 
-    /// Lets the most urgent socket that has something to send, send a frame. False: there is
+    /// Lets the most urgent socket with something to send send a frame. Returns false if there is
     /// none, or no room.
     fn send_frame(&mut self) -> bool {
         let Some(index) = self.table.next_to_send() else {
@@ -329,7 +331,7 @@ impl Stack {
             return false;
         }
         let mut port = self.link.port(None, self.table.slot(index).level());
-        // Its lock is held for this call only.
+        // The socket's lock is held for this call only.
         let sent = (self.interface).poll_egress(now(), &mut port, &mut endpoint(index).set);
         let before = match self.turn {
             (whose, before) if whose == index => before,
@@ -345,12 +347,12 @@ impl Stack {
         }
         let owner = self.table.slot(index).owner;
         if owner == Owner::None && endpoint(index).tcp().state() == tcp::State::Closed {
-            // There is no way to its peer, to which a reset would be sent.
+            // There is no route to the socket's peer, to which a reset would be sent.
             self.remove(index);
             return true;
         }
         if self.table.has_to_send(index) {
-            // It says that it has, and does not.
+            // The socket reported a frame to send, and has none.
             self.table.sends(index, false);
             self.table.deadlines.set(index, Some(now() + AGAIN));
         }

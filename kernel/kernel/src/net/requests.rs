@@ -27,7 +27,7 @@ static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 pub(super) struct Request {
     /// The levels of the calls.
     pub(super) levels: u64,
-    /// There is something to do; else a call only waits.
+    /// Set if there is something to do; else a call only waits.
     pub(super) has_work: bool,
     is_queued: bool,
 }
@@ -66,7 +66,7 @@ pub(super) fn requests() -> IrqGuard<'static, Requests> {
 }
 
 impl Requests {
-    /// A call of this level has given a socket something to do.
+    /// Notes work for a socket, by a call of this level.
     pub(super) fn kick(&mut self, index: Index, level: Level) {
         self.add(index, level).has_work = true;
         self.new |= level.bit();
@@ -74,7 +74,7 @@ impl Requests {
         self.coroutine.wake();
     }
 
-    /// A call of this level waits for a socket, so the socket's frames are as urgent.
+    /// Notes that a call of this level waits for a socket, so the socket's frames are as urgent.
     pub(super) fn concerns(&mut self, index: Index, level: Level) {
         self.add(index, level);
     }
@@ -88,13 +88,13 @@ impl Requests {
         request
     }
 
-    /// A call waits at this level, not at the one before any more.
+    /// Moves a waiting call from a level to another.
     pub(super) fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
         self.waiting.change(before, now);
         self.settle();
     }
 
-    /// The next socket that calls have left something for.
+    /// Returns the next socket with a request of a call.
     pub(super) fn next(&mut self) -> Option<(Index, Request)> {
         let index = self.queue.pop_front()?;
         Some((
@@ -109,7 +109,7 @@ impl Requests {
         (request.levels, request.has_work) = (0, false);
     }
 
-    /// The stack has work at these levels, and at no others but those of calls that come now.
+    /// Notes the levels at which the stack has work; other levels come only from later calls.
     pub(super) fn knows(&mut self, levels: u64) {
         self.known = levels;
         if self.queue.is_empty() {
@@ -118,7 +118,7 @@ impl Requests {
         self.settle();
     }
 
-    /// The levels of the calls that wait.
+    /// Returns the levels of the calls that wait.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.bits()
     }

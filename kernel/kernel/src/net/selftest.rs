@@ -1,5 +1,5 @@
-//! The tests of the network inside the kernel: what no program can see, and frames that no
-//! machine of good will sends. Frames come in by the loopback.
+//! The tests of the network inside the kernel: state that no program can see, and frames that no
+//! well-behaved machine sends. Frames come in by the loopback.
 
 mod card;
 mod frames;
@@ -57,7 +57,7 @@ async fn inject(frame: &[u8]) {
     }
 }
 
-/// Lets the network's coroutine go on, which is less urgent than the tests.
+/// Lets the network's coroutine run, which is less urgent than the tests.
 async fn rest() {
     sleep_until(clock::now() + clock::from_micros(100)).await;
 }
@@ -66,8 +66,9 @@ async fn wait(micros: u64) {
     sleep_until(clock::now() + clock::from_micros(micros)).await;
 }
 
-/// Between two looks whether connections are over, and how many there may be: a silent one is
-/// given up after [`LINGER`]. They are counted, not timed: a host may stop the machine for longer.
+/// Time between two looks at closed connections; [`LOOKS`] is their maximum number: a silent
+/// connection is given up after [`LINGER`]. Looks are counted, not timed: a host may stop the
+/// machine for longer.
 const LOOK_MICROS: u64 = 20_000;
 const LOOKS: u64 = 6 * LINGER.total_micros() / LOOK_MICROS;
 
@@ -78,7 +79,8 @@ fn streams() -> usize {
     (0..super::SOCKETS as u16).filter(is_stream).count()
 }
 
-/// What is in use, when nothing is on its way any more: no connection of a test before, either.
+/// Returns the resources in use once no frame is on its way and no connection of an earlier test is
+/// left.
 async fn in_use() -> (usize, usize) {
     for _ in 0..LOOKS {
         wait(LOOK_MICROS).await;
@@ -89,7 +91,7 @@ async fn in_use() -> (usize, usize) {
     (heap::free_pages(), heap::in_use())
 }
 
-/// Is no more in use than before, once all connections are over?
+/// Checks that no more is in use than before, once all connections are over.
 async fn comes_back(before: (usize, usize)) -> Outcome {
     let is_back = |after: (usize, usize)| after.0 >= before.0 && after.1 <= before.1;
     let mut after = in_use().await;
@@ -117,7 +119,7 @@ async fn connected(port: u16) -> Result<(Socket, Socket, Socket), alloc::string:
     Ok((listener, client, server))
 }
 
-/// Does a connection carry bytes?
+/// Checks that a connection carries bytes.
 async fn speaks(port: u16) -> Outcome {
     let (_listener, client, server) = connected(port).await?;
     let put = |_, to: &mut [u8]| {
@@ -141,9 +143,9 @@ async fn speaks(port: u16) -> Outcome {
     Ok(())
 }
 
-/// Sockets of several levels have something to send, and it goes out in the order of these.
+/// Sockets of several levels have something to send, and it is sent in the order of the levels.
 pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
-    // So that it is known who has the address.
+    // Makes the owner of the address known.
     speaks(PORT).await?;
     wait(20_000).await;
     let levels = [40, 10, 50, 20].map(|level| Level::new(level).expect("a level"));
@@ -166,7 +168,7 @@ pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
         }
         while stack.send_frame() {}
         while let Some(frame) = stack.link.take() {
-            // Not what the card has brought.
+            // Skips frames from the card.
             if Key::of(frame.bytes()).is_some_and(|key| key.port == PORT + 1) {
                 seen.extend(frame.bytes().last().copied());
             }
@@ -219,7 +221,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
         alone * 100 / FRAMES as u64,
         beside * 100 / FRAMES as u64
     );
-    // Those of its bucket are looked at: one or two.
+    // Only the sockets of the frame's bucket are looked at: one or two.
     ensure!(
         beside * 10 <= alone * 11,
         "{beside} instead of {alone} ticks"
@@ -227,7 +229,8 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
     Ok(())
 }
 
-/// What one socket has written at once is on its way together, and then what another of its level has.
+/// Bytes that one socket has written at once are sent together, before those of another socket of
+/// its level.
 pub(crate) async fn what_is_written_at_once_is_sent_at_once() -> Outcome {
     let before = in_use().await;
     let first = connected(PORT).await?;
@@ -253,7 +256,7 @@ pub(crate) async fn what_is_written_at_once_is_sent_at_once() -> Outcome {
         let mut order = Vec::new();
         while stack.send_frame() {
             while let Some(frame) = stack.link.take() {
-                // Not what says that there is room again.
+                // Skips frames that announce room.
                 let to = Key::of(frame.bytes()).map(|key| key.port);
                 order.extend(to.filter(|port| (PORT..PORT + 2).contains(port)));
                 stack.link.give_back(frame);
@@ -271,7 +274,7 @@ pub(crate) async fn what_is_written_at_once_is_sent_at_once() -> Outcome {
     comes_back(before).await
 }
 
-/// The checksums are those that `smoltcp` has, and what is damaged is found.
+/// The checksums equal those of `smoltcp`, and a damaged frame is detected.
 pub(crate) async fn checksums_are_right() -> Outcome {
     let from = (SELF + 5, 1234);
     for len in 0..70 {
@@ -300,7 +303,7 @@ pub(crate) async fn checksums_are_right() -> Outcome {
     Ok(())
 }
 
-/// What is written in three parts, a frame each, which do not come in.
+/// Writes three parts, a frame each, and returns the frames, which do not arrive.
 fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     let mut stack = NET.get().lock();
     let is_sender = |index: &u16| {
@@ -316,7 +319,7 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
         stack.changed(sender);
         while stack.send_frame() {}
         while let Some(frame) = stack.link.take() {
-            // Not what the card has brought.
+            // Skips frames from the card.
             if Key::of(frame.bytes()).is_some_and(|key| key.port == PORT) {
                 frames.push(frame.bytes().into());
             }
@@ -330,7 +333,7 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
 pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
-    // What confirms the beginning has come.
+    // The frame that confirms the connection has arrived.
     wait(20_000).await;
     let frames = sent_in_parts([b"one, ", b"two, ", b"three"]);
     ensure!(frames.len() == 3, "{} frames", frames.len());

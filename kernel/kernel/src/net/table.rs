@@ -1,13 +1,13 @@
-//! The table of sockets: which frame is for which, which has what to send, which waits for
-//! the clock.
+//! The table of sockets: the recipient of each frame, the sockets with frames to send, and those
+//! that wait for the clock.
 //!
 //! ```text
 //!  frame ─► key: protocol, port, peer ─► bucket ─► slot          O(1)
 //!  call, frame, clock ─► slot has something to send ─► list of its level
 //! ```
 //!
-//! A slot has what the stack alone looks at; the socket itself, which calls look at too, is its endpoint
-//! (`endpoint.rs`). A frame costs the same however many others are idle.
+//! A slot holds the fields that only the stack reads; the socket itself, which calls read too, is
+//! its endpoint (`endpoint.rs`). The cost of a frame does not depend on the number of idle sockets.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -31,7 +31,8 @@ const BUCKETS: usize = 1024;
 /// Lists of half-open connections, by port.
 const PORTS: usize = 64;
 
-/// What a frame is for: the port here, and the peer, which is 0 for what takes frames of any.
+/// Recipient of a frame: the port here, and the peer, which is 0 for a socket that takes frames of
+/// any peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) protocol: u8,
@@ -40,7 +41,8 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Of a frame: TCP and UDP in IPv4, without options that `smoltcp` would not take.
+    /// Returns the key of a frame: TCP and UDP in IPv4, without options that `smoltcp` would not
+    /// take.
     pub(super) fn of(frame: &[u8]) -> Option<Key> {
         let header = frame.get(14)?;
         if frame.get(12..14) != Some(&[8, 0]) || header >> 4 != 4 {
@@ -61,7 +63,7 @@ impl Key {
         })
     }
 
-    /// What takes frames of any peer.
+    /// Returns the key of a socket that takes frames of any peer.
     pub(super) fn any(self) -> Key {
         Key {
             peer: (0, 0),
@@ -69,7 +71,7 @@ impl Key {
         }
     }
 
-    /// Does the frame, of this key, begin a connection?
+    /// Returns whether the frame, of this key, begins a connection.
     pub(super) fn begins(self, frame: &[u8]) -> bool {
         const SYN: u8 = 2;
         const ACK: u8 = 16;
@@ -93,18 +95,18 @@ impl Key {
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 
-/// What becomes of a socket.
+/// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A program has it.
     Program,
     /// A listener has it, at this port, until it is a connection that is accepted.
     Listener(u16),
-    /// No program: it goes when its connection is over.
+    /// The socket has no program; it is closed when its connection is over.
     None,
 }
 
-/// What speaks through a socket.
+/// Protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Stream,
@@ -118,23 +120,24 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     key: Option<Key>,
     pub(super) owner: Owner,
-    /// It could not send at its last turn: it may wait for the address of its next hop.
+    /// Set after a turn in which the socket could not send: it may wait for the address of its next
+    /// hop.
     pub(super) is_silent: bool,
     /// `smoltcp` may keep it silent for a peer whose address it has not found.
     pub(super) lacks_neighbour: bool,
-    /// Since when the peer has taken nothing of what waits for it, and how much that was when it
-    /// was last looked at; of a socket without an owner, since when it has had none.
+    /// Start of the time in which the peer has taken none of its waiting bytes, and their number at
+    /// the last look; of a socket without an owner, the time at which it lost its owner.
     pub(super) waits: Option<(Instant, usize)>,
     /// The levels of the calls that have concerned it since it last had nothing to send.
     calls: u64,
-    /// The most urgent of those before.
+    /// Most urgent level of the calls before.
     level: Level,
-    /// Of a share; the kernel's own are of none.
+    /// Memory and socket taken of a share; the kernel's own sockets have none.
     _taken: Option<[Taken; 2]>,
 }
 
 impl Slot {
-    /// The level of what it sends.
+    /// Returns the level of the socket's frames.
     pub(super) fn level(&self) -> Level {
         let most = self.calls.trailing_zeros() as u8;
         Level::new(most).unwrap_or(self.level)
@@ -147,7 +150,8 @@ pub(super) struct Table {
     free: Vec<Index>,
     seed: u64,
     by_key: Lists,
-    /// What has something to send, a list for each level, and which levels these are.
+    /// Sockets with frames to send, a list for each level; `levels` has the levels of non-empty
+    /// lists.
     to_send: Lists,
     levels: u64,
     /// Connections that the peer has begun and not confirmed, oldest first.
@@ -158,7 +162,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Empty, while booting.
+    /// Creates an empty table, while booting.
     pub(super) fn new(seed: u64) -> Table {
         let mut slots = Vec::new();
         slots.resize_with(SOCKETS, || None);
@@ -215,7 +219,7 @@ impl Table {
         Ok(index)
     }
 
-    /// What speaks through a slot, if there is one.
+    /// Returns the protocol of a slot's socket, if there is one.
     #[cfg(feature = "selftest")]
     pub(super) fn kind_of(&self, index: Index) -> Option<Kind> {
         self.slots[usize::from(index)]
@@ -223,16 +227,16 @@ impl Table {
             .map(|slot| slot.kind)
     }
 
-    /// A slot that is there.
+    /// Returns a slot that is there.
     pub(super) fn slot(&mut self, index: Index) -> &mut Slot {
         let slot = self.slots[usize::from(index)].as_mut();
         slot.expect("a socket has its slot as long as anything has its number")
     }
 
-    /// A socket turns to another peer.
+    /// Connects a socket to another peer.
     ///
-    /// `smoltcp` keeps a socket silent for a second when it does not find the address of its
-    /// peer, and does not end that when the peer is another.
+    /// `smoltcp` keeps a socket silent for a second when it does not find the address of its peer,
+    /// even if the peer changes.
     pub(super) fn turns_to_another(&mut self, index: Index) {
         let slot = self.slot(index);
         if core::mem::take(&mut slot.lacks_neighbour) {
@@ -254,7 +258,7 @@ impl Table {
         self.free.push(index);
     }
 
-    /// Whose frames it is given.
+    /// Sets the frames that the socket is given.
     pub(super) fn set_key(&mut self, index: Index, key: Option<Key>) {
         let seed = self.seed;
         let slot = self.slot(index);
@@ -268,7 +272,7 @@ impl Table {
         }
     }
 
-    /// What has exactly this key.
+    /// Returns the socket with exactly this key.
     pub(super) fn find(&self, key: Key) -> Option<Index> {
         let has_key = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
@@ -277,7 +281,7 @@ impl Table {
         self.by_key.iter(key.bucket(self.seed)).find(has_key)
     }
 
-    /// A connection that waits to be confirmed, or does not any more.
+    /// Sets whether a connection waits to be confirmed.
     pub(super) fn set_half_open(&mut self, index: Index, port: u16, is: bool) {
         match (self.half_open.list_of(index), is) {
             (None, true) => self.half_open.push(usize::from(port) % PORTS, index),
@@ -286,7 +290,7 @@ impl Table {
         }
     }
 
-    /// The connection of a port that has waited longest to be confirmed.
+    /// Returns the connection of a port that has waited longest to be confirmed.
     pub(super) fn oldest_half_open(&self, port: u16) -> Option<Index> {
         let of_port = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
@@ -295,7 +299,7 @@ impl Table {
         self.half_open.iter(usize::from(port) % PORTS).find(of_port)
     }
 
-    /// Something listens at a port from now on. False: something else does. O(listeners).
+    /// Claims a port for a listener. Returns false if the port is taken. O(listeners).
     pub(super) fn take_port(&mut self, port: u16) -> bool {
         let is_free = !self.ports.contains(&port);
         // A listener has a socket at least: there is room.
@@ -305,12 +309,12 @@ impl Table {
         is_free
     }
 
-    /// Nothing listens at the port any more.
+    /// Frees a port for another listener.
     pub(super) fn give_port(&mut self, port: u16) {
         self.ports.retain(|taken| *taken != port);
     }
 
-    /// Calls of these levels concern the socket.
+    /// Notes that calls of these levels concern the socket.
     pub(super) fn call(&mut self, index: Index, levels: u64) {
         self.slot(index).calls |= levels;
         if self.to_send.list_of(index).is_some() {
@@ -319,7 +323,7 @@ impl Table {
         }
     }
 
-    /// It has something to send now, or nothing any more.
+    /// Notes that a socket has something to send now, or nothing any more.
     pub(super) fn sends(&mut self, index: Index, has: bool) {
         let level = self.slot(index).level();
         let list = usize::from(level.get());
@@ -347,7 +351,7 @@ impl Table {
         }
     }
 
-    /// The most urgent of those that have something to send.
+    /// Returns the most urgent socket with something to send.
     pub(super) fn next_to_send(&self) -> Option<Index> {
         match self.levels {
             0 => None,
@@ -355,23 +359,23 @@ impl Table {
         }
     }
 
-    /// Does it wait for its turn?
+    /// Returns whether the socket waits for its turn.
     pub(super) fn has_to_send(&self, index: Index) -> bool {
         self.to_send.list_of(index).is_some()
     }
 
-    /// Its next turn is after others of its level.
+    /// Moves the socket's next turn after those of others of its level.
     pub(super) fn had_its_turn(&mut self, index: Index) {
         self.unlist(index);
     }
 
-    /// The levels of what has something to send.
+    /// Returns the levels of the sockets that have something to send.
     pub(super) fn levels(&self) -> u64 {
         self.levels
     }
 }
 
-/// The key of a TCP socket in its present state.
+/// Returns the key of a TCP socket in its present state.
 pub(super) fn key_of(socket: &tcp::Socket<'_>) -> Option<Key> {
     let key = |port, peer| {
         Some(Key {

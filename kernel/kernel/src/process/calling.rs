@@ -13,11 +13,11 @@ use super::{Process, Thread};
 use crate::{executor, memory, users};
 
 impl Process {
-    /// The thread waits for the end of the call of a coroutine that has its level: until
+    /// Makes the thread wait for the end of the call of a coroutine that has its level: until
     /// [`Process::resume`], or for ever if the process has ended.
     pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
         self.with_thread(thread, |threads, mut thread| {
-            // It may have been lent one since.
+            // The thread may have been lent a level since.
             if thread.settle() {
                 self.reprio_call(threads, call, thread.level);
             }
@@ -25,7 +25,7 @@ impl Process {
         });
     }
 
-    /// Lets the thread of a line go on with the result of its call.
+    /// Resumes the thread of a line with the result of its call.
     pub(crate) fn resume(&self, line: usize, result: isize) {
         let thread = self.threads.lock().end_call(line);
         if let Some(mut thread) = thread {
@@ -58,7 +58,7 @@ impl Process {
         Ok(())
     }
 
-    /// The call is over, or was not made.
+    /// Frees the number of a call that is over, or was not made.
     pub(crate) fn end_call(&self, number: usize) {
         self.calls.lock().remove(number);
     }
@@ -66,7 +66,7 @@ impl Process {
     /// Gives an asynchronous call another level.
     ///
     /// # Errors
-    /// [`Error::NoCall`]: none of this number and token is in flight.
+    /// [`Error::NoCall`]: no call of this number and token is in flight.
     pub(crate) fn reprio_numbered(
         &self,
         number: usize,
@@ -79,19 +79,19 @@ impl Process {
         Ok(())
     }
 
-    /// An asynchronous call is to end early.
+    /// Ends an asynchronous call early.
     ///
     /// # Errors
-    /// [`Error::NoCall`]: none of this number and token is in flight.
+    /// [`Error::NoCall`]: no call of this number and token is in flight.
     pub(crate) fn cancel_call(&self, number: usize, token: u64) -> Result<(), Error> {
         let coroutine = self.calls.lock().cancel(number, token);
         let coroutine = coroutine.ok_or(Error::NoCall)?;
-        // It may just have come to its end.
+        // The coroutine may just have ended.
         let _ = executor::domain().wake(coroutine);
         Ok(())
     }
 
-    /// Is a call to end early?
+    /// Returns whether a call is to end early.
     pub(crate) fn is_cancelled(&self, number: usize) -> bool {
         self.calls.lock().is_cancelled(number)
     }
@@ -105,17 +105,17 @@ impl Process {
         self.ring.lock().reserve(&space)
     }
 
-    /// The asynchronous call was not made.
+    /// Gives back the place of an asynchronous call that was not made.
     pub(crate) fn release_completion(&self) {
         self.ring.lock().release();
     }
 
     /// Hands the result of an asynchronous call of this level to the program.
     ///
-    /// A parked thread goes on, at that level; it holds the word `DRAINING`, so
-    /// further completions interrupt no thread until it has taken all out. Without one,
-    /// and with no thread that takes completions out, one is interrupted. A thread that takes
-    /// them out is as urgent as they are meanwhile.
+    /// A parked thread resumes, at that level; it holds the word `DRAINING`, so further completions
+    /// interrupt no thread until it has taken all out. Without a parked thread, and with no thread
+    /// that takes completions out, a running thread is interrupted. A thread that takes completions
+    /// out is meanwhile as urgent as they are.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {
             return;
@@ -149,15 +149,16 @@ impl Process {
             }
         }
         drop(ring);
-        // One that runs comes to it; one that does not may be behind others.
+        // A running thread comes to the completion; a thread that does not run may be behind
+        // others.
         if is_news && !users::is_told(self, level) {
             let draining = threads.may_be_draining(&space);
             draining.for_each(|place| users::raise(self, core::iter::once(place), level));
         }
     }
 
-    /// There is something of this level for it, and none of its threads runs in user mode or
-    /// is parked: one that is ready becomes as urgent, or the next that becomes ready.
+    /// Raises a thread of the process for an event of this level, while none of its threads runs in
+    /// user mode or is parked: a ready thread becomes as urgent, or the next that becomes ready.
     pub(crate) fn raise(&self, level: Level) {
         let threads = self.threads.lock();
         users::raise(self, threads.places(), level);
@@ -203,12 +204,12 @@ impl Process {
         Ok(())
     }
 
-    /// Is a user interrupt pending?
+    /// Returns whether a user interrupt is pending.
     pub(super) fn has_interrupt(&self) -> bool {
         self.interrupt.load(SeqCst)
     }
 
-    /// Is a user interrupt pending? It is not any more.
+    /// Returns whether a user interrupt was pending, and clears it.
     pub(super) fn take_interrupt(&self) -> bool {
         self.has_interrupt() && self.interrupt.swap(false, SeqCst)
     }

@@ -1,8 +1,8 @@
 //! The calls of a process that are in flight: their coroutines, by number.
 //!
-//! A number is taken before the coroutine is made, so that the coroutine knows it, and
-//! given back at its end; it comes with the token of an asynchronous call, by which a
-//! number that was given to another call since is told apart. All O(1).
+//! A number is taken before the coroutine is made, so that the coroutine knows it, and given back
+//! at its end. It comes with the token of an asynchronous call, which tells apart calls that had
+//! the same number. All operations are O(1).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,12 +23,12 @@ const KIB: usize = 1;
 const NONE: usize = usize::MAX;
 
 struct Slot {
-    /// Its coroutine, once it is made.
+    /// Coroutine of the call, once it is made.
     coroutine: Option<CoroutineId>,
     /// The token of an asynchronous call.
     token: Option<u64>,
     cancelled: bool,
-    /// The next free one.
+    /// Next free slot.
     next: usize,
 }
 
@@ -36,7 +36,7 @@ struct Slot {
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: usize,
-    /// What they take of a share: for each slot, once it was needed.
+    /// Memory taken of a share: for each slot, once it was needed.
     taken: Option<Taken>,
 }
 
@@ -77,13 +77,13 @@ impl Calls {
         Ok(self.slots.len() - 1)
     }
 
-    /// Its coroutine is this. False: the process has ended meanwhile.
+    /// Sets the coroutine of a call. Returns false if the process has ended meanwhile.
     pub(super) fn set(&mut self, number: usize, coroutine: CoroutineId) -> bool {
         let slot = self.slots.get_mut(number);
         slot.map(|slot| slot.coroutine = Some(coroutine)).is_some()
     }
 
-    /// The call is over.
+    /// Removes a call that is over.
     pub(super) fn remove(&mut self, number: usize) {
         if let Some(slot) = self.slots.get_mut(number) {
             slot.coroutine = None;
@@ -92,25 +92,25 @@ impl Calls {
         }
     }
 
-    /// The asynchronous call is to end early. Returns its coroutine, to be woken.
+    /// Marks an asynchronous call to end early. Returns its coroutine, to be woken.
     pub(super) fn cancel(&mut self, number: usize, token: u64) -> Option<CoroutineId> {
         let coroutine = self.find(number, token)?;
         self.slots[number].cancelled = true;
         Some(coroutine)
     }
 
-    /// The coroutine of an asynchronous call.
+    /// Returns the coroutine of an asynchronous call.
     pub(super) fn find(&self, number: usize, token: u64) -> Option<CoroutineId> {
         let slot = self.slots.get(number)?;
         slot.coroutine.filter(|_| slot.token == Some(token))
     }
 
-    /// Is it to end early?
+    /// Returns whether a call is to end early.
     pub(super) fn is_cancelled(&self, number: usize) -> bool {
         self.slots.get(number).is_some_and(|slot| slot.cancelled)
     }
 
-    /// All coroutines.
+    /// Returns all coroutines.
     pub(super) fn coroutines(self) -> impl Iterator<Item = CoroutineId> {
         self.slots.into_iter().filter_map(|slot| slot.coroutine)
     }

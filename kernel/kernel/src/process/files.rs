@@ -18,12 +18,12 @@ const MAX_FILES: usize = 8192;
 /// The most that a new process gets.
 pub(crate) const MAX_PASSED: usize = 16;
 
-/// What a descriptor stands for.
+/// Object that a descriptor stands for.
 #[derive(Clone)]
 pub(crate) enum File {
     /// The console.
     Console,
-    /// One end of a pipe.
+    /// An end of a pipe.
     Pipe(End),
     /// A socket.
     Socket(Arc<Socket>),
@@ -35,7 +35,7 @@ impl File {
     /// Waits until there is something to take, or will never be.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     pub(crate) async fn readable(&self) -> Result<(), Error> {
         match self {
             File::Console => console::readable().await,
@@ -50,7 +50,7 @@ impl File {
     /// Waits until there is room, or no reader any more.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     pub(crate) async fn writable(&self) -> Result<(), Error> {
         match self {
             File::Console => {}
@@ -61,7 +61,7 @@ impl File {
         Ok(())
     }
 
-    /// Takes what there is, if anything is or will ever be; 0 at the end.
+    /// Takes the bytes that are there; 0 at the end. `None`: nothing yet.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => console::try_read(to).map(Ok),
@@ -71,7 +71,7 @@ impl File {
         }
     }
 
-    /// Puts all of it in, if there is room or there is an error.
+    /// Stores all the bytes if they fit, or returns an error. `None`: they do not fit.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => {
@@ -83,7 +83,7 @@ impl File {
         }
     }
 
-    /// The socket.
+    /// Returns the socket.
     ///
     /// # Errors
     /// [`Error::BadFile`]: it is none.
@@ -94,7 +94,7 @@ impl File {
         }
     }
 
-    /// The file of the disk.
+    /// Returns the file of the disk.
     ///
     /// # Errors
     /// [`Error::BadFile`]: it is none.
@@ -105,7 +105,7 @@ impl File {
         }
     }
 
-    /// Puts in what fits, if anything does or there is an error.
+    /// Stores the bytes that fit, or returns an error. `None`: nothing fits.
     pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         match self {
             File::Console => self.try_write(from),
@@ -115,7 +115,7 @@ impl File {
     }
 }
 
-/// KiB that a table of so many places takes at most.
+/// Returns the KiB that a table of `places` places takes at most.
 const fn kib(places: usize) -> usize {
     (2 * places * size_of::<Option<File>>()).div_ceil(1 << 10)
 }
@@ -125,14 +125,14 @@ pub(crate) struct Files {
     places: Vec<Option<File>>,
     /// Below this all are taken.
     lowest: usize,
-    /// What the table takes of a share.
+    /// Memory that the table takes of a share.
     taken: Option<Taken>,
     /// The most places it has had.
     most: usize,
 }
 
 impl Files {
-    /// No files.
+    /// Creates a table without files.
     pub(crate) const fn new() -> Files {
         Files {
             places: Vec::new(),
@@ -142,7 +142,7 @@ impl Files {
         }
     }
 
-    /// The same files under the same descriptors.
+    /// Returns a table of the same files under the same descriptors.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -160,7 +160,7 @@ impl Files {
         })
     }
 
-    /// The file of a descriptor.
+    /// Returns the file of a descriptor.
     ///
     /// # Errors
     /// [`Error::BadFile`].
@@ -202,7 +202,8 @@ impl Files {
         Ok(descriptors)
     }
 
-    /// Takes what one more place needs. What is given back is only what all of them need.
+    /// Takes the memory for another place from the share. Memory is given back only for all places
+    /// together.
     fn pay(&mut self, share: &Arc<Share>) -> Result<(), Error> {
         let more = kib(self.places.len() + 1) - kib(self.places.len());
         match &self.taken {

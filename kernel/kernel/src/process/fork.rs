@@ -1,17 +1,16 @@
 //! `fork` and `exec`.
 //!
-//! *Fork* copies the memory and the descriptors of a process; of its threads the child
-//! has the one that called. Calls in flight and completions that were not taken stay
-//! with the parent.
+//! *Fork* copies the memory and the descriptors of a process; of its threads the child has the one
+//! that called. Calls in flight and completions that were not taken stay with the parent.
 //!
-//! So that the copy is consistent, the other threads are held meanwhile: none runs in
-//! user mode, and none is inside a critical section (`os_abi::thread`), so the
-//! scheduler's data and the heap are as between two operations. A thread that is inside
-//! one goes on until it has left it; if it does not in time, `fork` fails. What a thread
-//! was in the middle of otherwise, a poll say, stays undone in the child for ever.
+//! So that the copy is consistent, the other threads are held meanwhile: none runs in user mode,
+//! and none is inside a critical section (`os_abi::thread`), so the scheduler's data and the heap
+//! are as between two operations. A thread that is inside one continues until it has left it; if it
+//! does not leave in time, `fork` fails. Any other unfinished work of a thread, such as a poll, is
+//! never finished in the child.
 //!
-//! *Exec* makes another process with the same [`Identity`](super::Identity) and the
-//! files of the old one, which ends without a status.
+//! *Exec* makes another process with the same [`Identity`](super::Identity) and the files of the
+//! old one, which ends without a status.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -32,14 +31,14 @@ use crate::memory::user::UserSlice;
 use crate::sleep::sleep_until;
 use crate::{clock, executor, memory, switching, users};
 
-/// How long the other threads have to come out of their critical sections.
+/// Time that the other threads have to leave their critical sections.
 const PATIENCE_MICROS: u64 = 500_000;
-/// How often it is looked whether they have.
+/// Time between two looks at these threads.
 const LOOK_MICROS: u64 = 50;
 /// Pages that are copied before others have their turn.
 const PAGES_AT_ONCE: usize = 16;
 
-/// What the child's thread begins with.
+/// Initial state of the child's thread.
 pub(crate) struct Seed {
     line: usize,
     number: usize,
@@ -95,12 +94,12 @@ impl Drop for Hold {
 }
 
 impl Process {
-    /// May its threads not go to user mode for the moment?
+    /// Returns whether the threads of the process are held back from user mode.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(SeqCst) != 0
     }
 
-    /// Is a thread of it inside a critical section?
+    /// Returns whether a thread of the process is inside a critical section.
     fn is_any_critical(&self, space: &AddressSpace) -> bool {
         let threads = self.threads.lock();
         let mut lines = threads.lines();
@@ -110,7 +109,7 @@ impl Process {
     /// Keeps a thread until nothing holds the process any more.
     pub(crate) fn hold(&self, thread: Box<Thread>) {
         self.with_thread(thread, |threads, thread| threads.hold(thread));
-        // It may have been let go while the thread came here.
+        // The process may have been released while the thread came here.
         self.release_held();
     }
 
@@ -134,8 +133,8 @@ impl Process {
 /// Makes a child that is a copy of the process, with one thread; returns its number.
 ///
 /// # Errors
-/// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]:
-/// other threads of the process do not let go of what they are in the middle of.
+/// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]: other threads
+/// of the process do not leave their critical sections.
 pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Error> {
     if memory::is_short() {
         return Err(Error::OutOfMemory);
@@ -161,7 +160,7 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
         heap_end,
     );
     let (_, mut thread) = child.add_thread(Some(seed.number), seed.context, seed.level)?;
-    // The calling thread, which has waited all the time, goes on as it was.
+    // The calling thread, which has waited all the time, continues as it was.
     space.copy_line(&from, seed.line);
     thread.interrupted = seed.interrupted;
     reserved.become_process(child);
@@ -189,7 +188,7 @@ async fn copy(
         executor::yield_now().await;
     }
     space.copy_shared(from);
-    // Its ring is empty.
+    // The child's ring is empty.
     for word in [RING_HEAD, RING_TAIL, DRAINING] {
         space.shared().store(word, 0);
     }
@@ -198,21 +197,21 @@ async fn copy(
 
 /// A program and what it is started with.
 pub(crate) struct Program<'a> {
-    /// Its name.
+    /// Name of the program.
     pub(crate) name: &'a str,
-    /// Its file.
+    /// The program's file.
     pub(crate) bytes: &'a [u8],
-    /// Bytes for it.
+    /// The program's argument.
     pub(crate) argument: &'a [u8],
 }
 
 /// Replaces the program of a process by another, for a caller of this level; returns the thread
-/// that runs it, at the level `own`, which is to be made ready. No thread of the old program
-/// runs afterwards; the calling one is to be dropped.
+/// that runs it, at the level `own`, which is to be made ready. No thread of the old program runs
+/// afterwards; the caller has to drop the calling thread.
 ///
 /// # Errors
 /// [`Error::BadProgram`], [`Error::OutOfMemory`], [`Error::TooMany`] threads: everything is as
-/// before. [`Error::NoProcess`]: it has ended.
+/// before. [`Error::NoProcess`]: the process has ended.
 pub(crate) fn exec(
     old: &Arc<Process>,
     program: &Program<'_>,

@@ -1,4 +1,4 @@
-//! What a process is to others: its number, its parent, its status, its waiters.
+//! The part of a process that other processes see: its number, parent, status and waiters.
 //!
 //! It outlives the program: see [`super`].
 
@@ -10,14 +10,14 @@ use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
-/// How a process stands towards its waiters.
+/// State of a process towards its waiters.
 pub(crate) struct Life {
     /// The status, once it has ended.
     pub(super) status: Option<isize>,
-    /// Calls whose coroutines exist. It is waited for until they are gone, and
-    /// with them the files they use.
+    /// Number of calls whose coroutines exist. Waiters wait until these are gone, and with them the
+    /// files they use.
     calls: usize,
-    /// It counts among the living of its share.
+    /// True while the process counts among the living of its share.
     counts: bool,
     pub(super) waiters: Waiters,
 }
@@ -29,7 +29,7 @@ impl Awaited for Life {
 }
 
 impl Life {
-    /// The status, once nothing is left of the process.
+    /// Returns the status, once nothing is left of the process.
     pub(super) fn over(&self) -> Option<isize> {
         self.status.filter(|_| self.calls == 0)
     }
@@ -39,7 +39,7 @@ impl Life {
 pub(crate) struct Flight(Arc<Process>);
 
 impl Flight {
-    /// A call of the process begins.
+    /// Begins a call of the process.
     pub(crate) fn new(process: Arc<Process>) -> Flight {
         process.identity.life.lock().calls += 1;
         Flight(process)
@@ -52,14 +52,14 @@ impl Drop for Flight {
     }
 }
 
-/// What a process is to others.
+/// The part of a process that other processes see.
 pub(crate) struct Identity {
-    /// Its number: place in the table plus a generation.
+    /// Number of the process: place in the table plus a generation.
     pub(crate) number: usize,
-    /// The process that may wait for it; 0: none.
+    /// The process that may wait for this one; 0: none.
     pub(super) parent: AtomicUsize,
     pub(super) life: IrqLock<Life>,
-    /// What it may take, with whatever else is in that share.
+    /// Limits of the process, together with all others in that share.
     pub(super) share: Arc<Share>,
     /// The share is over when it ends.
     pub(super) begins_share: bool,
@@ -86,17 +86,17 @@ impl Identity {
         })
     }
 
-    /// Number of the process that may wait for it; 0: none.
+    /// Returns the number of the process that may wait for this one; 0: none.
     pub(super) fn parent(&self) -> usize {
         self.parent.load(SeqCst)
     }
 
-    /// The process has ended with a status; once.
+    /// Notes that the process has ended with a status; called once.
     pub(super) fn ended(&self, status: isize) {
         self.change(|life| life.status = Some(status));
     }
 
-    /// It is there from now on.
+    /// Counts the process among the living of its share from now on.
     pub(super) fn counts(&self) {
         self.life.lock().counts = true;
         self.share.one_more();

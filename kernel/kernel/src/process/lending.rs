@@ -1,25 +1,25 @@
-//! Loans of levels within a process: whatever waits for a thread lends it its level.
+//! Loans of levels within a process: a waiter lends its level to the thread that it waits for.
 //!
 //! ```text
 //!  thread H ── futex_lock ─► call ─┐
 //!  thread J ── thread_join ► call ─┼─► lent[line] ─► thread T ─┬─ ready: moves in the queue
 //!  thread_join (asynchronous) ─────┘                           ├─ on a hart: its level there
 //!                                                              └─ in a call: the call's level,
-//!                                                                 and what that waits for …
+//!                                                                 and on along the chain …
 //! ```
 //!
-//! The level of a thread is its own, which its program says, or the most urgent of those
-//! that are lent to it. What is lent is computed anew from the calls that wait whenever one
-//! begins or ends to wait, or has another level: so a loan ends with its wait, whatever ends
-//! that, and nothing stays raised. It is passed on along chains of waiting threads at once;
-//! in a circle, where all wait for each other, until no level changes any more.
+//! The level of a thread is its own, set by its program, or the most urgent of those that are lent
+//! to it. Loans are computed anew from the waiting calls whenever a call begins or ends to wait, or
+//! changes its level. So a loan ends with its wait, regardless of the reason, and nothing stays
+//! raised. A loan is passed on along chains of waiting threads at once; in a circle, where all wait
+//! for each other, until no level changes any more.
 //!
-//! *Locks.* The word of a lock is 0 or the number of the thread that has it, and
-//! [`CONTENDED`] if others wait. The holder gives it to the most urgent one that waits, of
-//! equals to the one that has waited longest; so the kernel knows to whom the others lend.
-//! The word may say anything: a loan stays within the process.
+//! *Locks.* The word of a lock is 0 or the number of the thread that has it, and [`CONTENDED`] if
+//! others wait. The holder gives the lock to the most urgent waiter, of equals to the one that has
+//! waited longest; so the kernel knows the thread to which the others lend. The word may have any
+//! value: a loan stays within the process.
 //!
-//! All under the lock of the threads; O(calls that wait) a step, which are at most as many as
+//! All steps hold the lock of the threads. A step is O(waiting calls), which are at most as many as
 //! the other threads of the process, plus its asynchronous `thread_join`s.
 
 use alloc::sync::Arc;
@@ -83,14 +83,14 @@ impl Waits {
         self.0.iter().any(|waiting| waiting.call == call)
     }
 
-    /// The most urgent level that is lent to a line.
+    /// Returns the most urgent level that is lent to a line.
     fn lent(&self, line: usize) -> Level {
         let to_it = self.0.iter().filter(|waiting| waiting.to == Some(line));
         let levels = to_it.map(|waiting| waiting.level);
         levels.min().unwrap_or(Level::LEAST_URGENT)
     }
 
-    /// The call has another level. Returns the line that it lends to, if it had not.
+    /// Sets the level of a call. Returns the line that the call lends to, if the level has changed.
     fn set_level(&mut self, call: CoroutineId, level: Level) -> Option<usize> {
         let mut all = self.0.iter_mut();
         let waiting = all.find(|waiting| waiting.call == call)?;
@@ -98,7 +98,7 @@ impl Waits {
         waiting.to.filter(|_| before != level)
     }
 
-    /// Those that wait for a lock, with the number of the thread that is to have it.
+    /// Returns the calls that wait for a lock, with the number of the thread that is to have it.
     fn for_lock(&mut self, wanted: usize) -> impl Iterator<Item = (&mut Waiting, usize)> {
         self.0.iter_mut().filter_map(move |waiting| {
             let What::Lock { address, thread } = waiting.what else {
@@ -108,7 +108,7 @@ impl Waits {
         })
     }
 
-    /// Takes what waits most urgently for a lock out, with its thread's number and whether
+    /// Takes out the call that waits most urgently for a lock, with its thread's number and whether
     /// others wait.
     fn take_for_lock(&mut self, address: usize) -> Option<(Waiting, usize, bool)> {
         // The first of equals.
@@ -119,7 +119,7 @@ impl Waits {
         Some((waiting, thread, more))
     }
 
-    /// Nothing is lent to this line any more: its thread has ended.
+    /// Ends all loans to this line: its thread has ended.
     pub(super) fn forget(&mut self, line: usize) {
         let to_it = |waiting: &&mut Waiting| waiting.to == Some(line);
         for waiting in self.0.iter_mut().filter(to_it) {
@@ -129,14 +129,14 @@ impl Waits {
 }
 
 impl Process {
-    /// The most urgent level that is lent to the thread of a line. One load; exact under the
-    /// lock of the queue of threads, under which a change of it looks for the thread.
+    /// Returns the most urgent level that is lent to the thread of a line. One load; exact under
+    /// the lock of the queue of threads, under which a change of it looks for the thread.
     #[inline]
     pub(crate) fn lent(&self, line: usize) -> u8 {
         self.lent[line % MAX_THREADS].load(Relaxed)
     }
 
-    /// Computes what is lent to the thread of a line, and passes it on.
+    /// Computes the level that is lent to the thread of a line, and passes it on.
     pub(super) fn settle(&self, threads: &mut Threads, line: usize) {
         let mut next = Some(line);
         while let Some(line) = next.take() {
@@ -150,16 +150,16 @@ impl Process {
                     let changed = thread.settle().then_some(thread.level);
                     next = changed.and_then(|level| self.set_call_level(threads, call, level));
                 }
-                // It is settled when it becomes ready.
+                // The level is settled when the thread becomes ready.
                 None => {}
             }
         }
     }
 
-    /// The program has made the thread of a line more urgent, by its line.
+    /// Applies the levels that the program has set in the line of a thread.
     ///
     /// # Errors
-    /// [`Error::NoThread`]; [`Error::NoProcess`]: it has ended.
+    /// [`Error::NoThread`]; [`Error::NoProcess`]: the process has ended.
     pub(crate) fn follow(&self, line: usize) -> Result<(), Error> {
         if line >= MAX_THREADS {
             return Err(Error::NoThread);
@@ -184,28 +184,28 @@ impl Process {
         Ok(())
     }
 
-    /// Gives the coroutine of a call a level. Returns the line that it lends another level
-    /// to, which is to be settled.
+    /// Gives the coroutine of a call a level. Returns the line to which it now lends another level,
+    /// which is to be settled.
     fn set_call_level(
         &self,
         threads: &mut Threads,
         call: CoroutineId,
         level: Level,
     ) -> Option<usize> {
-        // It may just have come to its end.
+        // The coroutine may just have ended.
         let _ = executor::domain().reprio(call, level);
         threads.waits.set_level(call, level)
     }
 
-    /// The same, and settles it.
+    /// Gives the coroutine of a call a level, and settles the line that it lends to.
     pub(super) fn reprio_call(&self, threads: &mut Threads, call: CoroutineId, level: Level) {
         if let Some(line) = self.set_call_level(threads, call, level) {
             self.settle(threads, line);
         }
     }
 
-    /// The running coroutine of the kernel waits for the end of a thread, until the loan is
-    /// dropped.
+    /// Lends the level of the running coroutine of the kernel, which waits for the end of a thread,
+    /// until the loan is dropped.
     pub(super) fn lend_to(&self, number: usize) -> Option<Loan<'_>> {
         let call = executor::domain().current_id()?;
         let mut threads = self.threads.lock();
@@ -216,7 +216,7 @@ impl Process {
             what: What::End,
             to: Some(to),
         };
-        // Without memory for it, it waits all the same.
+        // Without memory for the loan, the call waits without lending.
         threads.waits.add(waiting).ok()?;
         self.settle(&mut threads, to);
         Some(Loan {
@@ -225,7 +225,7 @@ impl Process {
         })
     }
 
-    /// A call does not wait any more.
+    /// Ends the wait of a call.
     fn end_wait(&self, call: CoroutineId) {
         let mut threads = self.threads.lock();
         if let Some(line) = threads.waits.remove(call).and_then(|waiting| waiting.to) {
@@ -233,8 +233,8 @@ impl Process {
         }
     }
 
-    /// Takes the lock at an address for the thread of this number, or has the call wait for
-    /// it. True: it has it.
+    /// Takes the lock at an address for the thread of this number, or has the call wait for it.
+    /// Returns true if the thread has the lock.
     fn take_lock(
         &self,
         space: &AddressSpace,
@@ -270,8 +270,8 @@ impl Process {
         Ok(false)
     }
 
-    /// Gives the lock at an address to the most urgent thread that waits for it; what the
-    /// others lend goes to that.
+    /// Gives the lock at an address to the most urgent thread that waits for it; the loans of the
+    /// others go to that thread.
     ///
     /// # Errors
     /// [`Error::BadAddress`].
@@ -336,7 +336,7 @@ pub(crate) struct Lock {
     process: Arc<Process>,
     thread: usize,
     address: usize,
-    /// Its own coroutine, while it waits.
+    /// Coroutine of the call, while it waits.
     call: Option<CoroutineId>,
 }
 

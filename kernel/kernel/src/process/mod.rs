@@ -10,19 +10,18 @@
 //!                                           ended ── wait ──► (gone)
 //! ```
 //!
-//! A [`Thread`] is owned by what may touch it: the queue of ready threads, the
-//! hart that runs it, or its process while it is parked (`threads.rs`). It is
-//! moved, never shared, so it cannot run twice.
+//! A [`Thread`] has one owner, which alone may touch it: the queue of ready threads, the hart that
+//! runs it, or its process while it is parked (`threads.rs`). It is moved, never shared, so it
+//! cannot run twice.
 //!
-//! [`Process::end`] can come at any moment, from any hart. It takes everything
-//! out of the process: its space, its files, its parked threads, and it cancels
-//! the calls in flight; their coroutines are dropped and write nowhere, because a
-//! call that has not finished finds no space any more. A thread that runs
-//! elsewhere is dropped when its hart looks at it next, and it is sent an IPI.
+//! [`Process::end`] can come at any moment, from any hart. It takes everything out of the process:
+//! its space, its files, its parked threads, and it cancels the calls in flight; their coroutines
+//! are dropped and write nowhere, because a call that has not finished finds no space any more. A
+//! thread that runs elsewhere is dropped when its hart looks at it next, and it is sent an IPI.
 //!
-//! What others know of a process, its [`Identity`], outlives the program: `exec`
-//! ends the process without a status and gives the identity to another. What it and its
-//! descendants may take is its [`Share`].
+//! The part of a process that others see, its [`Identity`], outlives the program: `exec` ends the
+//! process without a status and gives the identity to another. The limits of a process and its
+//! descendants are its [`Share`].
 
 mod calling;
 mod calls;
@@ -74,12 +73,12 @@ use lending::Waits;
 use ring::Ring;
 use threads::Threads;
 
-/// What counts of the status of a process.
+/// Bits that count of the status of a process.
 const STATUS: isize = 0xff;
 /// Bytes of a thread's line.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
-/// What there is for programs is what is left of memory now.
+/// Makes the memory that is left now available to programs.
 ///
 /// # Errors
 /// [`SpawnError`].
@@ -89,7 +88,7 @@ pub(crate) fn init() -> Result<(), SpawnError> {
     reap::init()
 }
 
-/// One process, from one program to its end.
+/// A process, from the start of its program to its end.
 pub(crate) struct Process {
     identity: Arc<Identity>,
     /// The name that its program was started by.
@@ -102,7 +101,7 @@ pub(crate) struct Process {
     threads: IrqLock<Threads>,
     /// The most urgent level lent to each thread, by line (`lending.rs`).
     lent: [AtomicU8; MAX_THREADS],
-    /// How many hold its threads back from user mode.
+    /// Number of holders that keep the process's threads back from user mode.
     held: AtomicUsize,
     /// The coroutines of calls in flight.
     calls: IrqLock<Calls>,
@@ -110,11 +109,11 @@ pub(crate) struct Process {
     ring: IrqLock<Ring>,
     /// A user interrupt is pending.
     interrupt: AtomicBool,
-    /// What its next thread that becomes ready is raised to (`users.rs`).
+    /// Level to which the next thread that becomes ready is raised (`users.rs`).
     pub(crate) pending_level: PendingLevel,
     /// The end of the memory it has asked for.
     heap_end: AtomicUsize,
-    /// Of the kernel threads of its calls.
+    /// Stacks of the kernel threads of its calls.
     #[cfg(feature = "kernel-threads")]
     pub(crate) stacks: Arc<crate::arch::kernel_thread::Stacks>,
 }
@@ -150,18 +149,18 @@ impl Process {
         })
     }
 
-    /// What it takes counts there.
+    /// Returns the share in which the process's resources count.
     pub(crate) fn share(&self) -> &Arc<Share> {
         &self.identity.share
     }
 
-    /// Its number.
+    /// Returns the number of the process.
     pub(crate) fn number(&self) -> usize {
         self.identity.number
     }
 
-    /// Makes a thread of it, with the wanted number or any, and a level within its
-    /// ceiling; returns its number and the thread, which is to be made ready.
+    /// Adds a thread with the wanted number or any, and a level within the ceiling; returns its
+    /// number and the thread, which is to be made ready.
     ///
     /// # Errors
     /// [`Error::TooMany`] threads, of the process or in all; [`Error::OutOfMemory`].
@@ -179,7 +178,7 @@ impl Process {
             self.settle(&mut threads, line);
             (line, number)
         };
-        // What an earlier thread may have left there.
+        // Clears the words that an earlier thread may have left there.
         if let Ok(space) = self.space() {
             space.clear_line(line);
             space.set_line(line, NUMBER, number as u64);
@@ -190,11 +189,10 @@ impl Process {
         Ok((number, Box::new(thread)))
     }
 
-    /// Gives a level that a thread of it may have.
+    /// Returns a level that a thread of the process may have.
     ///
     /// # Errors
-    /// [`Error::TooUrgent`], above its ceiling; [`Error::BadArgument`], below what
-    /// work may have.
+    /// [`Error::TooUrgent`], above its ceiling; [`Error::BadArgument`], below the levels of work.
     pub(crate) fn allowed(&self, level: Level) -> Result<Level, Error> {
         if level < self.ceiling {
             return Err(Error::TooUrgent);
@@ -205,20 +203,20 @@ impl Process {
         Ok(level)
     }
 
-    /// Has it ended? Its threads must not run any more.
+    /// Returns whether the process has ended. Its threads must not run any more then.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
 
-    /// Its memory.
+    /// Returns the memory of the process.
     ///
     /// # Errors
-    /// [`Error::NoProcess`]: it has ended.
+    /// [`Error::NoProcess`]: the process has ended.
     pub(crate) fn space(&self) -> Result<Arc<AddressSpace>, Error> {
         self.space.lock().clone().ok_or(Error::NoProcess)
     }
 
-    /// A file of it.
+    /// Returns a file of the process.
     ///
     /// # Errors
     /// [`Error::BadFile`].
@@ -256,15 +254,14 @@ impl Process {
         drop(files);
     }
 
-    /// Does something with the threads, unless the process has ended: then it
-    /// finds none, and what it would put there is dropped.
+    /// Calls `f` with the threads, unless the process has ended: then the thread is dropped.
     fn with_thread<R>(
         &self,
         thread: Box<Thread>,
         f: impl FnOnce(&mut Threads, Box<Thread>) -> R,
     ) -> Option<R> {
         let mut threads = self.threads.lock();
-        // An end that comes later finds what is put there now.
+        // A later end finds the thread that `f` stores now.
         if self.is_ended() {
             drop(threads);
             drop(thread);
@@ -273,12 +270,12 @@ impl Process {
         Some(f(&mut threads, thread))
     }
 
-    /// The thread ends with a result; with the last one the process does.
+    /// Ends the thread with a result; with its last thread the process ends.
     pub(crate) fn end_thread(&self, thread: Box<Thread>, result: isize) {
         let (line, level) = (thread.line, thread.level);
         // First its place in the queue of ready threads.
         drop(thread);
-        // What `thread_join` answers is never an error.
+        // The answer of `thread_join` is never an error.
         let result = result & isize::MAX;
         let left = self.threads.lock().end(line, result);
         left.waiters.wake();
@@ -297,7 +294,7 @@ impl Process {
         until(&self.threads, |threads| threads.join(number)).await
     }
 
-    /// Takes a range of addresses for so many bytes, above a hole of `hole` bytes.
+    /// Takes a range of addresses for `len` bytes, above a hole of `hole` bytes.
     pub(crate) fn take_addresses(&self, hole: usize, len: usize) -> Option<Range<usize>> {
         let limit = layout::STACK_TOP - layout::STACK_SIZE - PAGE;
         let after = |start: usize| start.checked_add(hole)?.checked_add(len);
@@ -330,7 +327,7 @@ impl Process {
         if self.identity.begins_share {
             self.share().end(level);
         }
-        // Nor is what `wait` answers.
+        // Neither is the answer of `wait`.
         self.identity.ended(status & STATUS);
         if self.identity.parent.load(SeqCst) == 0 {
             table::forget(self.number());
@@ -340,14 +337,14 @@ impl Process {
     /// Takes everything out of a process that has ended.
     ///
     /// The coroutines of its calls end in their turn, at least as urgent as `level`: a caller that
-    /// ends a process does not wait for what is less urgent.
+    /// ends a process does not wait for less urgent coroutines.
     fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
-        // So that no call that is dropped looks for itself among the others.
+        // Cleared so that a dropped call does not look for itself among the others.
         self.threads.lock().waits = Waits::new();
         let domain = executor::domain();
         for call in calls.coroutines() {
-            // It may have finished meanwhile.
+            // The coroutine may have finished meanwhile.
             if domain.level(call).is_ok_and(|own| own > level) {
                 let _ = domain.reprio(call, level);
             }

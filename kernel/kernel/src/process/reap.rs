@@ -1,9 +1,10 @@
-//! Ends what is left in shares that are over, in one coroutine of the kernel: a process a
-//! poll, so that the end of many keeps no thread from a hart for longer than the end of one.
+//! The reaper: ends the remaining processes of shares that are over, in one coroutine of the
+//! kernel. It ends a process a poll, so that the end of many keeps no thread from a hart for longer
+//! than the end of one.
 //!
-//! It is as urgent as the most urgent caller that has ended a share, or waits for that.
-//! No process stays: a share is marked as over before its members are looked for, and a
-//! process is in the table before it is looked whether its share is over.
+//! The reaper is as urgent as the most urgent caller that has ended a share, or waits for that end.
+//! No process is missed: a share is marked as over before its members are looked for, and a process
+//! enters the table before it checks whether its share is over.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -40,14 +41,15 @@ pub(super) fn init() -> Result<(), SpawnError> {
     Ok(())
 }
 
-/// A share is over, or a caller of this level waits until nothing is left of one.
+/// Makes the reaper as urgent as `level`: a share is over, or a caller of this level waits until
+/// nothing is left of one.
 pub(super) fn hurry(level: Level) {
     let mut reaper = REAPER.lock();
     reaper.has_work = true;
     if let Some(coroutine) = reaper.coroutine {
         if level < reaper.level {
             reaper.level = level;
-            // It never ends.
+            // The coroutine never ends.
             let _ = executor::domain().reprio(coroutine, level);
         }
         let _ = executor::domain().wake(coroutine);

@@ -3,14 +3,13 @@
 //! ```text
 //!  call: reserve ─► coroutine … ─► complete: entry, tail
 //!                                    ├─ a thread takes them out: it is as urgent
-//!                                    ├─ a thread is parked: let it go on
+//!                                    ├─ a thread is parked: it resumes
 //!                                    └─ else: a user interrupt
 //! ```
 //!
-//! A place is reserved when the call is made: calls in flight and completions
-//! that were not taken are at most [`RING_ENTRIES`], so a completion always has
-//! room. How many were taken the program says; if it lies, it overwrites
-//! completions of its own.
+//! A place is reserved when the call is made: calls in flight and completions that were not taken
+//! are at most [`RING_ENTRIES`], so a completion always has room. The program reports the number of
+//! taken completions; a wrong number overwrites only completions of its own.
 
 use os_abi::Error;
 use os_abi::shared::{DRAINING, ENTRY_WORDS, RING_ENTRIES, RING_HEAD, RING_TAIL, completion};
@@ -19,13 +18,13 @@ use upshift_core::Level;
 use crate::memory::shared::SharedPage;
 use crate::memory::space::AddressSpace;
 
-/// What kernel and program have agreed on so far.
+/// State of the ring that kernel and program have agreed on so far.
 pub(super) struct Ring {
     /// Completions so far.
     tail: u64,
     /// Calls in flight.
     in_flight: u64,
-    /// Of those that were not taken.
+    /// Most urgent level of the completions that were not taken.
     most_urgent: Level,
 }
 
@@ -38,7 +37,7 @@ impl Ring {
         }
     }
 
-    /// Completions that were not taken, as the program says.
+    /// Returns the number of completions that were not taken, according to the program.
     fn unread(&self, page: &SharedPage) -> u64 {
         self.tail.wrapping_sub(page.load(RING_HEAD)).min(self.tail)
     }
@@ -66,7 +65,7 @@ impl Ring {
     /// Puts a completion into its reserved place.
     pub(super) fn complete(&mut self, space: &AddressSpace, entry: [u64; ENTRY_WORDS]) {
         let (page, place) = completion(self.tail);
-        // It is there: a place of each page up to this one was reserved.
+        // The page exists: a place of each page up to this one was reserved.
         if let Some(page) = space.completions(page) {
             for (word, value) in entry.into_iter().enumerate() {
                 page.store(place + word, value);
@@ -77,8 +76,8 @@ impl Ring {
         space.shared().store(RING_TAIL, self.tail);
     }
 
-    /// Is what has just come, of this level, more urgent than all that is there already, of which
-    /// the program has been told?
+    /// Returns whether a new completion of this level is more urgent than all earlier ones in the
+    /// ring, of which the program has been told.
     pub(super) fn is_more_urgent(&mut self, page: &SharedPage, level: Level) -> bool {
         if self.unread(page) <= 1 {
             self.most_urgent = Level::LEAST_URGENT;
@@ -88,7 +87,7 @@ impl Ring {
         level < before
     }
 
-    /// Is there something that no thread is about to take out?
+    /// Returns whether there is a completion that no thread is about to take out.
     pub(super) fn has_unattended(&self, page: &SharedPage) -> bool {
         self.unread(page) != 0 && page.load(DRAINING) == 0
     }

@@ -1,25 +1,25 @@
-//! What a process, and whatever comes of it, may take: processes, threads, memory, sockets.
+//! Limits of a process and its descendants: processes, threads, memory, sockets.
 //!
 //! ```text
-//!  the machine ◄── half ── share of A ◄── half ── share of what A has spawned
+//!  the machine ◄── half ── share of A ◄── half ── share of A's spawned process
 //!                            ▲    ▲
-//!                            A    forks of A, what A has spawned into its own share
+//!                            A    forks of A, and spawned into its own share
 //! ```
 //!
-//! One rule: **what is taken counts in the share of the process that takes it and in every
-//! share around that; each has a limit.** `spawn` makes a share within that of the caller,
-//! a power of two smaller; `fork` and `exec` stay in the same one. So whatever a program does,
-//! as much as its share lacks of its parent's is left to the others. Limits are promises of
-//! nothing: shares next to each other may together come to more than there is.
+//! One rule: **a resource counts in the share of the process that takes it and in every share
+//! around that; each share has a limit.** `spawn` makes a share within that of the caller, a power
+//! of two smaller; `fork` and `exec` stay in the same one. So the part of the parent's share
+//! outside of the program's own is always left to the others. Limits promise nothing: shares next
+//! to each other may together exceed the machine.
 //!
-//! A share is *over* when the process that was spawned with it has ended, in whatever way: what
-//! is still in it, orphans too, is killed (`reap.rs`), and that process can be waited for until
-//! nothing is left. So what a program starts can always be counted, and ended, by its parent.
+//! A share is *over* when the process that was spawned with it has ended, for any reason: all
+//! processes still in it, orphans too, are killed (`reap.rs`), and a wait for that process lasts
+//! until none is left. So a parent can always count, and end, the processes that a program starts.
 //!
-//! Something that is taken stays counted where it was taken for as long as it is there,
-//! its owner by then: a pipe that was passed on, a closed socket that lingers.
+//! A resource stays counted where it was taken until it is freed, under any owner: a pipe that was
+//! passed on, a closed socket that lingers.
 //!
-//! Taking and giving back are a step per share around, at most [`DEPTH`]; nothing waits.
+//! Taking and giving back cost a step per share around, at most [`DEPTH`]; nothing waits.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -34,18 +34,17 @@ use crate::memory::{self, PAGE, heap};
 use crate::waiters::{Awaited, Waiters, until};
 use crate::{executor, net, settings};
 
-/// Shares around one another: the limit of processes is 0 after as many halvings.
+/// Maximum depth of nested shares: the limit of processes is 0 after as many halvings.
 const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 
-/// What is counted.
+/// A resource that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// Places in the table of processes.
     Processes,
     /// Threads that have not ended.
     Threads,
-    /// KiB: frames of programs, and what their calls, files, pipes and sockets take in the
-    /// kernel.
+    /// KiB: frames of programs, and kernel memory for their calls, files, pipes and sockets.
     Memory,
     /// Sockets, in backlogs and lingering ones included.
     Sockets,
@@ -79,7 +78,7 @@ pub(crate) struct Share {
 
 static MACHINE: Once<Arc<Share>> = Once::new();
 
-/// What the kernel can spare is there for programs from now on.
+/// Makes the memory that the kernel can spare available to programs.
 pub(super) fn init() {
     let pages = heap::free_pages().saturating_sub(memory::KERNEL_RESERVE);
     MACHINE.set(Arc::new(Share::new(
@@ -93,7 +92,7 @@ pub(super) fn init() {
     )));
 }
 
-/// The share of the first program.
+/// Returns the share of the first program.
 pub(crate) fn machine() -> Arc<Share> {
     MACHINE.get().clone()
 }
@@ -112,7 +111,7 @@ impl Share {
         }
     }
 
-    /// A share within this one, of a 2ⁿth of its limits; with 0 halvings this one itself.
+    /// Returns a share within this one, of a 2ⁿth of its limits; with 0 halvings this one itself.
     pub(super) fn part(self: &Arc<Share>, halvings: u32) -> Arc<Share> {
         match halvings.min(DEPTH) {
             0 => self.clone(),
@@ -123,12 +122,12 @@ impl Share {
         }
     }
 
-    /// This one and those around it, from the inside out.
+    /// Returns this share and those around it, from the inside out.
     fn around(&self) -> impl Iterator<Item = &Share> {
         core::iter::successors(Some(self), |share| share.within.as_deref())
     }
 
-    /// Takes so much of a resource, or nothing.
+    /// Takes an amount of a resource, or nothing.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::TooMany`]: a limit is reached.
@@ -160,25 +159,25 @@ impl Share {
         Ok(())
     }
 
-    /// Whatever is in it is to end, for a caller of this level.
+    /// Ends all processes in the share, for a caller of this level.
     pub(super) fn end(&self, level: upshift_core::Level) {
         self.is_over.store(true, SeqCst);
         reap::hurry(level);
     }
 
-    /// Has the first process of it, or of one around it, ended?
+    /// Returns whether the first process of the share, or of one around it, has ended.
     pub(super) fn is_over(&self) -> bool {
         self.around().any(|share| share.is_over.load(SeqCst))
     }
 
-    /// There is one more process in it.
+    /// Counts another process in the share.
     pub(super) fn one_more(&self) {
         for share in self.around() {
             share.living.lock().count += 1;
         }
     }
 
-    /// Nothing is left of a process in it.
+    /// Counts a process of the share as gone.
     pub(super) fn one_less(&self) {
         for share in self.around() {
             let mut living = share.living.lock();
@@ -191,7 +190,7 @@ impl Share {
         }
     }
 
-    /// Waits until nothing is left of what was in it; what ends that is as urgent.
+    /// Waits until no process is left in the share; the reaper is as urgent as the waiter.
     pub(super) async fn until_empty(&self) {
         until(&self.living, |living| {
             if living.count == 0 {
@@ -204,7 +203,7 @@ impl Share {
     }
 }
 
-/// What was taken of a resource; dropped, it is given back.
+/// An amount taken of a resource; dropping it gives the amount back.
 pub(crate) struct Taken {
     share: Arc<Share>,
     of: Resource,
@@ -215,7 +214,7 @@ impl Taken {
     /// Takes more of the same.
     ///
     /// # Errors
-    /// As [`Share::take`].
+    /// Errors of [`Share::take`].
     pub(crate) fn more(&self, count: usize) -> Result<(), Error> {
         self.share.add(self.of, count)?;
         self.count.fetch_add(count, Relaxed);

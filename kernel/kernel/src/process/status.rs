@@ -9,7 +9,7 @@ use super::threads::Whereabouts;
 use super::{Process, table};
 use crate::users::{self, Found};
 
-/// The first process whose place is not below `from`: its place plus 1, and its state.
+/// Returns the first process whose place is not below `from`: its place plus 1, and its state.
 pub(crate) fn status(from: usize) -> Option<(usize, ProcessStatus)> {
     let (place, process): (usize, Arc<Process>) = table::from_place(from)?;
     Some((place + 1, process.status()))

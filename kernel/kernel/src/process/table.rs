@@ -16,12 +16,12 @@ use crate::arch::trap::UserContext;
 use crate::waiters::until;
 use crate::{executor, users};
 
-/// The most processes at one time.
+/// Maximum number of processes at one time.
 pub(super) const MAX_PROCESSES: usize = 256;
 
 enum Tenant {
     None,
-    /// One is being made.
+    /// A process is being made.
     Reserved,
     Process(Arc<Process>),
 }
@@ -30,7 +30,7 @@ struct Place {
     tenant: Tenant,
     /// The last number of this place.
     number: usize,
-    /// What it is of a share.
+    /// The place's amount taken of a share.
     taken: Option<Taken>,
 }
 
@@ -44,7 +44,7 @@ static TABLE: IrqLock<[Place; MAX_PROCESSES]> = IrqLock::new(
     }; MAX_PROCESSES],
 );
 
-/// The process of a number.
+/// Returns the process of a number.
 pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     match &TABLE.lock()[number % MAX_PROCESSES].tenant {
         Tenant::Process(process) if process.number() == number => Some(process.clone()),
@@ -52,7 +52,7 @@ pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
     }
 }
 
-/// The first process whose place is not below `from`, and its place.
+/// Returns the first process whose place is not below `from`, and its place.
 pub(super) fn from_place(from: usize) -> Option<(usize, Arc<Process>)> {
     let table = TABLE.lock();
     let mut places = table.iter().enumerate().skip(from);
@@ -62,30 +62,31 @@ pub(super) fn from_place(from: usize) -> Option<(usize, Arc<Process>)> {
     })
 }
 
-/// How many processes there are, ended ones that are waited for included.
+/// Returns the number of processes, ended ones that are waited for included.
 pub(crate) fn living() -> usize {
     let table = TABLE.lock();
     let lives = |place: &&Place| !matches!(place.tenant, Tenant::None);
     table.iter().filter(lives).count()
 }
 
-/// What a new process gets.
+/// Parameters of a new process.
 pub(crate) struct Spawn<'a> {
     /// The name of its program.
     pub(crate) name: &'a str,
-    /// Its program.
+    /// Program of the process.
     pub(crate) program: &'a [u8],
-    /// Bytes for it.
+    /// Argument of the process.
     pub(crate) argument: &'a [u8],
-    /// Its descriptors 0, 1, ….
+    /// Descriptors 0, 1, … of the process.
     pub(crate) files: Vec<File>,
-    /// Its first level.
+    /// First level of the process.
     pub(crate) level: Level,
     /// The most urgent it may have.
     pub(crate) ceiling: Level,
-    /// The process that may wait for it; 0: none.
+    /// The process that may wait for this one; 0: none.
     pub(crate) parent: usize,
-    /// Whose share it gets a part of, and how often that is halved; 0: it is in the same.
+    /// Share of which the process gets a part, and number of halvings; 0: the process is in the
+    /// same share.
     pub(crate) share: Arc<Share>,
     pub(crate) halvings: u32,
 }
@@ -127,12 +128,12 @@ impl Reserved {
         Ok(Reserved(place.number))
     }
 
-    /// The number of the process to be.
+    /// Returns the number of the process to be.
     pub(super) fn number(&self) -> usize {
         self.0
     }
 
-    /// The process is there. Its thread has not started.
+    /// Puts the process into the table. Its thread has not started.
     pub(super) fn become_process(self, process: Arc<Process>) {
         self.put(&process);
         look_around(&process);
@@ -146,8 +147,8 @@ impl Reserved {
     }
 }
 
-/// A process that has come into the table has no parent if that has ended, and ends if its share
-/// is over.
+/// Checks a process that has just entered the table: it has no parent if the parent has ended, and
+/// ends if its share is over.
 fn look_around(process: &Process) {
     let identity = &process.identity;
     let parent = identity.parent.load(SeqCst);
@@ -161,7 +162,7 @@ fn look_around(process: &Process) {
     }
 }
 
-/// A process is not waited for any more.
+/// Notes that a process is not waited for any more.
 fn has_no_parent(identity: &Identity) {
     identity.parent.store(0, SeqCst);
     // Either it sees that when it ends, or we see its end.
@@ -170,7 +171,8 @@ fn has_no_parent(identity: &Identity) {
     }
 }
 
-/// A process whose parent is gone, and which is ended, by the reaper say, before that is noticed.
+/// Simulates a process whose parent is gone, and which is ended, by the reaper for example, before
+/// that is noticed.
 #[cfg(feature = "selftest")]
 pub(crate) fn spawn_and_end(spawn: Spawn<'_>) -> Result<(), Error> {
     let share = spawn.share.part(spawn.halvings);
@@ -188,8 +190,8 @@ impl Drop for Reserved {
     }
 }
 
-/// Puts another program into the place of one that ends without a status. False: it
-/// has ended already.
+/// Puts another program into the place of one that ends without a status. Returns false if the
+/// process has ended already.
 pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
     let mut table = TABLE.lock();
     let tenant = &mut table[old.number() % MAX_PROCESSES].tenant;
@@ -207,7 +209,7 @@ pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
 pub(super) fn forget(number: usize) {
     let mut table = TABLE.lock();
     let place = &mut table[number % MAX_PROCESSES];
-    // Several may come to that: the place may be another's by now, if only reserved.
+    // Several callers may come here: the place may be another process's by now, if only reserved.
     if place.number != number {
         return;
     }
@@ -220,7 +222,7 @@ pub(super) fn forget(number: usize) {
     drop(gone);
 }
 
-/// A process has ended: its children are not waited for any more.
+/// Releases the children of a process that has ended: they are not waited for any more.
 pub(super) fn release_children(number: usize) {
     for index in 0..MAX_PROCESSES {
         let child = match &TABLE.lock()[index].tenant {
@@ -244,7 +246,7 @@ pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     Ok(status)
 }
 
-/// Waits until a process has ended and nothing is left of it, nor of what is in its share.
+/// Waits until a process has ended and nothing is left of it, nor of its share.
 pub(crate) async fn ended(process: &Process) -> isize {
     let identity = &process.identity;
     let status = over(identity).await;
@@ -281,7 +283,7 @@ pub(crate) fn kill(parent: usize, number: usize, level: Level) -> Result<(), Err
         if has_ended {
             return Ok(());
         }
-        // Another hart ends it right now, or has put another program into its place.
+        // Another hart is ending the process, or has put another program into its place.
         core::hint::spin_loop();
     }
 }

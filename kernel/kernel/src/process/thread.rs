@@ -1,4 +1,4 @@
-//! A thread: its registers, its level, and how long it may go on.
+//! A thread: its registers, its level, and its time.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,8 +17,7 @@ use crate::trace::{self, Entered};
 use crate::users::Place;
 use crate::{clock, executor, switching};
 
-/// How much longer than its quantum a thread may go on that others may wait for, in
-/// microseconds.
+/// Grace of a thread in a critical section after its quantum, in microseconds.
 const GRACE_MICROS: u64 = 100;
 
 /// `scause` of faults that may be for lack of a mapping.
@@ -27,33 +26,32 @@ const STORE_PAGE_FAULT: usize = 15;
 
 /// See [`super`].
 pub(crate) struct Thread {
-    /// Whose it is.
+    /// Process of the thread.
     pub(crate) process: Arc<Process>,
-    /// Its index among the threads of the process.
+    /// Index among the threads of the process.
     pub(crate) line: usize,
-    /// Its place in the queue of ready threads.
+    /// Place in the queue of ready threads.
     pub(crate) place: Place,
-    /// Its registers while it does not run.
+    /// Registers while the thread does not run.
     pub(crate) context: UserContext,
-    /// How urgent it is by itself.
+    /// Level of the thread itself.
     pub(crate) own: Level,
-    /// Until it has seen to a user interrupt or a completion: how urgent that is.
+    /// Level to which the thread is raised until it has handled a user interrupt or a completion.
     pub(crate) raised: Level,
-    /// How urgent it is: the most urgent of `own`, `raised`, and what it is lent
-    /// (`lending.rs`).
+    /// Effective level: the most urgent of `own`, `raised`, and the lent level (`lending.rs`).
     pub(crate) level: Level,
     /// Ticks left of its quantum, while it does not run.
     pub(crate) quantum: u64,
-    /// When its quantum ends, while it runs.
+    /// End of the quantum, while the thread runs.
     pub(crate) until: u64,
-    /// It was let go on for a little longer, until then; 0: it was not.
+    /// End of the grace in which the thread may continue; 0: it has none.
     pub(crate) grace: u64,
-    /// What a user interrupt has interrupted.
+    /// State that a user interrupt has interrupted.
     pub(crate) interrupted: Option<Box<Interrupted>>,
 }
 
 impl Thread {
-    /// A thread that is to start; `line` and `place` are its own.
+    /// Creates a thread that is to start; `line` and `place` are its own.
     pub(crate) fn new(
         process: Arc<Process>,
         (line, place): (usize, Place),
@@ -77,8 +75,8 @@ impl Thread {
         thread
     }
 
-    /// Takes the level that the program says, within its ceiling, or what it is lent; while
-    /// the program says none, its own level stays. True: it has changed.
+    /// Takes the level that the program has set, within its ceiling, or the lent level; while the
+    /// program sets none, the thread's own level stays. Returns true if the level has changed.
     pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
         if self.raised != Level::LEAST_URGENT && self.has_seen_to_it(space) {
             self.raised = Level::LEAST_URGENT;
@@ -89,8 +87,8 @@ impl Thread {
         }
     }
 
-    /// Is nothing left of what it was raised for? Neither an interrupt nor its handler, nor a
-    /// completion that the program is taking out.
+    /// Returns whether the reason of the raise is handled: no interrupt is pending, none is in its
+    /// handler, and the program is not taking out a completion.
     fn has_seen_to_it(&self, space: &AddressSpace) -> bool {
         self.interrupted.is_none()
             && !self.process.has_interrupt()
@@ -104,8 +102,8 @@ impl Thread {
         self.settle()
     }
 
-    /// Takes the level that it has by itself or is lent, whichever is more urgent. True: it
-    /// has changed.
+    /// Takes the own or the lent level, whichever is more urgent. Returns true if the level has
+    /// changed.
     #[inline]
     pub(crate) fn settle(&mut self) -> bool {
         let lent = self.process.lent(self.line);
@@ -117,14 +115,14 @@ impl Thread {
         true
     }
 
-    /// It had nothing to do, and gets something of this level.
+    /// Raises a thread that had nothing to do to this level.
     pub(crate) fn become_urgent(&mut self, level: Level) {
         self.become_level(level.get());
     }
 
-    /// It is to leave the hart, and is in the middle of something that others may
-    /// spin for: may it go on for a little longer? Once, until it has left it; the
-    /// program is told that it owes us the hart.
+    /// Returns whether a thread that is to leave the hart may continue for a little longer, because
+    /// it is in a critical section that others may spin for. Granted once per critical section; the
+    /// program is told that it owes the hart.
     pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
         if space.line(self.line, CRITICAL) == 0 {
             self.grace = 0;
@@ -137,8 +135,8 @@ impl Thread {
         clock::now() < self.grace
     }
 
-    /// Its process is held: is it in the middle of something that it has to finish
-    /// first? The program is told to come in afterwards.
+    /// Returns whether a thread of a held process is in a critical section that it has to finish
+    /// first. The program is told to enter the kernel afterwards.
     pub(crate) fn goes_on_for_now(&self, space: &AddressSpace) -> bool {
         let critical = space.line(self.line, CRITICAL) != 0;
         if critical {
@@ -147,21 +145,21 @@ impl Thread {
         critical
     }
 
-    /// It leaves the hart, in grace or not.
+    /// Ends the thread's grace, if any: it leaves the hart.
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
         if core::mem::replace(&mut self.grace, 0) != 0 {
             space.set_line(self.line, OWED, 0);
         }
     }
 
-    /// It gives the hart away by itself, whatever it is in the middle of.
+    /// Gives the hart away at the thread's request, even inside a critical section.
     pub(crate) fn give_way(&mut self) {
         self.until = 0;
         self.grace = 1;
     }
 
-    /// The fault was about a page that another thread of the process has mapped:
-    /// this hart remembered that there was nothing.
+    /// Returns whether the fault was about a page that another thread of the process has mapped:
+    /// this hart had cached the missing translation.
     pub(crate) fn is_mapped_meanwhile(&self, fault: Fault, space: &AddressSpace) -> bool {
         let access = match fault.cause {
             LOAD_PAGE_FAULT => Access::Read,
@@ -176,17 +174,16 @@ impl Thread {
         is_there
     }
 
-    /// Delivers a user interrupt that is pending: the thread goes on in the
-    /// handler its program has named, and what it was doing is kept for
-    /// [`Thread::return_from_interrupt`]. Not while the program drains its ring,
-    /// nor in the handler: then it looks by itself.
+    /// Delivers a user interrupt that is pending: the thread continues in the handler that its
+    /// program has named, and its interrupted state is saved for [`Thread::return_from_interrupt`].
+    /// Not while the program drains its ring, nor in the handler: then the program looks by itself.
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
-        // In the handler it stays pending until that has ended, or another thread
-        // takes it.
+        // During the handler the interrupt stays pending until the handler has ended, or another
+        // thread takes it.
         if self.interrupted.is_some() || !self.process.take_interrupt() {
             return;
         }
-        // It may have to leave its hart in the middle of it.
+        // The thread may have to leave its hart during the handler.
         if let Some(level) = self.process.pending_level.take() {
             self.raised = self.raised.min(level);
         }
@@ -198,11 +195,11 @@ impl Thread {
         self.interrupted = Some(Box::new(self.context.enter_handler(handler)));
     }
 
-    /// Back to what was interrupted. False: nothing was.
+    /// Returns to the interrupted code. Returns false if nothing was interrupted.
     pub(crate) fn return_from_interrupt(&mut self) -> bool {
         let interrupted = self.interrupted.take();
         let some = interrupted.is_some();
-        // Its bitmap says by now what the interrupt was about.
+        // The thread's bitmap holds the reason of the interrupt by now.
         self.raised = Level::LEAST_URGENT;
         if let Some(interrupted) = interrupted {
             self.context.leave_handler(&interrupted);

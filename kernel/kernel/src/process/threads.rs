@@ -28,18 +28,18 @@ use crate::memory::space::AddressSpace;
 use crate::trace::{self, Entered};
 use crate::waiters::{Awaited, Waiters};
 
-/// Where the thread of a line is.
+/// State of the thread of a line.
 enum State {
     Free,
     /// Ready or running.
     Out,
-    /// It waits for the end of a synchronous call, which this coroutine carries out.
+    /// The thread waits for the end of a synchronous call, which this coroutine carries out.
     InCall(Box<Thread>, CoroutineId),
-    /// It waits for a completion or an `unpark`.
+    /// The thread waits for a completion or an `unpark`.
     Parked(Box<Thread>),
-    /// It may not go to user mode for the moment.
+    /// The thread may not go to user mode for the moment.
     Held(Box<Thread>),
-    /// With this result, for the thread that joins it.
+    /// The thread has ended with this result, for the thread that joins it.
     Ended(isize),
 }
 
@@ -47,7 +47,7 @@ struct Slot {
     /// The number of its thread, or of its last one; 0: none yet.
     number: usize,
     state: State,
-    /// Its place in the queue of ready threads.
+    /// Place in the queue of ready threads.
     place: u16,
     /// `unpark` came before `park`, with this level.
     token: Option<Level>,
@@ -73,23 +73,23 @@ impl Awaited for Threads {
     }
 }
 
-/// What becomes of the waiters when a thread has ended.
+/// Consequences of the end of a thread.
 pub(super) struct Left {
-    /// It was the last one.
+    /// True if the thread was the last one.
     pub(super) last: bool,
-    /// To be woken after the lock is released.
+    /// Waiters to be woken after the lock is released.
     pub(super) waiters: Waiters,
 }
 
-/// Where a thread is to which something is lent.
+/// State of a thread that is lent a level.
 pub(super) enum Out<'a> {
-    /// It has this place in the queue, runs, or is on its way from one to the other.
+    /// The thread has this place in the queue, runs, or is on its way from one to the other.
     InQueue(u16),
-    /// It waits for the call of this coroutine.
+    /// The thread waits for the call of this coroutine.
     InCall(&'a mut Thread, CoroutineId),
 }
 
-/// Where a thread is.
+/// State of a thread.
 pub(super) enum Whereabouts {
     /// The thread is in this place of the queue, on a hart, or on its way.
     Out(u16),
@@ -116,7 +116,7 @@ impl Threads {
         }
     }
 
-    /// A line for a new thread, and its number; or the wanted number, with its line.
+    /// Returns a line for a new thread, and its number; or the wanted number, with its line.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -141,14 +141,14 @@ impl Threads {
         self.slots[line].place = place;
     }
 
-    /// The places of those that may be in the queue of ready threads.
+    /// Returns the places of threads that may be in the queue of ready threads.
     pub(super) fn places(&self) -> impl Iterator<Item = u16> {
         let out = |slot: &&Slot| matches!(slot.state, State::Out);
         self.slots.iter().filter(out).map(|slot| slot.place)
     }
 
-    /// The places of those of them that may be taking completions out: the one that was unparked
-    /// for that last, and those that say that they are in a critical section.
+    /// Returns the places of those threads that may be taking completions out: the one that was
+    /// unparked for that last, and those that claim a critical section.
     pub(super) fn may_be_draining(&self, space: &AddressSpace) -> impl Iterator<Item = u16> {
         let may_be = |(line, slot): &(usize, &Slot)| {
             matches!(slot.state, State::Out)
@@ -158,7 +158,7 @@ impl Threads {
         slots.filter(may_be).map(|(_, slot)| slot.place)
     }
 
-    /// The place of a thread that was out when the process ended.
+    /// Takes the place of a thread that was out when the process ended.
     pub(super) fn take_place(&mut self) -> Option<u16> {
         let out = |slot: &&mut Slot| matches!(slot.state, State::Out);
         let slot = self.slots.iter_mut().find(out)?;
@@ -187,7 +187,7 @@ impl Threads {
             .flatten()
     }
 
-    /// Where a thread is, if a level that is lent to it changes anything there.
+    /// Returns the state of a thread, if a lent level changes anything there.
     pub(super) fn out(&mut self, line: usize) -> Option<Out<'_>> {
         let slot = &mut self.slots[line];
         match &mut slot.state {
@@ -197,19 +197,19 @@ impl Threads {
         }
     }
 
-    /// The thread waits for the end of the call of a coroutine.
+    /// Parks a thread that waits for the end of the call of a coroutine.
     pub(super) fn wait_in_call(&mut self, thread: Box<Thread>, call: CoroutineId) {
         trace::thread(&thread, Entered::Blocked);
         let line = thread.line;
         self.slots[line].state = State::InCall(thread, call);
     }
 
-    /// The call is over.
+    /// Takes out a thread whose call is over.
     pub(super) fn end_call(&mut self, line: usize) -> Option<Box<Thread>> {
         self.take(line, |state| matches!(state, State::InCall(..)))
     }
 
-    /// The thread waits to be unparked. `Some`: that has happened already.
+    /// Parks a thread until it is unparked. `Some`: that has happened already.
     pub(super) fn park(&mut self, mut thread: Box<Thread>) -> Option<Box<Thread>> {
         let line = thread.line;
         if let Some(level) = self.slots[line].token.take() {
@@ -251,7 +251,7 @@ impl Threads {
         }
     }
 
-    /// Is any parked?
+    /// Returns whether any thread is parked.
     pub(super) fn has_parked(&self) -> bool {
         self.parked != 0
     }
@@ -263,13 +263,13 @@ impl Threads {
         Some(thread)
     }
 
-    /// The thread may not go on for the moment.
+    /// Holds a thread back for the moment.
     pub(super) fn hold(&mut self, thread: Box<Thread>) {
         let line = thread.line;
         self.slots[line].state = State::Held(thread);
     }
 
-    /// One that was held.
+    /// Takes a thread that was held.
     pub(super) fn take_held(&mut self) -> Option<Box<Thread>> {
         let held = |slot: &Slot| matches!(slot.state, State::Held(_));
         let line = self.slots.iter().position(held)?;
@@ -287,7 +287,7 @@ impl Threads {
         })
     }
 
-    /// The lines of those that have not ended.
+    /// Returns the lines of threads that have not ended.
     pub(super) fn lines(&self) -> impl Iterator<Item = usize> {
         let lives =
             |(_, slot): &(usize, &Slot)| !matches!(slot.state, State::Free | State::Ended(_));
@@ -298,7 +298,7 @@ impl Threads {
             .map(|(line, _)| line)
     }
 
-    /// Any that waits in the kernel: the process ends.
+    /// Takes out any thread that waits in the kernel: the process ends.
     pub(super) fn take_any(&mut self) -> Option<Box<Thread>> {
         self.parked = 0;
         let here =
@@ -321,7 +321,7 @@ impl Threads {
         }
     }
 
-    /// A thread has ended.
+    /// Ends a thread with a result.
     pub(super) fn end(&mut self, line: usize, result: isize) -> Left {
         self.slots[line].state = State::Ended(result);
         self.alive -= 1;
@@ -331,7 +331,7 @@ impl Threads {
         }
     }
 
-    /// The result of a thread, once it has ended: its number is dead then.
+    /// Takes the result of a thread, once it has ended: its number is dead then.
     pub(super) fn join(&mut self, number: usize) -> Option<Result<isize, Error>> {
         let slot = &mut self.slots[number % MAX_THREADS];
         if slot.number != number {

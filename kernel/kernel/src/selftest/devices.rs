@@ -56,7 +56,7 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
             "{bytes} bytes at {address:#x}"
         );
     }
-    // What a device may still write to is not used again: it is lost.
+    // Memory that a device may still write to is not used again: it is lost.
     let lost = before - free_frames();
     ensure!(lost == 1 + 8, "{lost} frames are lost");
     Ok(())
@@ -98,7 +98,7 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
                 continue;
             };
             let bytes = received.bytes();
-            // To us, ARP, an answer, from there.
+            // An ARP answer from the gateway to this machine.
             let is_answer = bytes.len() >= 42
                 && bytes[..6] == address
                 && bytes[12..14] == [8, 6]

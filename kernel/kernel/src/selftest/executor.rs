@@ -136,7 +136,7 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         let mut polls = 0u32;
         poll_fn(move |_| {
             polls += 1;
-            // What was sent before the wake is visible to the poll after it.
+            // Values that were sent before the wake are visible to the poll after it.
             if sent.load(Relaxed) == WAKES && done.load(Relaxed) == senders {
                 return Poll::Ready(polls);
             }
@@ -152,7 +152,7 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         let send = async move {
             for n in 0..share {
                 sent.fetch_add(1, Relaxed);
-                // It lives until all wakes are sent.
+                // The receiver lives until all wakes are sent.
                 let _ = executor::domain().wake(id);
                 if n % 1000 == 0 {
                     largest.fetch_max(heap::in_use(), Relaxed);

@@ -1,5 +1,5 @@
-//! What things cost in the kernel, where time is instructions: `selftest=figures`.
-//! See `user/src/bin/figures.rs`.
+//! Costs of the kernel's operations, where time is instructions: `selftest=figures`. See
+//! `user/src/bin/figures.rs`.
 
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ async fn yields() {
     }
 }
 
-/// Two coroutines that give way to each other, while something of so many less urgent
+/// Measures two coroutines that give way to each other, while something of `others` less urgent
 /// levels is ready.
 async fn measure(others: u8, what: &str) {
     let mut waiting = Vec::new();

@@ -70,8 +70,8 @@ pub(super) async fn heap_serves_every_size() -> Outcome {
     Ok(())
 }
 
-/// What the kernel has allocated for programs that are gone is there for others, whatever
-/// it was: frames are.
+/// Memory that the kernel has allocated for programs that are gone is available to others, for any
+/// purpose: frames are.
 pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
     const EACH: usize = 2_000;
     let mut kept: Vec<Vec<u8>> = Vec::with_capacity(7 * EACH);
@@ -80,7 +80,7 @@ pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
         kept.extend((0..EACH).map(|_| Vec::with_capacity(size)));
     }
     ensure!(free_frames() < before - 900, "the heap takes frames");
-    // In another order than they came.
+    // The blocks are freed in another order.
     let mut at = 0;
     while !kept.is_empty() {
         at = (at + 7_919) % kept.len();

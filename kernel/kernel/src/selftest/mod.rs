@@ -1,7 +1,7 @@
 //! Tests that run inside the kernel, as a coroutine of it.
 //!
-//! Each is an `async fn` that returns what went wrong. The runner looks for the
-//! last line and the exit status; a test that hangs is a time-out there.
+//! Each is an `async fn` that returns an error message if it fails. The runner looks for the last
+//! line and the exit status; a test that hangs ends by its time-out.
 
 mod devices;
 mod die;
@@ -23,7 +23,7 @@ use crate::arch::finisher;
 use crate::net::selftest as network;
 use crate::{executor as kernel, println};
 
-/// What a test came to.
+/// Result of a test.
 pub(crate) type Outcome = Result<(), String>;
 type Test = fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
@@ -96,10 +96,9 @@ tests! {
     network::alarm_that_found_no_memory_is_set_later,
 }
 
-/// Starts the tests; the last one ends the machine. With `icount` the machine
-/// counts instructions as time. `how`: fail in one of
-/// these ways instead, or measure, or run only the tests that have this in their name. All of
-/// that so many times.
+/// Starts the tests, `times` times; the last one ends the machine. With `icount` the machine counts
+/// instructions as time. `how` selects a way to fail, a measurement, or the tests that have this in
+/// their name.
 pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
     die::now(how);
     if how == "figures" {
@@ -107,7 +106,7 @@ pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
         return;
     }
     time::set_icount(icount);
-    // A bare `selftest` is all of them.
+    // A bare `selftest` selects all of them.
     let part = if how == "selftest" { "" } else { how };
     kernel::spawn(run(part, times), Priority::At(LEVEL))
         .expect("memory for the tests")

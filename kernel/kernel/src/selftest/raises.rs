@@ -1,5 +1,5 @@
-//! What comes for a program makes one of its threads as urgent, wherever that is. And what is left
-//! of one that has ended.
+//! Raises: an event for a program makes one of its threads as urgent, wherever that thread is. A
+//! thread that has ended leaves nothing behind.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,7 +17,7 @@ use crate::process::{self, Process, Spawn};
 use crate::users::{self, Next};
 use crate::{ensure, hart};
 
-/// What makes a process with one thread of level 40, which may be as urgent as 20.
+/// Returns the parameters of a process with one thread of level 40, which may be as urgent as 20.
 fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
     Ok(Spawn {
@@ -33,7 +33,7 @@ fn child_of(parent: usize) -> Result<Spawn<'static>, String> {
     })
 }
 
-/// Such a process. It is in the queue, and all harts are busy.
+/// Creates such a process. It is in the queue, and all harts are busy.
 fn program_that_waits() -> Result<Arc<Process>, String> {
     process::spawn(child_of(0)?).map_err(|error| format!("{error}"))
 }

@@ -1,5 +1,5 @@
-//! Timers and idleness. Exact figures are asserted under `-icount` only, where
-//! time is counted in instructions; the runner says so on the command line.
+//! Timers and idleness. Exact figures are asserted under `-icount` only, where time is counted in
+//! instructions; the runner passes that on the command line.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -14,7 +14,7 @@ use crate::executor::yield_now;
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 
-/// Whether the machine counts instructions as time.
+/// True if the machine counts instructions as time.
 static ICOUNT: AtomicBool = AtomicBool::new(false);
 
 /// Says that it does.
@@ -22,7 +22,7 @@ pub(super) fn set_icount(icount: bool) {
     ICOUNT.store(icount, Relaxed);
 }
 
-/// Does it?
+/// Returns whether the machine counts instructions as time.
 pub(crate) fn is_icount() -> bool {
     ICOUNT.load(Relaxed)
 }
@@ -69,7 +69,7 @@ pub(super) async fn dropped_sleep_leaves_nothing_behind() -> Outcome {
     Ok(())
 }
 
-/// From the deadline to the poll: interrupt, wake, pick.
+/// Path from the deadline to the poll: interrupt, wake, pick.
 pub(super) async fn timer_is_exact_under_icount() -> Outcome {
     let mut worst = 0;
     for n in 0..50 {

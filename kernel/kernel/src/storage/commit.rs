@@ -1,4 +1,4 @@
-//! The committer: writes what has changed when a call waits for that.
+//! The committer: writes changed blocks when a call waits for that.
 
 use core::future::poll_fn;
 use core::task::Poll;

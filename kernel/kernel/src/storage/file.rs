@@ -1,4 +1,5 @@
-//! A file of the disk that is open: descriptors that were passed on or inherited share it, and its position.
+//! An open file of the disk: descriptors that were passed on or inherited share it, and its
+//! position.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
@@ -16,15 +17,15 @@ const KIB: usize = 1;
 
 /// See the module.
 pub(crate) struct Opened {
-    /// Until it is dropped.
+    /// The file; `None` once it is dropped.
     file: Option<File>,
     /// Changed under the lock of the storage only.
     position: AtomicU64,
-    /// Of the share of the process that has opened it.
+    /// Memory taken of the share of the process that has opened the file.
     _taken: Taken,
 }
 
-/// What moving bytes meets: an error of the file system, or of the program's memory.
+/// An error while moving bytes: of the file system, or of the program's memory.
 enum Fault {
     Files(os_files::Error),
     Memory(Error),
@@ -37,7 +38,7 @@ impl From<os_files::Error> for Fault {
 }
 
 impl Fault {
-    /// What the program is told.
+    /// Returns the error that the program gets.
     fn told(self) -> Error {
         match self {
             Fault::Files(error) => told(error),
@@ -50,7 +51,8 @@ impl Opened {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::NoFile`], [`Error::NoSpace`], [`Error::BadArgument`], [`Error::OutOfMemory`], [`Error::DiskFailed`].
+    /// [`Error::NoFile`], [`Error::NoSpace`], [`Error::BadArgument`], [`Error::OutOfMemory`],
+    /// [`Error::DiskFailed`].
     pub(crate) async fn open(
         name: &[u8],
         flags: usize,
@@ -78,7 +80,7 @@ impl Opened {
         self.file.as_ref().ok_or(Error::BadFile)
     }
 
-    /// Goes to another place, or stays; how many bytes it has.
+    /// Sets the position, or leaves it; returns the file's length in bytes.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].
@@ -91,7 +93,7 @@ impl Opened {
         Ok(size as usize)
     }
 
-    /// Reads what is in memory, at most up to the end of a block. `None`: it is not.
+    /// Reads bytes that are in memory, at most up to the end of a block. `None`: they are not.
     pub(crate) fn read(
         &self,
         len: usize,
@@ -129,7 +131,8 @@ impl Opened {
         }
     }
 
-    /// Writes to memory, at most up to the end of a block; nothing if `all` do not fit there. `None`: it has to wait.
+    /// Writes to memory, at most up to the end of a block; nothing if `all` do not fit there.
+    /// `None`: the write has to wait.
     pub(crate) fn write(
         &self,
         len: usize,

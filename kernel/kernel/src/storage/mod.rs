@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!  call ── lock ─► Volume: done, or ─► a block is missing: read it, supply it, try again
-//!                                  └─► wait for a commit ◄── Committer: a step at a time under the lock,
+//!                                  └─► wait for a commit ◄── Committer: a step at a time, locked;
 //!                                                             the disk without it
 //! ```
 //!
-//! All files have one lock, which is never held while the disk works. The *committer* writes what has changed when
-//! a call waits for that, and is as urgent as the most urgent waiter. What it writes is of one moment: so after a power cut
-//! the disk is as it was at some moment not before the last `fsync`, with all that was done until then and nothing else.
+//! All files have one lock, which is never held while the disk works. The *committer* writes
+//! changed blocks when a call waits for that, and is as urgent as the most urgent waiter. A commit
+//! holds the changes up to one moment: so after a power cut the disk is as it was at some moment
+//! not before the last `fsync`, with all changes until then and no others.
 //!
-//! The disk is mounted when the first program starts, and let go of when it has ended: everything is on the disk then,
-//! and memory is as it was.
+//! The disk is mounted when the first program starts, and unmounted when it has ended: everything
+//! is on the disk then, and its memory is freed.
 
 mod commit;
 mod file;
@@ -57,7 +58,7 @@ impl Urgent for Storage {
         self.waiting.change(before, now);
         if let Some(committer) = self.committer {
             levels::follow(committer, self.waiting.bits());
-            // It never ends.
+            // The committer never ends.
             let _ = executor::domain().wake(committer);
         }
     }
@@ -69,7 +70,7 @@ impl Storage {
     }
 }
 
-/// What a program is told of an error of the file system.
+/// Returns the error that a program gets for an error of the file system.
 fn told(error: os_files::Error) -> Error {
     match error {
         os_files::Error::NoFile => Error::NoFile,
@@ -84,7 +85,7 @@ fn told(error: os_files::Error) -> Error {
     }
 }
 
-/// Does something to the volume that may have to wait for commits (`None`), until it is done.
+/// Changes the volume, repeating after a commit while the change has to wait for commits (`None`).
 async fn when_it_may<R>(
     mut attempt: impl FnMut(&mut Volume) -> Result<Option<R>, os_files::Error>,
 ) -> Result<R, Error> {
@@ -101,7 +102,7 @@ async fn when_it_may<R>(
     }
 }
 
-/// Waits until the disk has what was changed before a moment.
+/// Waits until the disk has all changes before a moment.
 async fn until_committed(moment: u64) -> Result<(), Error> {
     until_urgent(&STORAGE, |storage| match storage.volume() {
         Ok(volume) => match volume.has(moment) {
@@ -119,7 +120,8 @@ async fn fetch(fetch: os_files::Fetch) -> Result<(), Error> {
     let mut buffer = disk::Buffer::take().await;
     let read = buffer.read(fetch.block()).await;
     let mut storage = STORAGE.lock();
-    // If the file has changed meanwhile, the block may be another's by now: the volume sees to that.
+    // If the file has changed meanwhile, the block may belong to another file by now: the volume
+    // checks that.
     read?;
     storage
         .volume()?
@@ -135,7 +137,8 @@ pub(crate) async fn unlink(name: &[u8]) -> Result<(), Error> {
     when_it_may(|volume| Ok(volume.unlink(name)?.then_some(()))).await
 }
 
-/// The first file whose number is not below `from`: its number plus 1, its bytes, its name, given to `give`.
+/// Calls `give` with the first file whose number is not below `from`: its number plus 1, its bytes,
+/// its name.
 pub(crate) fn list<R>(
     from: usize,
     give: impl FnOnce(usize, u64, &str) -> Result<R, Error>,

@@ -56,7 +56,7 @@ async fn read(blocks: u64) -> Result<Volume, os_files::Error> {
     mount.finish()
 }
 
-/// Writes what has changed, and forgets all files. None is open.
+/// Writes all changes, and forgets all files. None is open.
 pub(crate) async fn let_go() {
     if STORAGE.lock().volume.is_none() {
         return;

@@ -14,10 +14,11 @@ use crate::process::share::{Resource, Taken};
 /// The longest, in bytes.
 const LONGEST: usize = 2 << 20;
 
-/// The bytes of a program, and what they take of a share meanwhile.
+/// Loads the bytes of a program, and the amount that they take of a share meanwhile.
 ///
 /// # Errors
-/// [`Error::NoProgram`], [`Error::BadProgram`]: it is too long. [`Error::OutOfMemory`], [`Error::DiskFailed`].
+/// [`Error::NoProgram`], [`Error::BadProgram`]: it is too long. [`Error::OutOfMemory`],
+/// [`Error::DiskFailed`].
 pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Taken), Error> {
     let no_program = |error| match error {
         // Without a disk there is none either.

@@ -15,10 +15,10 @@ use super::{Answer, word};
 use crate::executor;
 use crate::process::{Flight, Process};
 
-/// Where the answer goes.
+/// Recipient of the answer.
 #[derive(Clone, Copy)]
 pub(super) enum Whom {
-    /// The thread of this line, which waits for it.
+    /// The thread of this line, which waits for the answer.
     Thread { line: usize },
     /// The completion ring: token and coroutine, at the level that the call has then.
     Ring { entry: [u64; 2] },
@@ -59,7 +59,7 @@ where
 impl<F: Future<Output = Answer>> Future for InFlight<F> {
     type Output = ();
 
-    /// One that was cancelled is dropped in the middle of its waiting, with its
+    /// Polls the call. A cancelled call is dropped in the middle of its waiting, with its
     /// coroutine, and has taken nothing.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
@@ -76,7 +76,7 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
                 None => return Poll::Ready(()),
             },
         };
-        // With what it holds, before its end can be seen.
+        // Drops the call's resources before its end can be seen.
         this.call.set(None);
         process.end_call(*this.number);
         drop(this.flight.take());

@@ -21,8 +21,8 @@ pub(super) use super::sockets::{accept, connect, receive_from, send_to};
 pub(super) use super::spawn::spawn;
 pub(super) use super::storage::{fsync, list, open, unlink};
 
-/// Bytes that a call moves at a time. They are on the stack of the hart, never in the
-/// control block of the call: so it is small, and cheap to move to its place.
+/// Bytes that a call moves at a time. They are on the stack of the hart, never in the control block
+/// of the call: so the block is small, and cheap to move to its place.
 const CHUNK: usize = 256;
 
 /// Pages that are mapped before others have their turn.
@@ -30,11 +30,11 @@ const PAGES_AT_ONCE: usize = 32;
 
 type Arguments = [usize; 6];
 
-/// How a call begins.
+/// State of a call after its first look.
 pub(super) enum Begin<F> {
-    /// It is over.
+    /// The call is over.
     Done(Answer),
-    /// It waits for something.
+    /// The call waits.
     Waits(F),
 }
 
@@ -74,7 +74,8 @@ pub(super) fn read(
     })
 }
 
-/// Reads what there is, at most [`CHUNK`], and gives it to the program. `None`: nothing.
+/// Reads the bytes that are there, at most [`CHUNK`], and gives them to the program. `None`:
+/// nothing.
 fn read_now(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> {
     match file {
         File::Socket(socket) => return sockets::read(process, socket, slice),
@@ -120,7 +121,7 @@ fn most_at_once(file: &File) -> usize {
     }
 }
 
-/// Writes all of it, at most [`most_at_once`], if there is room.
+/// Writes all the bytes, at most [`most_at_once`], if there is room.
 fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
     let in_place = match file {
         File::Socket(socket) => Some(sockets::write(process, socket, slice, true)),
@@ -148,7 +149,7 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
                     executor::yield_now().await;
                 }
             }
-            // What was written before the error is the answer.
+            // The answer is the number of bytes that were written before the error.
             Some(Err(_)) if done > 0 => return Ok(done as isize),
             Some(Err(error)) => return Err(error),
             None => match file.writable().await {
@@ -161,7 +162,7 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
     Ok(done as isize)
 }
 
-/// Writes what there is room for of a part of at most [`most_at_once`]. `None`: there is none.
+/// Writes the bytes that fit of a part of at most [`most_at_once`]. `None`: nothing fits.
 fn write_part(process: &Process, file: &File, part: UserSlice) -> Option<Result<usize, Error>> {
     match file {
         File::Socket(socket) => return sockets::write(process, socket, part, false),
@@ -193,7 +194,7 @@ pub(super) fn map_stack(
     map_above(process, PAGE, pages)
 }
 
-/// A few pages at once, whatever else waits; more in parts, between which others run.
+/// Maps a few pages at once, even while others wait; more pages in parts, between which others run.
 fn map_above(
     process: Arc<Process>,
     hole: usize,
@@ -220,8 +221,8 @@ fn map_above(
     })
 }
 
-/// Maps pages of zeroes. If it fails, what was mapped stays, and is out of use; the
-/// addresses from there to `end` are given back.
+/// Maps pages of zeroes. On failure the pages mapped so far stay, out of use; the addresses from
+/// there to `end` are given back.
 fn map_pages(process: &Process, pages: Range<usize>, end: usize) -> Result<(), Error> {
     let space = process.space()?;
     for page in pages.step_by(PAGE) {

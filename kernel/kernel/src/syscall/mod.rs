@@ -1,12 +1,11 @@
 //! System calls: from the table to the kernel's functions.
 //!
-//! `now` calls are answered before the thread goes on. A `later` call becomes a
-//! kernel coroutine with the level of the caller. Called synchronously, it parks
-//! the thread, and its end lets the thread go on; called asynchronously, it
-//! reserves a place in the completion ring, the thread goes on at once, and its
-//! end fills the place. A call that need not wait is answered at once in both forms,
-//! without a coroutine, unless that would overtake something as urgent. The dispatch is generated from the table in `os_abi`; a
-//! call that is in the table and not here does not compile.
+//! `now` calls are answered before the thread continues. A `later` call becomes a kernel coroutine
+//! with the level of the caller. A synchronous call parks the thread, and its end resumes the
+//! thread. An asynchronous call reserves a place in the completion ring, the thread continues at
+//! once, and the call's end fills the place. A call that need not wait is answered at once in both
+//! forms, without a coroutine, unless that would overtake something as urgent. The dispatch is
+//! generated from the table in `os_abi`; a call that is in the table and not here does not compile.
 
 mod in_flight;
 mod later;
@@ -30,24 +29,23 @@ use later::Begin;
 
 /// The result of a call, as a word.
 type Answer = Result<isize, Error>;
-/// What becomes of the thread that called: it goes on with an answer, or it is
-/// parked or has ended.
+/// Fate of the calling thread: it continues with an answer, or it is parked or has ended.
 type After = Option<(Box<Thread>, Answer)>;
 
 fn word(answer: Answer) -> isize {
     answer.unwrap_or_else(Error::code)
 }
 
-/// How a `later` call was made.
+/// Form of a `later` call.
 #[derive(Clone, Copy)]
 enum Form {
     /// The thread waits.
     Synchronous,
-    /// It goes on; the completion carries these words.
+    /// The thread continues; the completion carries these words.
     Asynchronous { token: u64, coroutine: u64 },
 }
 
-/// Does what the thread asks for. `None`: it is parked, or has ended.
+/// Carries out the thread's call. `None`: the thread is parked, or has ended.
 pub(crate) fn dispatch(thread: Box<Thread>) -> Option<Box<Thread>> {
     let arguments = core::array::from_fn(|n| thread.context.argument(n));
     let word_7 = thread.context.argument(7);
@@ -96,8 +94,9 @@ macro_rules! routes {
 
 system_calls!(routes);
 
-/// May a call of this level be carried out before a coroutine of the kernel is? Not
-/// one that is as urgent: it may wait for the same thing, and has waited for longer.
+/// Returns whether a call of this level may be carried out before the ready coroutines of the
+/// kernel. It may not if one of them is as urgent: that one may wait for the same thing, and has
+/// waited for longer.
 fn may_go_first(level: Level) -> bool {
     let first = level.more_urgent_bits() | level.bit();
     executor::domain().bitmap() & first == 0
@@ -105,8 +104,8 @@ fn may_go_first(level: Level) -> bool {
         && !chaos::one_in(2)
 }
 
-/// Answers a call, or starts its coroutine, with the level of the caller. If it
-/// cannot be started the thread goes on with the error.
+/// Answers a call, or starts its coroutine, with the level of the caller. If the coroutine cannot
+/// be started the thread continues with the error.
 fn start<F>(
     mut thread: Box<Thread>,
     form: Form,
@@ -181,7 +180,7 @@ struct Begun(upshift_core::CoroutineId);
 
 impl Begun {
     fn go(self) {
-        // Dead if the process has ended meanwhile, from another hart.
+        // The coroutine is dead if the process has ended meanwhile, from another hart.
         let _ = executor::domain().wake(self.0);
     }
 }
@@ -209,7 +208,7 @@ fn begin(
     };
     trace::name(id, purpose);
     if let Err(error) = process.begin_call(in_flight, id) {
-        // It was never polled; this drops it.
+        // The coroutine was never polled; this drops it.
         let _ = executor::domain().cancel(id);
         return Err(error);
     }

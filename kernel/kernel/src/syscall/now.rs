@@ -29,7 +29,7 @@ pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// The thread has used its quantum up.
+/// Ends the thread's quantum.
 pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
     thread.give_way();
     Ok(0)

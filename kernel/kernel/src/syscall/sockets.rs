@@ -51,7 +51,7 @@ pub(super) fn shutdown(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Reads what has come, at most as much as there is room for. `None`: nothing.
+/// Reads bytes that have arrived, at most as many as fit. `None`: nothing.
 pub(super) fn read(process: &Process, socket: &Socket, to: UserSlice) -> Option<Answer> {
     let space = match process.space() {
         Ok(space) => space,
@@ -62,7 +62,7 @@ pub(super) fn read(process: &Process, socket: &Socket, to: UserSlice) -> Option<
     Some(count.map(|count| count as isize))
 }
 
-/// Writes `all`, or what there is room for. `None`: there is none.
+/// Writes `all`, or the bytes that fit. `None`: nothing fits.
 pub(super) fn write(
     process: &Process,
     socket: &Socket,

@@ -15,7 +15,7 @@ use crate::memory::user::UserSlice;
 use crate::process::{self, File, MAX_PASSED, Process, Spawn};
 use crate::{archive, storage};
 
-/// What a program asks for, as it was when the call was made.
+/// Parameters of a program's request, as of the time of the call.
 struct Wanted {
     name: String,
     argument: Vec<u8>,

@@ -1,4 +1,5 @@
-//! The calls that are about files of the disk. Bytes go from the program's memory to blocks of files in memory and back.
+//! Calls for files of the disk. Bytes go from the program's memory to blocks of files in memory and
+//! back.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,7 +16,7 @@ use crate::storage::{self, Opened};
 
 type Arguments = [usize; 6];
 
-/// Reads what is in memory. `None`: nothing of it is.
+/// Reads bytes that are in memory. `None`: none of them is.
 pub(super) fn read(process: &Process, file: &Opened, to: UserSlice) -> Option<Answer> {
     let space = match process.space() {
         Ok(space) => space,
@@ -27,7 +28,7 @@ pub(super) fn read(process: &Process, file: &Opened, to: UserSlice) -> Option<An
     Some(count.map(|count| count as isize))
 }
 
-/// Writes `all`, or what goes into a block. `None`: it has to wait.
+/// Writes `all`, or the bytes that fit into a block. `None`: the write has to wait.
 pub(super) fn write(
     process: &Process,
     file: &Opened,

@@ -16,7 +16,7 @@ pub(super) fn park(thread: Box<Thread>, _: Arguments) -> After {
     let process = thread.process.clone();
     match process.park(thread) {
         Ok(Some(thread)) => Some((thread, Ok(0))),
-        // It is parked, or its process has ended.
+        // The thread is parked, or its process has ended.
         Ok(None) | Err(_) => None,
     }
 }
@@ -33,7 +33,7 @@ pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> Af
     if !thread.return_from_interrupt() {
         return Some((thread, Err(Error::BadArgument)));
     }
-    // The register of the answer is one of those that were restored.
+    // The register of the answer is one of the restored registers.
     let same = thread.context.argument(0) as isize;
     Some((thread, Ok(same)))
 }

@@ -1,4 +1,4 @@
-//! The lists of ready threads, and what each hart is known to do: under the lock of the queue.
+//! Lists of ready threads, and the known state of each hart: under the lock of the queue.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -63,7 +63,7 @@ impl Users {
         ready().trailing_zeros() as u8
     }
 
-    /// A thread of this level runs on a hart, or [`NOTHING`] does.
+    /// Notes that a thread of this level runs on a hart, or [`NOTHING`].
     pub(super) fn set_running(&mut self, index: usize, level: u8) {
         self.harts[index].running = level;
         RUNNING[index].store(level, Release);
@@ -77,14 +77,14 @@ impl Users {
         }
         let switching = hart::at(index).switching.load(Relaxed);
         if let Ok(level) = Level::new(level) {
-            // It never ends, so it is not dead.
+            // The switching coroutine never ends, so it is not dead.
             let _ = executor::domain().reprio(CoroutineId::from_u64(switching), level);
         }
     }
 
-    /// A thread of this level has become ready: raises the harts, and answers
-    /// which one is to be interrupted for it, if any: an idle one, else the one
-    /// that runs the least urgent thread, if that is less urgent.
+    /// Announces that a thread of this level has become ready: raises the harts, and returns the
+    /// one to be interrupted for it, if any: an idle one, else the one that runs the least urgent
+    /// thread, if that is less urgent.
     pub(super) fn announce(&mut self, level: u8) -> Option<usize> {
         let online = hart::online().len();
         for index in 0..online {

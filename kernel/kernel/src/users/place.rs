@@ -1,4 +1,5 @@
-//! What a thread keeps of the queue from its birth to its end, and a process of levels that came too early.
+//! Place of a thread in the queue, from its birth to its end, and a process's levels that came too
+//! early.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU8;
@@ -18,10 +19,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A place for a new thread.
+    /// Reserves a place for a new thread.
     ///
     /// # Errors
-    /// [`Error::TooMany`]: there are as many as there may be, in all or in the share.
+    /// [`Error::TooMany`]: the limit is reached, in all or in the share.
     pub(crate) fn reserve(share: &Arc<Share>) -> Result<Place, Error> {
         let taken = share.take(Resource::Threads, 1)?;
         let mut users = USERS.lock();
@@ -42,7 +43,7 @@ impl Place {
         })
     }
 
-    /// Its index.
+    /// Returns the index of the place.
     pub(crate) fn index(&self) -> u16 {
         self.index
     }
@@ -70,7 +71,7 @@ impl PendingLevel {
         self.0.fetch_min(level.get(), Relaxed);
     }
 
-    /// What is pending is not any more.
+    /// Takes the pending level.
     pub(crate) fn take(&self) -> Option<Level> {
         match self.0.load(Relaxed) {
             NOTHING => None,

@@ -1,9 +1,9 @@
 //! Taking completions out of the ring, and waiting for them.
 //!
-//! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a
-//! user interrupt, which may stop a thread anywhere: it allocates nothing and only
-//! sets atomics. One thread at a time drains: the one that makes the word `DRAINING` a 1;
-//! when it has made it a 0 again it looks once more, so the others need not wait.
+//! [`drain`] runs in the loop of a thread that serves a vCPU, or in the handler of a user
+//! interrupt, which may stop a thread anywhere: it allocates nothing and only sets atomics. One
+//! thread at a time drains: the thread that changes the word `DRAINING` to 1. After changing it
+//! back to 0 it looks once more, so the others need not wait.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -21,8 +21,8 @@ fn completion_words(n: u64) -> [u64; 3] {
     [0, 1, 2].map(|n| os_pages::completion(page, first + n).load(Relaxed))
 }
 
-/// As [`drain`], where one that comes at this moment may wait until the next look: then
-/// it causes an interrupt. Two loads, if there is none.
+/// Takes completions out like [`drain`], where a completion that comes at this moment may wait
+/// until the next look: then it causes an interrupt. Costs two loads if there is none.
 #[inline]
 pub(crate) fn drain_if_any() {
     if word(RING_HEAD).load(Relaxed) != word(RING_TAIL).load(Relaxed) {
@@ -34,7 +34,7 @@ pub(crate) fn drain_if_any() {
 /// wakes.
 #[cold]
 fn drain() {
-    // What came after the last look and before the word was taken down has caused no
+    // Completions that came after the last look and before the word was cleared have caused no
     // interrupt.
     while has_completions() {
         lock::enter();
@@ -52,14 +52,14 @@ fn drain() {
     }
 }
 
-/// Is there a completion that has not been taken out?
+/// Returns whether there is a completion that has not been taken out.
 #[must_use]
 pub fn has_completions() -> bool {
     word(RING_HEAD).load(SeqCst) != word(RING_TAIL).load(SeqCst)
 }
 
-/// Calls `f` while the kernel takes this program to be draining: no completion
-/// interrupts it. What has come meanwhile is taken out afterwards. Keep it short.
+/// Calls `f` while the kernel takes this program to be draining: no completion interrupts it.
+/// Completions that came meanwhile are taken out afterwards. `f` should be short.
 pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
     while word(DRAINING)
         .compare_exchange(0, 1, SeqCst, SeqCst)
@@ -87,12 +87,12 @@ fn take_completions() {
     }
 }
 
-/// Waits until there is a completion or a wake, unless something is ready or the
-/// thread is to `stop`.
+/// Waits until there is a completion or a wake, unless something is ready or the thread is to
+/// `stop`.
 ///
-/// No wake is lost: from `upshift_prepare_park` on each ends the wait that follows, and
-/// the kernel does not let the thread wait while the ring has something that no thread
-/// takes out. A thread that goes on for a completion has been given the word `DRAINING`.
+/// No wake is lost: from `upshift_prepare_park` on each wake ends the wait that follows, and the
+/// kernel does not let the thread wait while the ring has a completion that no thread takes out. A
+/// thread that resumes for a completion has been given the word `DRAINING`.
 pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     if vdso::upshift_prepare_park() != 0 && !stop() {
         let has_word = sys::park() == Ok(1);
@@ -109,8 +109,8 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
     }
 }
 
-/// In a child, after `fork`: the calls in flight were the parent's, and end with an
-/// error here.
+/// Ends the calls in flight in a child, after `fork`: they were the parent's, and end with an error
+/// here.
 pub(crate) fn end_calls_of_parent() {
     operations::complete_all(Error::NotInherited.code(), |cid| {
         vdso::upshift_wake(cid);
@@ -124,21 +124,20 @@ pub(crate) fn enable_interrupts() {
 
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 
-/// How often the kernel has interrupted this program for completions.
+/// Returns the number of interrupts of this program for completions.
 #[must_use]
 pub fn interrupts() -> u64 {
     INTERRUPTS.load(Relaxed)
 }
 
-/// Where the kernel makes this program go on when a completion has come. All
-/// registers are kept by the kernel.
+/// Entry of the handler that the kernel calls for a completion. The kernel preserves all registers.
 extern "C" fn on_interrupt() -> ! {
     INTERRUPTS.fetch_add(1, Relaxed);
     vdso::upshift_interrupt(1);
     drain();
     vdso::upshift_interrupt(0);
     loop {
-        // It does not come back.
+        // The call does not return.
         let _ = sys::return_from_interrupt();
     }
 }

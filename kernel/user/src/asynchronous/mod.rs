@@ -79,7 +79,7 @@ pub struct AsyncCall<T, B = ()> {
 enum State {
     /// `None`: it was over at once.
     InFlight(InFlight, Option<Known>),
-    /// It was not made, or its result is to be fetched.
+    /// The call was not made, or its result is to be fetched.
     Over(Result<isize, Error>, Option<Vec<u8>>),
 }
 
@@ -88,9 +88,9 @@ type Answer = (Result<isize, Error>, Option<Vec<u8>>);
 
 /// What is known of a call in flight.
 struct Known {
-    /// The kernel's number of it.
+    /// The kernel's number of the call.
     number: usize,
-    /// Its level, or [`NO_LEVEL`]: that of what made it.
+    /// Level of the call, or [`NO_LEVEL`]: the level of the coroutine that made it.
     level: u64,
 }
 
@@ -154,7 +154,7 @@ impl<T, B> AsyncCall<T, B> {
     /// taken.
     pub fn cancel(&self) {
         if let State::InFlight(operation, Some(known)) = &self.state {
-            // It may be over.
+            // The call may be over.
             let _ = sys::cancel(known.number, operation.token());
         }
     }
@@ -185,9 +185,9 @@ impl<T> AsyncCall<T, Vec<u8>> {
 impl<T: Returned> Future for AsyncCall<T> {
     type Output = Result<T, Error>;
 
-    /// The coroutine whose id was given to the call is woken when it can go on, unless it
-    /// need not wait at all. The call takes the level of its poller; a coroutine that is
-    /// given another level meanwhile is polled for that.
+    /// The coroutine whose id was given to the call is woken when it can continue, unless it need
+    /// not wait at all. The call takes the level of its poller; a coroutine that is given another
+    /// level meanwhile is polled for that.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let over = self.state.poll();
         over.map(|(result, _)| result.map(T::from_word))
@@ -211,7 +211,7 @@ impl Known {
         if level == self.level || level == NO_LEVEL {
             return;
         }
-        // It may be over.
+        // The call may be over.
         let _ = sys::reprio_call(self.number, token, level as usize);
         self.level = level;
     }

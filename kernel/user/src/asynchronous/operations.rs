@@ -9,10 +9,10 @@
 //!                 └─────────────────────────────────────┘ take
 //! ```
 //!
-//! The buffer is the taker's while `TAKEN`, the kernel's while `PENDING` or `ABANDONED`,
-//! and the owner of the [`InFlight`] takes it out when it is `DONE`. One that is unwanted
-//! stays where it is until the next taker drops it, so [`complete`], which may run in a
-//! user interrupt, frees nothing. Operations are made in batches and never freed.
+//! The buffer is the taker's while `TAKEN`, the kernel's while `PENDING` or `ABANDONED`, and the
+//! owner of the [`InFlight`] takes it out when it is `DONE`. An unwanted buffer stays in the table
+//! until the next taker drops it, so [`complete`], which may run in a user interrupt, frees
+//! nothing. Operations are made in batches and never freed.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,15 +26,15 @@ use os_abi::shared::RING_ENTRIES;
 use crate::coroutine::Cid;
 
 const FREE: u32 = 0;
-/// In flight, and awaited.
+/// The operation is in flight, and awaited.
 const PENDING: u32 = 1;
-/// In flight, and not awaited.
+/// The operation is in flight, and not awaited.
 const ABANDONED: u32 = 2;
 /// The result is there.
 const DONE: u32 = 3;
-/// It is there, and not wanted.
+/// The result is there, and not wanted.
 const UNWANTED: u32 = 4;
-/// It is being filled in.
+/// The operation is being filled in.
 const TAKEN: u32 = 5;
 
 struct Operation {
@@ -52,12 +52,12 @@ unsafe impl Sync for Operation {}
 /// Operations that are made at once.
 const BATCH: usize = 128;
 
-/// As many operations as there is room for completions, in batches that are made when
-/// they are needed.
+/// Operations, as many as completions fit into the ring, in batches that are made when they are
+/// needed.
 static BATCHES: [AtomicPtr<[Operation; BATCH]>; RING_ENTRIES / BATCH] =
     [const { AtomicPtr::new(null_mut()) }; RING_ENTRIES / BATCH];
 
-/// Where to look for a free operation next.
+/// Index at which the search for a free operation begins.
 static HINT: AtomicU32 = AtomicU32::new(0);
 
 /// The operation of a token, if there is one.
@@ -68,7 +68,7 @@ fn operation(token: usize) -> Option<&'static Operation> {
     Some(&batch[token % BATCH])
 }
 
-/// Makes another batch of operations. `None`: there is room for no more.
+/// Makes another batch of operations. `None`: the table is full.
 fn grow() -> Option<()> {
     let batch = Box::into_raw(Box::new(
         [const {
@@ -124,7 +124,7 @@ pub(super) fn take() -> Option<Taken> {
     Some(taken)
 }
 
-/// The same, of all that there are. O(operations).
+/// Searches all operations for a free one. O(operations).
 #[cold]
 fn search() -> Option<Taken> {
     loop {
@@ -146,7 +146,7 @@ impl Taken {
     /// The call is about to be made: `buffer` stays here until it is over.
     pub(super) fn begin(self, buffer: Option<Vec<u8>>, cid: Cid) -> InFlight {
         let Taken { token, operation } = self;
-        // SAFETY: it is `TAKEN`, by us.
+        // SAFETY: the operation is `TAKEN`, by this `Taken`.
         unsafe { *operation.buffer.get() = buffer };
         operation.cid.store(cid, Relaxed);
         operation.state.store(PENDING, Release);
@@ -161,7 +161,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// What the kernel is to give back with the result.
+    /// Returns the token that the kernel is to give back with the result.
     pub(super) fn token(&self) -> usize {
         self.token
     }
@@ -177,7 +177,7 @@ impl InFlight {
         self.operation.state.store(DONE, Release);
     }
 
-    /// Is the result there?
+    /// Returns whether the result is there.
     pub(super) fn is_done(&self) -> bool {
         self.operation.state.load(Acquire) == DONE
     }
@@ -201,10 +201,11 @@ impl InFlight {
         buffer
     }
 
-    /// The result is not wanted. The buffer stays until it is there. True: it is not yet.
+    /// Abandons the result. The buffer stays until the completion. Returns true if the call is
+    /// still in flight.
     pub(super) fn abandon(&self) -> bool {
         let state = &self.operation.state;
-        // It may be completed by an interrupt right now.
+        // An interrupt may complete the operation right now.
         let abandoned = state.compare_exchange(PENDING, ABANDONED, SeqCst, SeqCst);
         if abandoned.is_err() {
             state.store(UNWANTED, Release);

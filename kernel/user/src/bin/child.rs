@@ -1,4 +1,4 @@
-//! What the tests start: it does what its argument says.
+//! The program that the tests start. Its argument selects the action.
 
 #![no_std]
 #![no_main]
@@ -75,8 +75,8 @@ fn echo() -> isize {
     }
 }
 
-/// Runs for so many milliseconds and writes to descriptor 1 for how many ticks of
-/// them it had a hart: the clock takes small steps then.
+/// Runs for a number of milliseconds and writes to descriptor 1 for how many ticks of them it had a
+/// hart: then the clock takes small steps.
 fn share(millis: u64) -> isize {
     let step = ticks_per_second() / 2_000;
     let end = now() + millis * ticks_per_second() / 1000;
@@ -124,7 +124,7 @@ fn orphan() -> isize {
     spawn("child", b"sleep 20000", &[], 40).map_or(1, |_| 0)
 }
 
-/// Does what it may not.
+/// Causes the named fault.
 fn fault(what: &str) -> isize {
     match what {
         // SAFETY: none of these is sound; each is to end the process.
@@ -171,7 +171,7 @@ fn fault(what: &str) -> isize {
     }
 }
 
-/// Writes a line of so many spaces at once.
+/// Writes a line of `len` spaces at once.
 fn print(len: usize) -> isize {
     let mut line = alloc::vec![b' '; len];
     line.push(b'\n');
@@ -228,8 +228,8 @@ fn start_handler(address: usize) -> isize {
     }
 }
 
-/// Says all the time that it has taken so many completions, and makes calls: as many as
-/// it gets wait at one time, and others come to their end.
+/// Repeatedly stores a false number of taken completions, and makes calls: as many as possible wait
+/// at one time, and others end.
 fn forge_ring(head: usize) -> isize {
     let Ok(pipe) = os_user::pipe() else { return 1 };
     let mut byte = [0u8; 1];
@@ -257,11 +257,11 @@ fn forge_ring(head: usize) -> isize {
             Err(error) => break error,
         }
     };
-    // Those that have come to their end are fewer than were written.
+    // Fewer calls have ended than were made.
     isize::from(error != Error::TooMany || made > 5_000)
 }
 
-/// Tells the kernel, which traces, what cannot be.
+/// Writes impossible entries into the trace.
 fn forge_trace() -> isize {
     for _ in 0..3 {
         for word in 0..4096 / 8 {

@@ -1,8 +1,8 @@
-//! What things cost, in instructions, where the machine counts instructions as
-//! time: `os-runner bench` boots it so. Elsewhere the figures mean nothing.
+//! Costs of operations, in instructions, where the machine counts instructions as time: `os-runner
+//! bench` boots it so. Elsewhere the figures mean nothing.
 //!
-//! Each is measured several times, and is the mean of many, loop included, divided from
-//! ticks of 100 instructions.
+//! Each operation is measured several times. A figure is the mean of many runs, loop included,
+//! divided from ticks of 100 instructions.
 
 #![no_std]
 #![no_main]
@@ -19,7 +19,7 @@ use os_user::{Error, now, pipe, println, read, sys, thread, wait, write};
 os_user::coroutine_entry!(main);
 
 const ROUNDS: u64 = 1000;
-/// How often each is measured.
+/// Number of measurements of each figure.
 const REPETITIONS: usize = 5;
 /// Instructions per tick: 10 MHz, one instruction per nanosecond.
 const PER_TICK: u64 = 100;
@@ -74,7 +74,7 @@ fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
     spawn(yields, level)
 }
 
-/// The same switch, with a ready coroutine at each of many less urgent levels.
+/// Measures the same switch, with a ready coroutine at each of many less urgent levels.
 async fn decisions() -> Result<(), Error> {
     for levels in [1, 64] {
         let mut idle = Vec::new();
@@ -155,7 +155,7 @@ async fn interrupts() {
     let late = late * PER_TICK / per;
     println!("figure: timer to the coroutine that waits, hart idle: {late}");
 
-    // A coroutine that computes sees what the handler of a user interrupt has woken.
+    // A coroutine that computes sees the coroutines that the handler of a user interrupt has woken.
     let mut late = 0;
     for _ in 0..per {
         let deadline = now() + 2000;

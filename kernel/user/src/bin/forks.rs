@@ -75,7 +75,7 @@ async fn child_has_a_copy_of_memory() -> Outcome {
         let same = numbers.iter().sum::<u64>() == 3000 * 2999 / 2;
         numbers.fill(7);
         WORD.store(2, SeqCst);
-        // Memory of its own, above what it has got.
+        // Memory of its own, above the inherited memory.
         let more = vec![1u8; 100_000];
         let fresh = process_number() != mine && more.iter().all(|byte| *byte == 1);
         if same && fresh { 5 } else { 6 }
@@ -92,7 +92,7 @@ async fn child_goes_on_in_the_same_coroutine() -> Outcome {
     let cid = current();
     match fork().map_err(text)? {
         Fork::Child => {
-            // The scheduler works: others run, and this one goes on.
+            // The scheduler works: others run, and this coroutine resumes.
             let other = spawn_local(async { 40 }, None);
             yield_now().await;
             let sum = match other {
@@ -130,7 +130,7 @@ async fn calls_in_flight_stay_with_the_parent() -> Outcome {
         Fork::Child => {
             let (result, bytes) = reading.await;
             let right = result == Err(Error::NotInherited) && bytes == [0; 8];
-            // Its own calls work.
+            // The child's own calls work.
             let (result, _) = write!(pipe.writer, vec![9; 4], current()).await;
             exit(isize::from(!(right && result == Ok(4))))
         }
@@ -182,8 +182,7 @@ async fn fork_in_the_midst_of_allocating_threads() -> Outcome {
     Ok(())
 }
 
-/// The child has one thread, which serves one vCPU; what is ready on the others it
-/// takes.
+/// The child has one thread, which serves one vCPU; it takes the ready coroutines of the others.
 async fn fork_with_several_vcpus() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
     let stop = Arc::new(AtomicBool::new(false));
@@ -202,7 +201,7 @@ async fn fork_with_several_vcpus() -> Outcome {
         match fork().map_err(text)? {
             Fork::Child => {
                 stop.store(true, SeqCst);
-                // More urgent than what turns in the parent, for ever.
+                // This coroutine is more urgent than the parent's coroutine that spins for ever.
                 let fresh = spawn(async { 3 }, Some(31));
                 let status = match fresh {
                     Ok(fresh) => fresh.await.map_or(1, |three| three - 3),
@@ -283,7 +282,7 @@ async fn fork_bomb_stays_within_the_limit() -> Outcome {
         }
     })?;
     ensure!(status == 0, "status {status}");
-    // Until the last of them has ended.
+    // Wait for the last child to end.
     for _ in 0..1000 {
         sleep_micros(2_000);
         if let Ok(0) = in_child(|| 0) {
@@ -294,8 +293,8 @@ async fn fork_bomb_stays_within_the_limit() -> Outcome {
     Ok(())
 }
 
-/// The parent has most of what a process may have; the machine has not twice as much
-/// for many such children.
+/// The parent has most of a process's limit; the machine has not twice as much for many such
+/// children.
 async fn fork_of_much_memory_is_an_error() -> Outcome {
     let status = in_child(|| {
         while sys::map(64).is_ok() {}
@@ -344,8 +343,8 @@ async fn exec_keeps_descriptors_and_children() -> Outcome {
         isize::from(read(pipe.reader, &mut bytes) != Ok(4) || !bytes.starts_with(b"here"))
     })?;
     ensure!(status == 0, "status {status}");
-    // A wait for a process that becomes another is for that one; and its own
-    // children end unnoticed.
+    // A wait for a process that becomes another is for the new one; and its own children end
+    // unnoticed.
     let status = in_child(|| {
         match fork() {
             Ok(Fork::Child) => {

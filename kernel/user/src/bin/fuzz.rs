@@ -1,6 +1,6 @@
-//! Asks the kernel for whatever comes to its mind, from several threads, until it is
-//! killed or has ended itself: calls with arguments that are nearly right, or wrong, and
-//! words of the shared pages that are lies. Its argument is the seed.
+//! Makes random requests of the kernel, from several threads, until it is killed or has ended
+//! itself: calls with arguments that are nearly right, or wrong, and false words in the shared
+//! pages. Its argument is the seed.
 
 #![no_std]
 #![no_main]
@@ -17,7 +17,7 @@ os_user::entry!(main);
 
 /// Memory that calls may write to.
 static SCRATCH: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-/// What threads start with.
+/// Seed of the threads.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 /// Pages of a thread's stack.

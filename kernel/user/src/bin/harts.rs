@@ -1,9 +1,9 @@
-//! Tests of conservation and order across harts: what waits while a program computes runs
-//! on a hart that sleeps, and a program gives way to what is more urgent on any hart.
+//! Tests of conservation and order across harts: work that waits while a program computes runs on a
+//! hart that sleeps, and a program gives way to more urgent work on any hart.
 //!
-//! They assert times, so they are for a machine on which time counts instructions, with as
-//! many harts as the argument says (`os-runner`: `icount smp 4`). A hart's turn takes 10 microseconds there, far
-//! less than the limits; a quantum is 5 milliseconds.
+//! They assert times, so they are for a machine on which time counts instructions, with the number
+//! of harts in the argument (`os-runner`: `icount smp 4`). A hart's turn takes 10 microseconds
+//! there, far less than the limits; a quantum is 5 milliseconds.
 
 #![no_std]
 #![no_main]
@@ -31,7 +31,7 @@ tests! {
 
 /// Ticks in a microsecond.
 const MICROS: u64 = 10;
-/// How many harts there are.
+/// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 /// Late, in ticks: many turns of all harts, far less than a quantum.
@@ -39,7 +39,7 @@ fn late_is() -> u64 {
     250 * MICROS * HARTS.load(Relaxed)
 }
 
-/// How long programs compute that are not to delay others, in microseconds.
+/// Time that programs compute that must not delay others, in microseconds.
 const LONG: u64 = 12_000;
 
 async fn main() -> isize {
@@ -63,7 +63,7 @@ async fn main() -> isize {
     isize::from(outcome.is_err())
 }
 
-/// Computes for about so many microseconds, without a call: the kernel is not asked.
+/// Computes for about `micros` microseconds, without a call to the kernel.
 fn compute(micros: u64) {
     // Four instructions each, at a nanosecond an instruction.
     for n in 0..250 * micros {
@@ -81,7 +81,7 @@ fn report_read() -> Outcome {
     Ok(())
 }
 
-/// Sleeps for so many microseconds, and reports by how many ticks that was too long.
+/// Sleeps for `micros` microseconds, and reports the excess in ticks.
 fn report_sleep(micros: u64) -> Outcome {
     let deadline = now() + micros * MICROS;
     sys::sleep_until(deadline as usize).map_err(text)?;
@@ -94,7 +94,7 @@ fn report_sleep(micros: u64) -> Outcome {
 fn write_now_and_then(times: u64) -> Outcome {
     for _ in 0..times {
         sleep_micros(1_000);
-        // Its hart has one quantum after another, not in step with the others.
+        // The hart of this program has one quantum after another, not in step with the others.
         compute(1_700);
         write(0, &now().to_le_bytes()).map_err(text)?;
         compute(4_000);
@@ -133,7 +133,7 @@ fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
     Ok(children)
 }
 
-/// A program that writes to a pipe and goes on computing does not delay the reader, more or less
+/// A program that writes to a pipe and keeps computing does not delay the reader, more or less
 /// urgent, while harts sleep.
 async fn read_is_served_beside_a_computing_writer() -> Outcome {
     for level in [10, 32, 39, 40, 41] {
@@ -170,13 +170,13 @@ async fn sleeper_wakes_beside_a_computing_program() -> Outcome {
     Ok(())
 }
 
-/// An asynchronous call of a program that goes on computing is begun by another hart.
+/// Another hart begins an asynchronous call of a program that keeps computing.
 async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
     for round in 0..4 {
         let deadline = now() + 2_000 * MICROS;
         let before = interrupts();
         let call = sleep_until(deadline, current());
-        // It comes as an interrupt of this loop.
+        // The completion interrupts this loop.
         let mut most = 50_000;
         while interrupts() == before && !has_completions() && most > 0 {
             compute(1);
@@ -198,7 +198,7 @@ async fn several_wait_behind_computing_programs() -> Outcome {
     let mut children = readers_on_this_hart(&files)?;
     write(bytes.writer, &now().to_le_bytes()).map_err(text)?;
     write(more.writer, &now().to_le_bytes()).map_err(text)?;
-    // As urgent as the readers, and as soon ready.
+    // This program is as urgent as the readers, and ready at the same time.
     children.push(spawn("harts", b"hog 12000", &[], 40).map_err(text)?);
     compute(LONG);
     let late = [number_of(answers)?, number_of(others)?];
@@ -217,8 +217,8 @@ async fn several_wait_behind_computing_programs() -> Outcome {
     Ok(())
 }
 
-/// All harts but two are occupied by what is most urgent, one by a program of level 50, which an
-/// urgent thread has passed by; level 10 writes to level 20.
+/// The most urgent threads occupy all harts but two, and a program of level 50, which an urgent
+/// thread has passed by, occupies one; level 10 writes to level 20.
 async fn least_urgent_program_gives_way_to_work_of_another_hart() -> Outcome {
     let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
     let reader = spawn("harts", b"reader", &[bytes.reader, answers.writer], 20).map_err(text)?;

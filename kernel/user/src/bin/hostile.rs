@@ -1,6 +1,6 @@
-//! Programs that mean harm, or are wrong: what becomes of them, and that no other program
-//! notices. What needs `unsafe` is done by `child`. With the argument `seeds-FIRST-COUNT` only
-//! `fuzz`, with these seeds.
+//! Malicious and faulty programs: each is ended or gets an error, and no other program notices.
+//! `child` does the parts that need `unsafe`. With the argument `seeds-FIRST-COUNT` only `fuzz`
+//! runs, with these seeds.
 
 #![no_std]
 #![no_main]
@@ -54,8 +54,8 @@ async fn main() -> isize {
     }
 }
 
-/// The archive has copies of a program with something wrong about them (the runner's
-/// `doctor`). Neither `spawn` nor `exec` takes one, and what was loaded of it is freed.
+/// The archive has copies of a program with defects (the runner's `doctor`). Neither `spawn` nor
+/// `exec` takes such a copy, and its loaded parts are freed.
 async fn malformed_programs_are_errors() -> Outcome {
     for (name, right) in [
         ("wrong-empty", Error::BadProgram),
@@ -74,7 +74,7 @@ async fn malformed_programs_are_errors() -> Outcome {
         let error = exec(name, b"exit 0");
         ensure!(error == right, "exec {name}: {error:?}");
     }
-    // It is loaded, and starts in the kernel.
+    // The program is loaded, and starts in the kernel.
     let status = run("wrong-entry", "exit 0", LATER)?;
     ensure!(status == FAULTED, "wrong-entry: status {status}");
     Ok(())
@@ -96,8 +96,8 @@ async fn handler_that_is_nowhere_ends_its_process() -> Outcome {
     Ok(())
 }
 
-/// However many completions a program says it has taken: calls in flight are limited,
-/// and it can be killed.
+/// A false number of taken completions harms nobody: calls in flight are limited, and the program
+/// can be killed.
 async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     for head in [
         "0",
@@ -112,13 +112,13 @@ async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
     Ok(())
 }
 
-/// One that lies about what it is in the middle of, at a level of its own and at all.
+/// A program claims an endless critical section, at a level of its own and at all levels.
 async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
     let mut liars = Vec::new();
     for _ in 0..8 {
         liars.push(spawn("child", b"critical", &[], LATER).map_err(text)?);
     }
-    // One of the same level, and one that is more urgent.
+    // A program of the same level, and a more urgent one.
     for level in [LATER, LATER - 1] {
         let status = run("child", "exit 3", level)?;
         ensure!(status == 3, "level {level}: status {status}");
@@ -171,9 +171,9 @@ async fn results_of_threads_are_never_errors() -> Outcome {
     Ok(())
 }
 
-/// Two threads wait for a child; a third forks, so the place of the child is reserved for
-/// another one when the second comes to give it back; and a process that is started then
-/// does not get it.
+/// Two threads wait for a child. A third forks, so the place of the child is reserved for another
+/// process when the second waiter gives it back; a process that is started then does not get the
+/// place.
 async fn waiting_twice_takes_no_place_from_others() -> Outcome {
     static FORKS: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicUsize = AtomicUsize::new(0);
@@ -289,7 +289,7 @@ async fn any_calls_at_all_harm_nobody_else() -> Outcome {
     Ok(())
 }
 
-/// Those that the argument says, as `seeds-7-200` for the 200 from 7 on, or a few.
+/// Returns the seeds of the argument, such as `seeds-7-200` for the 200 from 7 on, or a few.
 fn seeds() -> Range<u64> {
     let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
     let mut words = argument.split('-');

@@ -1,10 +1,10 @@
 //! The laws of the scheduler (`ARCHITECTURE.md`) across harts, a test for each. Threads of all
-//! levels compute and sleep by turns that a seed says, and note when they ran and what they saw;
-//! what they have noted is held against the laws.
+//! levels compute and sleep by turns that a seed sets, and record the times of their turns and
+//! their observations; the laws are checked against the records.
 //!
-//! They assert times, so they are for a machine on which time counts instructions, with as many
-//! harts as the argument says (`os-runner`: `icount smp 4 laws`). A hart's turn takes 10
-//! microseconds there.
+//! They assert times, so they are for a machine on which time counts instructions, with the number
+//! of harts in the argument (`os-runner`: `icount smp 4 laws`). A hart's turn takes 10 microseconds
+//! there.
 
 #![no_std]
 #![no_main]
@@ -40,16 +40,16 @@ const MICROS: u64 = 10;
 /// Threads, and turns of each.
 const THREADS: usize = 12;
 const TURNS: usize = 6;
-/// Of the threads, and of the test itself.
+/// Levels of the threads, and of the test itself.
 const LEVELS: [u8; THREADS] = [8, 12, 16, 20, 20, 24, 28, 28, 32, 40, 48, 56];
 const TESTS_LEVEL: u8 = 4;
 
-/// How many records there are.
+/// Number of records.
 const SEEDS: u64 = 3;
 
 static RECORDS: SpinLock<Option<Vec<Vec<Turn>>>> = SpinLock::new(None);
 
-/// How many harts there are.
+/// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 async fn main() -> isize {
@@ -59,13 +59,13 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// What the laws are bounded by, in ticks: many turns of all harts, and less than a quantum, which is
-/// 5 milliseconds.
+/// Bound of the laws, in ticks: many turns of all harts, and less than a quantum, which is 5
+/// milliseconds.
 fn bound() -> u64 {
     500 * MICROS * HARTS.load(SeqCst)
 }
 
-/// Computes for about so many microseconds, without a call: the kernel is not asked.
+/// Computes for about `micros` microseconds, without a call to the kernel.
 fn compute(micros: u64) {
     // Four instructions each, at a nanosecond an instruction.
     for n in 0..250 * micros {
@@ -80,20 +80,20 @@ fn overlap(a: Span, b: Span) -> u64 {
     a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
-/// From a sleep's end on, as its thread has noted it.
+/// A turn from the end of a sleep on, as its thread has recorded it.
 struct Turn {
     level: u8,
-    /// When it became ready.
+    /// Time at which the thread became ready.
     ready: u64,
-    /// When it ran.
+    /// Spans in which the thread ran.
     ran: Vec<Span>,
     /// Levels that were ready, as this one saw it while it ran.
     seen: Vec<(u64, u64)>,
 }
 
 impl Turn {
-    /// When it did not run, though it was ready. On other harts others run in between for as
-    /// long as these have turns: that is running.
+    /// Returns the spans in which the thread did not run, though it was ready. Where harts take
+    /// turns, others run in between for that long: such gaps count as running.
     fn waited(&self) -> Vec<Span> {
         let ends = core::iter::once(self.ready).chain(self.ran.iter().map(|ran| ran.1));
         let begins = self.ran.iter().map(|ran| ran.0);
@@ -101,7 +101,7 @@ impl Turn {
     }
 }
 
-/// Computes in a turn, for so many steps, and notes when it ran.
+/// Computes in a turn, for `steps` steps, and records the spans in which it ran.
 fn take_turn(level: u8, ready: u64, steps: u64) -> Turn {
     // The turns of all harts, the idle ones between them included.
     let gap = 200 * MICROS * HARTS.load(SeqCst).max(2);
@@ -123,7 +123,7 @@ fn take_turn(level: u8, ready: u64, steps: u64) -> Turn {
     turn
 }
 
-/// What the threads of a seed have noted.
+/// Returns the records of the threads of a seed.
 async fn record(seed: u64) -> Result<Vec<Turn>, String> {
     let over = Arc::new(AtomicUsize::new(0));
     let start = now() + 3_000 * MICROS;
@@ -179,7 +179,8 @@ fn stranded(turns: &[Turn]) -> u64 {
     most(turns, of)
 }
 
-/// The longest for which one has waited while not all harts ran what is as urgent.
+/// Returns the longest time for which a thread has waited while not all harts ran threads as
+/// urgent.
 fn unserved(turns: &[Turn]) -> u64 {
     let harts = HARTS.load(SeqCst) as usize;
     let of = |one: &Turn, waited: Span| {
@@ -192,7 +193,8 @@ fn unserved(turns: &[Turn]) -> u64 {
     most(turns, of)
 }
 
-/// For how long at a time, within a span, fewer of these ran than there are harts.
+/// Returns the longest time at a stretch, within a span, in which fewer of these ran than there are
+/// harts.
 fn idle<'a>(turns: impl IntoIterator<Item = &'a Turn>, within: Span, harts: usize) -> u64 {
     let ran = turns.into_iter().flat_map(|turn| &turn.ran);
     let ran: Vec<Span> = ran
@@ -238,7 +240,7 @@ fn untrue(turns: &[Turn]) -> u64 {
     most(turns, of)
 }
 
-/// What the threads of some seeds have noted: for all laws the same.
+/// Returns the records of some seeds: the same for all laws.
 async fn records() -> Result<Vec<Vec<Turn>>, String> {
     let mut records = RECORDS.lock().take().unwrap_or_default();
     for seed in records.len() as u64 + 1..=SEEDS {
@@ -247,7 +249,7 @@ async fn records() -> Result<Vec<Vec<Turn>>, String> {
     Ok(records)
 }
 
-/// Holds what the threads of some seeds note against a law.
+/// Checks the records of some seeds against a law.
 async fn hold(law: &str, bound: u64, late: fn(&[Turn]) -> u64) -> Outcome {
     let mut longest = 0;
     let records = records().await?;
@@ -274,7 +276,8 @@ async fn conservation_across_harts() -> Outcome {
     hold("conservation", bound(), stranded).await
 }
 
-/// Until what is less urgent has left a hart, and until a hart that has become idle has come.
+/// The bound covers the time until a less urgent thread has left a hart, and until a hart that has
+/// become idle has come.
 async fn progress_across_harts() -> Outcome {
     hold("progress", 2 * bound(), unserved).await
 }
@@ -283,8 +286,8 @@ async fn truth_across_harts() -> Outcome {
     hold("truth", bound(), untrue).await
 }
 
-/// Programs of level 25 compute on all harts; what of level 40 has a lock that is wanted at level
-/// 10 finishes its work, of a known length, as if it were of that.
+/// Programs of level 25 compute on all harts. A thread of level 40 has a lock that level 10 waits
+/// for; it finishes its work, of a known length, as if it were of level 10.
 async fn progress_of_what_waits_for_a_lock() -> Outcome {
     const WORK: u64 = 2_000;
     for round in 0..4u64 {
@@ -332,7 +335,7 @@ async fn progress_of_what_waits_for_a_lock() -> Outcome {
             hog.join().map_err(text)?;
         }
         holder.map_err(text)?.join().map_err(text)?;
-        // Where harts take turns, the holder has one in as many.
+        // Where harts take turns, the holder has one of `turns` turns.
         let turns = HARTS.load(SeqCst) + 1;
         let most = WORK * MICROS * turns + bound();
         ensure!(took < most, "round {round}: {} µs", took / MICROS);
@@ -340,7 +343,7 @@ async fn progress_of_what_waits_for_a_lock() -> Outcome {
     Ok(())
 }
 
-/// What the tests look at can break: with other levels than the threads had, it does.
+/// The checks can fail: with levels other than those of the threads, they do.
 async fn a_record_of_lies_breaks_the_laws() -> Outcome {
     let mut turns = record(SEEDS + 1).await?;
     ensure!(
@@ -355,7 +358,7 @@ async fn a_record_of_lies_breaks_the_laws() -> Outcome {
         found.iter().all(|late| *late > bound()),
         "nothing is found: {found:?}"
     );
-    // One that has become ready sooner than it has.
+    // This turn became ready sooner than recorded.
     let first = turns.iter_mut().min_by_key(|turn| turn.ready);
     if let Some(first) = first {
         first.ready -= 2 * bound();

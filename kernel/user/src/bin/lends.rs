@@ -1,9 +1,9 @@
-//! The tests of lending: what is waited for is as urgent as what waits for it, beside programs
-//! that compute on every hart.
+//! The tests of lending: a holder is as urgent as its waiters, beside programs that compute on
+//! every hart.
 //!
-//! [`Hogs`] keep all harts at level 25, so what is less urgent, and what is done for it, stands
-//! still until they are told to end. Without a loan nothing tells them, and their time runs
-//! out: that is the failure, in a machine of any number of harts and any speed.
+//! [`Hogs`] keep all harts at level 25, so less urgent threads, and the kernel's work for them,
+//! stand still until the hogs are told to end. Without a loan nothing tells them, and their time
+//! runs out: that is the failure, in a machine of any number of harts and any speed.
 
 #![no_std]
 #![no_main]
@@ -39,7 +39,7 @@ tests! {
     completion_raises_a_program_beside_others,
 }
 
-/// The levels of the tests, of what waits, of [`Hogs`], and of what is waited for.
+/// Levels of the tests, of waiters, of [`Hogs`], and of holders.
 const TESTS_LEVEL: u8 = 5;
 const URGENT: usize = 10;
 const HOGS: usize = 25;
@@ -150,7 +150,7 @@ async fn mutex_is_given_to_the_most_urgent() -> Outcome {
             over.fetch_add(1, SeqCst);
         })?);
         waits.pass();
-        // It has to be in the kernel by then, whatever else the machine does.
+        // The thread has to be in the kernel by then, under any load of the machine.
         sleep_micros(10_000);
     }
     drop(guard);
@@ -185,7 +185,7 @@ async fn joining_lends_to_a_thread() -> Outcome {
     waiter.join().map_err(text)
 }
 
-/// A thread joins one that waits for a lock whose holder waits for another.
+/// A thread joins another that waits for a lock whose holder waits for a third.
 async fn loans_go_along_a_chain() -> Outcome {
     let (first, second) = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
     let (held, begun) = (Gate::new(), Gate::new());
@@ -211,7 +211,7 @@ async fn loans_go_along_a_chain() -> Outcome {
     };
     both.pass();
     let joined = at(LATER, move || drop(first.lock()))?;
-    // Until all of them wait for each other.
+    // By then all of them wait for each other.
     sleep_micros(10_000);
     let hogs = Hogs::start(HOGS)?;
     let over = hogs.end();
@@ -227,7 +227,7 @@ async fn loans_go_along_a_chain() -> Outcome {
     Ok(())
 }
 
-/// What holds a lock waits for a byte: the kernel's part of that becomes as urgent, too.
+/// The holder of a lock waits for a byte: the kernel's part of that call becomes as urgent, too.
 async fn loan_reaches_a_holder_in_a_call() -> Outcome {
     let pipe = pipe().map_err(text)?;
     let lock = Arc::new(Mutex::new(()));
@@ -314,7 +314,7 @@ async fn loan_ends_with_the_waiter() -> Outcome {
     let lent = until(|| STEPS.load(SeqCst) != before).await;
     waiting.cancel();
     let answer = waiting.await;
-    // A hart that the host keeps from running hears of it when it goes on.
+    // A hart that the host keeps from running learns of the level when it resumes.
     let mut patience = Patience::seconds(PATIENCE / 2);
     let went_on = loop {
         let before = STEPS.load(SeqCst);
@@ -360,8 +360,8 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
         until(|| (0..2).all(|n| !which[n] || counts()[n] > before[n])).await
     };
     ensure!(polled([0, 0], [true, true]).await, "they do not read");
-    // In this order, so that one is less urgent than it was when it had been raised. A call
-    // hears of a level when its coroutine is polled at it.
+    // First the lowered coroutine, so that its level is below an earlier one. A call learns of a
+    // level when its coroutine is polled at it.
     let before = counts();
     ensure!(reprio(lowered.cid(), URGENT as u8), "it is there");
     ensure!(
@@ -394,7 +394,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     close(second)
 }
 
-/// What is awaited goes before what computes, in the program.
+/// An awaited coroutine runs before one that computes, in the program.
 async fn joining_lends_to_a_coroutine() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let hog = {
@@ -428,7 +428,7 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
     Ok(())
 }
 
-/// From a coroutine to one that reads, and on to the kernel's part of that.
+/// The loan goes from a coroutine to one that reads, and on to the kernel's part of that call.
 async fn joined_coroutine_lends_to_its_call() -> Outcome {
     let pipe = pipe().map_err(text)?;
     let reader = async move {
@@ -448,14 +448,13 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
     let waiter = coroutine::spawn(waiter, Some(URGENT as u8)).map_err(text)?;
     sleep(10_000).await;
     write(pipe.writer, &[1]).map_err(text)?;
-    // So that the vCPU is free for them.
+    // The hogs end, so that the vCPU is free for the coroutines.
     hogs.join().await?;
     ensure!(waiter.await.flatten() == Some(Ok(1)), "no byte");
     close(pipe)
 }
 
-/// All that a program has ready is less urgent than others, when something comes that is more
-/// urgent.
+/// A program whose ready work is all less urgent than others gets a more urgent completion.
 async fn completion_raises_a_program_beside_others() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let busy = {

@@ -19,7 +19,8 @@ use os_user::{Error, Pipe, now, pipe, println, read, sleep, write};
 os_user::coroutine_entry!(main);
 
 const COROUTINES: usize = 3_600;
-/// More urgent than the main coroutine: they wait already when it goes on.
+/// Level of the ring's coroutines. They are more urgent than the main coroutine: they wait already
+/// when it resumes.
 const LEVEL: u8 = 20;
 
 async fn main() -> isize {
@@ -35,7 +36,7 @@ async fn main() -> isize {
     }
 }
 
-/// Takes a byte from one pipe and puts it into another.
+/// Takes a byte from a pipe and puts it into another.
 async fn pass(from: Pipe, to: Pipe) -> bool {
     let (result, byte) = read!(from.reader, vec![0; 1], current()).await;
     result == Ok(1) && write!(to.writer, byte, current()).await.0 == Ok(1)
@@ -43,13 +44,13 @@ async fn pass(from: Pipe, to: Pipe) -> bool {
 
 async fn round(count: usize) -> Result<bool, Error> {
     let start = now();
-    // One more than there are coroutines: where the byte comes out.
+    // There is a pipe more than coroutines, from which the byte comes out.
     let pipes: Vec<Pipe> = (0..=count).map(|_| pipe()).collect::<Result<_, _>>()?;
     let mut handles = Vec::with_capacity(count);
     for pair in pipes.windows(2) {
         handles.push(spawn(pass(pair[0], pair[1]), Some(LEVEL))?);
     }
-    // Until all of them wait.
+    // By then all of them wait.
     sleep(1_000).await;
     let ready = now();
     write!(pipes[0].writer, &[42])?;

@@ -27,7 +27,8 @@ const RINGS: usize = 4;
 const LINKS: usize = 128;
 const MOST_CPUS: usize = 5;
 
-/// How often all messages go round, how often that is measured, and on how few vCPUs.
+/// Returns the number of rounds of all messages, the number of measurements, and the smallest
+/// number of vCPUs.
 fn sizes(messages: u64) -> (u64, usize, usize) {
     match os_user::argument() {
         b"short" => (4_u64.div_ceil(messages), 1, 3),
@@ -36,14 +37,14 @@ fn sizes(messages: u64) -> (u64, usize, usize) {
     }
 }
 
-/// What a coroutine does with a message.
+/// Work of a coroutine for a message.
 fn look_at(message: &mut [u8]) {
     let byte = u64::from(message[0]);
     let seen = (0..20).fold(byte, |seen, n| core::hint::black_box(seen ^ n) ^ n);
     message[0] = seen as u8;
 }
 
-/// A coroutine of a ring: passes so many messages on.
+/// Runs a coroutine of a ring: passes `messages` messages on.
 async fn link(from: Pipe, to: Pipe, messages: u64) -> Result<(), Error> {
     let mut buffer = vec![0; 1];
     for _ in 0..messages {
@@ -67,7 +68,7 @@ fn start_ring(ring: &[Pipe], messages: u64) -> Result<Links, Error> {
         .collect()
 }
 
-/// Ticks for so many turns of so many messages in each ring.
+/// Measures the ticks for `turns` turns of `messages` messages in each ring.
 async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, Error> {
     let mut links = Vec::new();
     for ring in rings {

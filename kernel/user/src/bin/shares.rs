@@ -1,6 +1,6 @@
-//! What a program may take, and what becomes of what it has started: bombs of every kind beside
-//! a bystander that gets what is its own, and ends of whole families. With another argument
-//! it is one of these.
+//! Limits of a program, and the end of the processes that it has started: bombs of every kind
+//! beside a bystander that keeps its own share, and ends of whole families. With another argument
+//! the program is one of these.
 
 #![no_std]
 #![no_main]
@@ -40,7 +40,7 @@ tests! {
 
 /// The level of bombs: less urgent than the tests.
 const LATER: u8 = 40;
-/// How often the share of a bomb is halved.
+/// Number of halvings of the share of a bomb.
 const HALVINGS: u8 = 2;
 
 async fn main() -> isize {
@@ -140,7 +140,7 @@ async fn pipe_bomb_leaves_others_theirs() -> Outcome {
 }
 
 async fn call_bomb_leaves_others_theirs() -> Outcome {
-    // As many as the kernel's table of coroutines has room for: it would grow, and stay so.
+    // The initial capacity of the kernel's table of coroutines: it would grow, and keep its size.
     beside_smaller(b"call", HALVINGS + 1).await
 }
 
@@ -148,7 +148,7 @@ async fn exec_bomb_leaves_others_theirs() -> Outcome {
     beside(b"exec").await
 }
 
-/// It gets nothing more: says so, and stays.
+/// Reports that it gets nothing more, and stays.
 fn stay() -> ! {
     let _ = write(0, b"!");
     loop {

@@ -194,7 +194,8 @@ async fn futex_wait_ends_in_time() -> Outcome {
 }
 
 async fn futex_wakes_in_order() -> Outcome {
-    // Nothing tells that a thread waits, and on a busy host one may be late: then the next has more time.
+    // No event reports that a thread waits, and on a busy host a thread may be late: then the next
+    // try has more time.
     let mut micros = 10_000;
     loop {
         let order = woken_in_order(micros)?;
@@ -206,7 +207,8 @@ async fn futex_wakes_in_order() -> Outcome {
     }
 }
 
-/// The order in which four threads are woken that begin to wait so much time after each other.
+/// Returns the order in which four threads are woken that begin to wait `micros` microseconds after
+/// each other.
 fn woken_in_order(micros: u64) -> Result<Vec<usize>, String> {
     static WORD: AtomicU32 = AtomicU32::new(0);
     static ORDER: Mutex<Vec<usize>> = Mutex::new(Vec::new());

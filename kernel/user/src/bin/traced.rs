@@ -1,6 +1,6 @@
-//! What `os-runner trace` shows unless it is told otherwise: every state of a coroutine.
-//! `urgent` sleeps asynchronously; `patient`, less urgent, computes until an interrupt
-//! has passed over it and `urgent` is ready, then makes a call that waits.
+//! The default program of `os-runner trace`: every state of a coroutine. `urgent` sleeps
+//! asynchronously; `patient`, less urgent, computes until an interrupt has passed over it and
+//! `urgent` is ready, then makes a call that waits.
 
 #![no_std]
 #![no_main]

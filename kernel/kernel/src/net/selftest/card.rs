@@ -8,11 +8,11 @@ use super::{LOOK_MICROS, LOOKS, rest, wait};
 use crate::selftest::Outcome;
 use crate::{ensure, executor};
 
-/// Of a flood so many frames, questions and answers, come to one interrupt at least.
+/// Minimum number of frames of a flood, questions and answers, for each interrupt.
 const A_FLOOD: usize = 16;
 
-/// Questions for the address of QEMU's gateway, as many as there is room for, at most so many;
-/// so many have been asked. `None`: there is no card.
+/// Asks for the address of QEMU's gateway, as often as there is room, at most `most` times; returns
+/// the number of questions. `None`: there is no card.
 fn ask_gateway(most: usize) -> Option<usize> {
     const GATEWAY: u32 = 0x0a00_0202;
     const OURS: u32 = 0x0a00_020f;
@@ -36,7 +36,8 @@ fn card_counts() -> (usize, usize) {
     (INTERRUPTS.load(Relaxed), BROUGHT.load(Relaxed))
 }
 
-/// So many questions, at most so many at a time; the interrupts, and the frames both ways.
+/// Asks `questions` questions, at most `at_once` at a time; returns the interrupts, and the frames
+/// both ways.
 async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::string::String> {
     let before = card_counts();
     let mut asked = 0;
@@ -45,7 +46,7 @@ async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::
             return Ok((0, 0));
         };
         asked += count;
-        // Those that are asked at once are answered while others are asked.
+        // Questions that are asked at once are answered while others are asked.
         let behind = if at_once == 1 { 0 } else { asked };
         for _ in 0..LOOKS {
             if card_counts().1 - before.1 + behind >= asked {
@@ -86,8 +87,9 @@ pub(crate) async fn card_interrupts_no_more_than_it_must() -> Outcome {
     Ok(())
 }
 
-/// How often it would interrupt if nothing kept it from that: with the event index hardly more often, for that names the next frame. How
-/// many answers one interrupt then tells of is the host's matter, 16 or more: either flood may have the most that one may have.
+/// Compares with a card that may always interrupt: with the event index it hardly interrupts more
+/// often, for the index names the next frame. The host decides how many answers one interrupt
+/// reports, 16 or more: either flood may have the maximum of interrupts.
 pub(crate) async fn card_interrupts_less_while_it_is_attended() -> Outcome {
     NET.get().lock().link.is_never_attended = true;
     let without = ask(2_000, 16).await;

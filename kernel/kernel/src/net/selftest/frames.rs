@@ -12,7 +12,7 @@ use smoltcp::wire::{
 use super::SELF;
 use crate::net::NET;
 
-/// A frame to ourselves with this in IPv4.
+/// Builds a frame to the machine itself with this payload in IPv4.
 fn packet(from: u32, protocol: IpProtocol, len: usize, emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let ip = Ipv4Repr {
         src_addr: Ipv4Address::from(from),
@@ -88,7 +88,7 @@ pub(super) fn datagram(from: (u32, u16), to: u16, data: &[u8]) -> Vec<u8> {
     })
 }
 
-/// A question whether we are there, in a frame of so many bytes.
+/// Builds an echo request to the machine, in a frame of `len` bytes.
 pub(super) fn echo_request(from: u32, len: usize) -> Vec<u8> {
     let data = alloc::vec![b'?'; len - 14 - 20 - 8];
     let repr = Icmpv4Repr::EchoRequest {

@@ -1,4 +1,4 @@
-//! Frames that no machine of good will sends, and floods of them.
+//! Malformed frames, and floods of frames.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -76,7 +76,7 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
             }
         }
         inject(&frame).await;
-        // They are not all read.
+        // The datagrams are not all read.
         let _ = datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
     }
     wait(20_000).await;
@@ -90,9 +90,9 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     comes_back(before).await
 }
 
-/// A frame of 1,514 bytes is taken; longer ones are dropped, whatever is in them, and counted.
+/// A frame of 1,514 bytes is taken; longer frames are dropped, for any contents, and counted.
 pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
-    /// What a frame has around the bytes of a datagram.
+    /// Bytes of a frame around the bytes of a datagram.
     const HEADERS: usize = 14 + 20 + 8;
     let before = in_use().await;
     let counted = NET.get().lock().link.too_long();
@@ -133,13 +133,13 @@ pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
     comes_back(before).await
 }
 
-/// What the card brings is not from us, and not for 127.0.0.0/8.
+/// Frames from the card are neither from this machine nor for 127.0.0.0/8.
 pub(crate) async fn frames_from_outside_do_not_speak_for_us() -> Outcome {
     const OWN: u32 = 0x0a00_020f;
     const OTHER: u32 = 0x0a00_0202;
     let own = Some(OWN.to_be_bytes());
     for (from, is_lie) in [(SELF, true), (SELF + 9, true), (OWN, true), (OTHER, false)] {
-        // They ask, or answer, for 127.0.0.1: whether or not another has it.
+        // The frames ask, or answer, for 127.0.0.1, regardless of its owner.
         for frame in [arp(from, false), arp(from, true)] {
             ensure!(speaks_for(&frame, own) == is_lie, "{from:x}: {frame:?}");
         }
@@ -173,7 +173,8 @@ pub(crate) async fn flood_of_beginnings_keeps_nobody_out() -> Outcome {
             let connected = client.connect(SELF, PORT).await;
             let micros = (clock::now() - start) / clock::from_micros(1);
             ensure!(connected == Ok(()), "after {n}: {connected:?}");
-            // Not behind the questions for those who have begun, of which there is one a second.
+            // The connection does not wait for the questions for half-open peers, of which there is
+            // one a second.
             ensure!(
                 !is_icount() || micros < 10_000,
                 "after {n}: it takes {micros} µs"

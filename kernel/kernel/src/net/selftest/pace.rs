@@ -1,4 +1,4 @@
-//! When the ends of a connection within the machine acknowledge, and say that there is room.
+//! Acknowledgements and announcements of room between the ends of a connection within the machine.
 
 use alloc::format;
 use core::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ fn fill(_: usize, to: &mut [u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything that is to be sent goes where it is to go; so many frames.
+/// Delivers all outgoing frames; returns their number.
 fn carry() -> usize {
     let mut stack = NET.get().lock();
     let mut frames = 0;
@@ -46,8 +46,8 @@ fn unacknowledged() -> usize {
     bytes
 }
 
-/// A question and its answer are two frames, each of which acknowledges the other. What is not answered is acknowledged by
-/// itself, a little later.
+/// A question and its answer are two frames, each of which acknowledges the other. A question
+/// without an answer is acknowledged by a frame of its own, a little later.
 pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
     const ROUNDS: usize = 4;
     // On one hart, and without a card, nothing else carries frames meanwhile.
@@ -57,7 +57,7 @@ pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
     wait(2 * ACKNOWLEDGE.total_micros()).await;
-    // In the first the machine asks itself who has its address.
+    // In the first round the machine asks itself for the owner of its address.
     let mut frames = [[0; 2]; ROUNDS];
     for round in &mut frames {
         for (count, (from, to)) in round
@@ -79,7 +79,7 @@ pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
     comes_back(before).await
 }
 
-/// However little is read at a time, the writer hears of the room before it asks for that, which it does after a second.
+/// Even with small reads, the writer learns of the room before it probes for it, a second later.
 pub(crate) async fn small_reads_make_room() -> Outcome {
     const BYTES: usize = 64 * 1024;
     let before = in_use().await;
@@ -103,7 +103,7 @@ pub(crate) async fn small_reads_make_room() -> Outcome {
     comes_back(before).await
 }
 
-/// A reader that waits for bytes is not woken by what is acknowledged.
+/// An acknowledgement does not wake a reader that waits for bytes.
 pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
     if !is_icount() {
         return Ok(());

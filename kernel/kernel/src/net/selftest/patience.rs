@@ -1,4 +1,4 @@
-//! How long a peer is waited for, and what is left of a connection after it.
+//! The patience with a peer, and the remains of a connection after it.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -55,15 +55,15 @@ pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     comes_back(before).await
 }
 
-/// The same, and the writer is gone: nothing stays for a peer that repeats for ever what it has
-/// said last, each second.
+/// Like the test above, without the writer: nothing is kept for a peer that repeats its last frame
+/// for ever, each second.
 pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
     }
     let before = in_use().await;
     let (client, server) = stuck().await?;
-    // It is asked whether there is room.
+    // The peer is probed for room.
     wait(5_000_000).await;
     let tap = NET.get().lock().link.tap.take();
     let said = tap.ok_or("nothing is tapped")?.1;
@@ -79,7 +79,7 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     }
     ensure!(streams() == 1, "{} sockets are left", streams());
     ensure!(took_about(start, FAREWELL), "not after {FAREWELL}");
-    // It has been told.
+    // The reader has been told.
     server.readable().await;
     let sent = server.write(1, false, |_, _| Ok(()));
     ensure!(sent == Some(Err(Error::BrokenPipe)), "{sent:?}");
@@ -87,8 +87,8 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
     comes_back(before).await
 }
 
-/// Is it nothing to wait for minutes? Only where instructions count as time, and not beside
-/// devices: what makes QEMU see to these happens 10,000 times a second.
+/// Returns whether a wait of minutes costs nothing. True only where instructions count as time, and
+/// without devices: QEMU serves these 10,000 times a second.
 fn minutes_take_no_time() -> bool {
     is_icount() && NET.get().lock().link.card.is_none()
 }
@@ -123,7 +123,7 @@ pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
     comes_back(before).await
 }
 
-/// One end resets in each state that the other may be in.
+/// An end resets in each state that the other may be in.
 pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     let before = in_use().await;
     for state in 0..6 {
@@ -175,8 +175,8 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
     comes_back(before).await
 }
 
-/// 10.0.2.99: no host answers there, on the network of the card if there is one, and where no route leads if there is none. A router would
-/// say that there is no such place, and nothing would be left to wait for.
+/// 10.0.2.99: an address without a host on the card's network, and without a route if there is no
+/// card. A router would report the address as unreachable, and nothing would be left to wait for.
 const NOWHERE: u32 = 0x0a00_0263;
 
 /// A socket that waits for the clock is not forgotten when there is no memory for the alarm.
@@ -185,7 +185,7 @@ pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
     let mut pause = pin!(sleep_until(clock::now() + clock::from_micros(20_000)));
     let socket = Socket::stream(&machine());
     let left = {
-        // It waits to the end: by its level the network runs.
+        // The call waits to the end: the network runs at its level.
         let mut connects = pin!(socket.connect(NOWHERE, PORT));
         let waits = poll_fn(|cx| {
             // The test's own timer is set before there is none for others.
@@ -193,7 +193,7 @@ pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
             Poll::Ready(connects.as_mut().poll(cx).is_pending())
         });
         ensure!(waits.await, "it does not wait");
-        // The sender finds no way to the peer, and the clock is to look again.
+        // The sender finds no route to the peer, and the clock has to look again.
         chaos::refuse_memory(1);
         pause.await;
         // If an alarm was set before, it is the next that finds none.

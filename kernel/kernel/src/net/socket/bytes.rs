@@ -1,4 +1,5 @@
-//! Bytes of a connection: between a socket's buffer and its reader or writer, in place, under the lock of the endpoint.
+//! Bytes of a connection: copies between a socket's buffer and its reader or writer, in place,
+//! under the lock of the endpoint.
 
 use os_abi::Error;
 
@@ -9,8 +10,8 @@ use crate::net::endpoint::endpoint;
 use crate::net::requests::requests;
 
 impl Socket {
-    /// Gives what has come to `take`, at most so many bytes, in one or two pieces with their
-    /// places; 0 bytes at the end. `None`: nothing yet.
+    /// Gives at most `most` bytes that have arrived to `take`, in one or two pieces with their
+    /// offsets; 0 bytes at the end. `None`: nothing yet.
     pub(crate) fn read(
         &self,
         most: usize,
@@ -41,8 +42,8 @@ impl Socket {
                 Err(error) => failed = Some(error),
             }
         }
-        // The peer may wait for room. It is told of more once that has doubled, so not if the buffer has not been half full, and
-        // at last when all is taken.
+        // The peer may wait for room. It is told of more once the room has doubled, so not if the
+        // buffer has not been half full, and finally when all bytes are taken.
         let has_more_room = waiting >= BUFFER / 2 || endpoint.was_half_full;
         endpoint.was_half_full = has_more_room && done < waiting;
         drop(endpoint);
@@ -55,8 +56,8 @@ impl Socket {
         }
     }
 
-    /// Lets `put` write so many bytes, `all` of them or those that there is room for, in one or
-    /// two pieces with their places. `None`: there is no room.
+    /// Lets `put` write bytes, `all` of them or as many as fit, in one or two pieces with their
+    /// offsets. `None`: there is no room.
     pub(crate) fn write(
         &self,
         len: usize,

@@ -1,4 +1,4 @@
-//! How a connection comes about: listening and accepting, or connecting.
+//! Beginning of a connection: listening and accepting, or connecting.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -20,28 +20,28 @@ use crate::process::Share;
 
 /// The most connections to be of a listener.
 const MAX_BACKLOG: usize = 128;
-/// Ports of those that have none of their own.
+/// First port of connections without a port of their own.
 const EPHEMERAL: u16 = 49_152;
-/// How many there are.
+/// Number of these ports.
 pub(super) const EPHEMERALS: u16 = u16::MAX - EPHEMERAL + 1;
 
 static PORT: AtomicU16 = AtomicU16::new(0);
 
-/// The next of them.
+/// Returns the next of these ports.
 pub(super) fn ephemeral() -> u16 {
     EPHEMERAL + PORT.fetch_add(1, Relaxed) % EPHEMERALS
 }
 
 impl Stack {
-    /// One more place of a listener's backlog.
+    /// Adds a place to a listener's backlog.
     fn add_listening(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
         let index = self.add_stream(share, Owner::Listener(port))?;
-        // It listens from now on, as whatever of a listener is closed.
+        // The new socket listens from now on, like each socket of a listener that was closed.
         self.changed(index);
         Ok(index)
     }
 
-    /// A connection has an owner, which is to hear when its peer is gone.
+    /// Notes that a connection has an owner, which is to be told when its peer is gone.
     fn is_taken(&mut self, index: Index) {
         self.table.slot(index).owner = Owner::Program;
         let mut endpoint = endpoint(index);
@@ -55,7 +55,7 @@ impl Stack {
         self.changed(index);
     }
 
-    /// Is there such a connection?
+    /// Returns whether there is such a connection.
     fn is_connected(&self, port: u16, address: u32, to: u16) -> bool {
         let key = Key {
             protocol: table::TCP,
@@ -65,7 +65,7 @@ impl Stack {
         self.table.find(key).is_some()
     }
 
-    /// A port for a connection there.
+    /// Returns a port for a connection there.
     fn free_port(&self, address: u32, to: u16) -> Result<u16, Error> {
         let mut candidates = (0..EPHEMERALS).map(|_| ephemeral());
         let is_free = |port: &u16| !self.is_connected(*port, address, to);
@@ -74,7 +74,7 @@ impl Stack {
 }
 
 impl State {
-    /// The port of a socket that neither listens nor is connected, 0: none.
+    /// Returns the port of a socket that neither listens nor is connected, 0: none.
     fn port_of_fresh(&self) -> Result<u16, Error> {
         match *self {
             State::Fresh {
@@ -87,7 +87,7 @@ impl State {
 }
 
 impl Socket {
-    /// Lets so many connections come in until they are accepted.
+    /// Lets at most `count` connections come in until they are accepted.
     ///
     /// # Errors
     /// [`Error::BadArgument`] without a port, or with no backlog; [`Error::InUse`];
@@ -145,7 +145,7 @@ impl Socket {
             Some(Ok(Socket::of(&self.share, State::Stream(index))))
         };
         let accepted = self.until(look).await;
-        // Others that wait are to hear of the new one in the backlog, too.
+        // Other waiters have to learn of the new socket in the backlog, too.
         self.waiters.clone().wake();
         accepted
     }

@@ -1,4 +1,4 @@
-//! Sockets: TCP connections and UDP ports, and what waits for them.
+//! Sockets: TCP connections and UDP ports, and their waiters.
 //!
 //! ```text
 //!  Fresh ── bind ─► Fresh ── listen ─► Listener ── accept ─► (another) Stream
@@ -6,11 +6,11 @@
 //!    └─ (of datagrams) bind, or the first sent ──────────────► Datagrams
 //! ```
 //!
-//! A socket has room for [`BUFFER`](slots::BUFFER) bytes each way: a full one makes the peer wait, by the
-//! window, or the writer; datagrams that find no room are lost, as they may be. A listener has
-//! as many sockets as its backlog, each of which is one connection to be; further ones are
-//! refused. Whatever waits is in the socket's list of waiters, which the stack wakes when
-//! the socket changes. Bytes are copied once, between the socket's buffer and the program.
+//! A socket has room for [`BUFFER`](slots::BUFFER) bytes each way: a full one makes the peer wait,
+//! by the window, or the writer; datagrams that find no room are lost, as they may be. A listener
+//! has as many sockets as its backlog, each of which is one connection to be; further ones are
+//! refused. Each waiter is in the socket's list, which the stack wakes when the socket changes.
+//! Bytes are copied once, between the socket's buffer and the program.
 
 mod bytes;
 mod connecting;
@@ -40,7 +40,7 @@ enum State {
     Listener { port: u16, backlog: Vec<Index> },
 }
 
-/// Whatever waits for a socket.
+/// Waiters of a socket.
 struct SocketWaiters(IrqLock<Waiters>);
 
 impl Wake for SocketWaiters {
@@ -54,7 +54,7 @@ impl Wake for SocketWaiters {
 pub(crate) struct Socket {
     state: IrqLock<State>,
     waiters: Arc<SocketWaiters>,
-    /// What it takes counts there.
+    /// Share in which the socket's memory counts.
     share: Arc<Share>,
 }
 
@@ -103,10 +103,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Nothing more will be written.
+    /// Ends the writing side.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: it is not connected.
+    /// [`Error::BadFile`]: the socket is not connected.
     pub(crate) fn shutdown(&self, level: Level) -> Result<(), Error> {
         let state = self.state.lock();
         let State::Stream(handle) = *state else {

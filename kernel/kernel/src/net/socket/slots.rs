@@ -1,4 +1,4 @@
-//! What a socket has in the stack: its buffers, and when they come and go.
+//! The part of a socket that belongs to the stack: its buffers, from creation to release.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ pub(super) const BUFFER: usize = 4096;
 /// KiB of a socket: its buffers, its slot in the table.
 const KIB: usize = 12;
 
-/// A socket of a share, and the memory for it.
+/// Takes a socket of a share, and the memory for it.
 pub(super) fn take(share: &Arc<Share>) -> Result<[Taken; 2], Error> {
     let socket = share.take(Resource::Sockets, 1)?;
     Ok([socket, share.take(Resource::Memory, KIB)?])
@@ -48,7 +48,7 @@ impl Stack {
         self.table.add(socket, Kind::Stream, owner, taken)
     }
 
-    /// The socket has no owner any more.
+    /// Gives up a socket, which has no owner any more.
     pub(in crate::net) fn give_up(&mut self, index: Index, level: Level) {
         let slot = self.table.slot(index);
         let owner = core::mem::replace(&mut slot.owner, Owner::None);
@@ -57,13 +57,13 @@ impl Stack {
             self.remove(index);
             return;
         }
-        // No peer knows of it, or one that answers is reset.
+        // No peer knows of the connection, or a peer that answers gets a reset.
         if endpoint(index).tcp().state() == tcp::State::SynSent {
             self.remove(index);
             return;
         }
         match owner {
-            // It has not been used.
+            // The socket has not been used.
             Owner::Listener(_) => endpoint(index).tcp().abort(),
             _ => self.end(index),
         }

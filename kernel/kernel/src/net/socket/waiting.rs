@@ -62,8 +62,8 @@ impl Socket {
     }
 }
 
-/// What of a socket is waited for. All of it changes with the state of the connection; bytes that come, and those that are
-/// acknowledged, wake only what waits for them.
+/// Side of a socket that a waiter waits for. A change of the connection's state wakes both sides;
+/// arrived bytes wake readers only, and acknowledged bytes writers only.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Read,
@@ -71,7 +71,7 @@ enum Side {
     Both,
 }
 
-/// Waits until `look`, called under the lock of the socket, finds what it wants.
+/// Waits until `look`, called under the lock of the socket, returns a result.
 pub(super) struct Until<'a, F> {
     socket: &'a Socket,
     look: F,
@@ -91,7 +91,8 @@ impl<F> Until<'_, F> {
     }
 }
 
-/// What waits for this side of a socket is woken when that changes. Something else may wait for the other side.
+/// Registers a waker for changes of this side of a socket. Another waiter may wait for the other
+/// side.
 fn register(index: Index, is_stream: bool, side: Side, waker: &Waker) {
     let mut endpoint = endpoint(index);
     if side != Side::Write {
@@ -134,8 +135,8 @@ where
         }
         socket.waiters.0.lock().add(cx.waker());
         this.listed = Some(cx.waker().clone());
-        // It is polled again when its level changes. What is sent for it, acknowledgements say,
-        // is as urgent.
+        // The waiter is polled again when its level changes. Frames for its socket,
+        // acknowledgements too, are as urgent.
         let level = executor::domain().waits();
         if let Some(level) = level.filter(|level| this.level != Some(*level)) {
             let mut requests = requests();
@@ -144,7 +145,7 @@ where
             }
         }
         this.waits_at(level);
-        // It may have changed before it was registered.
+        // The socket may have changed before the waker was registered.
         if let Some(found) = (this.look)(&mut state) {
             this.waits_at(None);
             return Poll::Ready(found);

@@ -102,7 +102,8 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
         "{} calls, then {error:?}",
         reads.len()
     );
-    // Over before there are bytes: one that another hart is just working on would take some.
+    // These reads end before there are bytes: a read that another hart is working on would take
+    // some.
     end(reads.split_off(4)).await?;
     write!(pipe.writer, &[1; 4]).map_err(text)?;
     for reading in reads {
@@ -152,7 +153,7 @@ pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
     close(pipe)
 }
 
-/// Whatever a call waits for.
+/// A call can be cancelled while it waits for any event.
 pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     let pipe = new_pipe()?;
     let child = os_user::spawn("child", b"endless", &[], 62).map_err(text)?;
@@ -213,7 +214,7 @@ pub(crate) async fn cancelling_nothing_is_an_error() -> Outcome {
     }
 }
 
-/// A future that is dropped in the middle of its waiting lets the others go on: a place in the
+/// A future that is dropped in the middle of its waiting does not stop the others: its place in the
 /// ring of completions is free again each time.
 pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
     let pipe = new_pipe()?;
@@ -245,7 +246,7 @@ pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
     close(pipe)
 }
 
-/// What programs do that lie: ids that they have made up, completions they have not had.
+/// Lies of a program: invented ids, and completions that it never got.
 pub(crate) async fn forged_ids_and_words_harm_nobody() -> Outcome {
     let pipe = new_pipe()?;
     write!(pipe.writer, b"abc").map_err(text)?;

@@ -48,8 +48,8 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
     Err("every sleep was over too soon".into())
 }
 
-/// A coroutine that makes no system call learns that its read is over when another
-/// process, on whichever hart, has written: by an interrupt of the hart it runs on.
+/// A coroutine that makes no system call learns that its read is over when another process, on any
+/// hart, has written: by an interrupt of its own hart.
 pub(crate) async fn user_interrupt_comes_from_what_another_process_does() -> Outcome {
     for micros in [5_000, 50_000, 500_000] {
         let pipe = new_pipe()?;
@@ -87,8 +87,8 @@ pub(crate) async fn user_interrupt_comes_from_what_another_process_does() -> Out
     Err("every byte came too soon".into())
 }
 
-/// A completion does not interrupt a program that is taking completions out: it will
-/// look by itself.
+/// A completion does not interrupt a program that is taking completions out: the program looks
+/// again afterwards.
 pub(crate) async fn nothing_is_notified_to_who_is_draining() -> Outcome {
     let pipe = new_pipe()?;
     let reading = async move { read!(pipe.reader, vec![0; 1], current()).await.0 };

@@ -119,7 +119,7 @@ fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 
     async move { order.borrow_mut().push(number) }
 }
 
-/// Waits until so many have noted themselves, without awaiting one, which would lend.
+/// Waits until `count` coroutines have recorded themselves, without awaiting any, which would lend.
 async fn until_noted(order: &RefCell<Vec<u8>>, count: usize) {
     while order.borrow().len() < count {
         sleep(1_000).await;
@@ -135,7 +135,7 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
     until_noted(&order, 5).await;
     let mut order = order.take();
     if sys::is_disturbed() && order[1..3] == [3, 1] {
-        // Chaos shuffles what is of one level.
+        // Chaos shuffles the coroutines of a level.
         order[1..3].reverse();
     }
     ensure!(order == [4, 1, 3, 0, 2], "ran in the order {order:?}");

@@ -37,7 +37,7 @@ pub(crate) fn run(seed: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says of each file how long it is, and what its bytes sum up to.
+/// Prints the length and the checksum of each file.
 pub(crate) fn print_sums() -> Result<(), Error> {
     for (name, size) in list()? {
         let file = open(&name, 0)?;

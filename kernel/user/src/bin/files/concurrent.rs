@@ -121,7 +121,7 @@ fn cold(name: &str, blocks: usize) -> Result<(), alloc::string::String> {
     unlink("other").map_err(text)
 }
 
-/// A block is read for it before all but those that the disk is busy with.
+/// An urgent read passes all waiting reads, except those that the disk is busy with.
 pub(crate) async fn an_urgent_read_waits_for_few() -> Outcome {
     const BLOCKS: usize = 48;
     cold("slow", BLOCKS)?;

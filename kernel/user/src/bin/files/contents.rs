@@ -1,4 +1,4 @@
-//! What is in files, by synchronous calls.
+//! Contents of files, by synchronous calls.
 
 use alloc::format;
 use alloc::vec;
@@ -31,7 +31,7 @@ pub(crate) async fn what_is_written_is_read() -> Outcome {
     );
     seek(file, 0).map_err(text)?;
     ensure!(read_to_end(file).as_ref() == Ok(&bytes), "other bytes");
-    // In the middle, across the end of a block; what is around stays.
+    // A write in the middle, across the end of a block, leaves the bytes around it.
     seek(file, BLOCK as u64 - 5).map_err(text)?;
     write(file, &[9; 10]).map_err(text)?;
     fsync(file).map_err(text)?;
@@ -121,7 +121,7 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
         );
         ensure!(sys::list(0, start, 8) == Err(Error::BadAddress), "{start}");
     }
-    // Half of it is the program's.
+    // Half of the block is the program's.
     let end = sys::map(1).map_err(text)? as usize + BLOCK;
     let answer = sys::write(file, end - 4, 8);
     ensure!(answer == Err(Error::BadAddress), "half a range: {answer:?}");
@@ -238,8 +238,8 @@ pub(crate) async fn programs_are_files() -> Outcome {
     unlink("bin/copy").map_err(text)
 }
 
-/// Files beside the programs that are none, and paths where nothing is: neither `spawn` nor `exec`
-/// takes one, and the caller goes on.
+/// Files that are no programs, and missing paths: neither `spawn` nor `exec` takes one, and the
+/// caller continues.
 pub(crate) async fn what_is_no_program_is_an_error() -> Outcome {
     for (name, right) in [
         ("bin/truncated", Error::BadProgram),

@@ -1,6 +1,6 @@
-//! Files of the disk, as programs see them. Without an argument it tests; `changes SEED` does the changes of a seed until
-//! the machine is ended, and says which are synced; `sums` says what there is; `hoard` opens a file
-//! as often as it may.
+//! Files of the disk, as programs see them. Without an argument it tests. `changes SEED` makes the
+//! changes of a seed until the machine is ended, and reports the synced ones; `sums` prints the
+//! files' checksums; `hoard` opens a file as often as possible.
 
 #![no_std]
 #![no_main]

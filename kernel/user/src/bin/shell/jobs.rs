@@ -22,7 +22,7 @@ pub(crate) const MOST_URGENT: u8 = LEVEL + 1;
 pub(crate) const LEAST_URGENT: u8 = 62;
 /// The level of a program that is started without one.
 const USUAL: u8 = 32;
-/// Where programs are on a disk.
+/// Directory of the programs on a disk.
 const FOLDER: &str = "bin/";
 
 /// A program to be started.
@@ -31,7 +31,7 @@ pub(crate) struct Job<'a> {
     pub(crate) argument: &'a str,
     /// The level that it has at most; `None`: the usual one, and any up to [`MOST_URGENT`].
     pub(crate) level: Option<u8>,
-    /// The shell does not wait for it.
+    /// True if the shell does not wait for the job.
     pub(crate) in_background: bool,
 }
 
@@ -82,7 +82,7 @@ impl Job<'_> {
 
 fn close(files: impl IntoIterator<Item = usize>) {
     for file in files {
-        // It is open.
+        // The file is open.
         let _ = sys::close(file);
     }
 }
@@ -150,7 +150,7 @@ async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize,
                     input.lines.push(b'\n');
                 }
                 Some(Typed::Interrupt) => {
-                    // It may have ended just now.
+                    // The child may have ended just now.
                     let _ = sys::kill(child);
                 }
                 Some(Typed::End) => close(input.writer.take()),

@@ -1,4 +1,5 @@
-//! How many sockets there are, and that they come back: closed, leaked, or with calls in flight.
+//! Number of sockets, and its return to the old value: sockets are closed, leaked, or have calls in
+//! flight.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -32,7 +33,8 @@ pub(crate) async fn sockets_are_limited_and_come_back() -> Outcome {
     Ok(())
 }
 
-/// Runs this program with a task, to its end, in the same share: what it leaves counts there.
+/// Runs this program with a task, to its end, in the same share: its remaining resources count
+/// there.
 pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
     let bounds = Bounds {
         level: 20,
@@ -45,7 +47,7 @@ pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
     Ok(())
 }
 
-/// As many datagram sockets as there are, closed again.
+/// Opens as many datagram sockets as possible, and closes them again; returns their number.
 pub(crate) fn count_sockets() -> Result<usize, String> {
     let mut sockets = Vec::new();
     while let Ok(socket) = datagrams(0) {
@@ -58,7 +60,7 @@ pub(crate) fn count_sockets() -> Result<usize, String> {
     Ok(count)
 }
 
-/// Until there are as many as before: closed connections linger for a moment.
+/// Waits until there are as many sockets as before: closed connections linger for a moment.
 pub(crate) async fn sockets_come_back(before: usize) -> Outcome {
     for _ in 0..70 {
         if count_sockets()? == before {
@@ -95,8 +97,8 @@ pub(crate) fn leak() -> Outcome {
     Ok(())
 }
 
-/// What a program has left open ends as if it had closed it: its peer reads
-/// what was written, then the end; ports and places are free again.
+/// A connection that a program has left open ends as if the program had closed it: its peer reads
+/// the written bytes, then the end; ports and places are free again.
 pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
     let before = count_sockets()?;
     let listener = listen(1020, 8).map_err(text)?;
@@ -129,7 +131,7 @@ pub(crate) async fn leave_calls_in_flight() -> Outcome {
         connect_async(third, [10, 9, 8, 7], 1, current()),
         receive_from_async(port, Vec::from([0; 64]), current()),
         os_user::read!(other, Vec::from([0; 64]), current()),
-        // More than there is room for on both sides.
+        // The bytes exceed the room on both sides.
         os_user::write!(one, Vec::from([1; 20_000]), current()),
     );
     sleep(2_000).await;
@@ -145,7 +147,7 @@ pub(crate) async fn exit_with_calls_in_flight_leaves_nothing_behind() -> Outcome
     sockets_come_back(before).await
 }
 
-/// Closes what it has been given, and what it has not.
+/// Closes the given descriptors, and others.
 pub(crate) fn close_all() -> Outcome {
     write(0, b"mine").map_err(text)?;
     for file in 0..100 {
@@ -159,7 +161,8 @@ pub(crate) fn close_all() -> Outcome {
     Ok(())
 }
 
-/// A descriptor is its process's: what another closes, its parent and the peer still have.
+/// A descriptor belongs to its process: after another process has closed its own, the parent and
+/// the peer still have theirs.
 pub(crate) async fn sockets_of_others_cannot_be_closed() -> Outcome {
     let listener = listen(1024, 1).map_err(text)?;
     let one = connect(SELF, 1024).map_err(text)?;

@@ -76,7 +76,7 @@ async fn main() -> isize {
     isize::from(task.is_err())
 }
 
-/// Serves connections until one says `quit`.
+/// Serves connections until one sends `quit`.
 async fn serve() -> Outcome {
     let listener = listen(7, 4).map_err(text)?;
     let port = datagrams(7).map_err(text)?;
@@ -93,7 +93,7 @@ async fn serve() -> Outcome {
     }
 }
 
-/// Sends back what comes, until the end; returns the last that came.
+/// Sends received bytes back, until the end; returns the last ones.
 async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
     let mut last = Vec::new();
     loop {
@@ -109,7 +109,7 @@ async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Sends datagrams back, until one says `quit`.
+/// Sends datagrams back, until one contains `quit`.
 async fn echo_datagrams(port: usize) -> Result<(), Error> {
     loop {
         let buffer = Vec::from([0; datagram::HEADER + datagram::MOST]);

@@ -27,7 +27,7 @@ pub(crate) async fn datagrams_come_with_where_they_come_from() -> Outcome {
     let count = receive_from(other, &mut buffer).map_err(text)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, 3000, &b""[..])), "{parsed:?}");
-    // What there is no room for is cut off.
+    // Bytes that do not fit are cut off.
     send_to(one, b"longer", (SELF, port)).map_err(text)?;
     let count = receive_from(other, &mut buffer[..datagram::HEADER + 3]).map_err(text)?;
     let parsed = datagram::parse(&buffer[..count]);
@@ -52,7 +52,7 @@ pub(crate) async fn datagrams_come_with_where_they_come_from() -> Outcome {
     Ok(())
 }
 
-/// More are sent than there is room for: some come, in order, and no part of one.
+/// The sender exceeds the room: some datagrams arrive, in order, and none in part.
 pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
     let (one, other) = (datagrams(3001), datagrams(0));
     let (one, other) = (one.map_err(text)?, other.map_err(text)?);

@@ -1,4 +1,4 @@
-//! A stream of bytes that a server sends back, and what checks it.
+//! A stream of bytes that a server sends back, and its checker.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ pub(crate) async fn check(connection: usize) -> Result<usize, String> {
     }
 }
 
-/// Sends the stream to a server, ends writing, and checks what comes back.
+/// Sends the stream to a server, ends writing, and checks the bytes that come back.
 pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     let socket = sys::socket().map_err(text)? as usize;
     let answer = connect_async(socket, SELF, port, current()).await;
@@ -51,9 +51,9 @@ pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     Ok(())
 }
 
-/// A server that serves so many connections.
+/// Starts a server for `count` connections.
 pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
-    // What finds no room in the backlog is refused.
+    // A connection without room in the backlog is refused.
     let listener = listen(port, count).map_err(text)?;
     let serve = async move {
         let mut all = Vec::new();

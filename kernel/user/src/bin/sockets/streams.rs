@@ -38,7 +38,7 @@ pub(crate) async fn connection_to_nobody_is_refused() -> Outcome {
     Ok(())
 }
 
-/// In the synchronous form, from two threads.
+/// The synchronous form, from two threads.
 pub(crate) async fn end_is_read_after_what_was_written() -> Outcome {
     let listener = listen(1003, 1).map_err(text)?;
     let writer = thread::spawn(move || {

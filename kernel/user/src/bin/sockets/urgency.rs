@@ -1,4 +1,4 @@
-//! The network is as urgent as what waits for it.
+//! The network is as urgent as its waiters.
 
 use core::sync::atomic::Ordering::SeqCst;
 
@@ -19,8 +19,8 @@ pub(crate) async fn network_is_as_urgent_as_what_waits_for_it() -> Outcome {
     .await
 }
 
-/// No thread waits at the listener: what it answers is as urgent as what has asked, and does not
-/// come only when that is sent once more, a second later.
+/// The answer of a listener at which no thread waits is as urgent as the connecting call, and does
+/// not come only after a retransmission, a second later.
 pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
     beside_hogs(async {
         let listener = listen(1008, 1).map_err(text)?;
@@ -39,7 +39,7 @@ pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
     .await
 }
 
-/// Does something while less urgent threads compute on all harts.
+/// Runs a future while less urgent threads compute on all harts.
 pub(crate) async fn beside_hogs(what: impl Future<Output = Outcome>) -> Outcome {
     let hogs = Hogs::start(25)?;
     let outcome = what.await;

@@ -113,7 +113,7 @@ pub(crate) fn ring_of_processes_passes_a_token() -> Outcome {
     close(input)
 }
 
-/// With as many coroutines as are published where the machine is not disturbed.
+/// The number of coroutines is the published one where the machine is not disturbed.
 pub(crate) fn ring_of_coroutines_passes_a_byte() -> Outcome {
     let count: &[u8] = if sys::is_disturbed() { b"300" } else { b"3600" };
     let child = spawn("ring", count, &[1, 1], LATER).map_err(text)?;

@@ -1,7 +1,6 @@
-//! The tests of the kernel by what programs see of it.
+//! The tests of the kernel from the view of programs.
 //!
-//! Each returns what went wrong. After each, all memory it used has to be free
-//! again.
+//! Each returns an error message if it fails. After each, all memory it used has to be free again.
 
 #![no_std]
 #![no_main]
@@ -72,7 +71,7 @@ tests! {
 }
 
 fn main() -> isize {
-    // So that the heap's tables are there.
+    // Allocates the heap's tables.
     core::hint::black_box(Vec::<u8>::with_capacity(4096));
     if os_user::argument() == b"failing" {
         return processes::failing_tests();
@@ -93,12 +92,12 @@ fn main() -> isize {
     isize::from(failed != 0)
 }
 
-/// Is there one hart only? Then order is exact.
+/// Returns whether there is only one hart. Then order is exact.
 fn is_single() -> bool {
     os_user::argument() == b"single" || is_exact()
 }
 
-/// Does the machine count instructions as time? Then times are exact as well.
+/// Returns whether the machine counts instructions as time. Then times are exact as well.
 fn is_exact() -> bool {
     os_user::argument() == b"exact"
 }
@@ -108,8 +107,8 @@ fn free_pages() -> isize {
     sys::free_pages().unwrap_or(0) + os_user::heap_pages() as isize
 }
 
-/// The kernel may need a moment to drop what has ended: until the hart that ran it has come back,
-/// whose thread the host may not let run for seconds.
+/// The kernel may need a moment to drop a process that has ended: until the hart that ran it has
+/// come back, whose thread the host may not let run for seconds.
 fn comes_back(before: isize) -> Outcome {
     for _ in 0..1000 {
         if free_pages() == before {

@@ -1,4 +1,4 @@
-//! Processes: how they end, and what they may not.
+//! Processes: their ends, and forbidden operations.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use os_user::{Error, pipe, sleep_micros, spawn, sys, wait, write};
 use crate::{LATER, Outcome, close, ensure, run, text};
 
 pub(crate) fn exit_status_reaches_the_parent() -> Outcome {
-    // What could be taken for an error is none.
+    // A status that could be taken for an error is none.
     for (given, status) in [(0, 0), (7, 7), (255, 255), (-9, 247), (-4, 252), (512, 0)] {
         let seen = run(&format!("exit {given}"), &[1, 1], LATER)?;
         ensure!(seen == status, "{given} became {seen}");
@@ -160,7 +160,7 @@ pub(crate) fn fork_tests_pass() -> Outcome {
 }
 
 pub(crate) fn failed_test_leaves_nothing_to_the_next() -> Outcome {
-    // What it says is not for the console.
+    // The child's output is not for the console.
     let said = pipe().map_err(text)?;
     let child = spawn("tests", b"failing", &[1, said.writer], LATER).map_err(text)?;
     let status = wait(child).map_err(text)?;
@@ -170,7 +170,7 @@ pub(crate) fn failed_test_leaves_nothing_to_the_next() -> Outcome {
     Ok(())
 }
 
-/// A test that fails, and one that finds nothing of it. 0: so it is.
+/// Runs a test that fails, and one that finds no trace of it. Returns 0 if so.
 pub(crate) fn failing_tests() -> isize {
     begin();
     let first = pipe();
@@ -213,7 +213,7 @@ pub(crate) fn stack_of_a_thread_ends() -> Outcome {
     Ok(())
 }
 
-/// At different moments: threads run, wait in calls, wait for each other, park.
+/// The kill comes at different moments: threads run, wait in calls, wait for each other, park.
 pub(crate) fn process_with_many_threads_can_be_killed() -> Outcome {
     for micros in [500, 2_000, 5_000, 9_000, 20_000] {
         let child = spawn("threads", b"kill", &[1, 1], LATER).map_err(text)?;

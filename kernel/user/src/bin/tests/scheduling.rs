@@ -1,4 +1,4 @@
-//! What runs when, and for how long.
+//! The order in which programs run, and their quanta.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -43,7 +43,7 @@ pub(crate) fn more_urgent_process_runs_first() -> Outcome {
         let files = [0, pipe.writer];
         children.push(spawn("child", argument.as_bytes(), &files, level).map_err(text)?);
     }
-    // All but one hart stay occupied.
+    // All harts but one stay occupied.
     for hog in &hogs {
         sys::kill(*hog).map_err(text)?;
     }
@@ -144,8 +144,8 @@ pub(crate) fn sleep_is_never_short() -> Outcome {
     Ok(())
 }
 
-/// From the deadline to the program that slept, while an endless loop has the hart:
-/// interrupt, kernel coroutine, the loop is put back, the sleeper goes on.
+/// Measures from the deadline to the program that slept, while an endless loop has the hart:
+/// interrupt, kernel coroutine, the loop is put back, the sleeper resumes.
 pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     let hog = spawn("child", b"endless", &[], LATER).map_err(text)?;
     let mut worst = 0;
@@ -161,8 +161,7 @@ pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     Ok(())
 }
 
-/// A program asks for much in one call; a more urgent thread does not wait for the end
-/// of that.
+/// A program asks for much in one call; a more urgent thread does not wait for the end of the call.
 pub(crate) fn long_calls_do_not_keep_the_hart() -> Outcome {
     if !is_exact() {
         return Ok(());
