@@ -6,8 +6,8 @@
 //! check while requests waited, the process compares that time with its own CPU time; the
 //! difference was an absence. A handler that sleeps in a blocking call looks the same. Therefore
 //! absences are drawn from a budget that holds [`HELD`] and is refilled by counted time. Of any
-//! time *t* the gates count at least (*t* − [`HELD`]) / 2, whatever the reason, and the bound on
-//! waiting still holds up to that factor.
+//! time *t* the gates count at least (*t* − [`HELD`]) / 2, for any reason, and the bound on waiting
+//! still holds up to that factor.
 //!
 //! Cost: a load and a comparison per reading; a system call and a pass over all gates at most once
 //! per [`GLANCE`].

@@ -43,8 +43,8 @@ impl Rates {
     }
 
     /// Takes the tokens for a request of an address at `rate` requests per second, with a burst of
-    /// as many. Returns false if too few are left. All clients of a Unix socket share one bucket:
-    /// only the proxy in front can tell them apart.
+    /// as many. Returns false if too few are left. Clients of a Unix socket are not limited: only
+    /// the proxy in front can tell them apart.
     pub(crate) fn take(&self, peer: IpAddr, rate: u32, now: u64) -> bool {
         if rate == 0 || peer.is_unspecified() {
             return true;

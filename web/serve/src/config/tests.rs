@@ -33,7 +33,7 @@ fn a_file_sets_what_it_names() {
     assert_eq!(config.limits.headers, Limits::default().headers);
 }
 
-/// No omission of a client occupies a server for longer than this.
+/// Bounds the time for which an idle client can occupy a server.
 #[test]
 fn the_end_is_bounded_by_default() {
     assert_eq!(Config::default().drain_timeout, Duration::from_secs(10));
