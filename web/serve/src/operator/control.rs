@@ -1,6 +1,6 @@
 //! Commands over a Unix socket, one per line; `help` lists them.
 //!
-//! The socket has mode 0600: a user who may connect may use all commands. A thread of its own
+//! The socket has mode 0600: access to it is permission to use all commands. A thread of its own
 //! serves it, so that it answers even if the runtime is busy.
 
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -56,7 +56,7 @@ impl Facts {
     }
 }
 
-/// One rule: conditions, and a level.
+/// A rule: conditions, and a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Path below which the rule applies: the path itself, or followed by `/`.
