@@ -18,11 +18,13 @@ use std::mem::MaybeUninit;
 pub const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!";
 
-/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients need to see it granted.
+/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients need to
+/// see it granted.
 pub const REPLY_KEEP_ALIVE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
     Content-Length: 13\r\nConnection: keep-alive\r\n\r\nHello, World!";
 
-/// The last reply on a connection: the request asked for `Connection: close`, or is HTTP/1.0 without keep-alive.
+/// The last reply on a connection, to a request that asked for `Connection: close`, or was HTTP/1.0
+/// without keep-alive.
 pub const REPLY_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
     Content-Length: 13\r\nConnection: close\r\n\r\nHello, World!";
 

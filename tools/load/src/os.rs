@@ -1,7 +1,8 @@
 //! System calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack,
 //! CPU clocks, and the preparation of a child before it runs.
 //!
-//! This is the only module of the crate with `unsafe`. Each function is one system call, or two on old kernels.
+//! This is the only module of the crate with `unsafe`. Each function is one system call, or two on
+//! old kernels.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

@@ -30,7 +30,7 @@ const VARIANTS: usize = 8;
 /// The phase of a run: the requests that are made, and whether their replies count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// One request per connection; only errors count.
+    /// Phase of one request per connection; only errors count.
     Priming,
     /// The load; only errors count.
     Warming,
@@ -357,7 +357,7 @@ impl<'p> Engine<'p> {
         self.connections[at].push(request);
     }
 
-    /// In a closed loop, adds as many due requests as may be in flight.
+    /// Adds the requests of a closed loop, as many as may be in flight.
     fn refill(&mut self, at: usize, now: u64) {
         let is_load = matches!(self.stage, Stage::Warming | Stage::Measuring);
         let c = &self.connections[at];

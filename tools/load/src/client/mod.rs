@@ -36,10 +36,10 @@
 //! # Cost
 //!
 //! A closed-loop request is one `write`, one `read` and a share of one `epoll_wait`; no allocation.
-//! The thread sleeps when no request is due. In an open loop it sleeps until 60 µs before the next
-//! send time and then polls without sleeping, because a timer of a virtual machine arrives 10–45 µs
-//! late. With closer send times it keeps a CPU busy: give it a CPU of its own (`pin`) where latency
-//! matters.
+//! The thread sleeps when no request is due. In an open loop it sleeps until 60 µs ahead of the
+//! next send time and then polls without sleeping, because a timer of a virtual machine arrives
+//! 10–45 µs late. With closer send times it keeps a CPU busy: give it a CPU of its own (`pin`)
+//! where latency matters.
 
 mod arrivals;
 mod connect;

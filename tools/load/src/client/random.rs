@@ -1,4 +1,5 @@
-//! A small generator of random numbers: equal seeds give equal loads. SplitMix64 (Steele, Lea, Flood 2014).
+//! A small generator of random numbers: equal seeds give equal loads. SplitMix64 (Steele, Lea,
+//! Flood 2014).
 
 pub(crate) struct Random(u64);
 

@@ -44,7 +44,8 @@ impl Template {
             // All requests differ.
             Work::Spin => (vec![0; crate::spin::FRAME], Vec::new()),
         };
-        // One copy more than the depth: a partial write leaves the stream in the middle of the first one.
+        // One copy more than the depth: a partial write leaves the stream in the middle of the
+        // first copy.
         let copies = (256 * 1024 / one.len()).clamp(1, depth + 1);
         Template {
             len: one.len(),
@@ -57,7 +58,8 @@ impl Template {
 /// The position in the replies of a connection.
 #[derive(Default)]
 pub(crate) struct Cursor {
-    /// Matrix: bytes of the current reply that matched. HTTP: bytes of the current body still to come.
+    /// Matrix: number of bytes of the current reply that matched. HTTP: number of bytes of the
+    /// current body still to come.
     position: usize,
     /// HTTP: first bytes of a head whose end has not arrived.
     head: Vec<u8>,
