@@ -56,12 +56,13 @@ pub struct Coroutine {
 
 #[cfg(feature = "serde")]
 mod row {
-    //! An event as an array of numbers: a third of what it would take with names.
+    //! An event as an array of numbers: a third of the size with names.
 
     use super::{Coroutine, Event, What};
     use upshift_core::{CoroutineId, Level, Step};
 
-    /// `at`, `vcpu`, number of what, its argument (completions, or the vCPU that was stolen from), id, level, site, `by` + 1.
+    /// `at`, `vcpu`, number of the kind, its argument (completions, or the vCPU that was stolen
+    /// from), id, level, site, `by` + 1.
     pub(super) type Row = (u64, u32, u8, u32, u64, u8, u32, u32);
 
     const PARKED: u8 = 16;

@@ -4,8 +4,9 @@
 //! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`],
 //! which is written in one of two formats:
 //!
-//! * [`chrome::Writer`]: Chrome trace events, one track per vCPU, which Perfetto (<https://ui.perfetto.dev>) and
-//!   `chrome://tracing` open; streaming, constant memory but for a word per coroutine that was woken and not yet polled;
+//! * [`chrome::Writer`]: Chrome trace events, one track per vCPU, which Perfetto
+//!   (<https://ui.perfetto.dev>) and `chrome://tracing` open; streaming, constant memory except for
+//!   a word per coroutine that was woken and not yet polled;
 //! * [`svg::draw`]: one picture: vCPUs, levels, and the states of single coroutines.
 //!
 //! | module | concern |

@@ -1,4 +1,5 @@
-//! Durations, sizes, shares and CPU lists as text: on command lines, in configuration files, in `/sys`.
+//! Durations, sizes, shares and CPU lists as text: on command lines, in configuration files, in
+//! `/sys`.
 //!
 //! Each function takes the whole text and returns the value, or a sentence that names the error and
 //! the right form. Spaces around the text and before a unit are allowed. Pure; allocates for errors

@@ -252,7 +252,8 @@ fn the_certificate_is_that_of_the_host() {
         let more = [version, "-H", "host: c.rest.test"];
         let got = get(&rest.certificate, "rest.test", &more).unwrap();
         assert_eq!(got, (true, "b".to_owned()));
-        // Without a server name, the certificate is the default one, and the host the one asked for.
+        // Without a server name, the default certificate is shown, and the requested host is
+        // served.
         let port = server.address.port();
         let url = format!("https://127.0.0.1:{port}/who.txt");
         let output = tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();
