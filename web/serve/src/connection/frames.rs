@@ -28,7 +28,7 @@ const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
 
 /// Longest priority that is read, in bytes; a longer one contains nothing that is understood.
 const LONGEST: usize = 4 + 64;
-/// Number of requests that a client may cancel freely; beyond it, at most half of its requests.
+/// Number of requests that a client may cancel in excess of those that it does not cancel.
 const RESETS: u64 = 200;
 
 /// An event in the stream of frames.

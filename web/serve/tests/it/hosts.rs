@@ -10,7 +10,7 @@ use crate::harness::{Folder, Running, said, tool};
 use crate::http2::{Frame, HEADERS, get, open};
 use crate::tls::{certificate, curl};
 
-/// Folders `rest`, `a` and `b` with a `who.txt` each.
+/// Creates folders `rest`, `a` and `b` with a `who.txt` each.
 fn folders() -> Folder {
     let folder = Folder::new();
     for name in ["rest", "a", "b"] {

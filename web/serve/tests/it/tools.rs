@@ -129,7 +129,7 @@ fn h2spec_finds_nothing_where_files_are_served() {
     }
 }
 
-/// No answer is early here, so every error is found.
+/// These paths have no early answers, so every error is found.
 #[test]
 fn h2spec_finds_nothing_where_bodies_are_read() {
     use axum::http::StatusCode;
