@@ -29,8 +29,9 @@ pub(crate) const UNIX: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECI
 
 /// Time for which a connection is silent before the kernel probes the client's machine.
 const SILENCE: Duration = Duration::from_secs(20);
-/// Number of unanswered probes after which the client is gone, and the seconds between two of them.
+/// Number of unanswered probes after which the client is gone.
 const QUESTIONS: u32 = 4;
+/// Time between two probes.
 const BETWEEN: Duration = Duration::from_secs(5);
 
 /// A listening socket.

@@ -129,7 +129,7 @@ fn h2spec_finds_nothing_where_files_are_served() {
     }
 }
 
-/// These paths have no early answers, so every error is found.
+/// The service reads the whole body first, so no answer is early and every error is found.
 #[test]
 fn h2spec_finds_nothing_where_bodies_are_read() {
     use axum::http::StatusCode;
