@@ -1,7 +1,8 @@
-//! Keeps a CPU from halting, at no cost to what runs there: a thread that spins there under SCHED_IDLE.
+//! Keeps a CPU from halting without delaying other threads there: a thread spins under SCHED_IDLE.
 //!
-//! An idle virtual CPU halts, and the first wake after that takes tens of µs, which hides what a study of scheduling wants
-//! to see. The thread runs only when nothing else wants the CPU. Measurements with one must say so.
+//! An idle virtual CPU halts, and the first wake after that takes tens of µs, which hides the
+//! effects that a study of scheduling measures. The thread runs only when no other thread wants the
+//! CPU. Reports of measurements with such a thread must say so.
 
 use crate::os;
 use std::io;
@@ -10,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Turns between looks at the flag and the clock: some 20 µs.
+/// Turns between two checks of the flag and the clock: some 20 µs.
 const TURNS: u32 = 20_000;
 
-/// A CPU that does not halt; dropping it ends the thread.
+/// A CPU that does not halt; dropping the value ends the thread.
 #[derive(Debug)]
 pub struct Awake {
     state: Arc<State>,
@@ -42,7 +43,7 @@ impl Awake {
     ///
     /// # Errors
     ///
-    /// As [`Awake::on`].
+    /// Returns the errors of [`Awake::on`].
     pub fn competing(cpu: usize) -> io::Result<Awake> {
         Awake::start(cpu, || Ok(()))
     }
@@ -56,7 +57,7 @@ impl Awake {
             .spawn(move || {
                 let prepared = os::pin(cpu).and_then(|()| policy());
                 let go = prepared.is_ok();
-                // The other end waits below.
+                // The receiver waits below.
                 let _ = sender.send(prepared);
                 if go {
                     own.spin();
@@ -72,7 +73,7 @@ impl Awake {
         Ok(awake)
     }
 
-    /// CPU time that was spent on it so far, to some 20 µs.
+    /// Returns the CPU time that the thread has used, to some 20 µs.
     pub fn used(&self) -> Duration {
         Duration::from_nanos(self.state.used.load(Ordering::Relaxed))
     }
@@ -96,7 +97,7 @@ impl Drop for Awake {
     fn drop(&mut self) {
         self.state.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It has no way to panic, and a CPU that is busy with others lets it see the flag later.
+            // The thread cannot panic; on a busy CPU it sees the flag later.
             let _ = thread.join();
         }
     }

@@ -1,11 +1,12 @@
-//! Burning a given amount of CPU time: a loop of a fixed number of turns, calibrated once.
+//! Burns a given amount of CPU time: a loop of a fixed number of turns, calibrated once.
 //!
-//! A turn is a step of a shift-register generator (Marsaglia 2003), six operations that each depend on the one before, in
-//! registers: it touches no memory, makes no system call and reads no clock, so a thread that is suspended in the middle
-//! of a burn has just as much left to do when it goes on. What is burnt is therefore work, equal for all; how much CPU
-//! time it takes varies with the frequency of the CPU and with what shares its core. [`Burner::error`] tells how far the
-//! two were apart when it was calibrated: some tenths of a per cent on a quiet machine, and single burns of a
-//! virtual machine are up to 5 % off, which is the interrupts in them.
+//! A turn is a step of a shift-register generator (Marsaglia 2003): six operations in registers,
+//! each of which depends on the one before. It touches no memory, makes no system call and reads no
+//! clock, so a thread that is suspended in the middle of a burn has the same work left when it
+//! resumes. A burn is therefore an amount of work, equal for all servers; its CPU time varies with
+//! the frequency of the CPU and with the load of its core. [`Burner::error`] returns the difference
+//! at calibration: some tenths of a per cent on a quiet machine. Single burns of a virtual machine
+//! are up to 5 % off, because of the interrupts in them.
 
 use crate::Spread;
 use crate::os;
@@ -14,12 +15,12 @@ use std::time::Duration;
 
 /// Turns of a calibration sample: about half a millisecond.
 const SAMPLE: u64 = 300_000;
-/// Samples; the median is taken.
+/// Number of samples, of which the median is taken.
 const SAMPLES: usize = 15;
 /// CPU time burnt to check the result, in ns.
 const CHECK: u64 = 1_000_000;
 
-/// Burns CPU time by the ns. Calibrated on the machine it runs on; copies are free.
+/// Burns CPU time in units of ns. Calibrated on the machine on which it runs; copies are free.
 #[derive(Clone, Copy, Debug)]
 pub struct Burner {
     turns_per_ns: f64,
@@ -27,7 +28,8 @@ pub struct Burner {
 }
 
 impl Burner {
-    /// Measures how many turns a ns takes, then checks the result against the CPU clock of the calling thread.
+    /// Measures the number of turns per ns, then checks the result against the CPU clock of the
+    /// calling thread.
     ///
     /// Takes some 10 ms of CPU time. Calibrate on the kind of CPU that will burn.
     pub fn calibrate() -> Burner {
@@ -48,12 +50,14 @@ impl Burner {
 
     /// Burns `ns` ns of CPU time of the calling thread.
     ///
-    /// Resolution: a turn, one to two ns. There is no bound here; bound what comes from outside.
+    /// Resolution: a turn, one to two ns. The time is not bounded here; the caller bounds external
+    /// values.
     pub fn burn(&self, ns: u64) {
         spin(self.turns(ns));
     }
 
-    /// By how much a burn differed from the CPU clock of the thread when this was calibrated: 0.01 is 1 % too much.
+    /// Returns the relative error of a burn against the thread's CPU clock at calibration: 0.01 is
+    /// 1 % too much.
     pub fn error(&self) -> f64 {
         self.error
     }
@@ -63,16 +67,17 @@ impl Burner {
     }
 }
 
-/// CPU time of some turns, in ns.
+/// Returns the CPU time of `turns` turns, in ns.
 fn timed(turns: u64) -> f64 {
     let before = os::thread_clock();
     spin(turns);
     let used: Duration = os::thread_clock().saturating_sub(before);
-    // A clock that stands still would make every burn endless.
+    // A clock that stands still would make all burns endless.
     (used.as_nanos() as f64).max(1.0)
 }
 
-/// No compiler finds a shorter way to the end of it. Not inlined, so that the loop that is calibrated is the very one that burns.
+/// Runs the turns. No compiler finds a shorter way to the result. Not inlined, so that the
+/// calibrated loop is the very loop that burns.
 #[inline(never)]
 fn spin(turns: u64) {
     let mut x = black_box(turns | 1);
@@ -97,7 +102,7 @@ mod tests {
             let best = (0..5).map(|_| timed(burner.turns(ns)));
             best.fold(f64::INFINITY, f64::min)
         });
-        // 20 times as much is asked for.
+        // The long burn asks for 20 times as much.
         assert!(long > 5.0 * short, "{short} {long}");
     }
 

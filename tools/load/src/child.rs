@@ -1,8 +1,9 @@
-//! Servers and other programs that are measured, as child processes.
+//! The measured servers and other programs, as child processes.
 //!
-//! A [`Child`] hands out what its program prints line by line, and always reads to the end, so that a program that says more than
-//! is listened to never blocks on a full pipe. No child outlives its parent: dropping the handle ends it, and the kernel kills it
-//! (`PR_SET_PDEATHSIG`) when the thread that started it ends. Start children from a thread that outlives them.
+//! A [`Child`] hands out the output of its program line by line, and always reads to the end, so
+//! that a program that prints more than its reader takes never blocks on a full pipe. No child
+//! outlives its parent: dropping the handle ends it, and the kernel kills it (`PR_SET_PDEATHSIG`)
+//! when the thread that started it ends. Start children from a thread that outlives them.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use crate::os;
 
-/// How long a program may take to end after SIGTERM before it is killed.
+/// Time that a program may take to end after SIGTERM before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(3);
-/// How often its end is looked for.
+/// Period of the checks for its end.
 const END_POLL: Duration = Duration::from_millis(5);
 
 /// A running program; dropping it ends it, see [`end`](Child::end).
 #[derive(Debug)]
 pub struct Child {
     process: process::Child,
-    /// Locked by nothing: it makes the handle `Sync`.
+    /// Lines of the output. The mutex is never contended; it makes the handle `Sync`.
     lines: Mutex<Receiver<String>>,
 }
 
@@ -51,7 +52,7 @@ impl Child {
                 .into_iter()
                 .flat_map(|pipe| BufReader::new(pipe).lines());
             for line in lines.map_while(Result::ok) {
-                // The handle may be gone; what comes is read all the same.
+                // The handle may be gone; the output is read all the same.
                 let _ = sender.send(line);
             }
         });
@@ -61,25 +62,25 @@ impl Child {
         })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Its standard error, once, if the command has piped it.
+    /// Takes the standard error, once, if the command has piped it.
     pub fn stderr(&mut self) -> Option<ChildStderr> {
         self.process.stderr.take()
     }
 
-    /// The next line that it prints.
+    /// Returns the next line of the output.
     ///
     /// # Errors
-    /// There was none in this time, or it has closed its output.
+    /// Fails if no line was printed in this time, or the program has closed its output.
     pub fn line(&mut self, within: Duration) -> Result<String, RecvTimeoutError> {
         self.lines().recv_timeout(within)
     }
 
-    /// All that it prints from now to its end.
+    /// Returns the output from now to the end of the program.
     pub fn rest(&mut self) -> String {
         self.lines().iter().collect::<Vec<_>>().join("\n")
     }
@@ -88,23 +89,23 @@ impl Child {
         self.lines.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its status, if it has ended.
+    /// Returns the exit status, if the program has ended.
     ///
     /// # Errors
-    /// As [`process::Child::try_wait`].
+    /// Returns the errors of [`process::Child::try_wait`].
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.process.try_wait()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     ///
     /// # Errors
-    /// As [`process::Child::wait`].
+    /// Returns the errors of [`process::Child::wait`].
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.process.wait()
     }
 
-    /// Asks it to end by SIGTERM. Nothing happens if it has ended.
+    /// Asks the program to end by SIGTERM. Has no effect if it has ended.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -112,14 +113,14 @@ impl Child {
         terminate(&mut self.process)
     }
 
-    /// Kills it.
+    /// Kills the program.
     pub fn kill(&mut self) {
-        // Fails only if it has ended.
+        // Fails only if the program has ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// SIGTERM, and SIGKILL to what has not ended three seconds later.
+    /// Sends SIGTERM, and SIGKILL if the program has not ended three seconds later.
     pub fn end(&mut self) {
         end(&mut self.process);
     }
@@ -135,11 +136,11 @@ fn terminate(process: &mut process::Child) -> io::Result<()> {
     if process.try_wait()?.is_some() {
         return Ok(());
     }
-    // It has not been waited for, so the id is still its own.
+    // The child has not been waited for, so the id is still its own.
     os::terminate(process.id())
 }
 
-/// Ends a child as [`Child::end`] does.
+/// Ends a child like [`Child::end`].
 pub fn end(process: &mut process::Child) {
     if terminate(process).is_ok() {
         let deadline = Instant::now() + END_PATIENCE;
@@ -159,12 +160,14 @@ pub fn pin(command: &mut Command, cpu: usize) {
     os::pin_program(command, cpu);
 }
 
-/// Takes the right to use SCHED_FIFO from the program of `command`, whatever the limits of this process are.
+/// Takes the right to use SCHED_FIFO from the program of `command`, regardless of the limits of
+/// this process.
 pub fn without_real_time(command: &mut Command) {
     os::without_real_time(command);
 }
 
-/// Where a server listens, if the line says so: `listening on ADDRESS`, or `… on http://ADDRESS …` as `upshift serve` has it.
+/// Returns the address in the line of a server that listens: `listening on ADDRESS`, or `… on
+/// http://ADDRESS …` as `upshift serve` prints it.
 pub fn listening(line: &str) -> Option<SocketAddr> {
     line.strip_prefix("listening on ")
         .or_else(|| Some(line.split_once(" on http://")?.1))?

@@ -1,11 +1,13 @@
 //! CPU time of a process over a window, split into user and system time.
 //!
-//! The total is exact: it is the scheduler's own runtime of all threads of the process, ended ones included, read from
-//! the CPU clock of the process in one system call. The kernel samples the split of user and system time at ticks, so
-//! the split is an estimate that needs a second or so of busy time to be good to a few per cent.
+//! The total is exact: it is the scheduler's own runtime of all threads of the process, ended ones
+//! included, read from the CPU clock of the process in one system call. The kernel samples the
+//! split of user and system time at ticks, so the split is an estimate that needs about a second of
+//! busy time to be accurate to a few per cent.
 //!
-//! A reading costs one system call and one small file, whatever the number of threads. The per-thread files
-//! (`task/*/schedstat`) hold the same total but lose ended threads and take milliseconds for a thousand threads.
+//! A reading costs one system call and one small file, for any number of threads. The per-thread
+//! files (`task/*/schedstat`) contain the same total but lose ended threads and take milliseconds
+//! for a thousand threads.
 
 use crate::os;
 use std::io;
@@ -22,7 +24,7 @@ pub struct CpuUse {
 }
 
 impl CpuUse {
-    /// User and system time together.
+    /// Returns the sum of user and system time.
     pub fn total(&self) -> Duration {
         self.user + self.sys
     }
@@ -58,7 +60,7 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// There is no such process, or `/proc` is not mounted.
+    /// Fails if there is no such process, or `/proc` is not mounted.
     pub fn of(pid: u32) -> io::Result<Reading> {
         let explain = |error: io::Error| {
             io::Error::new(
@@ -76,18 +78,18 @@ impl Reading {
         })
     }
 
-    /// All CPU time of the process until this reading.
+    /// Returns the CPU time of the process until this reading.
     pub fn total(&self) -> Duration {
         self.total
     }
 
-    /// The CPU time used from this reading to a `later` one of the same process.
+    /// Returns the CPU time used from this reading to a `later` one of the same process.
     pub fn until(&self, later: &Reading) -> CpuUse {
         let total = later.total.saturating_sub(self.total);
         let user = later.user_ticks.saturating_sub(self.user_ticks);
         let sys = later.sys_ticks.saturating_sub(self.sys_ticks);
         if user + sys == 0 {
-            // Less than a tick: nothing is known of the split.
+            // Less than a tick: the split is not known.
             return CpuUse {
                 user: total / 2,
                 sys: total - total / 2,
@@ -101,12 +103,14 @@ impl Reading {
     }
 }
 
-/// CPU time of all programs that this process has started and that have ended; zero if the kernel does not say.
+/// Returns the CPU time of all programs that this process has started and that have ended; zero if
+/// the kernel does not report it.
 pub fn of_ended_children() -> Duration {
     os::children_cpu().unwrap_or_default()
 }
 
-/// `utime` and `stime` of a `/proc/PID/stat` line; the name in parentheses may itself hold spaces and parentheses.
+/// Returns `utime` and `stime` of a `/proc/PID/stat` line; the name in parentheses may itself
+/// contain spaces and parentheses.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);

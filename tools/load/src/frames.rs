@@ -1,24 +1,24 @@
-//! Cuts the bytes of a connection into matrix frames, however they were cut on the way.
+//! Cuts the byte stream of a connection into matrix frames, for any segmentation.
 //!
-//! One [`Frames`] per connection. A frame costs one allocation and one copy; its memory grows
-//! with the bytes that arrive, so that a length alone claims none.
+//! One [`Frames`] per connection. A frame costs one allocation and one copy; its memory grows with
+//! the bytes that arrive, so a length alone claims none.
 
 use crate::matrix::{self, FrameError, HEADER};
 
-/// Memory claimed for a frame before its bytes arrive, at most.
+/// Largest memory claimed for a frame before its bytes arrive.
 const CLAIM: usize = 64 * 1024;
 
 /// A payload and the order of its matrix.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The numbers.
+    /// Cells of the matrix.
     pub payload: Vec<u8>,
-    /// The order.
+    /// Order of the matrix.
     pub n: usize,
 }
 
 impl Frame {
-    /// The frame of the reply: the square.
+    /// Returns the frame of the reply: the square.
     #[must_use]
     pub fn square(&self) -> Vec<u8> {
         let mut reply = Vec::with_capacity(HEADER + self.payload.len());
@@ -31,7 +31,7 @@ impl Frame {
 #[derive(Debug, Default)]
 pub struct Frames {
     head: [u8; HEADER],
-    /// Bytes of `head` that are there; all of them while a payload is being received.
+    /// Number of bytes of `head` that have arrived; all of them while a payload is being received.
     head_len: usize,
     payload: Vec<u8>,
     missing: usize,
@@ -43,7 +43,7 @@ impl Frames {
     /// all and returns `None`.
     ///
     /// # Errors
-    /// The length is not that of a frame: nothing that follows can be understood.
+    /// Fails if the length is not that of a frame: no later byte can be interpreted.
     pub fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
         if self.head_len < HEADER {
             let part = take(chunk, HEADER - self.head_len);
@@ -70,7 +70,7 @@ impl Frames {
         }))
     }
 
-    /// Is it between two frames?
+    /// Tells whether the position is between two frames.
     #[must_use]
     pub fn at_boundary(&self) -> bool {
         self.head_len == 0

@@ -1,12 +1,15 @@
-//! The plaintext service over HTTP/1.1 and HTTP/1.0: reply bytes and a request scanner that every server shares.
+//! The plaintext service over HTTP/1.1 and HTTP/1.0: reply bytes and a request scanner that all
+//! servers share.
 //!
-//! [`answer`] turns whatever bytes have arrived into reply bytes. It is a pure function of its input, so a request that
-//! is cut anywhere is simply offered again with more bytes behind it. It allocates only when `out` must grow. A request
-//! with a few headers costs about 100 ns, nearly all of it in `httparse`. No request is recognised by comparing it with
-//! an earlier one: other servers under the same load parse each, and so does this one.
+//! [`answer`] turns received bytes into reply bytes. It is a pure function of its input: an
+//! incomplete request is offered again with more bytes behind it. It allocates only when `out` must
+//! grow. A request with a few headers costs about 100 ns, nearly all of it in `httparse`. No
+//! request is recognised by comparing it with an earlier one: other servers under the same load
+//! parse each, and so does this one.
 //!
-//! The service is as small as its purpose: GET and HEAD of any path give the same text; the `Host` header is not
-//! required; a request with a body is refused, because its bytes would be taken for the next request.
+//! The service is minimal: GET and HEAD of any path give the same text; the `Host` header is not
+//! required; a request with a body is refused, because its bytes would be taken for the next
+//! request.
 
 use httparse::Status;
 use std::mem::MaybeUninit;
@@ -15,21 +18,23 @@ use std::mem::MaybeUninit;
 pub const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!";
 
-/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients need to see it granted.
+/// The reply to an HTTP/1.0 request that asks for `Connection: keep-alive`: such clients need to
+/// see it granted.
 pub const REPLY_KEEP_ALIVE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
     Content-Length: 13\r\nConnection: keep-alive\r\n\r\nHello, World!";
 
-/// The last reply on a connection: the request asked for `Connection: close`, or is HTTP/1.0 without keep-alive.
+/// The last reply on a connection, to a request that asked for `Connection: close`, or was HTTP/1.0
+/// without keep-alive.
 pub const REPLY_CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\
     Content-Length: 13\r\nConnection: close\r\n\r\nHello, World!";
 
 /// The body of each reply; the replies to HEAD end before it.
 pub const BODY: &[u8] = b"Hello, World!";
 
-/// The longest request head in bytes; a longer one is answered with status 431.
+/// Longest request head, in bytes; a longer one is answered with status 431.
 pub const MAX_HEAD: usize = 8 * 1024;
 
-/// The most header lines of a request; more are answered with status 431.
+/// Largest number of header lines of a request; more are answered with status 431.
 pub const MAX_HEADERS: usize = 64;
 
 const BAD_REQUEST: &[u8] =
@@ -41,23 +46,27 @@ const BODY_REFUSED: &[u8] =
 const HEAD_TOO_LARGE: &[u8] =
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// What [`answer`] made of its input.
+/// The result of [`answer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "consumed bytes must be dropped from the input, and `close` obeyed"]
 pub struct Scan {
-    /// Complete requests that were answered with the text (status 200).
+    /// Number of complete requests that were answered with the text (status 200).
     pub complete: usize,
-    /// Bytes at the front of the input that are dealt with; keep the rest and append to it.
+    /// Number of bytes at the front of the input that were processed; keep the rest and append to
+    /// it.
     pub consumed: usize,
-    /// Write the replies, then close: the client asked for it, or what it sent cannot be understood.
+    /// Set if the connection must be closed after the replies: the client asked for it, or its
+    /// bytes are malformed.
     pub close: bool,
 }
 
-/// Answers the complete requests at the front of `input`, in order, by appending their replies to `out`.
+/// Answers the complete requests at the front of `input`, in order, by appending their replies to
+/// `out`.
 ///
-/// A malformed request, one with a body, or a head above [`MAX_HEAD`] gets a status of 4xx and ends the connection
-/// (`close`); requests before it are answered. At most `MAX_HEAD` bytes of an incomplete request remain unconsumed, so
-/// a connection needs no larger input buffer than it reads at once plus that.
+/// A malformed request, one with a body, or a head above [`MAX_HEAD`] gets a status of 4xx and ends
+/// the connection (`close`); requests before it are answered. At most `MAX_HEAD` bytes of an
+/// incomplete request remain unconsumed, so a connection needs an input buffer of that size plus
+/// the size of a read.
 ///
 /// ```
 /// use upshift_load::http;
@@ -111,7 +120,7 @@ enum Parsed {
 fn request(input: &[u8]) -> Parsed {
     let mut headers = [MaybeUninit::uninit(); MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
-    // Looking at no more than the limit makes "incomplete" and "too large" the same question for long input.
+    // A window of the limit makes "incomplete" and "too large" the same question for long input.
     let window = &input[..input.len().min(MAX_HEAD)];
     let len = match request.parse_with_uninit_headers(window, &mut headers) {
         Ok(Status::Complete(len)) => len,
@@ -127,7 +136,7 @@ fn request(input: &[u8]) -> Parsed {
     };
     let (mut close, mut keep) = (false, false);
     for header in request.headers.iter() {
-        // The lengths tell nearly every other header apart without a look at its letters.
+        // The length excludes nearly every other header without reading its letters.
         match header.name.len() {
             10 if header.name.eq_ignore_ascii_case("connection") => {
                 for token in header.value.split(|&b| b == b',') {

@@ -1,4 +1,4 @@
-//! A load generator, the protocols of matrices and of spinning, and the machine that is measured.
+//! A load generator, the matrix and spin protocols, and the description of the measured machine.
 //!
 //! The `upshift` command and the benchmarks use this crate; it depends on no async runtime, so
 //! that one client and one set of protocol bytes measure every server alike.
@@ -8,7 +8,8 @@
 //!   client and servers; [`Burner`] burns CPU time;
 //! - [`child`] starts and ends the programs that are measured;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting;
-//! - [`machine`] says what the machine is and what else it does; [`Report`] and [`Spread`] are what a run and several of them gave;
+//! - [`machine`] describes the machine and its other load; [`Report`] and [`Spread`] summarise one
+//! run and several runs;
 //! - [`scenario`] holds the loads that the demo and the benchmarks both measure.
 //!
 //! `unsafe` is confined to the private module `os` (epoll, affinity, clocks, signals).

@@ -1,6 +1,6 @@
-//! What this machine is: CPU, kernel, memory, and the CPUs this process may use.
+//! The description of this machine: CPU, kernel, memory, and the CPUs this process may use.
 //!
-//! Read from `/proc` and by a few system calls; nothing here fails, an unknown item is named so.
+//! Read from `/proc` and by a few system calls. No function fails; an unknown item is named so.
 
 use std::fs;
 use std::io;
@@ -13,13 +13,13 @@ use crate::os;
 pub struct Machine {
     /// Model name of the CPU.
     pub cpu: String,
-    /// CPUs this process may use.
+    /// Number of CPUs that this process may use.
     pub cpus: usize,
-    /// CPUs of the machine, 0 if unknown.
+    /// Number of CPUs of the machine, 0 if unknown.
     pub processors: usize,
-    /// Family and model of the CPU, where it has such numbers.
+    /// Family of the CPU, if it has such a number.
     pub family: Option<String>,
-    /// See [`Machine::family`].
+    /// Model of the CPU, if it has such a number.
     pub model: Option<String>,
     /// Name and release of the kernel.
     pub kernel: String,
@@ -73,7 +73,7 @@ impl Machine {
         }
     }
 
-    /// One line: CPU, number of CPUs, memory, kernel.
+    /// Formats one line: CPU, number of CPUs, memory, kernel.
     pub fn line(&self) -> String {
         let kind = if self.virtual_machine {
             "virtual machine"
@@ -91,19 +91,21 @@ impl Machine {
     }
 }
 
-/// How long one CPU, or all of them together, have been busy and idle since the machine started. The kernel counts in ticks of 10 ms.
+/// Busy and idle time of one CPU, or of all together, since the machine started. The kernel counts
+/// in ticks of 10 ms.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTimes {
-    /// Time in which something ran, or the hypervisor ran something else.
+    /// Time in which a thread ran, or the hypervisor ran another machine.
     pub busy: Duration,
-    /// Time in which nothing ran.
+    /// Time in which no thread ran.
     pub idle: Duration,
-    /// The part of `busy` in which the hypervisor ran something else.
+    /// Part of `busy` in which the hypervisor ran another machine.
     pub steal: Duration,
 }
 
 impl CpuTimes {
-    /// Of one CPU, or of all together if `None`; zeros if the kernel does not say.
+    /// Reads the times of one CPU, or of all together if `None`; zeros if the kernel does not
+    /// report them.
     pub fn of(cpu: Option<usize>) -> CpuTimes {
         let name = match cpu {
             Some(cpu) => format!("cpu{cpu} "),
@@ -127,7 +129,7 @@ impl CpuTimes {
         }
     }
 
-    /// What has passed since an `earlier` reading.
+    /// Returns the times since an `earlier` reading.
     #[must_use]
     pub fn since(&self, earlier: &CpuTimes) -> CpuTimes {
         CpuTimes {
@@ -138,15 +140,17 @@ impl CpuTimes {
     }
 }
 
-/// The CPUs this process may run on, ascending; `[0]` if the kernel does not say.
+/// Returns the CPUs on which this process may run, ascending; `[0]` if the kernel does not report
+/// them.
 pub fn allowed_cpus() -> Vec<usize> {
     os::affinity().unwrap_or_else(|_| vec![0])
 }
 
-/// Restricts the calling thread, and the threads it starts from now on, to `cpus`; no CPUs means no restriction.
+/// Restricts the calling thread, and the threads it starts from now on, to `cpus`; an empty list
+/// means no restriction.
 ///
 /// # Errors
-/// None of them is a CPU that this process may use.
+/// Fails if this process may use none of the CPUs.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
     match cpus {
         [] => Ok(()),
@@ -154,8 +158,8 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     }
 }
 
-/// Raises the soft limit of open files to the hard limit. A failure is ignored: running out of descriptors is reported where it
-/// happens.
+/// Raises the soft limit of open files to the hard limit. A failure is ignored: running out of
+/// descriptors is reported where it happens.
 pub fn raise_file_limit() {
     let _ = os::raise_open_files(u64::MAX);
 }
@@ -163,7 +167,7 @@ pub fn raise_file_limit() {
 /// Lets this process, and the programs that it starts, open at least `needed` files each.
 ///
 /// # Errors
-/// The hard limit is lower and this process may not raise it.
+/// Fails if the hard limit is lower and this process may not raise it.
 pub fn allow_open_files(needed: u64) -> io::Result<()> {
     let allowed = os::raise_open_files(needed)?;
     if allowed >= needed {

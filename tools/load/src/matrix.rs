@@ -1,23 +1,25 @@
-//! The matrix protocol: a request carries a square matrix, the reply its wrapping square.
+//! The matrix protocol: a request contains a square matrix, the reply its wrapping square.
 //!
-//! A frame is a `u32` little-endian byte length followed by n·n `u64`, little-endian, row-major. The reply is the
-//! product of the matrix with itself modulo 2^64, in the same form. Frames may be pipelined; replies keep the order.
+//! A frame is a `u32` little-endian byte length followed by n·n `u64`, little-endian, row-major.
+//! The reply is the product of the matrix with itself modulo 2^64, in the same form. Frames may be
+//! pipelined; replies keep the order.
 //!
-//! Invariant: [`order`] is the only judge of a length, so no server allocates for a length that it refuses.
-//! [`square`] costs n³ multiplications and allocates nothing beyond its output; its stack use is at most 8 KiB.
+//! Invariant: [`order`] alone decides whether a length is valid, so no server allocates for a
+//! length that it refuses. [`square`] costs n³ multiplications and allocates only its output; its
+//! stack use is at most 8 KiB.
 
 use std::fmt;
 
-/// Bytes of a frame before its payload.
+/// Number of bytes of a frame before its payload.
 pub const HEADER: usize = 4;
 
-/// The largest order that is accepted: a payload of 8 MiB.
+/// Largest order that is accepted: a payload of 8 MiB.
 ///
-/// A server that queues 16 frames in each direction, as the servers here do, holds at most about 33 such payloads for
-/// one connection.
+/// A server that queues 16 frames in each direction, as the servers here do, holds at most about 33
+/// such payloads for one connection.
 pub const MAX_N: usize = 1024;
 
-/// Why a byte length is not that of a frame.
+/// The reason why a byte length is not that of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// The length is 0.
@@ -55,16 +57,16 @@ impl From<FrameError> for std::io::Error {
     }
 }
 
-/// Bytes of the payload of a matrix of order `n`.
+/// Returns the number of bytes of the payload of a matrix of order `n`.
 pub const fn payload_len(n: usize) -> usize {
     8 * n * n
 }
 
-/// The order n of a payload of `byte_len` bytes.
+/// Returns the order n of a payload of `byte_len` bytes.
 ///
 /// # Errors
 ///
-/// The length is 0, not 8·n·n, or that of an order above [`MAX_N`].
+/// Fails if the length is 0, not 8·n·n, or that of an order above [`MAX_N`].
 ///
 /// ```
 /// use upshift_load::matrix::{FrameError, order};
@@ -86,7 +88,8 @@ pub fn order(byte_len: u32) -> Result<usize, FrameError> {
     }
 }
 
-/// Appends the whole reply frame (header and product) for `payload`, a matrix of order `n`, to `out`.
+/// Appends the whole reply frame (header and product) for `payload`, a matrix of order `n`, to
+/// `out`.
 ///
 /// # Panics
 ///
@@ -108,7 +111,8 @@ pub fn square(payload: &[u8], n: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The product row by row, in i-k-j order, with one row of sums of at most `W` on the stack.
+/// Computes the product row by row, in i-k-j order, with one row of sums of at most `W` on the
+/// stack.
 fn rows<const W: usize>(cells: &[[u8; 8]], n: usize, product: &mut [[u8; 8]]) {
     let mut sums = [0u64; W];
     let sums = &mut sums[..n];
@@ -126,7 +130,8 @@ fn rows<const W: usize>(cells: &[[u8; 8]], n: usize, product: &mut [[u8; 8]]) {
     }
 }
 
-/// A request frame of order `n` with numbers drawn from `seed`: equal arguments give equal bytes.
+/// Creates a request frame of order `n` with numbers drawn from `seed`: equal arguments give equal
+/// bytes.
 ///
 /// # Panics
 ///

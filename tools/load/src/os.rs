@@ -1,7 +1,8 @@
-//! The system calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack, CPU clocks,
-//! and what is done to a child before it runs.
+//! System calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack,
+//! CPU clocks, and the preparation of a child before it runs.
 //!
-//! This is the only module of the crate with `unsafe`. Each function is one system call, or two on old kernels.
+//! This is the only module of the crate with `unsafe`. Each function is one system call, or two on
+//! old kernels.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -10,13 +11,13 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
-/// Edge-triggered, for everything a connection can report.
+/// Flags for edge-triggered reports of all events of a connection.
 pub(crate) const EDGE: u32 =
     (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-/// The peer has sent its last byte, or the connection has failed.
+/// Flags of a connection whose peer has sent its last byte, or that has failed.
 pub(crate) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-/// One readiness report.
+/// A readiness report.
 #[derive(Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
@@ -31,7 +32,7 @@ pub(crate) struct Epoll {
 }
 
 impl Epoll {
-    /// Takes at most `batch` reports from the kernel at a time.
+    /// Creates an instance that takes at most `batch` reports from the kernel at a time.
     pub(crate) fn new(batch: usize) -> io::Result<Epoll> {
         // SAFETY: no pointers; the result is checked before it is owned.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -69,14 +70,14 @@ impl Epoll {
         let fd = self.fd.as_raw_fd();
         let room = self.events.len() as libc::c_int;
         let events = self.events.as_mut_ptr();
-        // Without a time-out the old call does the same and has one argument less to copy.
+        // Without a time-out the old call is equivalent and has one argument less to copy.
         if self.nanoseconds && !timeout.is_zero() {
             let limit = libc::timespec {
                 tv_sec: timeout.as_secs() as libc::time_t,
                 tv_nsec: timeout.subsec_nanos() as libc::c_long,
             };
-            // SAFETY: `events` has room for `room` entries and lives in `self`, `limit` is a live local, and no
-            // signal mask is given.
+            // SAFETY: `events` has room for `room` entries and lives in `self`, `limit` is a live
+            // local, and no signal mask is given.
             let n = unsafe {
                 libc::syscall(
                     libc::SYS_epoll_pwait2,
@@ -102,7 +103,7 @@ impl Epoll {
         count(n.into())
     }
 
-    /// Report `i` of the last wait; `i` must be below its count.
+    /// Returns report `i` of the last wait; `i` must be below its count.
     pub(crate) fn ready(&self, i: usize) -> Ready {
         let event = self.events[i];
         Ready {
@@ -130,7 +131,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the calling thread into SCHED_FIFO; threads it starts are not.
+/// Moves the calling thread, but not the threads that it starts, to SCHED_FIFO.
 pub(crate) fn elevate(priority: u8) -> io::Result<()> {
     let param = libc::sched_param {
         sched_priority: priority.into(),
@@ -156,7 +157,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     set_affinity(&[cpu]).map_err(invalid)
 }
 
-/// Allocates nothing: it runs between fork and exec, too.
+/// Binds the calling thread to `cpus`. Does not allocate: it also runs between fork and exec.
 pub(crate) fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -171,7 +172,7 @@ pub(crate) fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
 }
 
-/// The CPUs that the calling thread may run on, ascending.
+/// Returns the CPUs on which the calling thread may run, ascending.
 pub(crate) fn affinity() -> io::Result<Vec<usize>> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -186,11 +187,12 @@ pub(crate) fn affinity() -> io::Result<Vec<usize>> {
 
 /// Binds the program of `command` to CPU `cpu`, before it runs.
 pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
-    // SAFETY: the closure runs between fork and exec; it makes one system call and touches only its own stack.
+    // SAFETY: the closure runs between fork and exec; it makes one system call and touches only its
+    // own stack.
     unsafe { command.pre_exec(move || set_affinity(&[cpu])) };
 }
 
-/// Has the kernel kill the program of `command` when the thread that starts it ends.
+/// Lets the kernel kill the program of `command` when the thread that starts it ends.
 pub(crate) fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
     let tie = move || {
@@ -203,8 +205,8 @@ pub(crate) fn die_with_parent(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: the closure runs between fork and exec. It makes two system calls and touches a captured integer: no allocation, no
-    // locks.
+    // SAFETY: the closure runs between fork and exec. It makes two system calls and touches a
+    // captured integer: no allocation, no locks.
     unsafe { command.pre_exec(tie) };
 }
 
@@ -265,7 +267,7 @@ pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Exact CPU time of all threads of process `pid`, ended ones included.
+/// Returns the exact CPU time of all threads of process `pid`, ended ones included.
 pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is a live local.
@@ -282,13 +284,13 @@ pub(crate) fn process_cpu(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// CPU time of the programs that this process has started and that have ended.
+/// Returns the CPU time of the programs that this process has started and that have ended.
 pub(crate) fn children_cpu() -> io::Result<Duration> {
     let (user, system) = usage(libc::RUSAGE_CHILDREN)?;
     Ok(user + system)
 }
 
-/// CPU time of the calling thread; zero if the kernel does not say.
+/// Returns the CPU time of the calling thread; zero if the kernel does not report it.
 pub(crate) fn thread_clock() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -299,14 +301,14 @@ pub(crate) fn thread_clock() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Lets the calling thread run only when nothing else wants its CPU (SCHED_IDLE).
+/// Lets the calling thread run only when no other thread wants its CPU (SCHED_IDLE).
 pub(crate) fn idle_policy() -> io::Result<()> {
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: `param` is a live local; 0 means the calling thread.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) })
 }
 
-/// User and system time of the calling thread.
+/// Returns user and system time of the calling thread.
 pub(crate) fn thread_cpu() -> io::Result<(Duration, Duration)> {
     usage(libc::RUSAGE_THREAD)
 }
@@ -326,7 +328,8 @@ pub(crate) fn without_real_time(command: &mut Command) {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: the closure runs between fork and exec; it makes one system call with a pointer to its own memory.
+    // SAFETY: the closure runs between fork and exec; it makes one system call with a pointer to
+    // its own memory.
     unsafe {
         command.pre_exec(move || check(libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const none)));
     }

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use crate::{CpuUse, GroupOutcome, Histogram, Outcome};
 
-/// Quantiles of [`GroupReport::curve`]: dense in the tail, where the plots look.
+/// Quantiles of [`GroupReport::curve`]: dense in the tail, which the plots show.
 const CURVE: [f64; 24] = [
     0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99,
     0.993, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999,
 ];
 
-/// What a run measured.
+/// The figures of a run.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Report {
-    /// Seconds measured.
+    /// Measured time, in seconds.
     pub seconds: f64,
-    /// All groups together.
+    /// Figures of all groups together.
     pub total: GroupReport,
-    /// One per `--connect`, in their order.
+    /// Figures of each `--connect`, in their order.
     pub groups: Vec<GroupReport>,
     /// CPU time of the server per request, user and system, µs.
     pub server_cpu_us: Option<(f64, f64)>,
@@ -29,21 +29,21 @@ pub struct Report {
     pub client_cpu_us: Option<f64>,
 }
 
-/// What one group measured.
+/// The figures of a group.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GroupReport {
-    /// Its name.
+    /// Name of the group.
     pub label: String,
-    /// Connections that answered.
+    /// Number of connections that answered.
     pub connections: usize,
-    /// Correct replies.
+    /// Number of correct replies.
     pub requests: u64,
-    /// The same per second.
+    /// Correct replies per second.
     pub per_second: f64,
-    /// Failed connections and wrong replies.
+    /// Number of failed connections and wrong replies.
     pub errors: u64,
-    /// The first of them, in words.
+    /// Message of the first error.
     pub first_error: Option<String>,
     /// Latency, mean.
     pub mean: f64,
@@ -61,13 +61,13 @@ pub struct GroupReport {
     pub p999: f64,
     /// The longest latency.
     pub max: f64,
-    /// Open loop: requests that were due but had no reply at the end.
+    /// Open loop: number of requests that were due but had no reply at the end.
     pub unanswered: u64,
-    /// Age of the oldest of them: percentiles say nothing beyond it.
+    /// Age of the oldest of these: percentiles are meaningless beyond it.
     pub oldest_unanswered: f64,
-    /// Open loop: how late the client itself was, p99.
+    /// Open loop: delay of the client itself, p99.
     pub send_lag_p99: f64,
-    /// (quantile, latency) for plots.
+    /// Pairs (quantile, latency) for plots.
     pub curve: Vec<(f64, f64)>,
 }
 
@@ -76,7 +76,7 @@ fn us(time: Duration) -> f64 {
 }
 
 impl Report {
-    /// Takes over what was measured.
+    /// Creates the report of an outcome.
     pub fn new(outcome: &Outcome) -> Report {
         let groups: Vec<GroupReport> = outcome.groups.iter().map(GroupReport::new).collect();
         let mut total = GroupReport::with_latency("all", &outcome.latency());
@@ -104,7 +104,7 @@ impl Report {
         }
     }
 
-    /// Server CPU time per request, user and system together, µs; NaN if unknown.
+    /// Returns the server's CPU time per request, user and system together, in µs; NaN if unknown.
     pub fn server_cpu(&self) -> f64 {
         self.server_cpu_us
             .map_or(f64::NAN, |(user, sys)| user + sys)
@@ -126,7 +126,8 @@ impl GroupReport {
         }
     }
 
-    /// The p99, or the age of the oldest request without a reply if more than 1 % have none.
+    /// Returns the p99, or the age of the oldest request without a reply if more than 1 % have
+    /// none.
     pub fn tail(&self) -> f64 {
         if self.unanswered * 100 > self.requests + self.unanswered {
             self.p99.max(self.oldest_unanswered)
@@ -137,7 +138,7 @@ impl GroupReport {
 
     fn with_latency(label: &str, latency: &Histogram<u64>) -> GroupReport {
         let at = |q| quantile(latency, q);
-        // A quantile beyond the number of samples is only the maximum once more.
+        // A quantile beyond the number of samples would only repeat the maximum.
         let known = |q: f64| (1.0 - q) * latency.len() as f64 >= 1.0;
         GroupReport {
             label: label.to_owned(),

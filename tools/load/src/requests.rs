@@ -1,19 +1,20 @@
 //! The user-side work of a plaintext server: offers the bytes of each read to the scanner that all
 //! servers share.
 //!
-//! A request that is cut by the end of a read is kept until its rest arrives; in the ordinary case nothing is copied.
-//! One object per connection; no allocation once the reply buffer has grown.
+//! A request that is cut by the end of a read is saved until its rest arrives; usually no byte is
+//! copied. One object per connection; no allocation once the reply buffer has grown.
 
 use crate::http::answer;
 
-/// The unanswered end of what a connection has sent.
+/// The unanswered last bytes of a connection.
 #[derive(Debug, Default)]
 pub struct Requests {
     rest: Vec<u8>,
 }
 
 impl Requests {
-    /// Takes the bytes of one read and appends the replies they complete to `out`. False: send them, then close.
+    /// Takes the bytes of one read and appends the replies they complete to `out`. Returns false if
+    /// the connection must be closed after these replies.
     #[must_use]
     pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> bool {
         let scan = if self.rest.is_empty() {

@@ -1,7 +1,9 @@
-//! The loads that both the demo (once, in seconds) and the benchmarks (in interleaved rounds) measure.
+//! The loads that both the demo (once, in seconds) and the benchmarks (in interleaved rounds)
+//! measure.
 //!
-//! What is a fact of a load stands here once: levels, rates, CPU times. How long it runs and what is held against it is the caller's. The
-//! plans have [`NOWHERE`] as their target until the server's address is known.
+//! The constants of a load stand here once: levels, rates, CPU times. The caller decides the
+//! duration and the comparisons. The plans have [`NOWHERE`] as their target until the server's
+//! address is known.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,29 +15,30 @@ pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST),
 
 /// Eight levels at overload: the level of each address, from the most urgent.
 pub const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
-/// The same addresses with nothing to tell them apart.
+/// The same addresses, all at one level.
 pub const ONE_LEVEL: [u8; 8] = [32; 8];
-/// Rows of the matrices that are squared there: large enough that the server is at its limit, not the client.
+/// Rows of the matrices in that load: large enough that the server is at its limit, not the client.
 pub const OVERLOAD_SIZE: usize = 20;
-/// What is offered there, as a multiple of the server's capacity.
+/// Offered load there, as a multiple of the server's capacity.
 pub const OVERLOAD: f64 = 1.3;
 
-/// Requests per second, short and long together, where short ones take [`SHORT_SERVICE`].
+/// Requests per second, short and long together, if short ones take [`SHORT_SERVICE`].
 pub const MIXED_RATE: f64 = 20_000.0;
 /// CPU time of short requests; long ones take a thousand times as much.
 pub const SHORT_SERVICE: Duration = Duration::from_nanos(500);
 /// Share of long requests.
 pub const LONG_SHARE: f64 = 0.005;
 
-/// The level of what never ends, beside which there are [`pings`] or an [`urgent`] server.
+/// Level of the endless work beside [`pings`] or an [`urgent`] server.
 pub const BATCH_LEVEL: u8 = 40;
-/// The level of the [`urgent`] server.
+/// Level of the [`urgent`] server.
 pub const URGENT_LEVEL: u8 = 2;
 
-/// The client's priority in SCHED_FIFO where something computes on its CPU.
+/// SCHED_FIFO priority of the client if other work computes on its CPU.
 pub const CLIENT_PRIORITY: u8 = 45;
 
-/// A request of level 0 that costs nothing, each millisecond on one connection.
+/// Returns the load of pings: each millisecond a request of level 0 without work, on one
+/// connection.
 pub fn pings(duration: Duration) -> Plan {
     let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::ZERO, duration);
     plan.classes[0].label = "pings".into();
@@ -45,7 +48,8 @@ pub fn pings(duration: Duration) -> Plan {
     plan
 }
 
-/// What an urgent server is asked while a batch process computes on every CPU: 1,000 requests of 100 µs per second.
+/// Returns the load of an urgent server while a batch process computes on every CPU: 1,000 requests
+/// of 100 µs per second.
 pub fn urgent(duration: Duration) -> Plan {
     let mut plan = Plan::spin(NOWHERE, 1000.0, Duration::from_micros(100), duration);
     plan.classes[0].level = URGENT_LEVEL;
@@ -54,14 +58,14 @@ pub fn urgent(duration: Duration) -> Plan {
     plan
 }
 
-/// What the batch process got done: printed by `upshift burn --json`.
+/// The progress of the batch process, which `upshift burn --json` prints.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Burnt {
     /// Seconds from start to end.
     pub seconds: f64,
-    /// Seconds of CPU time worth of work.
+    /// Completed work, in seconds of CPU time.
     pub work: f64,
-    /// CPUs that were to be burnt.
+    /// Number of CPUs to burn.
     pub cpus: usize,
 }

@@ -1,18 +1,19 @@
-//! The spin protocol: a request names the CPU time it costs and its level, the reply is the request.
+//! The spin protocol: a request names its CPU time and its level; the reply is the request.
 //!
-//! A frame, in both directions, is [`FRAME`] bytes: three `u64`, little-endian: service time in ns of CPU, level, tag. The
-//! server burns that much CPU (see [`Burner`](crate::Burner)) at that level and sends the frame back. Frames may be
-//! pipelined; replies come in the order of completion, and the tag, which means nothing to the server, tells them apart.
+//! A frame, in both directions, is [`FRAME`] bytes: three `u64`, little-endian: service time in ns
+//! of CPU, level, tag. The server burns that CPU time (see [`Burner`](crate::Burner)) at that level
+//! and sends the frame back. Frames may be pipelined; replies come in the order of completion, and
+//! the tag, which the server ignores, distinguishes them.
 //!
-//! Invariant: [`Request::parse`] is the only judge of a frame, so no server burns for one that it refuses. Nothing here
-//! allocates.
+//! Invariant: [`Request::parse`] alone decides whether a frame is valid, so no server burns for a
+//! frame that it refuses. No function allocates.
 
 use std::fmt;
 
-/// Bytes of a frame.
+/// Number of bytes of a frame.
 pub const FRAME: usize = 24;
 
-/// The longest service time that is accepted, in ns: one minute.
+/// Longest service time that is accepted, in ns: one minute.
 pub const MAX_SERVICE: u64 = 60_000_000_000;
 
 /// The least urgent level.
@@ -23,13 +24,13 @@ pub const MAX_LEVEL: u64 = 63;
 pub struct Request {
     /// CPU time to burn, in ns, at most [`MAX_SERVICE`].
     pub service: u64,
-    /// The level to burn it at, 0 (most urgent) to 63.
+    /// Level at which to burn it, 0 (most urgent) to 63.
     pub level: u8,
-    /// What the client tells its requests apart by.
+    /// Tag with which the client distinguishes its requests.
     pub tag: u64,
 }
 
-/// Why a frame is no request: nothing that follows it on the connection is looked at.
+/// The reason why a frame is no request. Later bytes of the connection are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
     /// The service time is above [`MAX_SERVICE`]; carries it, in ns.
@@ -57,11 +58,11 @@ impl fmt::Display for FrameError {
 impl std::error::Error for FrameError {}
 
 impl Request {
-    /// The request of a frame.
+    /// Parses the request in a frame.
     ///
     /// # Errors
     ///
-    /// A service time or a level that is out of range.
+    /// Fails if the service time or the level is out of range.
     ///
     /// ```
     /// use upshift_load::spin::{FrameError, Request};
@@ -85,7 +86,7 @@ impl Request {
         })
     }
 
-    /// The frame of this request.
+    /// Returns the frame of this request.
     pub fn bytes(&self) -> [u8; FRAME] {
         let mut frame = [0; FRAME];
         for (word, value) in
@@ -99,7 +100,7 @@ impl Request {
     }
 }
 
-/// Cuts the bytes of a connection into requests, however they were cut on the way. One per connection.
+/// Cuts the byte stream of a connection into requests, for any segmentation. One per connection.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
     frame: [u8; FRAME],
@@ -107,12 +108,12 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Takes bytes from the front of `chunk` to the end of a frame and returns its request, or takes all and returns
-    /// `None`.
+    /// Takes bytes from the front of `chunk` to the end of a frame and returns its request, or
+    /// takes all and returns `None`.
     ///
     /// # Errors
     ///
-    /// The frame is no request: close the connection.
+    /// Fails if the frame is no request: close the connection.
     pub fn next(&mut self, chunk: &mut &[u8]) -> Result<Option<Request>, FrameError> {
         if self.filled == 0
             && let Some((frame, rest)) = chunk.split_first_chunk::<FRAME>()
@@ -131,7 +132,7 @@ impl Frames {
         Request::parse(&self.frame).map(Some)
     }
 
-    /// Is it between two frames?
+    /// Tells whether the position is between two frames.
     pub fn at_boundary(&self) -> bool {
         self.filled == 0
     }

@@ -1,18 +1,18 @@
-//! Median, smallest and largest of some figures: what is said of rounds.
+//! Median, minimum and maximum of figures from several rounds.
 
-/// Of figures of one kind.
+/// The spread of figures of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle figure, or the mean of the two in the middle.
+    /// Median: the middle figure, or the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
+    /// Smallest figure.
     pub min: f64,
-    /// The largest.
+    /// Largest figure.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of these; `None` without any.
+    /// Computes the spread of figures; `None` without any.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);

@@ -11,7 +11,7 @@ use upshift_load::{Group, Outcome, Pace, Plan, Work, http, matrix, run};
 
 const ANY: &str = "127.0.0.1:0";
 
-/// A server of one connection at a time that does what `talk` says.
+/// Starts a server of one connection at a time that executes `talk`.
 fn misbehaving(talk: impl Fn(std::net::TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind(ANY).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -73,7 +73,7 @@ fn closed_loop_http_replies_are_all_right_at_any_depth() {
         assert_clean(&outcome);
         let group = &outcome.groups[0];
         assert!(group.unanswered <= 4 * pipeline as u64);
-        // A reply may straddle the ends of the time measured.
+        // A reply may straddle the limits of the measured time.
         let bytes = group.requests as i64 * http::REPLY.len() as i64;
         assert!((group.bytes as i64 - bytes).abs() <= 8 * http::REPLY.len() as i64);
     }
@@ -93,7 +93,8 @@ fn open_loop_sends_at_its_rate_not_at_the_servers() {
     plan.duration = Duration::from_millis(500);
     let outcome = run(&plan).unwrap();
     assert_clean(&outcome);
-    // 500 and 250 sends fall into the time measured; after a halt of the machine, replies of the time before, too.
+    // 500 and 250 sends fall into the measured time; after a halt of the machine, also earlier
+    // replies.
     for (group, sends) in outcome.groups.iter().zip([500, 250]) {
         let seen = group.requests + group.unanswered;
         assert!((sends / 2..=sends * 2).contains(&seen), "{seen}");
@@ -102,7 +103,8 @@ fn open_loop_sends_at_its_rate_not_at_the_servers() {
 
 #[test]
 fn open_loop_latency_counts_from_the_intended_time() {
-    // Each request takes 20 ms and is due every 10 ms: the wait grows by 10 ms with each, as it would for real users.
+    // Each request takes 20 ms and is due every 10 ms: the wait grows by 10 ms with each, as it
+    // would for real users.
     let addr = misbehaving(|mut stream| {
         let mut buffer = [0; 4096];
         while stream.read(&mut buffer).is_ok_and(|n| n > 0) {
@@ -150,7 +152,7 @@ fn a_wrong_product_is_an_error() {
         stream.read_exact(&mut request).unwrap();
         *reply.last_mut().unwrap() ^= 1;
         stream.write_all(&reply).unwrap();
-        // Until the client leaves.
+        // Waits until the client leaves.
         let _ = stream.read(&mut [0]);
     });
     let outcome = run(&plan(addr, 1, Work::Matrix { n: 2 })).unwrap();
@@ -277,7 +279,8 @@ fn senseless_plans_are_refused() {
 
 #[test]
 fn measuring_begins_when_every_connection_is_served() {
-    // The kernel completes connections that the server has not accepted; load on those would measure nothing.
+    // The kernel completes connections that the server has not accepted; load on those would be
+    // meaningless.
     let listener = TcpListener::bind(ANY).unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {

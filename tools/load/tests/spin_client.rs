@@ -1,4 +1,5 @@
-//! The client of spin requests against servers that answer late, in other orders, wrongly or not at all.
+//! The client of spin requests against servers that answer late, in another order, wrongly or not
+//! at all.
 
 mod servers;
 
@@ -34,7 +35,7 @@ fn classes_are_drawn_by_share_and_counted_apart() {
     assert!((all - 600.0).abs() < 150.0, "{all} requests");
     let share = (long.requests + long.unanswered) as f64 / all;
     assert!((0.03..0.25).contains(&share), "{share} are long");
-    // Half of it: what a burn takes varies with the frequency of the CPU.
+    // Half of the time: the duration of a burn varies with the frequency of the CPU.
     assert!(long.quantile(0.5) >= MS, "a long one takes its time");
     assert!(short.quantile(0.1) < long.quantile(0.5));
     assert!(short.quantile(0.5) <= short.quantile(0.99));
@@ -66,7 +67,7 @@ fn equal_seeds_give_equal_requests() {
 
 #[test]
 fn replies_in_another_order_find_their_requests() {
-    // Four at a time, the last one first.
+    // The server answers four at a time, the last one first.
     let target = serve(|mut stream| {
         let mut first = [0; FRAME];
         stream.read_exact(&mut first)?;
@@ -89,7 +90,8 @@ fn replies_in_another_order_find_their_requests() {
     assert_eq!(group.errors, 0, "{:?}", group.first_error);
     assert!(group.requests >= 400);
     assert!(group.unanswered < 4, "the last ones were never four");
-    // Of four that come 0.5 ms apart the first waits for 1.5 ms, the last for nothing.
+    // Of four requests that arrive 0.5 ms apart the first waits for 1.5 ms, and the last does not
+    // wait.
     assert!(group.quantile(0.95) >= MS);
 }
 

@@ -1,19 +1,20 @@
-//! Waiting in tests, always bounded.
+//! Bounded waits for tests.
 
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what must happen: much longer than it takes, because a loaded or stalled machine is slow.
+/// Longest wait of a test for an expected event: much longer than the event takes, because a loaded
+/// or stalled machine is slow.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The pause between two checks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// It does not hold within [`PATIENCE`].
+/// If the condition does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn until(what: &str, condition: impl FnMut() -> bool) {
     within(PATIENCE, what, condition);
@@ -22,7 +23,7 @@ pub fn until(what: &str, condition: impl FnMut() -> bool) {
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// It does not hold within `limit`.
+/// If the condition does not hold within `limit`.
 #[track_caller]
 pub fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + limit;

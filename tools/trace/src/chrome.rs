@@ -1,4 +1,4 @@
-//! Chrome trace events: what Perfetto and `chrome://tracing` open.
+//! Chrome trace events, the format of Perfetto and `chrome://tracing`.
 //!
 //! ```text
 //!  track "vCPU 0"    ┌ awake ────────────────────────┐             ┌ awake ──── …
@@ -7,11 +7,13 @@
 //!  track "others"        ▲ wake from another thread
 //! ```
 //!
-//! An arrow (a flow) goes from each wake made on a vCPU to the poll that it brings about. A poll is named by where its
-//! coroutine was spawned; its category is its level, and its colour (in `chrome://tracing`) that of eight levels.
+//! An arrow (a flow) goes from each wake on a vCPU to the poll that it causes. A poll is named by
+//! the spawn site of its coroutine; its category is its level, and its colour (in
+//! `chrome://tracing`) that of eight levels.
 //!
-//! Begins and ends are balanced on each track whatever the events say: what was under way when the recording began
-//! begins with it, what is under way when it ends ends with it, and where an end was lost the next beginning is one.
+//! Begins and ends are balanced on each track for any events. A poll that was under way when the
+//! recording began starts with it; one that is under way at the end ends with it; after a lost end,
+//! the next begin ends the open poll.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,7 +35,7 @@ const COLOURS: [&str; 8] = [
     "grey",
 ];
 
-/// Text as the inside of a JSON string.
+/// Writes a text as the inside of a JSON string.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -43,7 +45,7 @@ impl fmt::Display for Escaped<'_> {
             match c {
                 '"' => f.write_str("\\\"")?,
                 '\\' => f.write_str("\\\\")?,
-                // Also those that JSON allows and terminals do not like.
+                // Includes the control characters that JSON allows but terminals interpret.
                 c if c.is_control() => write!(f, "\\u{:04x}", c as u32)?,
                 c => f.write_char(c)?,
             }
@@ -52,7 +54,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Nanoseconds as microseconds.
+/// Writes nanoseconds as microseconds.
 struct Micros(u64);
 
 impl fmt::Display for Micros {
@@ -61,32 +63,33 @@ impl fmt::Display for Micros {
     }
 }
 
-/// What is open on the track of a vCPU.
+/// The open entries on the track of a vCPU.
 #[derive(Clone, Copy, Default)]
 struct Track {
-    /// Something has been heard of it.
+    /// Set once an event of the vCPU was seen.
     known: bool,
     is_awake: bool,
-    /// Since the recording began, and no poll has been seen.
+    /// Set from the beginning of the recording until a poll was seen.
     is_untold: bool,
     poll: Option<CoroutineId>,
 }
 
-/// Writes events as they come, ordered by time.
+/// Writes events as they arrive, ordered by time.
 pub struct Writer<W: Write> {
     out: W,
     tracks: Vec<Track>,
-    /// The arrow that ends at the next poll of a coroutine.
+    /// Arrows that end at the next poll of a coroutine.
     woken: HashMap<CoroutineId, u64>,
     arrows: u64,
     last: u64,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file, with tracks for so many vCPUs; others come when they are heard of.
+    /// Begins a file, with tracks for `vcpus` vCPUs; further tracks are added at the first event of
+    /// their vCPU.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     pub fn new(mut out: W, name: &str, vcpus: u32) -> io::Result<Writer<W>> {
         write!(
             out,
@@ -111,20 +114,20 @@ impl<W: Write> Writer<W> {
     /// Writes an event whose coroutine was spawned at `site`.
     ///
     /// # Errors
-    /// Those of the writer below.
+    /// Returns the errors of the underlying writer.
     pub fn event(&mut self, event: &Event, site: &str) -> io::Result<()> {
         let Some(Event { vcpu, what, .. }) = event.checked() else {
             return Ok(());
         };
-        // An event that comes late does not break the nesting.
+        // A late event does not break the nesting.
         let at = event.at.max(self.last);
         self.last = at;
         self.reach(vcpu)?;
-        // The vCPU whose thread did it was awake before, but for the end of a wait.
+        // The vCPU whose thread acted was awake before, except at the end of a wait.
         let (actor, was_awake) = match what {
             What::Unparked => (Some(vcpu), false),
             What::Parked | What::Arrived(_) => (Some(vcpu), true),
-            // Another thread takes a poll from it.
+            // Another thread takes a poll from the vCPU.
             What::Coroutine(Step::Suspended, _) => (Some(vcpu), true),
             What::Coroutine(_, coroutine) => (coroutine.by, true),
         };
@@ -152,11 +155,11 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Ends what is open at `length` ns, and the file, which says that so many events were `lost`. Returns what was
-    /// written to.
+    /// Ends the open entries at `length` ns, and the file, which reports the number of `lost`
+    /// events. Returns the underlying writer.
     ///
     /// # Errors
-    /// Those of the writer below.
+    /// Returns the errors of the underlying writer.
     pub fn finish(mut self, length: u64, lost: u64) -> io::Result<W> {
         let at = length.max(self.last);
         for vcpu in 0..self.tracks.len() as u32 {
@@ -183,7 +186,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// The beginning of an entry, up to where its arguments go.
+    /// Writes the beginning of an entry, up to its arguments.
     fn begin(&mut self, at: u64, vcpu: u32, phase: char, name: &str) -> io::Result<()> {
         self.begin_on(at, u64::from(vcpu) + 1, phase, name)
     }
@@ -281,13 +284,14 @@ impl<W: Write> Writer<W> {
         };
         let track = self.tracks[vcpu as usize];
         if track.is_awake && track.is_untold {
-            // It was under way when the recording began.
+            // The poll was under way when the recording began.
             self.begin_poll(0, vcpu, coroutine, site, true)?;
         }
         if step == Step::Exited {
             self.woken.remove(&coroutine.id);
         }
-        // The end of one whose beginning was lost, or of a coroutine that was cancelled between polls, ends nothing.
+        // The end of a poll whose begin was lost, or of a coroutine that was cancelled between
+        // polls, is ignored.
         if self.tracks[vcpu as usize].poll == Some(coroutine.id) {
             self.end_poll(vcpu, at, how)?;
         }
@@ -299,7 +303,7 @@ impl<W: Write> Writer<W> {
             return self.instant(at, coroutine, "wake", site, vcpu);
         };
         if self.tracks[by as usize].is_awake {
-            // An arrow begins in whatever is open there.
+            // An arrow begins in the entry that is open there.
             self.arrows += 1;
             let arrow = self.arrows;
             self.begin(at, by, 's', "wake")?;
@@ -309,7 +313,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Something that has no length, on the track of the thread that did it.
+    /// Writes an instant on the track of the thread that acted.
     fn instant(
         &mut self,
         at: u64,

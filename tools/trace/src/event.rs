@@ -1,22 +1,23 @@
-//! [`Event`]: one thing that happened, on or to a vCPU.
+//! [`Event`]: an event on a vCPU.
 
 use upshift_core::{CoroutineId, Level, MAX_VCPUS, Step};
 
-/// One thing that happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "row::Row", try_from = "row::Row"))]
 pub struct Event {
-    /// When, in nanoseconds since the recording began.
+    /// Time, in nanoseconds since the recording began.
     pub at: u64,
-    /// The vCPU that it is about; for a step of a coroutine the one that the coroutine is on.
+    /// vCPU of the event; for a step of a coroutine the vCPU of the coroutine.
     pub vcpu: u32,
-    /// What.
+    /// Kind of the event.
     pub what: What,
 }
 
 impl Event {
-    /// The event, unless its vCPU cannot be: timelines come from other processes, which may say anything.
+    /// Returns the event, unless its vCPU is impossible: timelines come from other processes and
+    /// are not trusted.
     pub(crate) fn checked(self) -> Option<Event> {
         let exists = |vcpu: &u32| (*vcpu as usize) < MAX_VCPUS;
         let mut event = Some(self).filter(|event| exists(&event.vcpu))?;
@@ -27,40 +28,41 @@ impl Event {
     }
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A coroutine took a step.
     Coroutine(Step, Coroutine),
-    /// The vCPU has nothing to do, and begins to wait.
+    /// The vCPU has no work and begins to wait.
     Parked,
-    /// It waits no longer.
+    /// The vCPU ends its wait.
     Unparked,
-    /// So many completions of I/O were reaped.
+    /// The number of completions of I/O that were reaped.
     Arrived(u32),
 }
 
-/// Whose step it was.
+/// The coroutine of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coroutine {
-    /// Its id.
+    /// Id of the coroutine.
     pub id: CoroutineId,
-    /// Its effective level.
+    /// Effective level of the coroutine.
     pub level: Level,
-    /// Where it was spawned: see [`Timeline::site`](crate::Timeline::site).
+    /// Spawn site: see [`Timeline::site`](crate::Timeline::site).
     pub site: u32,
-    /// The vCPU whose thread took the step; `None`: another thread.
+    /// vCPU whose thread took the step; `None` for another thread.
     pub by: Option<u32>,
 }
 
 #[cfg(feature = "serde")]
 mod row {
-    //! An event as an array of numbers: a third of what it would take with names.
+    //! An event as an array of numbers: a third of the size with names.
 
     use super::{Coroutine, Event, What};
     use upshift_core::{CoroutineId, Level, Step};
 
-    /// `at`, `vcpu`, number of what, its argument (completions, or the vCPU that was stolen from), id, level, site, `by` + 1.
+    /// `at`, `vcpu`, number of the kind, its argument (completions, or the vCPU that was stolen
+    /// from), id, level, site, `by` + 1.
     pub(super) type Row = (u64, u32, u8, u32, u64, u8, u32, u32);
 
     const PARKED: u8 = 16;

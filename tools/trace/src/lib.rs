@@ -1,22 +1,23 @@
-//! Timelines: events of coroutines and vCPUs with their times; and the text in which counters are
-//! given to Prometheus.
+//! Timelines: events of coroutines and vCPUs with their times; and the Prometheus text format for
+//! counters.
 //!
-//! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`], and write it in one
-//! of two:
+//! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`],
+//! which is written in one of two formats:
 //!
-//! * [`chrome::Writer`]: Chrome trace events, one track per vCPU, which Perfetto (<https://ui.perfetto.dev>) and
-//!   `chrome://tracing` open; streaming, constant memory but for a word per coroutine that was woken and not yet polled;
+//! * [`chrome::Writer`]: Chrome trace events, one track per vCPU, which Perfetto
+//!   (<https://ui.perfetto.dev>) and `chrome://tracing` open; streaming, constant memory except for
+//!   a word per coroutine that was woken and not yet polled;
 //! * [`svg::draw`]: one picture: vCPUs, levels, and the states of single coroutines.
 //!
 //! | module | concern |
 //! |---|---|
-//! | `event` | what can be recorded |
-//! | `timeline` | events in order, with names for where coroutines were spawned |
-//! | [`spans`] | from events to stretches of time in one state |
-//! | [`chrome`], [`svg`] | the two forms |
+//! | `event` | the events |
+//! | `timeline` | events in order, with the names of spawn sites |
+//! | [`spans`] | from events to spans of time in one state |
+//! | [`chrome`], [`svg`] | the two formats |
 //! | [`prometheus`] | counters, gauges and histograms as text |
 //!
-//! Pure: no thread, no clock, no file. Whatever the events say, both forms are well-formed.
+//! Pure: no thread, no clock, no file. Both formats are well-formed for any events.
 //!
 //! ```
 //! use upshift_core::{CoroutineId, Level, Step};

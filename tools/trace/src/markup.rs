@@ -1,7 +1,7 @@
 //! Text in markup: SVG, HTML.
 
-/// Text with what means something in XML and HTML replaced, also between quotes, and with U+FFFD for what must not be in XML:
-/// control characters but tabs and ends of lines.
+/// Escapes the special characters of XML and HTML in a text, also for use between quotes. U+FFFD
+/// replaces the characters that XML forbids: control characters except tabs and ends of lines.
 ///
 /// ```
 /// assert_eq!(upshift_trace::escape("<a\tb> & \u{1b}'c'"), "&lt;a\tb&gt; &amp; \u{fffd}&#39;c&#39;");

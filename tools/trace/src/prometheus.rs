@@ -1,11 +1,12 @@
 //! [`Text`]: counters, gauges and histograms in the text format of Prometheus (version 0.0.4).
 //!
-//! One writer for the runtime, the server and the daemon. Every name begins with `upshift_`; what ends in `_total` is a counter. The
-//! caller gives each family once, with all its samples, and times in seconds.
+//! One writer for the runtime, the server and the daemon. Every name begins with `upshift_`; a name
+//! that ends in `_total` is a counter. The caller gives each family once, with all its samples, and
+//! times in seconds.
 
 use std::fmt::{self, Display, Write};
 
-/// What to put into the `Content-Type` header of an answer.
+/// Value of the `Content-Type` field of an answer.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Writes families of samples, one after the other. Allocates the name of each.
@@ -29,16 +30,16 @@ pub struct Text<'a> {
 pub type Labels<'a> = &'a [(&'a str, &'a dyn Display)];
 
 impl<'a> Text<'a> {
-    /// Writes to `to`.
+    /// Creates a writer to `to`.
     pub fn new(to: &'a mut dyn Write) -> Text<'a> {
         let family = String::new();
         Text { to, family }
     }
 
-    /// Begins the family `upshift_` `name`: a counter if that ends in `_total`, else a gauge.
+    /// Begins the family `upshift_` `name`: a counter if the name ends in `_total`, else a gauge.
     ///
     /// # Errors
-    /// Those of what it writes to; so with the others.
+    /// Returns the errors of the underlying writer, like the other methods.
     pub fn family(&mut self, name: &str, help: &str) -> fmt::Result {
         let is_counter = name.ends_with("_total");
         self.begin(name, if is_counter { "counter" } else { "gauge" }, help)
@@ -47,33 +48,33 @@ impl<'a> Text<'a> {
     /// Begins a family of histograms, to be filled by [`Text::buckets`].
     ///
     /// # Errors
-    /// As [`Text::family`].
+    /// Returns the errors of [`Text::family`].
     pub fn histogram(&mut self, name: &str, help: &str) -> fmt::Result {
         self.begin(name, "histogram", help)
     }
 
-    /// A family with a single sample.
+    /// Writes a family with a single sample.
     ///
     /// # Errors
-    /// As [`Text::family`].
+    /// Returns the errors of [`Text::family`].
     pub fn single(&mut self, name: &str, help: &str, value: impl Display) -> fmt::Result {
         self.family(name, help)?;
         self.sample(&[], value)
     }
 
-    /// A sample of the family begun last.
+    /// Writes a sample of the current family.
     ///
     /// # Errors
-    /// As [`Text::family`].
+    /// Returns the errors of [`Text::family`].
     pub fn sample(&mut self, labels: Labels<'_>, value: impl Display) -> fmt::Result {
         self.line("", labels, &value)
     }
 
-    /// A histogram of the family begun last: how many were at most so long, for rising bounds in seconds; the sum in seconds; how many there
-    /// were.
+    /// Writes a histogram of the current family: the counts of values up to rising bounds in
+    /// seconds, the sum in seconds, and the number of values.
     ///
     /// # Errors
-    /// As [`Text::family`].
+    /// Returns the errors of [`Text::family`].
     pub fn buckets(
         &mut self,
         labels: Labels<'_>,
@@ -118,7 +119,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The value of a label, in which three characters are written as two.
+/// Writes the value of a label and escapes its three special characters.
 struct Escaped<'a>(&'a mut dyn Write);
 
 impl Write for Escaped<'_> {

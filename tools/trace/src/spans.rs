@@ -1,7 +1,7 @@
-//! From events to stretches of time: a coroutine in one state, a vCPU awake.
+//! From events to spans of time: a coroutine in one state, a vCPU awake.
 //!
-//! What was under way when the recording began begins with it, what is under way when it ends ends with it. O(events), a
-//! look-up by hash each.
+//! A span that was under way when the recording began starts with it, and one that is under way at
+//! the end ends with it. O(events), with a hash look-up each.
 
 use std::collections::HashMap;
 
@@ -10,47 +10,47 @@ use upshift_core::{CoroutineId, Level, MAX_VCPUS, State, Step};
 use crate::event::{Coroutine, What};
 use crate::timeline::Timeline;
 
-/// A stretch of time in which a coroutine was in one state.
+/// A span of time in which a coroutine was in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The coroutine.
+    /// Id of the coroutine.
     pub id: CoroutineId,
-    /// Its level when the stretch began.
+    /// Level of the coroutine at the beginning.
     pub level: Level,
-    /// Where it was spawned.
+    /// Spawn site of the coroutine.
     pub site: u32,
-    /// Its state.
+    /// State of the coroutine.
     pub state: State,
-    /// The vCPU that it was on.
+    /// vCPU of the coroutine.
     pub vcpu: u32,
-    /// The stretch, ns.
+    /// Beginning, in ns.
     pub from: u64,
-    /// Its end.
+    /// End, in ns.
     pub to: u64,
 }
 
-/// A stretch of time in which a vCPU was awake.
+/// A span of time in which a vCPU was awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awake {
     /// The vCPU.
     pub vcpu: u32,
-    /// The stretch, ns.
+    /// Beginning, in ns.
     pub from: u64,
-    /// Its end.
+    /// End, in ns.
     pub to: u64,
 }
 
-/// All of a timeline.
+/// All spans of a timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Spans {
-    /// Of coroutines, in the order of their ends. There is none for [`State::Exited`].
+    /// Spans of coroutines, in the order of their ends. There is none for [`State::Exited`].
     pub states: Vec<Span>,
-    /// Of vCPUs, in the order of their ends.
+    /// Spans of vCPUs, in the order of their ends.
     pub awake: Vec<Awake>,
 }
 
 impl Spans {
-    /// The stretches of a timeline.
+    /// Returns the spans of a timeline.
     #[must_use]
     pub fn of(timeline: &Timeline) -> Spans {
         let mut builder = Builder {
@@ -81,7 +81,8 @@ impl Spans {
 struct Builder {
     spans: Spans,
     open: HashMap<CoroutineId, Span>,
-    /// Since when each is awake; the inner `None`: it is not. The outer: nothing is known.
+    /// Time since which each vCPU is awake. The inner `None`: the vCPU waits. The outer `None`: its
+    /// state is unknown.
     vcpus: Vec<Option<Option<u64>>>,
 }
 
@@ -90,7 +91,7 @@ impl Builder {
         self.vcpus.get_mut(vcpu as usize)
     }
 
-    /// It does something, so it was awake before.
+    /// Notes that the vCPU acts, so it was awake before.
     fn works(&mut self, vcpu: u32) {
         if let Some(state @ None) = self.vcpu(vcpu) {
             *state = Some(Some(0));
@@ -117,7 +118,7 @@ impl Builder {
             id, level, site, ..
         } = coroutine;
         let Some(state) = step.entered() else {
-            // It stays ready, elsewhere.
+            // The coroutine stays ready, on another vCPU.
             if let Some(span) = self.open.get_mut(&id) {
                 span.vcpu = vcpu;
             }
@@ -138,7 +139,7 @@ impl Builder {
             self.open.insert(id, next)
         };
         let before = before.or_else(|| {
-            // The first that is heard of it: what it must have been until now.
+            // The first event of the coroutine implies its state until now.
             let state = match step {
                 Step::Yielded | Step::Blocked | Step::Suspended => State::Running,
                 Step::Exited if coroutine.by.is_some() => State::Running,

@@ -12,24 +12,25 @@ use crate::{chrome, svg};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timeline {
-    /// Of what: a program, a case of the simulator.
+    /// Name of the recorded program, or case of the simulator.
     pub name: String,
-    /// How many vCPUs there are, also those to which nothing happened.
+    /// Number of vCPUs, including those without events.
     pub vcpus: u32,
-    /// How long the recording is, ns.
+    /// Length of the recording, in ns.
     pub length: u64,
-    /// Events that were overwritten by newer ones, or found no place.
+    /// Number of events that were overwritten by newer ones, or found no room.
     pub lost: u64,
-    /// Where coroutines were spawned, `FILE:LINE:COLUMN`: [`Coroutine::site`](crate::Coroutine::site) counts into it.
+    /// Spawn sites, `FILE:LINE:COLUMN`: [`Coroutine::site`](crate::Coroutine::site) is an index
+    /// into them.
     pub sites: Vec<String>,
-    /// What happened.
+    /// Events, ordered by time.
     pub events: Vec<Event>,
     #[cfg_attr(feature = "serde", serde(skip))]
     known: HashMap<String, u32>,
 }
 
 impl Timeline {
-    /// An empty one.
+    /// Creates an empty timeline.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Timeline {
         Timeline {
@@ -38,7 +39,7 @@ impl Timeline {
         }
     }
 
-    /// The number of a place where coroutines are spawned. One look-up by hash.
+    /// Returns the number of a spawn site. One look-up by hash.
     pub fn site(&mut self, place: &str) -> u32 {
         if let Some(&number) = self.known.get(place) {
             return number;
@@ -49,21 +50,21 @@ impl Timeline {
         number
     }
 
-    /// The name of a place; `?` for a number that stands for none.
+    /// Returns the name of a spawn site; `?` for an unknown number.
     #[must_use]
     pub fn site_name(&self, number: u32) -> &str {
         self.sites.get(number as usize).map_or("?", String::as_str)
     }
 
-    /// Adds an event. Those of one instant stay in the order in which they are added; [`Timeline::sort`] puts the rest in
-    /// order.
+    /// Adds an event. Events of one instant stay in the order in which they are added;
+    /// [`Timeline::sort`] orders the others.
     pub fn add(&mut self, at: u64, vcpu: u32, what: What) {
         self.vcpus = self.vcpus.max(vcpu.saturating_add(1));
         self.length = self.length.max(at);
         self.events.push(Event { at, vcpu, what });
     }
 
-    /// Adds the step that a host was told of ([`Host::changed`](upshift_core::Host::changed)).
+    /// Adds the step that a host was notified of ([`Host::changed`](upshift_core::Host::changed)).
     pub fn change(&mut self, at: u64, change: &Change) {
         let coroutine = Coroutine {
             id: change.id,
@@ -83,10 +84,10 @@ impl Timeline {
         self.events.sort_by_key(|event| event.at);
     }
 
-    /// Writes it as Chrome trace events.
+    /// Writes the timeline as Chrome trace events.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     pub fn write_chrome(&self, out: impl Write) -> io::Result<()> {
         let mut writer = chrome::Writer::new(out, &self.name, self.vcpus)?;
         for event in &self.events {
@@ -100,7 +101,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Draws it.
+    /// Draws the timeline.
     #[must_use]
     pub fn to_svg(&self) -> String {
         svg::draw(self)

@@ -1,4 +1,4 @@
-//! Both forms are well-formed whatever the events say, and say what happened.
+//! Both formats are well-formed for any events, and represent them.
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -15,7 +15,7 @@ fn chrome(timeline: &Timeline) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)))
 }
 
-/// The entries of a track, begins and ends, in the order in which a viewer takes them.
+/// Returns the entries of a track, begins and ends, in the order in which a viewer takes them.
 fn slices(json: &Value, tid: u64) -> Vec<&Value> {
     let all = json["traceEvents"].as_array().unwrap();
     let of_track = all
@@ -42,7 +42,7 @@ fn assert_balanced(json: &Value, tracks: u64) {
     }
 }
 
-/// Tags are closed in order, and nothing stands in a text that ends it.
+/// Asserts that tags are closed in order, and that no text contains markup.
 fn assert_well_formed(svg: &str) {
     let mut open = Vec::new();
     for piece in svg.split('<').skip(1) {

@@ -1,4 +1,5 @@
-//! Durations, sizes, shares and CPU lists as text: on command lines, in configuration files, in `/sys`.
+//! Durations, sizes, shares and CPU lists as text: on command lines, in configuration files, in
+//! `/sys`.
 //!
 //! Each function takes the whole text and returns the value, or a sentence that names the error and
 //! the right form. Spaces around the text and before a unit are allowed. Pure; allocates for errors
@@ -14,13 +15,14 @@ pub mod socket_file;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The longest duration, some thirty years: the sum of it and any clock's time is a time.
+/// Longest duration, some thirty years: its sum with the time of any clock is a valid time.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
-/// The largest CPU number: far more than a kernel can have, few enough for a list.
+/// Largest CPU number: far more than a kernel can have, few enough for a list.
 const LAST_CPU: usize = 65_535;
 
-/// Reads a duration: a number and `ns`, `us`, `ms`, `s`, `min` (or `m`) or `h`; `0` needs no unit. At most 1,000,000,000 s.
+/// Reads a duration: a number and `ns`, `us`, `ms`, `s`, `min` (or `m`) or `h`; `0` needs no unit.
+/// At most 1,000,000,000 s.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,7 +32,7 @@ const LAST_CPU: usize = 65_535;
 /// ```
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The message names the fault of the text.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let hint = || {
         format!(
@@ -58,7 +60,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Reads a [`duration`] of at least 1 ns.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The message names the fault of the text.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err(format!(
@@ -75,7 +77,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 /// ```
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The message names the fault of the text.
 pub fn size(text: &str) -> Result<u64, String> {
     let hint =
         || format!("`{text}` is not a size: write a number of bytes, for example 4096, 16k or 1M");
@@ -97,7 +99,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// ```
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The message names the fault of the text.
 pub fn share(text: &str) -> Result<f64, String> {
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
@@ -118,7 +120,7 @@ pub fn share(text: &str) -> Result<f64, String> {
 /// ```
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The message names the fault of the text.
 pub fn cpus(text: &str) -> Result<Vec<usize>, String> {
     let ranges: Option<Vec<_>> = text.trim().split(',').map(range).collect();
     match ranges {
@@ -130,14 +132,14 @@ pub fn cpus(text: &str) -> Result<Vec<usize>, String> {
     }
 }
 
-/// `3` or `0-3`.
+/// Reads `3` or `0-3`.
 fn range(text: &str) -> Option<RangeInclusive<usize>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last <= LAST_CPU).then_some(first..=last)
 }
 
-/// The number at the beginning, and what follows it.
+/// Splits a text into its leading number and the rest.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text

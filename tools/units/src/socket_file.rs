@@ -7,10 +7,10 @@
 //!   ([`check_directories`]).
 //! * Owner and mode are changed through a descriptor of the file that was made, never by its name.
 //!
-//! A file that a dead server has left is found by connecting, then removed, then replaced: three
-//! steps, between which another server may take the same three, and no system call takes them at
-//! once. So a process that makes or removes such a file holds the lock of `PATH.lock` meanwhile
-//! ([`Lock`]). It is a lock of the kernel (`flock`) and ends with its process.
+//! A file that a dead server has left is found by connecting, then removed, then replaced. Another
+//! server may take the same three steps meanwhile, and no system call combines them. So a process
+//! that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]). It is a
+//! lock of the kernel (`flock`) and ends with its process.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -29,12 +29,12 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// Time for which a lock is tried. A server holds it for a few system calls, or for its life.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The file of a socket that listens. Dropping it removes the file, unless its name means
-/// another file by then.
+/// The file of a listening socket. Dropping it removes the file, unless its name refers to another
+/// file by then.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Open as a path: until it is closed no other file has its inode.
+    /// Path descriptor: until it is closed no other file has its inode.
     file: File,
     /// Whether the lock is taken to remove the file, and not held for life.
     locks: bool,
@@ -79,7 +79,7 @@ impl SocketFile {
     /// # Errors
     /// The kernel's.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // The link of an open descriptor leads to its file, even if the name means another one.
+        // The link of an open descriptor leads to its file, even if the name refers to another one.
         // `fchmod` refuses a path descriptor.
         let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         fs::set_permissions(opened, Permissions::from_mode(mode))
@@ -120,12 +120,12 @@ impl Lock {
             let mut file = File::from(opened.map_err(|error| named(error.into()))?);
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if is_at(&file, &path) => {
-                    // For people.
+                    // The content is for people only.
                     let _ = file.set_len(0);
                     let _ = writeln!(file, "{}", std::process::id());
                     return Ok(Lock { path, _file: file });
                 }
-                // Its holder has removed the file before it let go.
+                // The holder has removed the file before it released the lock.
                 Ok(()) => continue,
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
                 Err(error) => return Err(named(error.into())),
@@ -153,7 +153,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Before the file is closed, with which the lock ends.
+        // Before the file is closed, which releases the lock.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -183,7 +183,7 @@ pub fn bind(
     let flags = flags | SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     if let Some(mode) = mode {
-        // The kernel makes the file with the mode of the socket, less the umask.
+        // The kernel creates the file with the mode of the socket, less the umask.
         fchmod(&socket, Mode::from_raw_mode(mode))?;
     }
     net::bind(&socket, &address)?;
@@ -231,13 +231,13 @@ fn make_room(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::Res
     if !found.file_type().is_socket() {
         return Err(error("there is a file that is no socket: remove it"));
     }
-    // Does not wait for a server that is busy.
+    // Does not wait for a busy server.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     match net::connect(&probe, address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),
         Err(Errno::NOENT) => Ok(()),
-        // A listener of another kind is one, too.
+        // A listener of another socket type counts, too.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(error("another server listens there")),
         Err(error) => Err(error.into()),
     }
@@ -261,7 +261,7 @@ pub fn check_directories(path: &Path) -> io::Result<()> {
         .ancestors()
         .chain(real.iter().flat_map(|it| it.ancestors()))
     {
-        // The link itself, where it is one, and the directory that it leads to.
+        // The link itself, if it is one, and the directory to which it leads.
         for found in [fs::symlink_metadata(directory), fs::metadata(directory)] {
             match found {
                 Ok(found) => check_directory(directory, &found, last(directory))?,
@@ -312,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of the calling test's own, which goes when this is dropped.
+    /// A directory of the calling test, which is removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -412,7 +412,7 @@ mod tests {
         let path = folder.0.join("socket");
         let (listener, file) = listen(&path, Some(0o666), 4).unwrap();
         let mode = |path| fs::metadata(path).unwrap().mode() & 0o777;
-        // The umask takes nothing away.
+        // The umask does not apply.
         assert_eq!(mode(&path), 0o666);
         UnixStream::connect(&path).unwrap();
         let taken = listen(&path, None, 4).unwrap_err().to_string();
@@ -430,7 +430,7 @@ mod tests {
         let (first, first_file) = listen(&path, Some(0o600), 4).unwrap();
         drop(first);
         let (_second, _file) = listen(&path, Some(0o600), 4).unwrap();
-        // That of a successor stays, too.
+        // The file of a successor stays, too.
         drop(first_file);
         UnixStream::connect(&path).unwrap();
         let other = folder.0.join("file");
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&other).unwrap(), "text");
     }
 
-    /// The others say that a server listens, and remove no file of its.
+    /// Only one listens. The others report that a server listens, and leave its file alone.
     #[test]
     fn of_servers_that_start_at_once_one_listens() {
         let folder = Folder::new("race");
@@ -469,7 +469,7 @@ mod tests {
             let client = UnixStream::connect(&path).unwrap();
             listener.accept().unwrap();
             drop(client);
-            // One ends while the next one starts.
+            // One server ends while the next one starts.
             drop(listener);
             let (_, next) = thread::scope(|scope| {
                 scope.spawn(|| drop(file));

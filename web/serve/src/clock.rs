@@ -1,4 +1,4 @@
-//! Time since the first call in this process, monotonic.
+//! Monotonic time since the first call in this process.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -8,12 +8,12 @@ fn began() -> Instant {
     *BEGAN.get_or_init(Instant::now)
 }
 
-/// Nanoseconds, from a reading of the clock.
+/// Reads the clock and returns nanoseconds.
 pub(crate) fn nanos() -> u64 {
     u64::try_from(began().elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds plus one, so that 0 can mean "never".
+/// Returns milliseconds plus one, so that 0 can mean "never".
 pub(crate) fn millis() -> u64 {
     nanos() / 1_000_000 + 1
 }

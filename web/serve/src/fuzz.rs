@@ -1,19 +1,21 @@
-//! Generated input, made from samples by changing them a little.
+//! Generated input, created from samples by small changes.
 //!
-//! An input that is treated in a way not seen before, by what its target says of it, becomes a sample: what libFuzzer does by branches, on
-//! stable Rust and without instrumented code. All follows from a seed, which is printed with a failure, as is the input. The variables
-//! are numbers: `UPSHIFT_FUZZ_SECONDS` (for each target; `cargo xtask soak fuzz` gives a minute), `UPSHIFT_FUZZ_SEED`.
+//! An input becomes a sample if its target reports a treatment that no earlier input had. This is
+//! the feedback that libFuzzer takes from branches, on stable Rust and without instrumented code. A
+//! seed determines all inputs; it is printed with a failure, as is the input. Two variables contain
+//! numbers: `UPSHIFT_FUZZ_SECONDS` (time per target; `cargo xtask soak fuzz` gives a minute) and
+//! `UPSHIFT_FUZZ_SEED`.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-/// Longer inputs are cut.
+/// Longest input, in bytes; longer ones are cut.
 const LONGEST: usize = 4096;
-/// Samples that are kept.
+/// Largest number of samples.
 const SAMPLES: usize = 4096;
 
-/// Bytes that end or begin something.
+/// Bytes that end or begin an element of a syntax.
 const ODD: &[u8] = b"\0\t\r\n \"%,;:=./\\\xff\x80-019";
 
 struct Random(u64);
@@ -31,7 +33,7 @@ impl Random {
     }
 }
 
-/// Says with which input a target has panicked.
+/// Reports the input with which a target has panicked.
 struct Input<'a>(&'a str, u64, &'a [u8]);
 
 impl Drop for Input<'_> {
@@ -43,8 +45,9 @@ impl Drop for Input<'_> {
     }
 }
 
-/// Calls `target` with the samples, then with what is made of them and of these words: so often, or for as long as the variable says. It
-/// returns how it has treated the input.
+/// Calls `target` with the samples, then with inputs derived from them and from these words: a
+/// fixed number of times, or for the time in the variable. The target returns a number for its
+/// treatment of the input.
 pub(crate) fn fuzz(
     name: &str,
     samples: &[&[u8]],
@@ -55,7 +58,7 @@ pub(crate) fn fuzz(
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     let time = number("UPSHIFT_FUZZ_SECONDS").map(Duration::from_secs);
     let seed = number("UPSHIFT_FUZZ_SEED").unwrap_or(match time {
-        // Another one each time.
+        // A new seed each time.
         Some(_) => std::process::id().into(),
         None => 0,
     });
@@ -84,14 +87,14 @@ pub(crate) fn fuzz(
     println!("{name}: {count} inputs, {} ways, seed {seed}", seen.len());
 }
 
-/// A number for anything, such as the kinds of what was found.
+/// Returns a number for any value, such as the kinds of the parts found.
 pub(crate) fn way(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     hasher.finish()
 }
 
-/// How an error ends, which is seldom in the words of the input.
+/// Returns the end of an error message, which seldom contains words of the input.
 pub(crate) fn kind(error: &str) -> String {
     let letters = error.chars().rev().filter(|it| it.is_ascii_alphabetic());
     letters.take(16).collect()
@@ -110,23 +113,23 @@ fn change(bytes: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut
     let at = random.below(bytes.len() + 1);
     let end = at + random.below(bytes.len() - at + 1).min(16);
     match random.below(10) {
-        // A byte becomes another one, or its neighbour.
+        // A byte changes to any other, or in one bit.
         0 if at < bytes.len() => bytes[at] = random.next() as u8,
         1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
-        // A word is put in, or in place of something.
+        // A word is inserted, or replaces some bytes.
         2 | 3 if !words.is_empty() => {
             let word = words[random.below(words.len())].bytes();
             let end = if random.below(2) == 0 { at } else { end };
             bytes.splice(at..end, word);
         }
         4 => drop(bytes.drain(at..end)),
-        // Once more, or many times.
+        // A part is repeated, once or many times.
         5 => {
             let part = bytes[at..end].repeat(1 << random.below(8));
             bytes.splice(at..at, part);
         }
         6 => bytes.truncate(at),
-        // The end of another one.
+        // The end of another sample follows.
         7 => {
             let other = &samples[random.below(samples.len())];
             let from = random.below(other.len() + 1);

@@ -1,8 +1,7 @@
 //! An HTTP server in which every request has a priority.
 //!
-//! `upshift serve` on the command line; here as a library, for any tower service. HTTP/1.1 and
-//! HTTP/2, with TLS or without; static files; limits, admission, draining, reloading, metrics and an
-//! access log.
+//! The server behind `upshift serve`, as a library for any tower service. HTTP/1.1 and HTTP/2, with
+//! TLS or without; static files; limits, admission, draining, reloading, metrics and an access log.
 //!
 //! ```no_run
 //! use upshift_serve::{Config, Server};
@@ -25,7 +24,7 @@
 //! }
 //! ```
 //!
-//! # The way of a request
+//! # The path of a request
 //!
 //! ```text
 //!  connection coroutine, at the level of receiving

@@ -1,21 +1,22 @@
-//! One of a thing for each vCPU: what requests count and note is written by the vCPU that serves them, without a word that another one
-//! writes too, and added up when it is read.
+//! Per-vCPU values. The vCPU that serves a request writes its counters and notes, without a word
+//! that another vCPU writes too; readers add the values up.
 //!
-//! What a coroutine takes from its shard it gives back there, also if it has moved meanwhile; so the things are as safe to share as any.
+//! A coroutine returns a resource to the shard from which it was taken, even if the coroutine has
+//! moved meanwhile. So the values must be as safe to share as any others.
 //!
-//! Cost: a load to find the shard; as many loads as there are vCPUs to add one thing up.
+//! Cost: a load to find the shard; one load per vCPU to add up a counter.
 
-/// On cache lines of its own: the next one is fetched with it.
+/// A value on its own pair of cache lines: the CPU fetches the adjacent line too.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Lines<T>(T);
 
-/// See the module.
+/// A value for each vCPU (see the module).
 #[derive(Debug)]
 pub(crate) struct PerVcpu<T>(Box<[Lines<T>]>);
 
 impl<T: Default> PerVcpu<T> {
-    /// One for each of so many vCPUs; those that are added later share them.
+    /// Creates a value for each of `vcpus` vCPUs; vCPUs that are added later share them.
     pub(crate) fn new(vcpus: usize) -> PerVcpu<T> {
         let shards = (0..vcpus.max(1)).map(|_| Lines::default());
         PerVcpu(shards.collect())
@@ -23,7 +24,7 @@ impl<T: Default> PerVcpu<T> {
 }
 
 impl<T> PerVcpu<T> {
-    /// The place of the calling thread's vCPU; the first one's for what is no vCPU's.
+    /// Returns the index of the calling thread's vCPU; the first one outside of vCPUs.
     #[inline]
     pub(crate) fn place(&self) -> usize {
         match upshift::get_vcpu() {
@@ -33,19 +34,19 @@ impl<T> PerVcpu<T> {
         }
     }
 
-    /// What is at a place.
+    /// Returns the value at an index.
     #[inline]
     pub(crate) fn at(&self, place: usize) -> &T {
         &self.0[place].0
     }
 
-    /// That of the calling thread's vCPU.
+    /// Returns the value of the calling thread's vCPU.
     #[inline]
     pub(crate) fn here(&self) -> &T {
         self.at(self.place())
     }
 
-    /// All of them.
+    /// Returns the values of all vCPUs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|lines| &lines.0)
     }

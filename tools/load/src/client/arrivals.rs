@@ -1,14 +1,13 @@
-//! The send times of an open loop and the requests sent then: drawn one after the other, from a
-//! seed.
+//! The send times and requests of an open loop, drawn one after the other from a seed.
 //!
-//! All times are ns since the start of the run. O(1), no allocation.
+//! All times are ns since the start of the run. O(1), without allocation.
 
 use super::meter::nanos;
 use super::plan::{Class, Distribution, Pace};
 use super::random::Random;
 use crate::spin::MAX_SERVICE;
 
-/// A request that is meant to leave at `intended` and has no reply.
+/// A request that is intended to leave at `intended` and has no reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) intended: u64,
@@ -16,12 +15,12 @@ pub(crate) struct Request {
     pub(crate) service: u64,
     pub(crate) class: u16,
     pub(crate) level: u8,
-    /// Set where a reply overtook that of an earlier request.
+    /// Set if the reply has overtaken that of an earlier request.
     pub(crate) answered: bool,
 }
 
 impl Request {
-    /// The class of requests that count for nothing: the first ones, and the hog.
+    /// The class of requests that are not counted: the first ones, and the hog.
     pub(crate) const UNCOUNTED: u16 = u16::MAX;
 
     pub(crate) fn uncounted(service: u64, level: u8) -> Request {
@@ -38,7 +37,7 @@ impl Request {
 /// The requests of one group.
 pub(crate) struct Arrivals {
     random: Random,
-    /// None in a closed loop.
+    /// State of the open loop; `None` in a closed loop.
     open: Option<Open>,
 }
 
@@ -52,7 +51,8 @@ struct Open {
 }
 
 impl Arrivals {
-    /// The requests of a group from `base` on. `share` in 0..1 spreads groups over the first step.
+    /// Creates the requests of a group from `base` on. `share` in 0..1 spreads groups over the
+    /// first step.
     pub(crate) fn new(
         pace: Pace,
         connections: usize,
@@ -81,14 +81,13 @@ impl Arrivals {
         self.open.is_some()
     }
 
-    /// When the next request is due; never in a closed loop.
+    /// Returns the time of the next request; never in a closed loop.
     pub(crate) fn next_due(&self) -> u64 {
         // A float that is too large saturates.
         self.open.as_ref().map_or(u64::MAX, |open| open.next as u64)
     }
 
-    /// The next request of an open loop and the connection it belongs to; moves on to the one after
-    /// it.
+    /// Takes the next request of an open loop and its connection, and advances to the one after it.
     pub(crate) fn take(&mut self, classes: &[Class]) -> (usize, Request) {
         let intended = self.next_due();
         let mut at = 0;
@@ -105,7 +104,7 @@ impl Arrivals {
         (at, self.draw(intended, classes))
     }
 
-    /// A request of a class and a service time by lot.
+    /// Draws a request with a random class and service time.
     pub(crate) fn draw(&mut self, intended: u64, classes: &[Class]) -> Request {
         let mut request = Request {
             intended,

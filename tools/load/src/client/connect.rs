@@ -1,7 +1,7 @@
 //! Establishing the connections of a plan, a few at a time so that no listen queue overflows.
 //!
-//! Bounded: it gives up when nothing has succeeded or failed for [`Plan::patience`], and within 20 ms when stopped.
-//! This phase is not measured and allocates as it likes.
+//! Bounded: the phase ends when no attempt has succeeded or failed for [`Plan::patience`], and
+//! within 20 ms when stopped. It is not measured and may allocate.
 
 use super::plan::Plan;
 use crate::os::{self, Epoll};
@@ -12,13 +12,13 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How many connections are being established at a time.
+/// Number of connections that are being established at a time.
 const AT_A_TIME: usize = 64;
 
-/// A stream for each of `groups`, indices of the plan's groups, non-blocking; `None` for those that
-/// failed.
+/// Establishes a non-blocking stream for each of `groups`, which are indices of the plan's groups;
+/// `None` stands for a failure.
 ///
-/// `failed` is told of each failure, with the group and in words.
+/// `failed` is called for each failure, with the group and a message.
 pub(crate) fn establish(
     plan: &Plan,
     groups: &[usize],
@@ -26,7 +26,7 @@ pub(crate) fn establish(
 ) -> io::Result<Vec<Option<TcpStream>>> {
     let of = |&group: &usize| (group, plan.groups[group].target);
     let targets: Vec<(usize, SocketAddr)> = groups.iter().map(of).collect();
-    // Some descriptors belong to the rest of the process.
+    // The rest of the process uses some descriptors.
     os::raise_open_files(targets.len() as u64 + 128)?;
 
     let mut epoll = Epoll::new(AT_A_TIME)?;

@@ -1,10 +1,9 @@
-//! One connection: the requests without a reply, and the bytes of them that the socket has not
-//! taken.
+//! One connection: its requests without a reply, and their bytes that the socket has not taken.
 //!
-//! `requests` holds the oldest first; the first `started` of them are in flight, the others wait
+//! `requests` contains the oldest first; the first `started` of them are in flight, the others wait
 //! for room. Replies of most protocols keep the order. A spin reply names its request by a tag, the
-//! number of requests of the connection before it; the request is marked, and leaves the queue when
-//! it is the oldest: O(1) however replies are ordered.
+//! number of earlier requests of the connection. The request is marked, and leaves the queue when
+//! it is the oldest: O(1) for any order of replies.
 
 use super::arrivals::Request;
 use super::reply::{Cursor, Template};
@@ -14,23 +13,22 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 
 pub(crate) struct Connection {
-    /// None once it has failed.
+    /// Stream; `None` once it has failed.
     pub(crate) stream: Option<TcpStream>,
     pub(crate) group: usize,
     pub(crate) template: usize,
-    /// When bytes last arrived, or a request left an idle connection.
+    /// Time at which bytes last arrived, or a request left an idle connection.
     pub(crate) since: u64,
     pub(crate) cursor: Cursor,
     pub(crate) frames: Frames,
     pub(crate) has_replied: bool,
     requests: VecDeque<Request>,
     started: usize,
-    /// Requests among the started ones that were answered before an older one.
+    /// Number of started requests that were answered before an older one.
     overtook: usize,
-    /// The tag of the oldest request.
+    /// Tag of the oldest request.
     tag: u64,
-    /// Bytes that the socket has not taken, and where they begin: in the copies of the template, or
-    /// in `out`.
+    /// Number of bytes that the socket has not taken, in the copies of the template or in `out`.
     owed: usize,
     offset: usize,
     /// Frames of spin requests.
@@ -61,17 +59,17 @@ impl Connection {
         self.started - self.overtook
     }
 
-    /// Number of requests without a reply, sent or not.
+    /// Returns the number of requests without a reply, sent or not.
     pub(crate) fn waiting(&self) -> usize {
         self.requests.len() - self.overtook
     }
 
-    /// Another request could be written at once.
+    /// Tells whether another request could be written at once.
     pub(crate) fn is_free(&self, depth: usize) -> bool {
         self.owed == 0 && self.in_flight() < depth
     }
 
-    /// Makes a request due.
+    /// Adds a request that is due.
     pub(crate) fn push(&mut self, request: Request) {
         self.requests.push_back(request);
     }
@@ -100,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Writes what is owed, as far as the socket takes it.
+    /// Writes the outstanding bytes, as far as the socket takes them.
     pub(crate) fn flush(&mut self, template: Option<&Template>) -> io::Result<()> {
         let Some(mut stream) = self.stream.as_ref() else {
             return Ok(());
@@ -166,7 +164,7 @@ impl Connection {
         self.requests.clear();
     }
 
-    /// The requests without a reply, the oldest first.
+    /// Returns the requests without a reply, the oldest first.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = &Request> {
         self.requests.iter().filter(|request| !request.answered)
     }

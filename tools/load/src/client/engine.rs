@@ -1,10 +1,10 @@
-//! The loop of the client: fire what is due, wait, read replies, send the next requests.
+//! The loop of the client: fire due requests, wait, read replies, send the next requests.
 //!
-//! All times inside are ns since the start of the run. Every socket is registered once,
-//! edge-triggered: a read that does not fill the buffer has emptied the socket, and a write is
-//! tried at once and only then waits for the socket. A turn costs one `epoll_wait`; a request one
-//! `write` and one `read`. Nothing is allocated after connecting, but for HTTP heads cut by the end
-//! of a read, for error messages, and 24 bytes for each request that has no reply.
+//! All times are ns since the start of the run. Every socket is registered once, edge-triggered: a
+//! read that does not fill the buffer has emptied the socket; a write is tried at once and only
+//! then waits for the socket. A turn costs one `epoll_wait`; a request one `write` and one `read`.
+//! After connecting, the loop allocates only for HTTP heads cut by the end of a read, for error
+//! messages, and 24 bytes for each request that has no reply.
 
 use super::arrivals::{Arrivals, Request};
 use super::connect;
@@ -18,35 +18,35 @@ use crate::os::{self, ENDED, Epoll, Ready};
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// Time in which all connections are looked at for silence, in ns.
+/// Period in which all connections are checked for silence, in ns.
 const CHECK: u64 = 100_000_000;
-/// Connections that are looked at at a time, so that tens of thousands do not delay a request.
+/// Number of connections checked at a time, so that tens of thousands do not delay a request.
 const CHECKED: usize = 512;
-/// The longest wait for the last replies, in ns.
+/// Longest wait for the last replies, in ns.
 const LAST: u64 = 250_000_000;
-/// Different matrices in use, where computing their products costs little.
+/// Number of different matrices, if their products cost little.
 const VARIANTS: usize = 8;
 
-/// Which requests are made, and whether their replies count.
+/// The phase of a run: the requests that are made, and whether their replies count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// One request per connection; nothing counts but errors.
+    /// Phase of one request per connection; only errors count.
     Priming,
-    /// The load; nothing counts but errors.
+    /// The load; only errors count.
     Warming,
-    /// The load.
+    /// The load; replies count.
     Measuring,
     /// The time after the load; replies still count.
     Draining,
-    /// The wait for the last replies; nothing counts.
+    /// The wait for the last replies; no reply counts.
     Ending,
 }
 
 struct Group {
     arrivals: Arrivals,
-    /// The most requests in flight on a connection.
+    /// Largest number of requests in flight on a connection.
     depth: usize,
-    /// The index of its first connection.
+    /// Index of the group's first connection.
     first: usize,
 }
 
@@ -55,31 +55,31 @@ pub(crate) struct Engine<'p> {
     meter: Meter,
     epoll: Epoll,
     groups: Vec<Group>,
-    /// An outcome per class of each group, group by group.
+    /// Outcomes by class of each group, group by group.
     outcomes: Vec<GroupOutcome>,
     /// Number of classes, 1 at least.
     classes: usize,
     connections: Vec<Connection>,
-    /// The last one is that of priming; empty for spin requests.
+    /// Templates; the last one is for priming. Empty for spin requests.
     templates: Vec<Template>,
     memo: HeadMemo,
     scratch: Box<[u8]>,
-    /// Connections that have not failed.
+    /// Number of connections that have not failed.
     alive: usize,
-    /// Requests without a reply, but for the hog's.
+    /// Number of requests without a reply, except for the hog's.
     waiting: usize,
-    /// The earliest send time of all groups; `u64::MAX` in a closed loop.
+    /// Earliest send time of all groups; `u64::MAX` in a closed loop.
     next_due: u64,
-    /// The end of the load: no request is due from here on.
+    /// End of the load: no request is due from here on.
     until: u64,
     next_check: u64,
-    /// The first connection of the next look.
+    /// First connection of the next check for silence.
     unchecked: usize,
     stage: Stage,
 }
 
 impl<'p> Engine<'p> {
-    /// Connects.
+    /// Establishes the connections of a plan.
     pub(crate) fn new(plan: &'p Plan) -> io::Result<Engine<'p>> {
         // Fail before connecting if the server cannot be measured.
         let meter = Meter::new(plan.stop.as_ref(), &plan.server_pids)?;
@@ -173,7 +173,7 @@ impl<'p> Engine<'p> {
         let from = self.meter.now();
         going = going && self.drive(self.until)?;
         while going && self.next_due < self.until {
-            // Due, and not sent yet because the client was late: they count.
+            // Requests that are due and late because of the client count.
             self.fire(self.meter.now());
         }
         let to = self.meter.now();
@@ -206,10 +206,10 @@ impl<'p> Engine<'p> {
         })
     }
 
-    /// Has one request answered on every connection, so that load meets a server that serves them all.
+    /// Waits for one answer on every connection, so that load meets a server that serves them all.
     ///
-    /// The kernel completes connections which the server has not accepted, and a server under load may not come round
-    /// to accepting them for seconds: fewer connections than the plan says would be measured.
+    /// The kernel completes connections that the server has not accepted, and a server under load
+    /// may not accept them for seconds: fewer connections than the plan says would be measured.
     fn prime(&mut self) -> io::Result<()> {
         let begin = self.meter.now();
         let shared = matches!(self.plan.work, Work::Matrix { .. });
@@ -242,7 +242,8 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    /// Sends the hog's request on its connection, the last one; nothing waits for its reply.
+    /// Sends the hog's request on its connection, the last one. The loop does not wait for its
+    /// reply.
     fn occupy(&mut self) {
         if let Some(hog) = self.plan.hog {
             let (at, now) = (self.connections.len() - 1, self.meter.now());
@@ -256,7 +257,7 @@ impl<'p> Engine<'p> {
         self.plan.hog.is_some() && self.stage != Stage::Priming && at + 1 == self.connections.len()
     }
 
-    /// Runs until `end`; false if it ended early, by `stop` or because nothing is left to do.
+    /// Runs until `end`. Returns false if it ended early, by `stop` or for lack of work.
     fn drive(&mut self, end: u64) -> io::Result<bool> {
         loop {
             let now = self.meter.now();
@@ -288,7 +289,7 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// Gives up those of the next [`CHECKED`] connections that are silent.
+    /// Fails the silent ones of the next [`CHECKED`] connections.
     fn check(&mut self, now: u64) {
         let mut patience = self.plan.patience;
         match self.stage {
@@ -308,7 +309,7 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// Sends due requests, a burst for each group at most, and finds the next send time.
+    /// Sends due requests, at most a burst for each group, and finds the next send time.
     fn fire(&mut self, mut now: u64) {
         self.next_due = u64::MAX;
         for i in 0..self.groups.len() {
@@ -356,7 +357,7 @@ impl<'p> Engine<'p> {
         self.connections[at].push(request);
     }
 
-    /// In a closed loop, makes as many requests due as may be in flight.
+    /// Adds the requests of a closed loop, as many as may be in flight.
     fn refill(&mut self, at: usize, now: u64) {
         let is_load = matches!(self.stage, Stage::Warming | Stage::Measuring);
         let c = &self.connections[at];
@@ -371,7 +372,7 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// Starts the requests that are due and have room, and writes what is owed.
+    /// Starts the due requests that have room, and writes the outstanding bytes.
     fn send(&mut self, at: usize, now: u64) {
         let c = &mut self.connections[at];
         let template = self.templates.get(c.template);
@@ -387,7 +388,7 @@ impl<'p> Engine<'p> {
         let mut now = 0;
         let ended = ready.flags & ENDED != 0;
         if ended || ready.flags & os::READABLE != 0 {
-            // Until the end of what there is: the edge will not be reported again.
+            // Reads until the socket is empty: the edge will not be reported again.
             while let Some(mut stream) = self.connections[at].stream.as_ref() {
                 match stream.read(&mut self.scratch) {
                     Ok(0) => self.lost(at, "the server closed the connection"),
@@ -423,7 +424,7 @@ impl<'p> Engine<'p> {
         let c = &mut self.connections[at];
         let outcomes = &mut self.outcomes[c.group * self.classes..][..self.classes];
         if is_counted {
-            // Of several classes on a connection, the first one counts the bytes.
+            // The first of several classes on a connection counts the bytes.
             outcomes[0].bytes += n as u64;
         }
         c.since = now;
@@ -431,7 +432,7 @@ impl<'p> Engine<'p> {
         let found = match self.plan.work {
             Work::Matrix { .. } => reply::matrix(&self.templates[c.template], &mut c.cursor, data)?,
             Work::Http { .. } => reply::http(&mut self.memo, &mut c.cursor, data)?,
-            // Counted below, frame by frame.
+            // Spin replies are counted below, frame by frame.
             Work::Spin => Found {
                 complete: u64::MAX,
                 bad: 0,
@@ -456,7 +457,7 @@ impl<'p> Engine<'p> {
                 continue;
             }
             let outcome = &mut outcomes[usize::from(request.class)];
-            // Which of several replies in one read were bad matters little here.
+            // It matters little which of several replies in one read were bad.
             if i >= found.bad {
                 outcome.requests += 1;
                 let latency = now.saturating_sub(request.intended).max(1);
@@ -469,7 +470,7 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    /// The server has closed a connection.
+    /// Handles a connection that the server has closed.
     fn lost(&mut self, at: usize, how: &str) {
         let hint = if self.connections[at].has_replied {
             ""
@@ -479,7 +480,7 @@ impl<'p> Engine<'p> {
         self.fail(at, || format!("{how}{hint}"));
     }
 
-    /// Closes a connection for good and counts why, once.
+    /// Closes a connection for good and counts the reason, once.
     fn fail(&mut self, at: usize, why: impl FnOnce() -> String) {
         let is_hog = self.is_hog(at);
         let c = &mut self.connections[at];
@@ -516,7 +517,7 @@ impl<'p> Engine<'p> {
     }
 }
 
-/// The most requests in flight on a connection.
+/// Returns the largest number of requests in flight on a connection.
 fn depth(plan: &Plan, pace: Pace) -> usize {
     match (&plan.work, pace) {
         (Work::Http { pipeline, .. }, _) => *pipeline,
@@ -526,7 +527,8 @@ fn depth(plan: &Plan, pace: Pace) -> usize {
     }
 }
 
-/// The requests in use, and whether there is one per group (HTTP names the host) or they are shared by all.
+/// Returns the templates, and whether there is one per group (HTTP names the host) or all groups
+/// share them.
 fn templates(plan: &Plan) -> (Vec<Template>, bool) {
     match &plan.work {
         Work::Http { pipeline, .. } => {
@@ -546,7 +548,7 @@ fn templates(plan: &Plan) -> (Vec<Template>, bool) {
     }
 }
 
-/// A request for a matrix that costs the server little: of order 64 at most.
+/// Creates a request for a matrix that costs the server little: of order 64 at most.
 fn priming(plan: &Plan) -> Option<Template> {
     match plan.work {
         Work::Matrix { n } => Some(Template::new(&Work::Matrix { n: n.min(64) }, 0, "", 1)),

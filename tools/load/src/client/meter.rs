@@ -1,4 +1,4 @@
-//! The measuring side of the loop (the clock of the run, CPU time, whether it is to end), and its
+//! The measuring side of the loop (the clock of the run, CPU time, the request to end), and its
 //! waits.
 
 use crate::cpu::{CpuUse, Reading};
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest sleep, in ns: bounds the reaction to `stop`.
+/// Longest sleep, in ns; it bounds the reaction to `stop`.
 pub(super) const NAP: u64 = 20_000_000;
-/// Time before a send time that is spent polling instead of sleeping, in ns.
+/// Time before a send time that the client spends polling instead of sleeping, in ns.
 pub(super) const SPIN: u64 = 60_000;
-/// The longest wait for the first reply of a connection, in ns.
+/// Longest wait for the first reply of a connection, in ns.
 pub(super) const PRIME: u64 = 10_000_000_000;
-/// Requests that may be fired before replies are looked at again.
+/// Number of requests that may be fired before replies are read again.
 pub(super) const BURST: usize = 64;
 
 /// The measuring side of a run.
@@ -31,10 +31,10 @@ pub(super) struct Used {
 }
 
 impl Meter {
-    /// Of a run that begins now.
+    /// Creates the meter of a run that begins now.
     ///
     /// # Errors
-    /// The CPU time of the server cannot be read.
+    /// Fails if the CPU time of the server cannot be read.
     pub(super) fn new(stop: Option<&Arc<AtomicBool>>, servers: &[u32]) -> io::Result<Meter> {
         servers
             .iter()
@@ -46,12 +46,12 @@ impl Meter {
         })
     }
 
-    /// ns since the run began.
+    /// Returns the ns since the run began.
     pub(super) fn now(&self) -> u64 {
         nanos(self.start.elapsed())
     }
 
-    /// The run is to end at once.
+    /// Tells whether the run is to end at once.
     pub(super) fn is_stopped(&self) -> bool {
         let stop = self.stop.as_ref();
         stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
@@ -71,7 +71,8 @@ impl Meter {
 }
 
 impl Used {
-    /// What the server, if it is known, and the client have used until a `later` reading.
+    /// Returns the CPU time of the server, if it is known, and of the client until a `later`
+    /// reading.
     pub(super) fn until(&self, later: &Used) -> (Option<CpuUse>, CpuUse) {
         let servers = self.servers.as_ref().zip(later.servers.as_ref());
         let servers = servers.filter(|(before, _)| !before.is_empty());
@@ -86,7 +87,7 @@ impl Used {
     }
 }
 
-/// Time as the loop counts it.
+/// Converts a duration to the ns of the loop.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

@@ -1,42 +1,45 @@
 //! The client: one thread that drives any number of connections over epoll.
 //!
-//! [`run`] executes a [`Plan`]: connect, have one request answered on every connection, warm up, measure, drain. The
-//! first request matters: the kernel completes connections that a busy server accepts seconds later or never, and load
-//! on a part of the connections is not the load of the plan. The parts:
+//! [`run`] executes a [`Plan`]: connect, get one request answered on every connection, warm up,
+//! measure, drain. The first request matters: the kernel completes connections that a busy server
+//! accepts seconds later or never, and load on a part of the connections is not the load of the
+//! plan. The parts:
 //!
 //! | file | concern |
 //! |---|---|
-//! | `plan` | what to do: groups, work, pace; checked before anything starts |
-//! | `outcome` | what came of it |
+//! | `plan` | the load: groups, work, pace; checked before the run starts |
+//! | `outcome` | the results of a run |
 //! | `arrivals` | send times of the open loop, classes and service times |
 //! | `reply` | cutting and checking replies |
-//! | `connection` | one connection: requests without a reply, bytes owed |
+//! | `connection` | one connection: requests without a reply, outstanding bytes |
 //! | `connect` | establishing connections, a few at a time |
-//! | `meter` | the clock of a run, CPU time, whether it is to end |
+//! | `meter` | the clock of a run, CPU time, the request to end |
 //! | `engine` | the loop |
 //! | `random` | seeded numbers |
 //!
-//! # What a latency is
+//! # Definition of latency
 //!
-//! *Closed loop*: from the write of a request to the read that completes its reply; the next request leaves at once.
-//! *Open loop*: from the time at which the request was **meant** to leave, whether or not the connection was free then,
-//! so a server that stalls cannot slow down its own examination (no co-ordinated omission).
+//! *Closed loop*: from the write of a request to the read that completes its reply; the next
+//! request leaves at once. *Open loop*: from the time at which the request was **meant** to leave,
+//! whether or not the connection was free then, so a server that stalls cannot slow down the
+//! measurement (no co-ordinated omission).
 //!
 //! A reply counts if it is complete within the time measured, or within the drain after it.
 //! Requests that were due by the end of the time measured and have no reply when the drain is over
-//! are in no histogram; they are counted as
-//! `unanswered`, with the age of the oldest.
+//! are in no histogram; they are counted as `unanswered`, with the age of the oldest.
 //!
-//! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. It does not for `wrk`, which reads
-//! a reply in one turn of its loop and starts the clock of the next request in a later one: the wait in between is in
-//! neither. Where the client is busy, its percentiles are lower than these; with one connection they agree.
+//! In a closed loop, connections = rate × mean latency (Little's law) therefore holds. It does not
+//! for `wrk`, which reads a reply in one turn of its loop and starts the clock of the next request
+//! in a later one; the time between belongs to neither. If the client is busy, the percentiles of
+//! `wrk` are lower than these; with one connection they agree.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! A closed-loop request is one `write`, one `read` and a share of one `epoll_wait`; no allocation. The thread sleeps
-//! when nothing is due. In an open loop it sleeps until 60 µs before the next send time and polls without sleeping for
-//! the rest, because a timer of a virtual machine arrives 10–45 µs late: with send times closer together than that it
-//! keeps a CPU busy, so give it one of its own (`pin`) where latency matters.
+//! A closed-loop request is one `write`, one `read` and a share of one `epoll_wait`; no allocation.
+//! The thread sleeps when no request is due. In an open loop it sleeps until 60 µs ahead of the
+//! next send time and then polls without sleeping, because a timer of a virtual machine arrives
+//! 10–45 µs late. With closer send times it keeps a CPU busy: give it a CPU of its own (`pin`)
+//! where latency matters.
 
 mod arrivals;
 mod connect;
@@ -54,16 +57,17 @@ pub use plan::{Class, Distribution, Group, Hog, Pace, Plan, Work};
 use crate::os;
 use std::io;
 
-/// The most requests of a connection that await their replies in an open loop of matrices.
+/// Largest number of requests of a connection that await their replies in an open loop of matrices.
 ///
-/// Requests beyond it wait in the client, with their intended send times; see [`GroupOutcome::delayed`].
+/// Further requests wait in the client, with their intended send times; see
+/// [`GroupOutcome::delayed`].
 pub const OPEN_DEPTH: usize = 16;
 
 /// Executes `plan` on a thread of its own and returns an outcome for each group, or for each class
 /// of each group.
 ///
-/// It takes at most the time to connect (bounded by [`Plan::patience`] without progress), up to 20
-/// s for the first replies (10 s without one, or the patience if shorter), warm-up, duration,
+/// The run takes at most the time to connect (bounded by [`Plan::patience`] without progress), up
+/// to 20 s for the first replies (10 s without one, or the patience if shorter), warm-up, duration,
 /// drain, and 250 ms for the last replies; less if [`Plan::stop`] is raised or no connection is
 /// left. Failures of connections are counted in the [`Outcome`], not returned.
 ///
@@ -71,7 +75,8 @@ pub const OPEN_DEPTH: usize = 16;
 ///
 /// # Errors
 ///
-/// The plan makes no sense (`InvalidInput`), the CPU to pin to or the server process does not exist, or epoll fails.
+/// Fails if the plan makes no sense (`InvalidInput`), if the CPU to pin to or the server process
+/// does not exist, or if epoll fails.
 pub fn run(plan: &Plan) -> io::Result<Outcome> {
     plan.check()?;
     std::thread::scope(|scope| {

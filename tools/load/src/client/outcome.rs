@@ -1,46 +1,49 @@
-//! What a run measured.
+//! The results of a run.
 
 use crate::cpu::CpuUse;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// The longest latency that a histogram tells apart, in ns (1000 s); longer ones are recorded as this.
+/// Longest latency that a histogram distinguishes, in ns (1000 s); longer ones are recorded as this
+/// value.
 const LONGEST: u64 = 1_000_000_000_000;
 
-/// What a run measured.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// One per group of the plan, in its order.
+    /// Results of the groups, in the order of the plan.
     pub groups: Vec<GroupOutcome>,
-    /// Connections that had answered a request before the load began; classes of spin requests share them.
+    /// Number of connections that had answered a request before the load began; classes of spin
+    /// requests share them.
     pub connections: usize,
-    /// The time measured: the duration of the plan, or less if the run ended early.
+    /// Measured time: the duration of the plan, or less if the run ended early.
     pub elapsed: Duration,
-    /// CPU time of the server over the time measured, if the plan named its process and it still runs.
+    /// CPU time of the server over the measured time, if the plan named its process and it still
+    /// runs.
     pub server_cpu: Option<CpuUse>,
     /// CPU time of the client's thread over the time measured.
     pub client_cpu: CpuUse,
-    /// The run was ended by [`Plan::stop`](crate::Plan::stop).
+    /// Set if [`Plan::stop`](crate::Plan::stop) ended the run.
     pub stopped: bool,
 }
 
 impl Outcome {
-    /// Replies of all groups.
+    /// Returns the number of replies of all groups.
     pub fn requests(&self) -> u64 {
         self.groups.iter().map(|g| g.requests).sum()
     }
 
-    /// Errors of all groups.
+    /// Returns the number of errors of all groups.
     pub fn errors(&self) -> u64 {
         self.groups.iter().map(|g| g.errors).sum()
     }
 
-    /// Replies per second of all groups.
+    /// Returns the replies per second of all groups.
     pub fn per_second(&self) -> f64 {
         rate(self.requests(), self.elapsed)
     }
 
-    /// The latencies of all groups in one histogram, in ns.
+    /// Returns the latencies of all groups in one histogram, in ns.
     pub fn latency(&self) -> Histogram<u64> {
         let mut all = histogram();
         for group in &self.groups {
@@ -50,8 +53,8 @@ impl Outcome {
         all
     }
 
-    /// The same with one group for each label, in the order of the first of each: such as requests of one length and several
-    /// levels.
+    /// Merges the groups of each label, in the order of their first occurrence: for example
+    /// requests of one length and several levels.
     #[must_use]
     pub fn by_label(mut self) -> Outcome {
         let mut groups: Vec<GroupOutcome> = Vec::with_capacity(self.groups.len());
@@ -65,45 +68,48 @@ impl Outcome {
         self
     }
 
-    /// CPU time of the server per reply, if known and there were any.
+    /// Returns the CPU time of the server per reply, if it is known and there were replies.
     pub fn server_cpu_per_request(&self) -> Option<CpuUse> {
         per_request(self.server_cpu?, self.requests())
     }
 
-    /// CPU time of the client per reply, if there were any.
+    /// Returns the CPU time of the client per reply, if there were replies.
     pub fn client_cpu_per_request(&self) -> Option<CpuUse> {
         per_request(self.client_cpu, self.requests())
     }
 }
 
-/// What a group measured.
+/// The results of a group.
 #[derive(Clone, Debug)]
 pub struct GroupOutcome {
-    /// The label of the group.
+    /// Label of the group.
     pub label: String,
-    /// Connections that were established and had answered a request before the load began.
+    /// Number of connections that were established and had answered a request before the load
+    /// began.
     pub connections: usize,
-    /// Correct replies completed in the time measured.
+    /// Number of correct replies completed in the measured time.
     pub requests: u64,
-    /// Connections that failed or were given up and replies that were wrong, over the whole run.
+    /// Number of connections that failed or were given up, and of wrong replies, over the whole
+    /// run.
     pub errors: u64,
-    /// The first error, in words.
+    /// Message of the first error.
     pub first_error: Option<String>,
     /// Bytes received in the time measured.
     pub bytes: u64,
     /// Latencies of `requests` in ns, 3 significant digits, up to 1000 s.
     pub latency: Histogram<u64>,
-    /// Open loop: how late requests left that found their connection free, in ns. A high value means that the client,
-    /// not the server, is at its limit.
+    /// Open loop: delay of requests that found their connection free, in ns. A high value means
+    /// that the client, not the server, is at its limit.
     pub send_lag: Histogram<u64>,
-    /// Open loop: requests that could not leave in time because their connection had the most requests in flight.
+    /// Open loop: number of requests that could not leave in time because their connection had the
+    /// most requests in flight.
     pub delayed: u64,
-    /// Requests without a reply at the end of the time measured. In a closed loop those in flight; in an open loop also
-    /// those that were due and had not left.
+    /// Number of requests without a reply at the end of the measured time. In a closed loop those
+    /// in flight; in an open loop also those that were due and had not left.
     pub unanswered: u64,
-    /// The age of the oldest of `unanswered`; no percentile of the latency can be trusted beyond it.
+    /// Age of the oldest of `unanswered`; no percentile of the latency can be trusted beyond it.
     pub oldest_unanswered: Duration,
-    /// The time measured.
+    /// Measured time.
     pub elapsed: Duration,
 }
 
@@ -125,17 +131,17 @@ impl GroupOutcome {
         }
     }
 
-    /// Replies per second.
+    /// Returns the replies per second.
     pub fn per_second(&self) -> f64 {
         rate(self.requests, self.elapsed)
     }
 
-    /// The latency at a quantile, such as 0.99; zero without replies.
+    /// Returns the latency at a quantile, such as 0.99; zero without replies.
     pub fn quantile(&self, quantile: f64) -> Duration {
         Duration::from_nanos(self.latency.value_at_quantile(quantile))
     }
 
-    /// Counts what another group of the same run has measured as its own.
+    /// Adds the results of another group of the same run.
     fn add(&mut self, other: GroupOutcome) {
         self.requests += other.requests;
         self.errors += other.errors;

@@ -1,4 +1,4 @@
-//! What a run does. Plain data; [`Plan::check`] is called before anything starts.
+//! The plan of a run. Plain data; [`Plan::check`] is called before the run starts.
 
 use crate::matrix;
 use crate::spin::MAX_SERVICE;
@@ -13,16 +13,16 @@ use std::time::Duration;
 pub struct Plan {
     /// Groups of connections, each with its own counts and histograms.
     pub groups: Vec<Group>,
-    /// What is asked of them.
+    /// Protocol and kind of the requests.
     pub work: Work,
     /// The kinds of spin requests; their shares add up to 1. Other work has none.
     pub classes: Vec<Class>,
     /// A request on one more connection of the first group, sent before the warm-up; nothing waits
     /// for the reply. For spin servers.
     pub hog: Option<Hog>,
-    /// When requests leave; a group may have its own pace.
+    /// Send times of the requests; a group may have its own pace.
     pub pace: Pace,
-    /// Equal seeds give the same send times, classes and service times.
+    /// Seed: equal seeds give the same send times, classes and service times.
     pub seed: u64,
     /// Time under load before measuring.
     pub warmup: Duration,
@@ -31,19 +31,20 @@ pub struct Plan {
     /// Time after measuring in which replies still count, so that a delay at the end is in the
     /// latencies; zero where the throughput of an overloaded server matters.
     pub drain: Duration,
-    /// A connection that owes a reply and has been silent for this long is given up as an error;
-    /// spin requests, which take as long as they ask for, are waited for.
+    /// Time after which a silent connection that owes a reply is given up as an error. Spin
+    /// requests, which take as long as they ask for, are waited for.
     ///
-    /// Make it longer than the run where the server may starve connections on purpose (levels at overload).
+    /// Make it longer than the run if the server may starve connections on purpose (levels at
+    /// overload).
     pub patience: Duration,
-    /// The CPU that the client runs on.
+    /// CPU on which the client runs.
     pub pin: Option<usize>,
-    /// The priority in SCHED_FIFO that the client runs at, so that programs on its CPU do not delay
-    /// it: for an open loop at a rate that leaves it asleep most of the time.
+    /// SCHED_FIFO priority of the client, so that programs on its CPU do not delay it: for an open
+    /// loop at a rate that leaves it asleep most of the time.
     pub fifo: Option<u8>,
-    /// The processes whose CPU time is measured together.
+    /// Processes whose CPU time is measured together.
     pub server_pids: Vec<u32>,
-    /// Ends the run within 50 ms when true.
+    /// Flag that ends the run within 50 ms when true.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
@@ -54,11 +55,11 @@ pub struct Group {
     pub target: SocketAddr,
     /// Number of connections; no more are ever opened.
     pub connections: usize,
-    /// The name in the outcome, where no class gives one.
+    /// Name in the outcome, if no class gives one.
     pub label: String,
-    /// Replaces the pace of the plan.
+    /// Pace of the group, in place of the plan's.
     pub pace: Option<Pace>,
-    /// The address that the connections come from; the kernel's choice if `None`.
+    /// Source address of the connections; the kernel's choice if `None`.
     ///
     /// A target takes as many connections from one address as there are local ports, 28,232 by
     /// default; each address of 127.0.0.0/8 has local ports of its own.
@@ -66,7 +67,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group that follows the pace of its plan.
+    /// Creates a group that follows the pace of its plan.
     pub fn new(target: SocketAddr, connections: usize, label: impl Into<String>) -> Group {
         Group {
             target,
@@ -93,21 +94,20 @@ pub enum Work {
         path: String,
         /// More lines of the head, such as `Priority: u=0`.
         headers: Vec<String>,
-        /// The most requests of a connection that await their replies; 1 is no pipelining.
+        /// Largest number of requests of a connection that await their replies; 1 is no pipelining.
         pipeline: usize,
     },
-    /// CPU time, as the classes of the plan say. In an open loop a request waits for none before
-    /// it.
+    /// CPU time, by the classes of the plan. In an open loop no request waits for an earlier one.
     Spin,
 }
 
-/// When requests leave.
+/// The send times of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// The next request leaves when a reply is complete.
     Closed,
-    /// Each connection sends once per period, whatever comes back; the connections start one after the other, evenly
-    /// spread over the first period.
+    /// Each connection sends once per period, regardless of the replies; the connections start one
+    /// after the other, evenly spread over the first period.
     Open {
         /// The period of each connection.
         period: Duration,
@@ -117,21 +117,21 @@ pub enum Pace {
         /// Requests per second of the whole group.
         per_second: f64,
     },
-    /// The same, but a Poisson process, as of independent clients.
+    /// The group as a whole sends at this mean rate, as a Poisson process of independent clients.
     Poisson {
         /// Requests per second of the whole group, in the mean.
         per_second: f64,
     },
 }
 
-/// A kind of spin requests, counted by itself.
+/// A kind of spin requests, counted separately.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// The name in the outcome.
+    /// Name in the outcome.
     pub label: String,
     /// CPU time of a request, or its mean.
     pub service: Duration,
-    /// How it varies.
+    /// Distribution of the service time.
     pub distribution: Distribution,
     /// The level, 0 (most urgent) to 63.
     pub level: u8,
@@ -139,12 +139,12 @@ pub struct Class {
     pub share: f64,
 }
 
-/// How service times vary.
+/// The distribution of service times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// All are equal.
+    /// Equal times.
     Fixed,
-    /// Exponentially, with the given mean.
+    /// Exponentially distributed times with the given mean.
     Exponential,
 }
 
@@ -158,7 +158,8 @@ pub struct Hog {
 }
 
 impl Plan {
-    /// A closed-loop plan with a warm-up of a tenth of `duration`, a patience of 5 s and nothing else set.
+    /// Creates a closed-loop plan with a warm-up of a tenth of `duration`, a patience of 5 s and no
+    /// other setting.
     pub fn new(groups: Vec<Group>, work: Work, duration: Duration) -> Plan {
         Plan {
             groups,
@@ -178,9 +179,9 @@ impl Plan {
         }
     }
 
-    /// A plan of one class of spin requests of `service` at level 32, with Poisson arrivals on 32
-    /// connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and nothing
-    /// else set.
+    /// Creates a plan of one class of spin requests of `service` at level 32, with Poisson arrivals
+    /// on 32 connections, a warm-up of a tenth of `duration`, 500 ms for the last replies, and no
+    /// other setting.
     pub fn spin(
         target: SocketAddr,
         per_second: f64,
@@ -219,7 +220,7 @@ impl Plan {
         self
     }
 
-    /// The same plan with all its groups at `target`.
+    /// Returns the plan with all its groups at `target`.
     #[must_use]
     pub fn at(mut self, target: SocketAddr) -> Plan {
         for group in &mut self.groups {
@@ -228,7 +229,7 @@ impl Plan {
         self
     }
 
-    /// The pace that holds for `group`.
+    /// Returns the pace of `group`.
     pub(crate) fn pace_of(&self, group: &Group) -> Pace {
         group.pace.unwrap_or(self.pace)
     }
@@ -239,7 +240,7 @@ impl Plan {
         })
     }
 
-    /// The first reason why the plan makes no sense.
+    /// Returns the first reason why the plan makes no sense.
     fn problem(&self) -> Option<String> {
         if self.groups.is_empty() {
             return Some("nothing to drive: give at least one target".into());

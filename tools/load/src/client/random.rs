@@ -1,4 +1,5 @@
-//! A small generator of random numbers: equal seeds give equal loads. SplitMix64 (Steele, Lea, Flood 2014).
+//! A small generator of random numbers: equal seeds give equal loads. SplitMix64 (Steele, Lea,
+//! Flood 2014).
 
 pub(crate) struct Random(u64);
 
@@ -7,7 +8,7 @@ impl Random {
         Random(seed)
     }
 
-    /// Uniform in 0..1, never 1.
+    /// Returns a number that is uniform in 0..1, never 1.
     pub(crate) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -17,7 +18,7 @@ impl Random {
         (z >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Exponentially distributed with mean 1.
+    /// Returns an exponentially distributed number with mean 1.
     pub(crate) fn exponential(&mut self) -> f64 {
         -(1.0 - self.uniform()).ln()
     }

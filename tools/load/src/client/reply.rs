@@ -1,27 +1,29 @@
-//! Cutting the byte stream of a connection into replies and checking them.
+//! Cuts the byte stream of a connection into replies and checks them.
 //!
-//! Replies are checked as they arrive, in the buffer they arrive in: nothing is copied but a reply head of HTTP that is
-//! cut by the end of a read. Every byte of every matrix reply is compared with the product computed beforehand.
+//! Replies are checked as they arrive, in the receive buffer: only an HTTP reply head that is cut
+//! by the end of a read is copied. Every byte of every matrix reply is compared with the product
+//! computed beforehand.
 
 use super::plan::Work;
 use crate::matrix;
 use httparse::Status;
 
-/// The longest reply head of HTTP that is accepted, in bytes.
+/// Longest HTTP reply head that is accepted, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// What a connection sends and what it must get back. Shared by connections.
+/// A request and its expected reply. Shared by connections.
 pub(crate) struct Template {
-    /// One or more copies of the request, so that several leave in one write.
+    /// Copies of the request, one or more, so that several leave in one write.
     pub(crate) bytes: Vec<u8>,
     /// Bytes of one request.
     pub(crate) len: usize,
-    /// The whole reply to a matrix; empty for HTTP.
+    /// Whole reply to a matrix; empty for HTTP.
     expected: Vec<u8>,
 }
 
 impl Template {
-    /// The request of variant `variant` of `work` to `host`, with copies for up to `depth` requests in flight.
+    /// Creates the request of variant `variant` of `work` to `host`, with copies for up to `depth`
+    /// requests in flight.
     pub(crate) fn new(work: &Work, variant: u64, host: &str, depth: usize) -> Template {
         let (one, expected) = match work {
             Work::Matrix { n } => {
@@ -39,10 +41,11 @@ impl Template {
                 request.push_str("\r\n");
                 (request.into_bytes(), Vec::new())
             }
-            // Each request is another.
+            // All requests differ.
             Work::Spin => (vec![0; crate::spin::FRAME], Vec::new()),
         };
-        // One copy more than the depth: a partial write leaves the stream in the middle of the first one.
+        // One copy more than the depth: a partial write leaves the stream in the middle of the
+        // first copy.
         let copies = (256 * 1024 / one.len()).clamp(1, depth + 1);
         Template {
             len: one.len(),
@@ -52,30 +55,32 @@ impl Template {
     }
 }
 
-/// How far the replies of one connection have been read.
+/// The position in the replies of a connection.
 #[derive(Default)]
 pub(crate) struct Cursor {
-    /// Matrix: bytes of the current reply that matched. HTTP: bytes of the current body still to come.
+    /// Matrix: number of bytes of the current reply that matched. HTTP: number of bytes of the
+    /// current body still to come.
     position: usize,
-    /// HTTP: the beginning of a head whose end has not arrived.
+    /// HTTP: first bytes of a head whose end has not arrived.
     head: Vec<u8>,
-    /// HTTP: the current reply has a status other than 2xx.
+    /// HTTP: set if the current reply has a status other than 2xx.
     bad: bool,
 }
 
 /// Replies found in a piece of the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Replies that ended in it.
+    /// Number of replies that ended in the piece.
     pub(crate) complete: u64,
-    /// How many of these have a status other than 2xx.
+    /// Number of these with a status other than 2xx.
     pub(crate) bad: u64,
 }
 
 /// The last reply head of HTTP that was parsed.
 ///
-/// A head ends at its own empty line, so bytes that begin with a head already parsed begin with that very head; it
-/// need not be parsed again. Correct whatever the server sends, and fast if it sends the same head twice.
+/// A head ends at its own empty line, so bytes that begin with a head already parsed begin with
+/// that very head, which need not be parsed again. Correct for any server, and fast if it sends the
+/// same head twice.
 #[derive(Default)]
 pub(crate) struct HeadMemo {
     bytes: Vec<u8>,
@@ -155,7 +160,7 @@ pub(crate) fn http(
                 return Ok(found);
             };
             cursor.head.clear();
-            // The head did not end in the part that was kept, so it ends behind it.
+            // The head did not end in the saved part, so it ends behind it.
             data = &data[head.len - before..];
             head
         };
@@ -175,7 +180,7 @@ impl Found {
 }
 
 impl HeadMemo {
-    /// The status of the last head, for messages.
+    /// Returns the status of the last head, for messages.
     pub(crate) fn status(&self) -> u16 {
         self.head.status
     }

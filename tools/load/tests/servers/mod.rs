@@ -1,4 +1,5 @@
-//! Servers for the tests of the client: a thread per connection, for as long as the test runs.
+//! Servers for the tests of the client, with a thread per connection, which run as long as the
+//! test.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

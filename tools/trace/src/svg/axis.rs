@@ -1,13 +1,13 @@
-//! Time from left to right: where an instant is, and round numbers below.
+//! The time axis: positions of instants, and round marks.
 
-/// The left end of the plot, px.
+/// Left end of the plot, in px.
 pub(super) const LEFT: f64 = 230.0;
-/// Its right end.
+/// Right end of the plot, in px.
 pub(super) const RIGHT: f64 = 1240.0;
-/// Marks on the axis, about.
+/// Approximate number of marks on the axis.
 const MARKS: f64 = 10.0;
 
-/// From 0 to a length in ns.
+/// An axis from 0 to a length in ns.
 pub(super) struct Axis {
     length: f64,
 }
@@ -19,12 +19,12 @@ impl Axis {
         }
     }
 
-    /// Where an instant is, px.
+    /// Returns the position of an instant, in px.
     pub(super) fn x(&self, at: u64) -> f64 {
         LEFT + (RIGHT - LEFT) * (at as f64 / self.length).min(1.0)
     }
 
-    /// Round instants and their names.
+    /// Returns round instants and their names.
     pub(super) fn marks(&self) -> Vec<(f64, String)> {
         let rough = self.length / MARKS;
         let decade = 10f64.powf(rough.log10().floor());
@@ -43,7 +43,7 @@ impl Axis {
     }
 }
 
-/// The unit for times of up to so many ns, in ns, and its name.
+/// Returns the unit for times of up to `most` ns, in ns, and its name.
 fn unit(most: f64) -> (f64, &'static str) {
     match most {
         most if most >= 2e9 => (1e9, "s"),
@@ -53,7 +53,7 @@ fn unit(most: f64) -> (f64, &'static str) {
     }
 }
 
-/// A time for people, three digits or more.
+/// Formats a time for people, with three digits or more.
 pub(super) fn time(nanos: u64) -> String {
     let (unit, name) = unit(nanos as f64 * 2.0);
     let value = nanos as f64 / unit;

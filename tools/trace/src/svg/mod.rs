@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   name: 20 ms, 4,711 events                                          ■ 0 ■ 8 ■ 32   legend
-//!   vCPU 0        ▒▒███▒██████▒▒         ▒▒██▒     polls by level; grey: awake, between polls; empty: parked
+//!   vCPU 0        ▒▒███▒██████▒▒         ▒▒██▒     polls by level; grey: between polls; empty: parked
 //!   vCPU 1        ▒████▒
-//!   level 0       ░█  ░█                           pale: something of the level is ready and waits; full: runs
+//!   level 0       ░█  ░█                           pale: a coroutine of the level waits; full: runs
 //!   level 32      ░░░███████
-//!   7.0 main.rs:9 ··──░█──░██                      single coroutines: the states of the SharedScheduler papers
+//!   7.0 main.rs:9 ··──░█──░██                      single coroutines: states of the SharedScheduler papers
 //!                 |    |    |    |   0 … 20 ms
 //! ```
 //!
-//! Of bounded size: at most two bars for each pixel and row, and [`COROUTINES`] single coroutines. No style of a page
-//! around it changes it.
+//! The size is bounded: at most two bars for each pixel and row, and [`COROUTINES`] single
+//! coroutines. Styles of an enclosing page do not change the picture.
 
 mod axis;
 mod row;
@@ -29,9 +29,9 @@ use axis::{Axis, LEFT, RIGHT, time};
 use row::{Row, Style};
 use text::{Anchor, Palette, label, tail};
 
-/// Single coroutines that are drawn: those that ran longest.
+/// Number of single coroutines that are drawn: those that ran longest.
 pub const COROUTINES: usize = 16;
-/// vCPUs that are drawn.
+/// Number of vCPUs that are drawn.
 const VCPUS: usize = 128;
 const WIDTH: f64 = RIGHT + 30.0;
 const ROW: f64 = 24.0;
@@ -87,7 +87,7 @@ impl Picture<'_> {
         )
     }
 
-    /// Title and legend. Returns where the plot begins.
+    /// Draws title and legend. Returns the top of the plot.
     fn head(&self, out: &mut String) -> f64 {
         let timeline = self.timeline;
         let lost = match timeline.lost {
@@ -239,7 +239,7 @@ impl Picture<'_> {
         y + 6.0
     }
 
-    /// Arrivals and thefts of a vCPU, at most one each for two pixels.
+    /// Draws arrivals and thefts of a vCPU, at most one each for two pixels.
     fn signs(&self, out: &mut String, vcpu: u32, y: f64) {
         let (mut arrival, mut theft) = (f64::MIN, f64::MIN);
         for event in self
@@ -342,7 +342,7 @@ impl Picture<'_> {
         y + 6.0
     }
 
-    /// One on top of the other.
+    /// Returns the styles of a state, drawn on top of each other.
     fn styles(&self, level: upshift_core::Level, state: State) -> [Option<Style<'_>>; 2] {
         let style = |fill, strength, inset| {
             Some(Style {
@@ -374,7 +374,7 @@ impl Picture<'_> {
         )
     }
 
-    /// Grid and axis.
+    /// Draws grid and axis.
     fn marks(&self, top: f64, bottom: f64) -> String {
         let mut out = String::new();
         for (x, text) in self.axis.marks() {
@@ -394,7 +394,7 @@ impl Picture<'_> {
 
 /// A tick below a row.
 const ARRIVAL: &str = "<path d=\"M0 -5L2.5 0H-2.5Z\" fill=\"#1b1f24\"/>";
-/// A tick above it.
+/// A tick above a row.
 const THEFT: &str = "<path d=\"M0 5L2.5 0H-2.5Z\" fill=\"#8250df\"/>";
 
 fn verb(state: State) -> &'static str {
@@ -412,7 +412,7 @@ fn stretch(from: u64, to: u64) -> String {
     format!("{} from {}", time(to - from), time(from))
 }
 
-/// Stretches without their overlaps, in order.
+/// Returns the spans without their overlaps, in order.
 fn union(mut stretches: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     stretches.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();

@@ -1,25 +1,26 @@
-//! One row of the plot: stretches of time as bars, at most two for each pixel, however many stretches there are.
+//! One row of the plot: spans of time as bars, at most two for each pixel, for any number of spans.
 //!
-//! A stretch of a pixel or more is a bar of its own, with its name. Shorter ones are added up for each pixel, which shows
-//! the style that has most of it, the paler the less of the pixel is covered: what is busy for a tenth looks like a tenth.
+//! A span of a pixel or more is a bar of its own, with its name. Shorter spans are added up for
+//! each pixel, which shows the style with the largest share. The less of the pixel is covered, the
+//! paler the bar: a vCPU that is busy for a tenth looks like a tenth.
 
 use std::fmt::Write as _;
 
 use super::axis::Axis;
 use crate::markup::escape;
 
-/// What a bar looks like.
+/// The style of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Style<'a> {
-    /// The paint.
+    /// Fill colour.
     pub(super) fill: &'a str,
     /// Opacity, %.
     pub(super) strength: u8,
-    /// Space above and below it, px.
+    /// Space above and below the bar, in px.
     pub(super) inset: u8,
 }
 
-/// See the module.
+/// A row of the plot (see the module).
 pub(super) struct Row<'a, 'b> {
     out: &'b mut String,
     axis: &'a Axis,
@@ -28,7 +29,7 @@ pub(super) struct Row<'a, 'b> {
     column: f64,
     /// Shares of the column.
     shares: Vec<(Style<'a>, f64)>,
-    /// What was drawn last for a whole column, to be drawn when it ends.
+    /// Last bar of whole columns, drawn when it ends.
     last: Option<(f64, f64, Style<'a>, u8)>,
 }
 
@@ -45,7 +46,7 @@ impl<'a, 'b> Row<'a, 'b> {
         }
     }
 
-    /// Adds a stretch, which begins no earlier than the one before.
+    /// Adds a span, which begins no earlier than the last one.
     pub(super) fn add(&mut self, from: u64, to: u64, style: Style<'a>, name: impl Fn() -> String) {
         let (left, right) = (self.axis.x(from), self.axis.x(to));
         if right - left >= 1.0 {
@@ -65,7 +66,7 @@ impl<'a, 'b> Row<'a, 'b> {
         }
     }
 
-    /// Draws what is left.
+    /// Draws the remaining bars.
     pub(super) fn finish(mut self) {
         self.flush();
     }
@@ -85,7 +86,7 @@ impl<'a, 'b> Row<'a, 'b> {
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map(|(style, _)| style);
         let Some(style) = most else { return };
-        // In fifths, so that neighbours can be one bar; what is there can be seen.
+        // In fifths, so that neighbours can merge; any activity stays visible.
         let strength = ((covered * 5.0).ceil() * 20.0).clamp(20.0, 100.0) as u8;
         let (left, right) = (self.column, self.column + 1.0);
         if let Some((_, end, known, shade)) = &mut self.last

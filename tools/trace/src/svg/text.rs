@@ -6,7 +6,7 @@ use upshift_core::{LEVELS, Level};
 
 use crate::markup::escape;
 
-/// From the most urgent to the least: they can be told apart side by side, and the order can be seen.
+/// Colours from the most urgent level to the least: distinct side by side, and in a visible order.
 const COLOURS: [(u8, u8, u8); 8] = [
     (0xb3, 0x12, 0x3f),
     (0xe0, 0x55, 0x2b),
@@ -18,7 +18,7 @@ const COLOURS: [(u8, u8, u8); 8] = [
     (0x5b, 0x5f, 0xc7),
 ];
 
-/// The last `most` characters of a text, after an ellipsis if there are more.
+/// Returns the last `most` characters of a text, after an ellipsis if there are more.
 pub(super) fn tail(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
@@ -28,7 +28,7 @@ pub(super) fn tail(text: &str, most: usize) -> String {
     format!("…{rest}")
 }
 
-/// Which side of its place a text is on.
+/// The side of its position on which a text stands.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Anchor {
     Start,
@@ -36,7 +36,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// Writes a text. With its style in line: the page that the picture is in may have one of its own.
+/// Writes a text with an inline style: the page around the picture may have styles of its own.
 pub(super) fn label(out: &mut String, x: f64, y: f64, anchor: Anchor, style: &str, text: &str) {
     let anchor = match anchor {
         Anchor::Start => "start",
@@ -50,15 +50,15 @@ pub(super) fn label(out: &mut String, x: f64, y: f64, anchor: Anchor, style: &st
     );
 }
 
-/// A colour for each level that is in use, spread over the whole range.
+/// Colours for the levels in use, spread over the whole range.
 pub(super) struct Palette {
-    /// Most urgent first.
+    /// Levels in use, the most urgent first.
     pub(super) levels: Vec<Level>,
     colours: Vec<String>,
 }
 
 impl Palette {
-    /// For the levels whose bits are set.
+    /// Creates the palette for the levels whose bits are set.
     pub(super) fn of(used: u64) -> Palette {
         let levels = (0..LEVELS as u8).filter_map(|n| Level::new(n).ok());
         let levels: Vec<Level> = levels.filter(|level| used & level.bit() != 0).collect();
@@ -73,7 +73,7 @@ impl Palette {
     }
 }
 
-/// The colour at a place from 0 to 1.
+/// Returns the colour at a position from 0 to 1.
 fn at(place: f64) -> String {
     let place = place * (COLOURS.len() - 1) as f64;
     let n = (place as usize).min(COLOURS.len() - 2);

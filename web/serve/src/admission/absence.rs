@@ -1,35 +1,39 @@
-//! Time in which this process has no CPU: it is stopped, or other processes have the CPUs. A gate does not count it as waiting: the requests
-//! that queue then are no sign of overload, and are served as soon as the process goes on.
+//! Time in which this process has no CPU, because it is stopped or other processes have the CPUs.
+//! The gates do not count this time as waiting: requests that queue during an absence are no sign
+//! of overload and are served as soon as the process resumes.
 //!
-//! The gates read the clock with each request. If more than [`GLANCE`] has passed since the last look while something waited, the process
-//! compares that time with the CPU time that it has used: the difference was an absence. A process that sleeps in a blocking call, in a
-//! handler, looks the same; so absences come out of an account that holds [`HELD`] and receives what is counted. Of any time *t* the
-//! gates therefore count at least (*t* − [`HELD`]) / 2, whatever the reason, and the bound on waiting still holds, up to that factor.
+//! The gates read the clock with each request. If more than [`GLANCE`] has passed since the last
+//! check while requests waited, the process compares that time with its own CPU time; the
+//! difference was an absence. A handler that sleeps in a blocking call looks the same. Therefore
+//! absences are drawn from a budget that holds [`HELD`] and is refilled by counted time. Of any
+//! time *t* the gates count at least (*t* − [`HELD`]) / 2, for any reason, and the bound on waiting
+//! still holds up to that factor.
 //!
-//! Cost: a load and a comparison per reading; a system call and a look at all gates per [`GLANCE`] at most.
+//! Cost: a load and a comparison per reading; a system call and a pass over all gates at most once
+//! per [`GLANCE`].
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
-/// What counts without a look, ns: the kernel's time slices are longer.
+/// Time that always counts, in ns; the kernel's time slices are longer.
 const GLANCE: u64 = 1_000_000;
-/// What the account holds at most, ns: a longer stop is seen by clients in any case.
+/// Largest budget for absences, in ns; clients notice a longer stop in any case.
 const HELD: u64 = 1_000_000_000;
 
-/// See the module. Times are nanoseconds.
+/// The clock that leaves out absences (see the module). Times are nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Absence {
-    /// When it was looked at last.
+    /// Time of the last check.
     looked: AtomicU64,
-    /// All absences up to then.
+    /// Sum of all absences up to the last check.
     absent: AtomicU64,
     account: Mutex<Account>,
 }
 
 #[derive(Debug)]
 struct Account {
-    /// The CPU time of the process at the last look.
+    /// CPU time of the process at the last check.
     used: u64,
     held: u64,
 }
@@ -46,8 +50,8 @@ impl Absence {
         }
     }
 
-    /// The time without absences. `used` is the CPU time of the process, and `waits` says whether anything waits: without that there is nothing to
-    /// count.
+    /// Returns the time `now` without absences. `used` returns the CPU time of the process. `waits`
+    /// tells whether any request waits: without one there is no absence.
     #[inline]
     pub(crate) fn counted(
         &self,
@@ -66,7 +70,7 @@ impl Absence {
         let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_sub(self.looked.load(Relaxed));
         if passed <= GLANCE {
-            // Another thread has looked.
+            // Another thread has checked meanwhile.
             return;
         }
         let used = used();
@@ -77,13 +81,13 @@ impl Absence {
             false => 0,
         };
         account.held = (account.held - absent + (passed - absent)).min(HELD);
-        // Seen by those that see the time of the look.
+        // A thread that acquires the new `looked` also sees this sum.
         self.absent.fetch_add(absent, Relaxed);
         self.looked.store(now, Release);
     }
 }
 
-/// The CPU time that the process has used, ns.
+/// Returns the CPU time of the process, in ns.
 pub(crate) fn process_cpu_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let nanos = time.tv_sec * 1_000_000_000 + time.tv_nsec;
@@ -100,13 +104,13 @@ mod tests {
     fn a_stop_does_not_count_and_a_long_poll_does() {
         let absence = Absence::new();
         assert_eq!(absence.counted(10 * MS, || 10 * MS, || true), 10 * MS);
-        // Stopped.
+        // The process was stopped.
         assert_eq!(absence.counted(160 * MS, || 10 * MS, || true), 11 * MS);
-        // Computing.
+        // The process computed.
         assert_eq!(absence.counted(310 * MS, || 160 * MS, || true), 161 * MS);
-        // Half of the CPU.
+        // The process had half of a CPU.
         assert_eq!(absence.counted(330 * MS, || 170 * MS, || true), 171 * MS);
-        // What is short is not looked at.
+        // A short interval is not checked.
         let not_asked = || unreachable!("it is too early to look");
         assert_eq!(absence.counted(331 * MS, not_asked, || true), 172 * MS);
     }

@@ -1,19 +1,21 @@
-//! Admission: a gate per level, which refuses what would wait too long.
+//! Admission control: a gate per level, which refuses requests that would wait too long.
 //!
-//! A gate knows two things about its level: how many requests are under way, and how long
-//! those that have not begun wait. The level's ready queue is first come, first served, so the
-//! wait of the request that began last, or the time since one began while others wait,
-//! whichever is longer, is what the next one has to expect. If that exceeds the bound, it is
-//! refused. Gates share nothing: however many requests of a level wait, those of others are
-//! admitted as before; and since strict priority makes the least urgent wait first, they are
-//! refused first.
+//! A gate knows two facts about its level: the number of requests under way, and the time for which
+//! requests wait to begin. The level's ready queue is first come, first served. The next request
+//! must therefore expect the wait of the request that began last, or the time since then while
+//! others wait, whichever is longer. If that exceeds the bound, the request is refused. Gates share
+//! no state: a queue at one level does not close the gate of another. Since strict priority makes
+//! the least urgent requests wait first, they are also refused first.
 //!
-//! Ready queues are those of a vCPU, and so are gates: a request is admitted by what its own queue shows. Only the bound on how many are under way is
-//! one for the server, and those of all vCPUs are added up for it.
+//! Each vCPU has its own ready queues, and so its own gates: a request is admitted by the state of
+//! its own queue. Only the bound on the number of requests under way holds for the whole server;
+//! the counts of all vCPUs are added up for it.
 //!
-//! Time in which the process has no CPU is not waiting: the clock of the gates ([`Gates::counted`]) leaves it out.
+//! Time in which the process has no CPU is not waiting: the clock of the gates ([`Gates::counted`])
+//! leaves it out.
 //!
-//! Cost: four relaxed atomic operations per request, on words that its vCPU alone writes; a load for each of the other vCPUs; and two readings of the clock.
+//! Cost: per request four relaxed atomic operations on words that only its vCPU writes, a load for
+//! each of the other vCPUs, and two readings of the clock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -30,13 +32,13 @@ pub(crate) mod rates;
 /// The gate of one level on one vCPU. Times are nanoseconds of [`Gates::counted`].
 #[derive(Debug, Default)]
 struct Gate {
-    /// Admitted and not over.
+    /// Number of requests admitted and not over.
     in_flight: AtomicU32,
-    /// Admitted and not begun.
+    /// Number of requests admitted and not begun.
     waiting: AtomicU32,
-    /// When a request began last, or when one waited after none had.
+    /// Time at which a request began last, or at which one came to wait at an empty gate.
     progress: AtomicU64,
-    /// How long the request that began last had waited.
+    /// Wait of the request that began last.
     last_wait: AtomicU64,
     refused: AtomicU64,
 }
@@ -67,7 +69,7 @@ impl Default for OfVcpu {
     }
 }
 
-/// A request's place, from [`admit`](Gates::admit) to [`end`](Gates::end).
+/// An admitted request, from [`admit`](Gates::admit) to [`end`](Gates::end).
 #[derive(Debug)]
 #[must_use = "a request that is not ended is under way for ever"]
 pub(crate) struct Ticket {
@@ -85,7 +87,8 @@ impl Gates {
         }
     }
 
-    /// The time `now`, of [`clock`], without that in which requests waited and the process had no CPU.
+    /// Returns the time `now` of [`clock`] without the absences: times in which requests waited and
+    /// the process had no CPU.
     pub(crate) fn counted(&self, now: u64) -> u64 {
         let waits = || {
             let mut gates = self.gates.iter().flat_map(|of| &of.0);
@@ -98,14 +101,14 @@ impl Gates {
         &self.gates.at(place).0[usize::from(level.get())]
     }
 
-    /// That of each vCPU.
+    /// Returns the gates of a level, one per vCPU.
     fn of_level(&self, level: Level) -> impl Iterator<Item = &Gate> {
         let level = usize::from(level.get());
         self.gates.iter().map(move |of| &of.0[level])
     }
 
-    /// Asks to begin a request of a level, now, in counted time. `None`: too many of its level are
-    /// under way, or they wait too long.
+    /// Admits a request of a level at the counted time `now`. Returns `None` if too many requests
+    /// of the level are under way, or if they wait too long.
     pub(crate) fn admit(
         &self,
         level: Level,
@@ -134,7 +137,8 @@ impl Gates {
         })
     }
 
-    /// How long the next request of a level has to expect to wait, on the vCPU where that is longest.
+    /// Returns the wait that the next request of a level must expect, on the vCPU where it is
+    /// longest.
     pub(crate) fn expected(&self, level: Level) -> Duration {
         let now = self.counted(clock::nanos());
         let longest = self.of_level(level).map(|gate| gate.expected(now)).max();
@@ -153,12 +157,12 @@ impl Gates {
         refused.sum()
     }
 
-    /// A request begins, at a time of [`clock`].
+    /// Notes that a request begins, at a time of [`clock`].
     pub(crate) fn begin(&self, ticket: &mut Ticket, now: u64) {
         self.begin_at(ticket, self.counted(now));
     }
 
-    /// As [`begin`](Gates::begin), in counted time.
+    /// Does the work of [`begin`](Gates::begin) in counted time.
     fn begin_at(&self, ticket: &mut Ticket, now: u64) {
         if !ticket.begun {
             ticket.begun = true;
@@ -170,7 +174,7 @@ impl Gates {
         }
     }
 
-    /// A request is over.
+    /// Notes that a request is over.
     pub(crate) fn end(&self, ticket: Ticket) {
         let gate = self.gate(ticket.place, ticket.level);
         gate.in_flight.fetch_sub(1, Relaxed);

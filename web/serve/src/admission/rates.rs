@@ -1,6 +1,6 @@
-//! Requests per second of an address: a token bucket each.
+//! Request rates per address: a token bucket each.
 //!
-//! A bucket that is full says nothing and is forgotten, so the table holds the addresses of the
+//! A full bucket carries no information and is forgotten, so the table holds the addresses of the
 //! last second.
 
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use upshift_core::TokenBucket;
 
 const SECOND: u64 = 1_000_000_000;
-/// Addresses at a time; more than these are let through rather than remembered.
+/// Number of addresses that are remembered; requests of further addresses are let through.
 const MOST: usize = 1 << 17;
 
-/// What counts as one client: an address, in IPv6 a /64 network.
+/// Returns the address that identifies a client: in IPv6 the /64 network.
 pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(
@@ -24,10 +24,11 @@ pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Parts of the table, each under a lock of its own: an address has to be counted in one place, whatever vCPU its requests come to.
+/// Number of parts of the table, each under its own lock. An address is counted in one place,
+/// whichever vCPU serves its requests.
 const PARTS: usize = 16;
 
-/// The buckets. A token is a nanosecond, and a bucket holds a second.
+/// The buckets. A token is one nanosecond, and a bucket holds one second.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     buckets: [Mutex<HashMap<IpAddr, TokenBucket>>; PARTS],
@@ -36,13 +37,14 @@ pub(crate) struct Rates {
 
 impl Rates {
     fn part_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, TokenBucket>> {
-        // Its own hash, and not the tables': each table would have the keys of a sixteenth of its slots only.
+        // Not the hash of the maps: each map would then use only a sixteenth of its slots.
         let part = self.hash.hash_one(key) % PARTS as u64;
         lock(&self.buckets[part as usize])
     }
 
-    /// May this address make a request now? `rate` per second, and as many at once. Behind a Unix socket are clients of a proxy, which it
-    /// can tell apart.
+    /// Takes the tokens for a request of an address at `rate` requests per second, with a burst of
+    /// as many. Returns false if too few are left. Clients of a Unix socket are not limited: only
+    /// the proxy in front can tell them apart.
     pub(crate) fn take(&self, peer: IpAddr, rate: u32, now: u64) -> bool {
         if rate == 0 || peer.is_unspecified() {
             return true;

@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! Addresses on which a server listens.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::de::{self, IntoDeserializer};
 use serde::{Deserialize, Deserializer};
 
-/// Where a server listens.
+/// An address on which a server listens.
 ///
 /// ```
 /// use upshift_serve::{Address, Place};
@@ -31,15 +31,17 @@ pub struct Address {
 /// The port or the socket of an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A port of TCP.
+    /// A TCP address and port.
     Ip(SocketAddr),
-    /// A port of TCP on all addresses: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
+    /// A TCP port on all addresses: of IPv6 and IPv4, or of IPv4 alone if there is no IPv6.
     Port(u16),
     /// A Unix socket.
     Unix {
-        /// Its file, made when the server starts and removed when it ends.
+        /// Path of the socket's file, which is created when the server starts and removed when it
+        /// ends.
         path: PathBuf,
-        /// The permissions of the file: write permission is permission to connect. By default what the umask leaves.
+        /// Permissions of the file: write permission is permission to connect. By default the umask
+        /// decides.
         mode: Option<u32>,
     },
 }
@@ -173,7 +175,7 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
-/// Reads an address, or a list of some.
+/// Reads one address, or a list of addresses.
 pub(super) fn read_list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Address>, D::Error> {
     struct Visit;
 

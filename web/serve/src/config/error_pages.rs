@@ -1,24 +1,24 @@
-//! Which pages are set for which errors.
+//! Settings of the error pages.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// The pages that are set: statuses (`404`, `50x`, `4xx`) and files, relative to the root.
+/// Files of the pages, relative to the root, by status (`404`, `50x`, `4xx`).
 pub(crate) type Settings = BTreeMap<String, PathBuf>;
 
-/// Are these statuses of errors?
+/// Checks that all keys are statuses of errors.
 ///
 /// # Errors
-/// The first that is not.
+/// Returns the first key that is not.
 pub(crate) fn check(settings: &Settings) -> Result<(), String> {
     settings.keys().try_for_each(|key| statuses(key).map(drop))
 }
 
-/// The statuses that a key stands for.
+/// Returns the statuses that a key stands for.
 ///
 /// # Errors
-/// Says what it may be.
+/// The message lists the valid forms.
 pub(crate) fn statuses(key: &str) -> Result<RangeInclusive<u16>, String> {
     let digits = key.trim_end_matches('x');
     let is_known = key.len() == 3 && digits.bytes().all(|digit| digit.is_ascii_digit());

@@ -8,7 +8,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
-/// Fields that describe one message or one connection: only the server knows them.
+/// Fields that describe one message or one connection: only the server knows their values.
 const OWN: [HeaderName; 10] = [
     CONNECTION,
     CONTENT_ENCODING,
@@ -25,7 +25,7 @@ const OWN: [HeaderName; 10] = [
 /// Returns the fields that a table names.
 ///
 /// # Errors
-/// The first that cannot be one, or that the server sets itself.
+/// Names the first entry that is no valid field, or that the server sets itself.
 pub(crate) fn read(table: &BTreeMap<String, String>) -> Result<HeaderMap, String> {
     let field = |(name, value): (&String, &String)| {
         let key: HeaderName = name

@@ -1,7 +1,7 @@
-//! Everything that can be set, with its default: the configuration file, and what flags change.
+//! The configuration: all settings with their defaults, the file, and the changes by flags.
 //!
-//! Names in the file are those of the fields, with hyphens. Unknown names are errors. What is
-//! marked *start* is read once; the rest is read again by a reload.
+//! Names in the file are those of the fields, with hyphens. Unknown names are errors. Settings
+//! marked *start* are read once; a reload reads all others again.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub use site::Site;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Addresses to listen on, ports, or Unix sockets (*start*). In the file one text, or a list.
+    /// Addresses to listen on, ports, or Unix sockets (*start*). In the file one text or a list.
     #[serde(deserialize_with = "address::read_list")]
     pub listen: Vec<Address>,
     /// The folder whose files are served.
@@ -37,17 +37,18 @@ pub struct Config {
     /// Certificate and key. With them the server speaks TLS on each address that is not
     /// [plain](Address::plain); a reload reads the files again.
     pub tls: Option<TlsFiles>,
-    /// Which built-in endpoints there are.
+    /// Built-in endpoints that are enabled.
     pub endpoints: Vec<Endpoint>,
-    /// URLs that have moved. The first that applies answers a request that is for no endpoint.
+    /// URLs that have moved. The first match answers a request that is for no endpoint.
     pub redirect: Vec<Redirect>,
-    /// Header fields of every response that does not have them, by name.
+    /// Header fields, by name, for every response that does not have them.
     pub headers: BTreeMap<String, String>,
-    /// How files are served.
+    /// Settings for static files.
     pub files: Files,
-    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root; a reload reads them again.
+    /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root. A reload
+    /// reads the files again.
     pub error_pages: BTreeMap<String, PathBuf>,
-    /// What is otherwise for some hosts.
+    /// Settings that differ for some hosts.
     pub site: Vec<Site>,
     /// The level at which connections are accepted and requests read (*start*).
     #[serde(deserialize_with = "units::read_level")]
@@ -57,20 +58,21 @@ pub struct Config {
     pub ceiling: u8,
     /// The operator's rules, in order.
     pub priority: Vec<Rule>,
-    /// When requests are refused.
+    /// Conditions under which requests are refused.
     pub admission: Admission,
-    /// What clients may use.
+    /// Limits on the resources that clients use.
     pub limits: Limits,
-    /// Where the access log goes: a file, or `-` for standard output (*start*; a reload opens the
-    /// name again).
+    /// Destination of the access log: a file, or `-` for standard output (*start*; a reload opens
+    /// the name again).
     pub access_log: Option<PathBuf>,
     /// The Unix socket on which the server takes commands (*start*).
     pub control: Option<PathBuf>,
-    /// How long it goes on accepting when it ends, while its answers ask clients to connect anew: to its successor.
+    /// Time for which the server goes on accepting when it ends, while its answers ask clients to
+    /// reconnect: to its successor.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_delay: Duration,
-    /// The longest that open connections may take when the server ends: requests under way, and
-    /// clients that do not do their part.
+    /// Longest time that open connections may take when the server ends, for requests under way and
+    /// for clients that do not do their part.
     #[serde(deserialize_with = "units::read_duration")]
     pub drain_timeout: Duration,
 }
@@ -104,7 +106,7 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// The faults, one a line, each after the name of the file.
+    /// Returns the faults, one per line, each after the name of the file.
     pub fn read(path: &Path) -> Result<Config, String> {
         let file = path.display();
         let text = std::fs::read_to_string(path)
@@ -118,15 +120,15 @@ impl Config {
     /// Reads the text of a configuration file.
     ///
     /// # Errors
-    /// The faults, one a line. A value that cannot be read is the only one, with its line and
-    /// column.
+    /// Returns the faults, one per line. A value that cannot be read is the only fault then, with
+    /// its line and column.
     pub fn parse(text: &str) -> Result<Config, String> {
         let config: Config = toml::from_str(text).map_err(|error| placed(text, &error))?;
         config.check()?;
         Ok(config)
     }
 
-    /// The settings marked *start* that `other` has otherwise.
+    /// Returns the settings marked *start* whose values differ in `other`.
     pub(crate) fn restart_for(&self, other: &Config) -> Vec<&'static str> {
         let changed = [
             ("listen", self.listen != other.listen),
@@ -138,10 +140,10 @@ impl Config {
         changed.map(|(name, _)| name).collect()
     }
 
-    /// Checks the values; opens nothing.
+    /// Checks the values without opening any file.
     ///
     /// # Errors
-    /// The faults, one a line.
+    /// Returns the faults, one per line.
     pub fn check(&self) -> Result<(), String> {
         let mut faults = Vec::new();
         let mut fault = |is: bool, text: &dyn Fn() -> String| {
@@ -195,7 +197,7 @@ impl Config {
         Err(faults.join("\n"))
     }
 
-    /// Settings that are valid and are probably not meant; for people.
+    /// Returns warnings about settings that are valid but probably not intended.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let of_sites = self.site.iter().flat_map(|site| &site.priority);
         let rules = self.priority.iter().chain(of_sites);
@@ -210,7 +212,7 @@ impl Config {
         remarks
     }
 
-    /// The settings of the server, then of each site, that are checked alike.
+    /// Returns the settings that are checked alike, of the server and then of each site.
     fn site_parts(&self) -> impl Iterator<Item = SiteParts<'_>> {
         let own = (
             Some(&self.headers),
@@ -227,23 +229,24 @@ impl Config {
         std::iter::once(own).chain(sites)
     }
 
-    /// The table of the hosts: site 0 is for all others, then they count from 1.
+    /// Returns the table of the hosts: site 0 is for all other hosts, the configured ones count
+    /// from 1.
     ///
     /// # Errors
-    /// What is wrong with a name, or with a site.
+    /// Returns the fault of a name, or of a site.
     pub(crate) fn hosts(&self) -> Result<Hosts, String> {
         site::hosts(&self.site, self.tls.is_some())
     }
 }
 
-/// Header fields, files, error pages.
+/// Header fields, files and error pages of a site.
 type SiteParts<'a> = (
     Option<&'a BTreeMap<String, String>>,
     Option<&'a Files>,
     Option<&'a error_pages::Settings>,
 );
 
-/// Returns an error with its line and column in a text, in one line.
+/// Formats an error in one line, with its line and column in the text.
 fn placed(text: &str, error: &toml::de::Error) -> String {
     let message = elsewhere(error.message()).unwrap_or_else(|| error.message().replace('\n', "; "));
     let Some(span) = error.span() else {
@@ -255,7 +258,7 @@ fn placed(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}, column {column}: {message}")
 }
 
-/// The tables of the file. The fields of the first stand before all others.
+/// The tables of the file. The fields of the first table stand before all others.
 const TABLES: [&str; 8] = [
     "",
     "[tls]",
@@ -267,7 +270,7 @@ const TABLES: [&str; 8] = [
     "[[site]]",
 ];
 
-/// Returns the error about an unknown field that another table has.
+/// Returns the error about an unknown field that another table knows.
 fn elsewhere(message: &str) -> Option<String> {
     let unknown = |message: &str| {
         let name = message.strip_prefix("unknown field `")?.split('`').next()?;
@@ -278,7 +281,7 @@ fn elsewhere(message: &str) -> Option<String> {
     if name.is_empty() || !name.chars().all(is_bare) {
         return None;
     }
-    // No field is a date, so each table has a fault. It is another one where the field is known.
+    // No field is a date, so each table reports a fault: a different one if the field is known.
     let has_it = |table: &&str| {
         let read = toml::from_str::<Config>(&format!("{table}\n{name} = 2000-01-01"));
         read.is_err_and(|error| unknown(error.message()).is_none())
@@ -295,9 +298,9 @@ fn elsewhere(message: &str) -> Option<String> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The chain, the server's own certificate first.
+    /// File of the chain, the server's own certificate first.
     pub certificate: PathBuf,
-    /// The key.
+    /// File of the key.
     pub key: PathBuf,
 }
 
@@ -311,12 +314,12 @@ pub enum Endpoint {
     Metrics,
     /// `/plaintext`: thirteen bytes.
     Plaintext,
-    /// `/matrix?n=`: the product of two n × n matrices, to have something that computes.
+    /// `/matrix?n=`: the product of two n × n matrices, as an example of a computation.
     Matrix,
 }
 
 impl Endpoint {
-    /// All of them.
+    /// All built-in endpoints.
     pub const ALL: [Endpoint; 4] = [
         Endpoint::Healthz,
         Endpoint::Metrics,
@@ -324,7 +327,7 @@ impl Endpoint {
         Endpoint::Matrix,
     ];
 
-    /// Its path.
+    /// Returns the path of the endpoint.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self {
@@ -340,12 +343,12 @@ impl Endpoint {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Files {
-    /// What is served for a folder, if it is there.
+    /// Name of the file that is served for a folder, if it exists.
     pub index: String,
-    /// A file that is sent, with status 200, for every path that has none: the page of an
-    /// application that routes in the browser. Relative to the root.
+    /// File that is sent, with status 200, for every path that has none: the page of an application
+    /// that routes in the browser. Relative to the root.
     pub fallback: Option<String>,
-    /// List folders that have no index file.
+    /// List the folders that have no index file.
     #[serde(deserialize_with = "units::read_switch")]
     pub listing: bool,
     /// Serve names that begin with a dot.
@@ -354,13 +357,13 @@ pub struct Files {
     /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
     #[serde(deserialize_with = "units::read_switch")]
     pub precompressed: bool,
-    /// Compress texts for clients that accept gzip and have no such file.
+    /// Compress texts for clients that accept gzip if there is no such file.
     #[serde(deserialize_with = "units::read_switch")]
     pub compress: bool,
-    /// Bytes from which on this is worth it.
+    /// Size in bytes from which files are compressed.
     #[serde(deserialize_with = "units::read_size")]
     pub compress_from: u64,
-    /// The value of `Cache-Control`, if there is to be one.
+    /// Value of the `Cache-Control` field, if there is to be one.
     pub cache_control: Option<String>,
 }
 
@@ -396,15 +399,16 @@ impl Default for Files {
     }
 }
 
-/// When requests are refused with 503. Each level has its own gate.
+/// Conditions under which requests are refused with 503. Each level has its own gate.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Admission {
-    /// The longest that requests of a level may wait for a vCPU before more of it are refused.
-    /// Requests to a service and for a matrix are; files, whose sending ends the wait, are not.
+    /// Longest time that requests of a level may wait for a vCPU before further ones are refused.
+    /// Applies to requests to a service and for a matrix; files are exempt, since sending them ends
+    /// the wait.
     #[serde(deserialize_with = "units::read_duration")]
     pub max_wait: Duration,
-    /// The most requests of a level that are under way.
+    /// Largest number of requests of a level that are under way.
     #[serde(deserialize_with = "units::read_count")]
     pub in_flight: u32,
 }
@@ -418,43 +422,43 @@ impl Default for Admission {
     }
 }
 
-/// What clients may use. A time of zero is no limit.
+/// Limits on the resources that clients use. A time of zero is no limit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Limits {
-    /// Connections in all.
+    /// Number of connections in all.
     #[serde(deserialize_with = "units::read_count")]
     pub connections: usize,
-    /// Connections of one address (of one /64 network in IPv6).
+    /// Number of connections of one address (of one /64 network in IPv6).
     #[serde(deserialize_with = "units::read_count")]
     pub connections_per_peer: usize,
     /// Bytes of a request's head.
     #[serde(deserialize_with = "units::read_size")]
     pub header_bytes: u64,
-    /// Header fields of a request.
+    /// Number of header fields of a request.
     #[serde(deserialize_with = "units::read_count")]
     pub headers: usize,
     /// Bytes of a request's body.
     #[serde(deserialize_with = "units::read_size")]
     pub body_bytes: u64,
-    /// Requests at a time on one HTTP/2 connection.
+    /// Number of concurrent requests on one HTTP/2 connection.
     #[serde(deserialize_with = "units::read_count")]
     pub streams: u32,
-    /// The longest that the head of a request may take, and a TLS handshake.
+    /// Longest time that the head of a request may take, and a TLS handshake.
     #[serde(deserialize_with = "units::read_duration")]
     pub header_timeout: Duration,
-    /// The longest that a connection may be without a request.
+    /// Longest time that a connection may be without a request.
     #[serde(deserialize_with = "units::read_duration")]
     pub idle_timeout: Duration,
-    /// The longest between two parts of a request's body; and from then on it must have come
-    /// at 1 KiB/s or more.
+    /// Longest time between two parts of a request's body; beyond it the body must have arrived at
+    /// 1 KiB/s or more.
     #[serde(deserialize_with = "units::read_duration")]
     pub body_timeout: Duration,
-    /// The longest that a client may take none of its response.
+    /// Longest time for which a client may take none of its response.
     #[serde(deserialize_with = "units::read_duration")]
     pub write_timeout: Duration,
-    /// Requests per second of one address (of one /64 network in IPv6), with a burst of as
-    /// many; 0: any number.
+    /// Requests per second of one address (of one /64 network in IPv6), with a burst of as many; 0
+    /// sets no limit.
     #[serde(deserialize_with = "units::read_count")]
     pub request_rate: u32,
 }

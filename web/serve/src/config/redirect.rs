@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
-/// A beginning of URLs, and the text that replaces it.
+/// A prefix of URLs and the text that replaces it.
 ///
-/// Permanent: clients that follow it keep the method (status 308), and may remember it.
+/// The redirect is permanent: clients that follow it keep the method (status 308) and may remember
+/// it.
 ///
 /// ```
 /// use upshift_serve::Redirect;
@@ -19,15 +20,15 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
-    /// A path, of any host, or `http://` or `https://` with or without a host and a path. It ends
-    /// where a segment of the URL does.
+    /// Path on any host, or `http://` or `https://` with or without a host and a path. The prefix
+    /// ends where a segment of the URL does.
     pub from: String,
-    /// A path, or a URL.
+    /// Path or URL that replaces the prefix.
     pub to: String,
 }
 
 impl Redirect {
-    /// Returns the URL to which a request is redirected; `None` if it does not begin with
+    /// Returns the URL to which a request is redirected, or `None` if its URL does not begin with
     /// [`from`](Redirect::from). `host` is without a port, `path` with its query.
     #[must_use]
     pub fn location(&self, scheme: &str, host: &str, path: &str) -> Option<String> {
@@ -42,12 +43,12 @@ impl Redirect {
         if is_url(&location) {
             return Some(location);
         }
-        // One slash in front: two would name another host.
+        // Only one slash in front: two would name another host.
         Some(format!("/{}", location.trim_start_matches('/')))
     }
 
     /// # Errors
-    /// The reason why no client would be led to the URL that is meant.
+    /// Tells why clients would not reach the intended URL.
     pub(super) fn check(&self) -> Result<(), String> {
         let Redirect { from, to } = self;
         for (name, text) in [("from", from), ("to", to)] {
@@ -81,8 +82,8 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// The part of a URL that follows a prefix, which ends where a segment does: empty, or from a slash
-/// or a question mark on.
+/// Returns the part of a URL after a prefix that ends where a segment does: the part is empty, or
+/// begins with a slash or a question mark.
 fn below<'a>(url: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = url.strip_prefix(prefix.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)

@@ -1,4 +1,4 @@
-//! What can be set for some names of hosts.
+//! Settings for some host names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,30 +9,30 @@ use super::{Files, TlsFiles};
 use crate::request::host::Hosts;
 use crate::request::rules::Rule;
 
-/// What is set for some hosts. What is not set here is as outside of it.
+/// Settings for some hosts. A setting that is absent has the value of the server.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Site {
-    /// Names, `*.name` for all names below one, addresses; without ports.
+    /// Host names, `*.name` for all names below one, and addresses; without ports.
     pub hosts: Vec<String>,
     /// The folder whose files are served.
     pub root: Option<PathBuf>,
-    /// Certificate and key; only if the server has some for the other hosts.
+    /// Certificate and key; only if the server has a certificate for the other hosts.
     pub tls: Option<TlsFiles>,
-    /// Rules that follow those of the server.
+    /// Rules that come after those of the server.
     pub priority: Vec<Rule>,
-    /// Header fields of every response that does not have them, by name.
+    /// Header fields, by name, for every response that does not have them.
     pub headers: Option<BTreeMap<String, String>>,
-    /// How files are served.
+    /// Settings for static files.
     pub files: Option<Files>,
     /// Pages for errors: by status (`404`, `50x`, `4xx`) a file, relative to the root.
     pub error_pages: Option<BTreeMap<String, PathBuf>>,
 }
 
-/// The table of the hosts: site 0 is for all others, then they count from 1.
+/// Returns the table of the hosts: site 0 is for all other hosts, the configured ones count from 1.
 ///
 /// # Errors
-/// What is wrong with a name, or with a site.
+/// Returns the fault of a name, or of a site.
 pub(super) fn hosts(sites: &[Site], has_certificate: bool) -> Result<Hosts, String> {
     let mut hosts = Hosts::default();
     for (site, number) in sites.iter().zip(1..) {

@@ -1,4 +1,4 @@
-//! What a configuration file sets, and which mistakes are named.
+//! Tests of the settings of a configuration file, and of the faults that are reported.
 
 use upshift::Level;
 
@@ -33,7 +33,7 @@ fn a_file_sets_what_it_names() {
     assert_eq!(config.limits.headers, Limits::default().headers);
 }
 
-/// Nothing that a client leaves undone keeps a server for longer than this.
+/// Bounds the time for which an idle client can occupy a server.
 #[test]
 fn the_end_is_bounded_by_default() {
     assert_eq!(Config::default().drain_timeout, Duration::from_secs(10));
@@ -250,7 +250,7 @@ fn a_field_in_another_table_is_told_where_it_belongs() {
             "[[site]]\nceiling = 1",
             "at the top of the file, before the first table",
         ),
-        // No table has these.
+        // No table has these fields.
         ("no-such = 1", "unknown field `no-such`, expected one of"),
         ("\"a = 1\" = 1", "unknown field `a = 1`, expected one of"),
     ] {
@@ -270,11 +270,11 @@ fn methods_that_no_client_sends_are_remarked() {
     );
 }
 
-/// Names of the fields of a table, from the error about an unknown one.
+/// Returns the names of the fields of a table, from the error about an unknown field.
 fn fields(table: &str) -> Vec<String> {
     let error = Config::parse(&format!("{table}\nno-such = 1")).unwrap_err();
     let (_, known) = error.split_once("expected ").unwrap();
-    // Every second part is between two quotes.
+    // Every second part stands between two quotes.
     let names = known.split('`').skip(1).step_by(2);
     names.map(str::to_owned).collect()
 }

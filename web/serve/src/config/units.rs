@@ -1,5 +1,5 @@
-//! Values of the configuration file: durations, sizes, levels and counts as numbers or as texts.
-//! An error inside one of these functions points at the value.
+//! Values of the configuration file: durations, sizes, levels and counts as numbers or texts. An
+//! error inside one of these functions points at the value.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) const URGENCIES: &str = "urgencies go from 0 (most urgent) to 7";
 
 /// Reads a text or a number.
 struct Visit<T> {
-    /// The end of the sentence "expected …", for a value that is neither.
+    /// End of the sentence "expected …", for a value of another type.
     expected: &'static str,
     text: fn(&str) -> Result<T, String>,
     number: fn(i64) -> Result<T, String>,

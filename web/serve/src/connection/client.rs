@@ -1,28 +1,29 @@
-//! What a service may know of the client of a request.
+//! Facts about the client of a request, for services.
 
 use std::net::SocketAddr;
 
-/// The connection that a request came on: in its extensions, for a service.
+/// The connection of a request, which a service finds in the request's extensions.
 ///
-/// `axum::Extension<Connection>` hands it to a handler; a middleware that inserts `ConnectInfo(connection.peer)` into the extensions
-/// serves those that ask for axum's `ConnectInfo`.
+/// The extractor `axum::Extension<Connection>` passes it to a handler. A middleware that inserts
+/// `ConnectInfo(connection.peer)` into the extensions serves handlers that extract axum's
+/// `ConnectInfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
-    /// The address of the client, or of a proxy in front; 0.0.0.0:0 on a Unix socket.
+    /// Address of the client, or of a proxy in front; 0.0.0.0:0 on a Unix socket.
     pub peer: SocketAddr,
-    /// What was agreed upon, if TLS is spoken.
+    /// Result of the TLS handshake; `None` without TLS.
     pub tls: Option<Tls>,
 }
 
-/// What client and server have agreed upon.
+/// The result of a TLS handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tls {
-    /// The version of TLS, such as `TLSv1_3`.
+    /// Version of TLS, such as `TLSv1_3`.
     pub version: String,
-    /// The protocol above it (ALPN), `h2` for instance.
+    /// Protocol above TLS (ALPN), for example `h2`.
     pub protocol: Option<String>,
-    /// The name under which the client asked for the server (SNI).
+    /// Name under which the client asked for the server (SNI).
     pub server_name: Option<String>,
 }

@@ -21,18 +21,18 @@ use std::time::Duration;
 
 use crate::config::Limits;
 
-/// A body that comes with less bytes per second is taken for an attack.
+/// Slowest rate of a request's body, in bytes per second; a slower one is taken for an attack.
 const SLOWEST_BODY: u128 = 1024;
-/// The longest that a client may take to send a request, after it has connected or had the last
-/// answer, when the server ends: a request may be on its way.
+/// Longest time that a client may take to send a request after it has connected, or received the
+/// last answer, when the server ends: a request may be on its way.
 pub(crate) const NEXT_REQUEST: Duration = Duration::from_secs(1);
 
-/// The stage of a connection, with the time since when it waits.
+/// The stage of a connection, with the time at which its wait began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Requests are under way.
     Busy,
-    /// A head has begun, or the connection has just been accepted.
+    /// A head has begun to arrive, or the connection has just been accepted.
     Head(u64),
     Idle(u64),
 }
@@ -60,21 +60,22 @@ impl Phase {
 pub(crate) struct Clocks {
     clock: Arc<AtomicU64>,
     two: AtomicBool,
-    /// Set once a request has come.
+    /// Set once a request has arrived.
     asked: AtomicBool,
-    /// Requests under way.
+    /// Number of requests under way.
     active: AtomicU32,
     phase: AtomicU64,
     bodies: Bodies,
-    /// A write waits.
+    /// Time since which a write waits.
     write_since: AtomicU64,
-    /// The last write waits for the socket.
+    /// Set while the last write waits for the socket.
     full: AtomicBool,
-    /// Response bodies of HTTP/2 that wait for the client to make room for their next part.
+    /// Number of response bodies of HTTP/2 that wait for the client to make room for their next
+    /// part.
     untaken: AtomicU32,
-    /// Such a body came to wait, or went on.
+    /// Time at which such a body began to wait or resumed.
     taken_at: AtomicU64,
-    /// Bytes in the send queue of the socket at the last look of [`Clocks::note_progress`].
+    /// Bytes in the socket's send queue at the last call of [`Clocks::note_progress`].
     queued: AtomicUsize,
     /// Set if the request under way, of HTTP/1, is answered even to a client that has closed its
     /// sending half.
@@ -83,12 +84,13 @@ pub(crate) struct Clocks {
     unread: AtomicBool,
 }
 
-/// The clocks of request bodies that have been waited for and are not over: one for all of them.
+/// The clock of request bodies that a handler has waited for and that are not over. All bodies of a
+/// connection share one.
 #[derive(Debug, Default)]
 struct Bodies {
     open: AtomicU32,
     since: AtomicU64,
-    /// The waits before, in ms: handlers may take their time between two parts.
+    /// Sum of the earlier waits, in ms: handlers may take their time between two parts.
     waited: AtomicU64,
     bytes: AtomicU64,
 }
@@ -118,12 +120,12 @@ impl Clocks {
         self.phase.store(phase.to_bits(), Relaxed);
     }
 
-    /// Ends the time for the TLS handshake, and begins that for the first head.
+    /// Ends the clock of the TLS handshake and starts that of the first head.
     pub(super) fn shook_hands(&self) {
         self.set(Phase::Head(self.now()));
     }
 
-    /// Notes that the connection speaks HTTP/2: bytes between requests are no head.
+    /// Notes that the connection speaks HTTP/2: bytes between requests belong to no head.
     pub(super) fn speaks_two(&self) {
         self.two.store(true, Relaxed);
         self.set(Phase::Idle(self.now()));
@@ -133,28 +135,31 @@ impl Clocks {
         self.two.load(Relaxed)
     }
 
-    /// Is a request under way that is answered even to a client that has closed its sending half?
+    /// Tells whether a request is under way that is answered even if its client has closed its
+    /// sending half.
     pub(super) fn is_answered(&self) -> bool {
         self.is_answered.load(Relaxed) && !self.is_between()
     }
 
-    /// Notes that the body of a request of HTTP/1 has been left before its end.
+    /// Notes that the body of an HTTP/1 request was abandoned before its end.
     pub(crate) fn leaves_unread(&self) {
         self.unread.store(true, Relaxed);
     }
 
-    /// May the client still be sending a body that is not read, or a head that was refused?
+    /// Tells whether the client may still be sending a body that is not read, or a head that was
+    /// refused.
     pub(super) fn is_sending(&self) -> bool {
         self.unread.load(Relaxed) || matches!(self.phase(), Phase::Head(_))
     }
 
-    /// Is a head expected, or on its way?
+    /// Tells whether a head is expected or arriving.
     pub(super) fn is_between(&self) -> bool {
         self.phase() != Phase::Busy
     }
 
-    /// Can it be closed without a request that may be on its way? A connection of HTTP/1 can once
-    /// its client has asked, and then sent nothing for so long.
+    /// Tells whether the connection can be closed without losing a request that may be on its way.
+    /// An HTTP/1 connection can once its client has made a request and then sent nothing for
+    /// `time`.
     pub(super) fn has_rested(&self, time: Duration) -> bool {
         let has_rested = match self.phase() {
             Phase::Idle(since) => u128::from(self.now().saturating_sub(since)) >= time.as_millis(),
@@ -163,13 +168,15 @@ impl Clocks {
         self.asked.load(Relaxed) && (self.is_two() || has_rested)
     }
 
-    /// Has a part of a request come, and none is answered? Of the first one hyper knows by itself.
+    /// Tells whether a part of a head has arrived while no request is being answered. hyper handles
+    /// the first head of a connection itself.
     pub(super) fn is_within_head(&self) -> bool {
         self.asked.load(Relaxed) && matches!(self.phase(), Phase::Head(_))
     }
 
-    /// Notes that a request begins. `is_answered`: one of HTTP/1 is answered even if its client has
-    /// closed its sending half: files are; a service is not asked in vain.
+    /// Notes that a request begins. `is_answered` is set for an HTTP/1 request that is answered
+    /// even if its client has closed its sending half. That holds for files; a service is not asked
+    /// in vain.
     pub(crate) fn begin_request(&self, is_answered: bool) {
         self.asked.store(true, Relaxed);
         self.active.fetch_add(1, Relaxed);
@@ -184,7 +191,7 @@ impl Clocks {
         }
     }
 
-    /// Notes that a connection of HTTP/1 becomes the service's: no head follows.
+    /// Notes that an HTTP/1 connection is taken over by the service: no head follows.
     pub(crate) fn becomes_a_tunnel(&self) {
         self.active.fetch_add(1, Relaxed);
     }
@@ -216,8 +223,8 @@ impl Clocks {
         }
     }
 
-    /// Renews the wait for a body when bytes arrive: a record of TLS or a frame of HTTP/2 reaches
-    /// its reader only as a whole, and may take long.
+    /// Restarts the clock of a body when bytes arrive: a TLS record or an HTTP/2 frame reaches its
+    /// reader only as a whole, and may take long.
     #[inline]
     pub(super) fn arrived(&self, bytes: u64) {
         if self.bodies.open.load(Relaxed) == 0 {
@@ -231,19 +238,19 @@ impl Clocks {
         }
     }
 
-    /// Notes that a part of an HTTP/2 response is there, and waits for the client.
+    /// Notes that a part of an HTTP/2 response is ready and waits for the client.
     pub(crate) fn offers(&self) {
         self.untaken.fetch_add(1, Relaxed);
         self.taken_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that the client has made room for it, or its stream is over.
+    /// Notes that the client has made room for the part, or that its stream is over.
     pub(crate) fn offers_no_more(&self) {
         self.untaken.fetch_sub(1, Relaxed);
         self.taken_at.store(self.now(), Relaxed);
     }
 
-    /// Notes that bytes have come. True: they are of a head of HTTP/1.
+    /// Notes that bytes have arrived. Returns true if they belong to a head of HTTP/1.
     #[inline]
     pub(super) fn received(&self) -> bool {
         match self.phase() {
@@ -265,23 +272,23 @@ impl Clocks {
         }
     }
 
-    /// Does the last write wait for the socket?
+    /// Tells whether the last write waits for the socket.
     pub(super) fn is_full(&self) -> bool {
         self.full.load(Relaxed)
     }
 
-    /// Does the server wait for the client to take bytes?
+    /// Tells whether the server waits for the client to take bytes.
     pub(super) fn is_writing(&self) -> bool {
         self.write_since.load(Relaxed) != 0 || self.untaken.load(Relaxed) != 0
     }
 
-    /// Renews the clocks of writing while the client takes bytes: `unsent` is the length of the
-    /// send queue. A write of the server waits much longer: until a third of the socket's buffer is
-    /// free.
+    /// Restarts the clocks of writing while the client takes bytes. `unsent` is the length of the
+    /// send queue. A write of the server waits much longer than the client: until a third of the
+    /// socket's buffer is free.
     pub(super) fn note_progress(&self, unsent: usize, now: u64) {
         let takes = self.queued.swap(unsent, Relaxed) != unsent;
         let writes = self.write_since.load(Relaxed);
-        // With an empty queue the write waits for this process alone.
+        // With an empty queue the write waits only for this process.
         if writes != 0 && (takes || unsent == 0) {
             renew(&self.write_since, writes, now);
         }
@@ -290,7 +297,7 @@ impl Clocks {
         }
     }
 
-    /// Returns the wait that has lasted too long, if one has.
+    /// Returns the name of a wait that has lasted too long, if there is one.
     pub(crate) fn overdue(&self, now: u64, limits: &Limits) -> Option<&'static str> {
         let over = |since: u64, limit: Duration| {
             since != 0
@@ -302,7 +309,7 @@ impl Clocks {
             Phase::Idle(since) if over(since, limits.idle_timeout) => return Some("idle"),
             _ => {}
         }
-        // One stream that moves is enough: they share the connection in turn.
+        // One stream that makes progress is enough: streams share the connection in turn.
         let offers = self.untaken.load(Relaxed) != 0;
         let taken_at = if offers {
             self.taken_at.load(Relaxed)
@@ -318,7 +325,7 @@ impl Clocks {
         if over(since, limits.body_timeout) {
             return Some("body");
         }
-        // A trickle: the first bytes may take as long as a pause, the rest has to keep up.
+        // A slow body: its first bytes may take as long as a pause, the rest has to keep up.
         if since != 0 && !limits.body_timeout.is_zero() {
             let waited = self.bodies.waited.load(Relaxed) + now.saturating_sub(since);
             let late = u128::from(waited).saturating_sub(limits.body_timeout.as_millis());
@@ -330,7 +337,8 @@ impl Clocks {
     }
 }
 
-/// Starts a clock anew that runs since then; false: it has been stopped or renewed meanwhile.
+/// Restarts a clock that runs since `since`. Returns false if it was stopped or restarted
+/// meanwhile.
 fn renew(clock: &AtomicU64, since: u64, now: u64) -> bool {
     let renewed = clock.compare_exchange(since, now, Relaxed, Relaxed);
     renewed.is_ok()

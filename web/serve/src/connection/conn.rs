@@ -14,28 +14,28 @@ use crate::connection::streams::Streams;
 use crate::request::in_flight::InFlight;
 use crate::server::shared::Shared;
 
-/// A connection. It is open as long as it, or one of its requests, exists, or until it is upgraded;
-/// then it gives its place among the open ones to another.
+/// A connection. It counts as open while it or one of its requests exists, or until it is upgraded;
+/// then its slot is free for another connection.
 pub(crate) struct Conn {
     pub(crate) shared: Arc<Shared>,
-    /// Its place among the open ones.
+    /// Key in the table of open connections.
     number: u64,
     pub(crate) peer: SocketAddr,
-    /// Set if the connection speaks no TLS, also if there is a certificate.
+    /// Set if the connection speaks no TLS, even if there is a certificate.
     pub(super) plain: bool,
     pub(crate) clocks: Clocks,
     pub(crate) in_flight: InFlight,
-    /// The coroutine that serves it.
+    /// Coroutine that serves the connection.
     pub(super) coroutine: OnceLock<CoroutineId>,
-    /// Known after the handshake.
+    /// Result of the TLS handshake, once it is over.
     pub(super) tls: OnceLock<Tls>,
-    /// The send queue of the socket.
+    /// Send queue of the socket.
     pub(super) queue: OnceLock<SendQueue>,
-    /// Used by HTTP/2.
+    /// Streams of HTTP/2.
     pub(crate) streams: Streams,
-    /// Used by HTTP/2.
+    /// Order of sending of HTTP/2.
     pub(crate) sending: Sending,
-    /// Used by HTTP/1 without TLS.
+    /// Files that are sent without a copy, by HTTP/1 without TLS.
     pub(super) direct: Arc<Direct>,
 }
 
@@ -57,7 +57,7 @@ impl Conn {
         }
     }
 
-    /// Returns the coroutine that serves it, once it runs.
+    /// Returns the coroutine that serves the connection, once it runs.
     pub(crate) fn coroutine(&self) -> Option<CoroutineId> {
         self.coroutine.get().copied()
     }
@@ -65,12 +65,12 @@ impl Conn {
     /// Has the connection polled.
     pub(crate) fn wake(&self) {
         if let Some(id) = self.coroutine() {
-            // It may be over.
+            // The coroutine may have ended.
             let _ = upshift::wake(id);
         }
     }
 
-    /// Returns the facts that a service may know of it.
+    /// Returns the facts about the connection that services may know.
     pub(crate) fn facts(&self) -> Connection {
         Connection {
             peer: self.peer,
@@ -78,7 +78,7 @@ impl Conn {
         }
     }
 
-    /// Returns the scheme of its URLs.
+    /// Returns the scheme of the connection's URLs.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.tls.get().is_some() {
             "https"
@@ -92,17 +92,18 @@ impl Conn {
         self.tls.get()?.server_name.as_deref()
     }
 
-    /// Returns the files that the socket can be given without a copy, if nothing encrypts them.
+    /// Returns the queue of files that the socket can send without a copy; `None` if the connection
+    /// is encrypted.
     pub(crate) fn direct(&self) -> Option<&Arc<Direct>> {
         self.tls.get().is_none().then_some(&self.direct)
     }
 
-    /// Returns how many sent bytes the client has not taken; `None` if that is not known.
+    /// Returns the number of sent bytes that the client has not taken; `None` if it is not known.
     pub(super) fn unsent(&self) -> Option<usize> {
         self.queue.get()?.bytes()
     }
 
-    /// Renews the clocks of writing while the client takes bytes.
+    /// Restarts the clocks of writing while the client takes bytes.
     pub(crate) fn note_progress(&self, now: u64) {
         if self.clocks.is_writing()
             && let Some(unsent) = self.unsent()
@@ -111,8 +112,8 @@ impl Conn {
         }
     }
 
-    /// Notes that it has been polled and waits. True: poll it again, for it stopped to hand out a
-    /// request.
+    /// Notes that the connection was polled and is pending. Returns true if it must be polled
+    /// again, because it stopped to hand out a request.
     pub(super) fn polled(&self) -> bool {
         if !self.clocks.is_two() {
             return false;
@@ -123,7 +124,7 @@ impl Conn {
 }
 
 impl Conn {
-    /// Gives up its place among the open connections, unless it has done so before.
+    /// Removes the connection from the table of open connections, at most once.
     pub(super) fn leave(&self) {
         self.shared.connections.leave(self.number, self.peer);
     }

@@ -1,4 +1,4 @@
-//! The life of a connection: what it speaks, and how it ends.
+//! The life of a connection: its protocol, and its end.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,9 +22,10 @@ use crate::request::service::Http;
 use crate::server::shared::Live;
 use crate::tls::TlsIo;
 
-/// What an HTTP/2 client with prior knowledge sends first.
+/// First bytes of an HTTP/2 client with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What a connection holds of a response that its client does not read, and of a request's body.
+/// Bytes that a connection buffers of a response that its client does not read, and of a request's
+/// body.
 const BUFFERED: usize = 64 * 1024;
 impl Conn {
     /// Serves a connection to its end.
@@ -34,12 +35,12 @@ impl Conn {
         }
         let _ = self.queue.set(io.stream().send_queue());
         let limits = live.config.limits.clone();
-        // How a connection ends is between hyper and the peer.
+        // The result concerns only hyper and the peer.
         if let Some(config) = live.sites.tls.as_ref().filter(|_| !self.plain) {
             let Some(Ok(first)) = self.or_end(io.peek(1, |_| true)).await else {
                 return;
             };
-            // A record of TLS begins with its type, which is no letter.
+            // A TLS record begins with its type, which is no letter.
             if first.first().is_some_and(u8::is_ascii_uppercase) {
                 let _ = self.refuse_plain(io).await;
                 return;
@@ -63,7 +64,7 @@ impl Conn {
         }
     }
 
-    /// Tells a client of HTTP without TLS that it has the wrong port.
+    /// Tells a client of plain HTTP that it uses the wrong port.
     async fn refuse_plain(self: &Arc<Conn>, io: Io) -> io::Result<()> {
         let text = "this port speaks TLS: use https\n";
         let answer = heads::refusal(StatusCode::BAD_REQUEST, text);
@@ -71,8 +72,9 @@ impl Conn {
         poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await
     }
 
-    /// Is it to end after what is under way? A client of HTTP/1 whose connection is closed while it sends a request has lost it; one of HTTP/2
-    /// is told which of its requests are answered.
+    /// Tells whether the connection is to end after the requests under way. A client of HTTP/1
+    /// loses a request if its connection is closed while it sends; a client of HTTP/2 learns which
+    /// of its requests are answered.
     fn ends(&self) -> bool {
         let shared = &self.shared;
         shared.is_draining()
@@ -80,7 +82,7 @@ impl Conn {
             && !self.clocks.is_within_head()
     }
 
-    /// The output of `future`, or nothing if the server drains first.
+    /// Returns the output of `future`, or `None` if the server drains first.
     async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
@@ -107,7 +109,7 @@ impl Conn {
             return allowance.hold(told).await;
         }
         let connection = self.http1(limits).serve_connection(io, service);
-        // What a connection becomes that is upgraded is the service's.
+        // An upgraded connection belongs to the service.
         let connection = connection.with_upgrades();
         let told = self.tell(connection, |one| one.graceful_shutdown());
         let end = allowance.hold(told).await;
@@ -115,7 +117,8 @@ impl Conn {
         end
     }
 
-    /// The output of a connection, which is told once if the server drains first.
+    /// Returns the output of `connection`, which is shut down gracefully, once, if the server
+    /// drains first.
     async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
         let mut connection = pin!(connection);
         let mut told = false;
@@ -129,7 +132,7 @@ impl Conn {
                     ready!(upshift::task::poll_piece(cx));
                     continue;
                 }
-                // After the poll, which has taken what has come.
+                // After the poll, which has taken the bytes that had arrived.
                 if told || !self.ends() {
                     return Poll::Pending;
                 }
@@ -145,8 +148,8 @@ impl Conn {
         let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
         // The service measures heads that fit into the buffer.
         //
-        // Not `pipeline_flush`: with it hyper closes without sending its 400 when more follows a
-        // head that is wrong.
+        // Not `pipeline_flush`: with it hyper closes without sending its 400 when more bytes follow
+        // a malformed head.
         builder
             .header_read_timeout(None)
             .max_buf_size(BUFFERED.max(header_bytes))

@@ -1,13 +1,13 @@
 //! Files that go from the page cache to the socket without a copy through this process.
 //!
-//! The HTTP library owns the order of the bytes that a connection writes, and sees nothing but
-//! slices of memory. So the body of a large file hands out *placeholders*: slices of a window that
-//! is never sent. [`Watched`](super::watched::Watched) knows them by their place in memory, and
-//! sends as many bytes of the connection's first file in their place. Responses of HTTP/1 follow
-//! each other, and so do their files.
+//! The HTTP library owns the order of the bytes that a connection writes, and sees only slices of
+//! memory. So the body of a large file hands out *placeholders*: slices of a window that is never
+//! sent. [`Watched`](super::watched::Watched) recognises them by their address and sends as many
+//! bytes of the connection's first file instead. Responses of HTTP/1 follow each other, and so do
+//! their files.
 //!
-//! The library must not copy what it is given to write: it does not, as the I/O below takes several
-//! slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
+//! The library must not copy the slices that it is given to write. It does not, since the I/O below
+//! takes several slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,20 +20,20 @@ use crate::files::{FileBody, PIECE};
 /// The memory of all placeholders.
 static WINDOW: [u8; PIECE] = [0; PIECE];
 
-/// Returns a placeholder for the next bytes of a file that has `left` to send.
+/// Returns a placeholder for the next bytes of a file of which `left` bytes remain.
 pub(crate) fn placeholder(left: u64) -> Bytes {
     let length = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
     Bytes::from_static(&WINDOW[..length])
 }
 
-/// Are these bytes a placeholder, or the rest of one?
+/// Tells whether these bytes are a placeholder, or the rest of one.
 #[inline]
 pub(super) fn is_placeholder(bytes: &[u8]) -> bool {
     WINDOW.as_ptr_range().contains(&bytes.as_ptr()) && !bytes.is_empty()
 }
 
-/// The files of a connection for which placeholders have been handed out, in order. The first one
-/// is at the byte to be sent next.
+/// The files of a connection for which placeholders have been handed out, in order. The first file
+/// contains the byte to be sent next.
 #[derive(Default)]
 pub(crate) struct Direct(Mutex<VecDeque<FileBody>>);
 

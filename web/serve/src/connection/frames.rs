@@ -1,15 +1,14 @@
-//! A look at the frames of an HTTP/2 client as they pass: `PRIORITY_UPDATE` (RFC 9218, section 7.1),
-//! which the HTTP library drops, and the numbers of the streams, which it keeps to itself.
+//! Observes the frames of an HTTP/2 client as they pass: `PRIORITY_UPDATE` (RFC 9218, section 7.1),
+//! which the HTTP library drops, and the stream numbers, which it does not expose.
 //!
-//! Every byte is passed on. What is kept is bounded: the head of the frame under way, and of a
-//! `PRIORITY_UPDATE` its first [`LONGEST`] bytes.
+//! Every byte is passed on. Memory is bounded: the head of the current frame, and the first
+//! [`LONGEST`] bytes of a `PRIORITY_UPDATE`.
 //!
-//! To know which request has which stream, the reader stops behind the header block of a new one,
-//! until the library has handed out that request: see [`Watched`](super::watched::Watched). It does
-//! so for clients that use the frame: those that have sent one, or
-//! `SETTINGS_NO_RFC7540_PRIORITIES`.
+//! To match requests with streams, the reader stops behind the header block of a new stream until
+//! the library has handed out that request: see [`Watched`](super::watched::Watched). It does so
+//! for clients that use the frame: those that have sent one, or `SETTINGS_NO_RFC7540_PRIORITIES`.
 
-/// What a client with prior knowledge sends first; over TLS too.
+/// Length of the client's connection preface; sent over TLS too.
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 
@@ -22,43 +21,43 @@ const ACK: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const NO_RFC7540_PRIORITIES: u16 = 0x9;
 
-/// A PING on a stream, which is a PROTOCOL_ERROR.
+/// A PING frame on a stream, which is a PROTOCOL_ERROR.
 const PROTOCOL_ERROR: &[u8] = b"\0\0\x08\x06\0\0\0\0\x01\0\0\0\0\0\0\0\0";
-/// The head of a frame that is too large, which is a FRAME_SIZE_ERROR.
+/// The head of an oversized frame, which is a FRAME_SIZE_ERROR.
 const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
 
-/// A longer priority says nothing that is understood.
+/// Longest priority that is read, in bytes; a longer one contains nothing that is understood.
 const LONGEST: usize = 4 + 64;
-/// So many requests may be given up for nothing; beyond them, as many as are not.
+/// Number of requests that a client may cancel in excess of those that it does not cancel.
 const RESETS: u64 = 200;
 
-/// What has passed.
+/// An event in the stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard<'a> {
     /// The header block of a new stream, complete.
     Opened(u32),
-    /// The priority of a stream, which may be to come.
+    /// The priority of a stream, which may not be open yet.
     Update(u32, &'a [u8]),
-    /// Requests are given up as fast as they are made.
+    /// Requests are cancelled as fast as they are made.
     Flood,
-    /// An update that ends the connection: the library is to have this frame next, which it refuses
-    /// with the right error.
+    /// An invalid update, which ends the connection: the library must receive this frame next,
+    /// which it refuses with the right error.
     Wrong(&'static [u8]),
 }
 
-/// The place in what the client sends.
+/// The position in the bytes that the client sends.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Bytes of the preface that are to come.
+    /// Bytes of the preface that are still to come.
     preface: usize,
     head: [u8; HEAD],
-    /// Bytes of the head that are there; all of them within a payload.
+    /// Bytes of the head that have arrived; all of them within a payload.
     had: usize,
-    /// Bytes of the payload that are to come.
+    /// Bytes of the payload that are still to come.
     left: usize,
-    /// The beginning of the payload, of a kind that is read.
+    /// First bytes of the payload, for frame types that are read.
     payload: Vec<u8>,
-    /// The new stream whose header block is under way.
+    /// New stream whose header block is arriving.
     opening: Option<u32>,
     highest: u32,
     follows: bool,
@@ -82,7 +81,7 @@ impl Frames {
         }
     }
 
-    /// Looks at what comes next, and returns how much of it to pass on: all, or up to a stop.
+    /// Reads the next bytes and returns how many of them to pass on: all, or up to a stop.
     pub(crate) fn look(&mut self, data: &[u8], mut heard: impl FnMut(Heard<'_>)) -> usize {
         let mut at = self.preface.min(data.len());
         self.preface -= at;
@@ -124,7 +123,7 @@ impl Frames {
         number(&self.head[5..])
     }
 
-    /// A head is complete.
+    /// Handles a complete head.
     fn begin(&mut self) {
         let [a, b, c, ..] = self.head;
         self.left = u32::from_be_bytes([0, a, b, c]) as usize;
@@ -135,7 +134,7 @@ impl Frames {
         }
     }
 
-    /// A part of a payload.
+    /// Saves a part of a payload.
     fn keep(&mut self, part: &[u8]) {
         match self.kind() {
             PRIORITY_UPDATE => {
@@ -157,7 +156,7 @@ impl Frames {
         }
     }
 
-    /// A frame is complete. True: stop behind it.
+    /// Handles a complete frame. Returns true to stop behind it.
     fn end(&mut self, heard: &mut impl FnMut(Heard<'_>)) -> bool {
         match self.kind() {
             HEADERS | CONTINUATION if self.flag(END_HEADERS) => {
@@ -173,7 +172,7 @@ impl Frames {
             }
             RST_STREAM => {
                 self.resets += 1;
-                // The library's own count is of requests that it has not handed out.
+                // The library counts only requests that it has not handed out.
                 if self.follows && 2 * self.resets > self.opened + RESETS {
                     heard(Heard::Flood);
                 }
@@ -201,20 +200,20 @@ impl Frames {
 /// Returns the stream and the priority of an update.
 ///
 /// # Errors
-/// The frame that leads to the error of RFC 9218, section 7.1: an update belongs to the connection,
-/// and is about a stream of the client.
+/// Returns the frame that causes the error of RFC 9218, section 7.1: an update belongs to the
+/// connection and concerns a stream of the client.
 fn parts_of(stream: u32, payload: &[u8]) -> Result<(u32, &[u8]), &'static [u8]> {
     let Some((id, field)) = payload.split_at_checked(4) else {
         return Err(FRAME_SIZE_ERROR);
     };
-    // Even numbers are streams that the server opens, which this one does not.
+    // Even numbers are streams of the server, and this one opens none.
     match number(id) {
         id if stream == 0 && id % 2 == 1 => Ok((id, field)),
         _ => Err(PROTOCOL_ERROR),
     }
 }
 
-/// 31 bits.
+/// Reads a stream number of 31 bits.
 fn number(bytes: &[u8]) -> u32 {
     let bytes = bytes.first_chunk().copied().unwrap_or_default();
     u32::from_be_bytes(bytes) & (u32::MAX >> 1)
@@ -238,8 +237,8 @@ mod tests {
         frame(PRIORITY_UPDATE, 0, 0, &payload)
     }
 
-    /// Returns the frames that are heard of `bytes` behind a preface, in parts of these sizes, and
-    /// the places of the stops behind requests.
+    /// Returns the events in `bytes` behind a preface, read in parts of these sizes, and the
+    /// positions of the stops behind requests.
     fn hear(bytes: &[u8], sizes: &[usize]) -> (Vec<String>, Vec<usize>) {
         let mut frames = Frames::new();
         let (mut events, mut stops) = (Vec::new(), Vec::new());
@@ -261,7 +260,7 @@ mod tests {
         (events, stops)
     }
 
-    /// Writes frames as [`hear`] has them.
+    /// Formats events as [`hear`] does.
     fn heard<const N: usize>(all: [Heard<'_>; N]) -> Vec<String> {
         all.iter().map(|heard| format!("{heard:?}")).collect()
     }
@@ -278,7 +277,7 @@ mod tests {
         let opened = settings.len() + first.len() + said.len() + second.len() + rest.len();
         for sizes in [&[][..], &[1], &[3, 7], &[10]] {
             let (events, stops) = hear(&bytes, sizes);
-            // The first stream came before the client had shown that it uses the frame.
+            // The first stream was opened before the client had used the frame.
             let expected = heard([Heard::Update(1, b"u=0"), Heard::Opened(3)]);
             assert_eq!(events, expected, "{sizes:?}");
             assert_eq!(stops, [opened], "{sizes:?}");
@@ -332,7 +331,8 @@ mod tests {
         assert!(is_flood(&bytes));
     }
 
-    /// All bytes, in all parts: the same is heard, every byte is passed on once, little is kept.
+    /// Feeds the same bytes in all partitions: the events are the same, each byte is passed on
+    /// once, and the saved bytes stay bounded.
     #[test]
     fn fuzz_frames() {
         let uses = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);

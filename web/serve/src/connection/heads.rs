@@ -1,22 +1,22 @@
-//! Answers that are sent without the HTTP library.
+//! Answers that bypass the HTTP library.
 //!
-//! The library answers a head that it cannot read by itself. One of its answers is not specific
-//! enough: 400 for a transfer coding that is not known (RFC 9112, section 6.1: 501). So the head of
-//! a request that may have a body is searched for its coding, as far as it comes with its first
-//! bytes; the library gets no byte of a head with another one.
+//! The library itself answers a head that it cannot read. One of its answers is not specific
+//! enough: 400 for an unknown transfer coding, where RFC 9112, section 6.1 asks for 501. So the
+//! head of a request that may have a body is searched for its coding, as far as it arrives with the
+//! first bytes; the library gets no byte of a head with an unknown coding.
 
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::StatusCode;
 
-/// The answer to a request with another transfer coding than `chunked`.
+/// Text of the answer to a request with a transfer coding other than `chunked`.
 pub(crate) const UNKNOWN_CODING: &str = "the only transfer coding known here is chunked\n";
 
 const CODING: &[u8] = b"transfer-encoding:";
 
-/// Does a head that begins with these bytes end its list of transfer codings with another one than
-/// `chunked`? Requests without a body cost a comparison.
+/// Tells whether a head that begins with these bytes ends its list of transfer codings with another
+/// coding than `chunked`. A request without a body costs one comparison.
 pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     if head.starts_with(b"GET ") || head.starts_with(b"HEAD ") {
         return false;
@@ -37,7 +37,7 @@ pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     })
 }
 
-/// Makes a whole response, after which the connection is closed.
+/// Creates a whole response, after which the connection is closed.
 pub(super) fn refusal(status: StatusCode, text: &str) -> Bytes {
     let reason = status.canonical_reason().unwrap_or_default();
     let date = httpdate::fmt_http_date(SystemTime::now());

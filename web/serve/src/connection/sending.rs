@@ -1,13 +1,14 @@
-//! Whose turn it is to send on a connection of HTTP/2 (RFC 9218, section 10).
+//! The order in which streams of an HTTP/2 connection send (RFC 9218, section 10).
 //!
-//! The HTTP library sends what its streams have given it in turn, and each may give it 64 KiB. So
-//! the order is made before: bodies hand out [`AHEAD`] bytes in all, then wait until the connection has sent
-//! what it may; the first of those that wait goes on. That is the most urgent one; of equals the one that
-//! asked first, or, if they may be shown in part, each in turn. It also bounds what a connection holds of
-//! responses that its client does not read.
+//! The HTTP library sends the data of its streams in turn, and each stream may give it 64 KiB. So
+//! the order is established before: bodies hand out [`AHEAD`] bytes in all, then wait until the
+//! connection has sent them as far as it may, and the first waiting stream resumes. That is the
+//! most urgent stream; among equals the one that asked first, or each in turn if they are
+//! incremental. The bound also limits the memory of responses that a client does not read.
 //!
-//! A stream that its client gives no window asks for nothing, and what is stuck in the library counts
-//! no longer once the connection has sent all it may: such a stream holds up no other.
+//! A stream without a flow-control window does not ask for a turn. Bytes that are stuck in the
+//! library no longer count once the connection has sent all it may, so such a stream blocks no
+//! other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -16,10 +17,10 @@ use upshift::Level;
 
 use crate::request::in_flight::Entry;
 
-/// What may be handed out before the connection has sent it.
+/// Bytes that may be handed out before the connection has sent them.
 const AHEAD: usize = 64 * 1024;
 
-/// The order of one connection.
+/// The order of sending of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     state: Mutex<State>,
@@ -27,11 +28,11 @@ pub(crate) struct Sending {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Handed out, and perhaps not sent.
+    /// Bytes handed out and perhaps not sent.
     ahead: usize,
     next: u64,
     waiting: Vec<Waiting>,
-    /// Has been woken to go on, and has not asked yet.
+    /// Stream that was woken to resume and has not asked yet.
     called: Option<(Arc<Entry>, u64)>,
 }
 
@@ -53,7 +54,7 @@ impl State {
         (0..self.waiting.len()).min_by_key(|at| self.waiting[*at].order())
     }
 
-    /// Which stream goes on now.
+    /// Selects the stream that resumes now and returns its waker.
     fn call(&mut self) -> Option<Waker> {
         if self.ahead >= AHEAD || self.called.is_some() {
             return None;
@@ -64,7 +65,7 @@ impl State {
         Some(first.waker)
     }
 
-    /// It is here, or gone.
+    /// Forgets a woken stream, which has asked or has ended.
     fn forget(&mut self, entry: &Arc<Entry>) {
         if self
             .called
@@ -75,7 +76,7 @@ impl State {
         }
     }
 
-    /// Does no other stream go before?
+    /// Tells whether no other stream precedes this one.
     fn is_first(&self, mine: (Level, u64)) -> bool {
         let called = self.called.as_ref();
         let called = called.map(|(entry, place)| (entry.level(), *place));
@@ -92,14 +93,14 @@ impl Sending {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place in the order of requests.
+    /// Returns the next place in the order of requests.
     pub(crate) fn enter(&self) -> u64 {
         let mut state = self.state();
         state.next += 1;
         state.next
     }
 
-    /// May this request hand out a piece? `place` is its own.
+    /// Waits until a request may hand out a piece. `place` is the place of the request.
     pub(crate) fn poll_turn(
         &self,
         cx: &mut Context<'_>,
@@ -121,7 +122,7 @@ impl Sending {
             Some(one) => one.waker.clone_from(waker),
             None => {
                 if entry.is_incremental() {
-                    // Behind the others.
+                    // Incremental streams go behind the others.
                     state.next += 1;
                     *place = state.next;
                 }
@@ -132,12 +133,13 @@ impl Sending {
                 });
             }
         }
-        // A stream that has not been polled yet goes before.
+        // A woken stream that has not been polled yet goes first.
         call(state);
         Poll::Pending
     }
 
-    /// The turn has come to a request that hands nothing out yet, and has been woken to go on: none behind it goes before.
+    /// Keeps the turn for a request that was woken and hands out nothing yet: no later request
+    /// overtakes it.
     pub(crate) fn keep_turn(&self, cx: &Context<'_>, entry: &Arc<Entry>, place: u64) {
         let mut state = self.state();
         if state.called.is_none() {
@@ -152,7 +154,8 @@ impl Sending {
         }
     }
 
-    /// A piece has been handed out. True: others wait until the connection has been polled.
+    /// Notes that a piece was handed out. Returns true if others wait until the connection has been
+    /// polled.
     pub(crate) fn handed(&self, bytes: usize) -> bool {
         let mut state = self.state();
         state.ahead += bytes;
@@ -161,13 +164,13 @@ impl Sending {
         wait
     }
 
-    /// The connection has written so many bytes.
+    /// Notes that the connection has written `bytes`.
     pub(crate) fn wrote(&self, bytes: usize) {
         let mut state = self.state();
         state.ahead = state.ahead.saturating_sub(bytes);
     }
 
-    /// The connection has been polled; `all`: what it may send, it has sent.
+    /// Notes that the connection was polled. `all` is set if it has sent all it may.
     pub(crate) fn polled(&self, all: bool) {
         let mut state = self.state();
         if all {
@@ -176,7 +179,8 @@ impl Sending {
         call(state);
     }
 
-    /// A response is over, perhaps in the middle: what it handed out may be gone, and its turn is another's.
+    /// Removes a response that is over, perhaps in the middle: its bytes may be lost, and its turn
+    /// passes to another.
     pub(crate) fn leave(&self, entry: &Arc<Entry>) {
         let mut state = self.state();
         state.forget(entry);
@@ -189,7 +193,7 @@ impl Sending {
     }
 }
 
-/// Wakes the stream that goes on now.
+/// Wakes the stream that resumes now.
 fn call(mut state: MutexGuard<'_, State>) {
     let called = state.call();
     drop(state);

@@ -1,31 +1,31 @@
-//! The streams of a connection of HTTP/2 by their numbers, which `PRIORITY_UPDATE` frames refer to.
+//! The streams of an HTTP/2 connection by their numbers, to which `PRIORITY_UPDATE` frames refer.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::request::priority::Urgency;
 
-/// Updates kept of streams that are to come.
+/// Number of updates saved for streams that are not open yet.
 const EARLY: usize = 32;
-/// Updates heeded beyond those that requests bring with them.
+/// Number of updates accepted beyond those that requests earn.
 const SPARE: u32 = 256;
-/// Updates that a request brings with it.
+/// Number of updates that each request earns.
 const EACH: u32 = 16;
 
 /// The streams of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     state: Mutex<State>,
-    /// Reading has stopped behind the head of a request, for it to be handed out.
+    /// Set while reading is stopped behind the head of a request that is to be handed out.
     stopped: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The stream whose request is handed out next, if it is known.
+    /// Stream whose request is handed out next, if it is known.
     opened: Option<u32>,
     early: Vec<(u32, Urgency)>,
-    /// So many more updates are heeded.
+    /// Number of further updates that are accepted.
     left: u32,
 }
 
@@ -44,24 +44,24 @@ impl Streams {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether reading stops until a request has been handed out.
+    /// Sets whether reading is stopped until a request has been handed out.
     pub(super) fn stops(&self, stops: bool) {
         self.stopped.store(stops, Relaxed);
     }
 
-    /// Has reading stopped since the last call?
+    /// Tells whether reading has stopped since the last call.
     pub(super) fn has_stopped(&self) -> bool {
         self.stopped.swap(false, Relaxed)
     }
 
-    /// The next request is of this stream.
+    /// Notes that the next request belongs to this stream.
     pub(crate) fn opened(&self, number: u32) {
         let mut state = self.state();
         state.opened = Some(number);
         state.left = (state.left + EACH).min(SPARE);
     }
 
-    /// A request has been handed out: its stream, and what an update has said of it.
+    /// Takes the stream of a request that was handed out, and the urgency of an earlier update.
     pub(crate) fn take(&self) -> (Option<u32>, Option<Urgency>) {
         let mut state = self.state();
         let Some(number) = state.opened.take() else {
@@ -69,12 +69,13 @@ impl Streams {
         };
         let early = state.early.iter().position(|(of, _)| *of == number);
         let early = early.map(|at| state.early.swap_remove(at).1);
-        // Streams below it that have not been opened never will be.
+        // Lower streams that were never opened never will be.
         state.early.retain(|(of, _)| *of > number);
         (Some(number), early)
     }
 
-    /// The client says how urgent a stream is, in place of all that it has said before. False: it has said so too often.
+    /// Notes an update, which replaces all earlier ones of its stream. Returns false if the client
+    /// has sent too many.
     pub(crate) fn may_update(&self) -> bool {
         let mut state = self.state();
         let left = state.left.checked_sub(1);
@@ -82,7 +83,7 @@ impl Streams {
         left.is_some()
     }
 
-    /// What it says is kept until the request of that stream comes.
+    /// Saves an update until the request of its stream arrives.
     pub(crate) fn keep(&self, number: u32, urgency: Urgency) {
         let mut state = self.state();
         state.early.retain(|(of, _)| *of != number);

@@ -10,16 +10,17 @@ use upshift::hyper::Io;
 
 /// A transport that lends received bytes, and may send files.
 pub(crate) trait Transport: Read + Write + Unpin {
-    /// May more be read in this poll?
+    /// Waits until more may be read in this poll.
     fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()>;
-    /// Waits for bytes; none is the end.
+    /// Waits for bytes and lends them; an empty slice is the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;
     /// Marks lent bytes as used.
     fn consume(&mut self, count: usize);
-    /// Returns how many bytes have come from the socket so far, also of a record that is not whole.
+    /// Returns the number of bytes received from the socket so far, including those of an
+    /// incomplete record.
     fn received(&self) -> u64;
 
-    /// Sends bytes that a part of a file follows, as [`Io::poll_send_before`].
+    /// Sends bytes that precede a part of a file, like [`Io::poll_send_before`].
     fn poll_send_before(
         &mut self,
         cx: &mut Context<'_>,
@@ -28,8 +29,7 @@ pub(crate) trait Transport: Read + Write + Unpin {
         Pin::new(self).poll_write_vectored(cx, pieces)
     }
 
-    /// Sends a part of a file, as [`Io::poll_send_file`]. By default all files are read and
-    /// written.
+    /// Sends a part of a file, like [`Io::poll_send_file`]. By default files are read and written.
     fn poll_send_file(
         &mut self,
         _: &mut Context<'_>,

@@ -1,6 +1,6 @@
 //! The I/O of a connection, as the HTTP library sees it: reads and writes are noted in the clocks
-//! of the connection, and frames of HTTP/2 that open streams or say how urgent they are, are looked
-//! at before the library has them.
+//! of the connection, and HTTP/2 frames that open streams or set priorities are inspected before
+//! the library receives them.
 
 use std::io::{self, IoSlice};
 use std::mem;
@@ -19,21 +19,21 @@ use crate::connection::transport::Transport;
 use crate::connection::{direct, heads};
 use crate::request::priority::Urgency;
 
-/// Bytes of HTTP/2 that are read between two looks at the clock: 455 frames at most.
+/// Bytes of HTTP/2 that are read between two readings of the clock: 455 frames at most.
 const PIECE: usize = 4096;
 
-/// A connection's I/O, watched.
+/// A connection's I/O, observed.
 pub(super) struct Watched<I> {
     io: I,
     conn: Arc<Conn>,
     speaks: Speaks,
-    /// Bytes that had come from the socket at the last look.
+    /// Bytes received from the socket at the last reading.
     received: u64,
-    /// The wait for the client to close.
+    /// Wait for the client to close.
     patience: Option<Patience>,
-    /// Bytes of the connection's first file that had to be read.
+    /// Bytes of the connection's first file that could not be sent without being read.
     read: Bytes,
-    /// A file is waited for, and not the client.
+    /// Set while the connection waits for a file, and not for the client.
     reads: bool,
 }
 
@@ -51,19 +51,19 @@ struct Patience {
 
 #[derive(Default)]
 struct One {
-    /// The last answer, if it is not the library's; the library reads no more.
+    /// Last answer, if it does not come from the library, which then reads no more.
     refusal: Option<Bytes>,
-    /// The client sends nothing any more.
+    /// Set when the client has closed its sending half.
     ended: bool,
-    /// The library learns of the end when all answers are sent: it would not send the rest.
+    /// Set while the library does not know of the end: it would not send the remaining answers.
     hidden: bool,
 }
 
 struct Two {
     frames: Frames,
-    /// A request has been received that is to be handed out before anything else is read.
+    /// Set while a received request has to be handed out before anything else is read.
     stop: bool,
-    /// A frame that ends the connection: the library reads it next, in place of the client's.
+    /// Frame that ends the connection: the library reads it next, in place of the client's bytes.
     wrong: &'static [u8],
 }
 
@@ -89,7 +89,7 @@ impl<I> Watched<I> {
         }
     }
 
-    /// Watches a connection of HTTP/1 that gets this answer, and no other.
+    /// Creates the I/O of an HTTP/1 connection that gets this answer and no other.
     pub(super) fn refused(io: I, conn: Arc<Conn>, answer: Bytes) -> Watched<I> {
         let mut this = Watched::new(io, conn, false);
         this.speaks = Speaks::One(One {
@@ -101,7 +101,7 @@ impl<I> Watched<I> {
 }
 
 impl Two {
-    /// Passes on the client's bytes, and takes note.
+    /// Passes on the client's bytes and inspects them.
     fn read<I: Transport>(
         &mut self,
         io: &mut I,
@@ -110,7 +110,7 @@ impl Two {
         room: &mut ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let streams = &conn.streams;
-        // The library reads on, so it has handed out the request before.
+        // The library reads again, so it has handed out the request before.
         let stops = mem::take(&mut self.stop);
         streams.stops(stops);
         if stops {
@@ -147,7 +147,7 @@ impl Two {
 }
 
 impl One {
-    /// Passes on bytes of the client, which is taken for gone at its end of file, unless its
+    /// Passes on the client's bytes. Its end of file means that the client is gone, unless its
     /// request is answered in any case.
     fn read<I: Transport>(
         &mut self,
@@ -178,7 +178,7 @@ impl One {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the last answer, if it is not the library's.
+    /// Sends the last answer, if it does not come from the library.
     fn poll_refusal<I: Transport>(
         &mut self,
         io: &mut I,
@@ -192,8 +192,8 @@ impl One {
     }
 }
 
-/// Takes note of how urgent the client says that a stream is: its request gets the level that
-/// follows, or the note is kept until the request comes.
+/// Applies the priority that a client sets for a stream: its request takes the level that follows,
+/// or the priority is saved until the request arrives.
 fn update(conn: &Conn, number: u32, field: &[u8]) {
     let Ok(field) = str::from_utf8(field) else {
         return;
@@ -237,7 +237,7 @@ impl<I: Transport> Read for Watched<I> {
 }
 
 impl<I: Transport> Watched<I> {
-    /// Sends bytes of the connection's first file, at most `most`, without a copy if it can be.
+    /// Sends at most `most` bytes of the connection's first file, without a copy if possible.
     fn poll_file(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         let cut_short = || Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         self.reads = false;
@@ -275,10 +275,10 @@ impl<I: Transport> Watched<I> {
         Poll::Ready(Ok(count))
     }
 
-    /// Reads on after the last byte was sent, until the client closes, or takes nothing for
-    /// [`NEXT_REQUEST`]. Anything that arrives for a closed socket, such as a WINDOW_UPDATE or the
-    /// rest of a body, makes the kernel send a reset, which discards all bytes that the client has
-    /// not received.
+    /// Continues to read after the last byte was sent, until the client closes or takes nothing for
+    /// [`NEXT_REQUEST`]. Bytes that arrive for a closed socket, such as a WINDOW_UPDATE or the rest
+    /// of a body, make the kernel send a reset, which discards all bytes that the client has not
+    /// received.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self
             .patience
@@ -332,7 +332,7 @@ impl<I: Transport> Write for Watched<I> {
             Some(0) => this.poll_file(cx, pieces[0].len()),
             Some(at) => this.io.poll_send_before(cx, &pieces[..at]),
         };
-        // The device of a file is not the client.
+        // A wait for the file's device is no wait for the client.
         this.conn.clocks.wrote(result.is_pending() && !this.reads);
         if let (Speaks::Two(_), Poll::Ready(Ok(bytes))) = (&this.speaks, &result) {
             this.conn.sending.wrote(*bytes);
@@ -349,7 +349,7 @@ impl<I: Transport> Write for Watched<I> {
         let this = &mut *self;
         let result = Pin::new(&mut this.io).poll_flush(cx);
         this.conn.clocks.wrote(result.is_pending());
-        // The library flushes when it has written all of the answer.
+        // The library flushes when it has written the whole answer.
         if let Speaks::One(one) = &mut this.speaks
             && one.hidden
             && result.is_ready()

@@ -8,21 +8,22 @@ use http::header::{
 };
 use http::{HeaderMap, StatusCode};
 
-/// What identifies the state of a file.
+/// The validators of a file: they identify its state.
 #[derive(Debug)]
 pub(super) struct Validators {
-    /// With its quotes.
+    /// ETag, with its quotes.
     pub(super) etag: String,
-    /// The bytes may differ from one time to the next.
+    /// Set if the bytes may differ from one response to the next.
     pub(super) weak: bool,
-    /// Time to the second, as HTTP dates are. None for a time that says nothing about the file: in
-    /// the future, where a `Last-Modified` must not be (RFC 9110, section 8.8.2.1), or not after
-    /// the beginning of 1970, which reproducible builds give to all files.
+    /// Modification time to the second, as HTTP dates are. `None` for a time that says nothing
+    /// about the file: in the future, where a `Last-Modified` must not be (RFC 9110, section
+    /// 8.8.2.1), or not after the beginning of 1970, which reproducible builds give to all files.
     pub(super) modified: Option<SystemTime>,
 }
 
 impl Validators {
-    /// Makes them from the modification time and size; `variant` tells encodings of a file apart.
+    /// Creates validators from modification time and size; `variant` distinguishes the encodings of
+    /// a file.
     pub(super) fn new(
         modified: (i64, u64),
         size: u64,
@@ -40,7 +41,8 @@ impl Validators {
     }
 }
 
-/// `"SECONDS.NANOS-SIZE…"` in hexadecimal digits. Each answer has one: `format!` takes a twentieth of what an answer takes in this process.
+/// Formats `"SECONDS.NANOS-SIZE…"` in hexadecimal digits. Written by hand, because every answer has
+/// an ETag and `format!` takes a twentieth of the time of an answer.
 fn etag(numbers: [u64; 3], variant: &str) -> String {
     let mut tag = String::with_capacity(64);
     for (number, before) in numbers.into_iter().zip(['"', '.', '-']) {
@@ -56,14 +58,14 @@ fn etag(numbers: [u64; 3], variant: &str) -> String {
     tag
 }
 
-/// What conditions and ranges make of a GET.
+/// The result of conditions and ranges for a GET.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Whole,
     Part(Range<u64>),
     NotModified,
     PreconditionFailed,
-    /// The range lies outside.
+    /// The range lies outside of the file.
     Unsatisfiable,
 }
 
@@ -79,8 +81,8 @@ impl Answer {
     }
 }
 
-/// Evaluates the conditions in the order of RFC 9110, section 13.2.2; without `ranges` no part is
-/// asked for.
+/// Evaluates the conditions in the order of RFC 9110, section 13.2.2. Without `ranges` the `Range`
+/// field is ignored.
 pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges: bool) -> Answer {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let date =
@@ -117,7 +119,7 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
     }
 }
 
-/// Is the ETag in the list? `weak`: a weak tag is as good as a strong one.
+/// Tells whether the list contains the ETag. With `weak`, a weak tag is as good as a strong one.
 fn lists(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -> bool {
     headers
         .get_all(name)
@@ -135,7 +137,7 @@ fn lists(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -
         })
 }
 
-/// One range of bytes; several, other units and what is not understood count as no range.
+/// Reads one range of bytes. Several ranges, other units and malformed ranges count as no range.
 fn part_of(range: &str, size: u64) -> Answer {
     let range = range.trim().split_once('=');
     let Some((_, set)) = range.filter(|(unit, _)| unit.eq_ignore_ascii_case("bytes")) else {
@@ -218,7 +220,7 @@ mod tests {
         assert_eq!(with(&[("if-none-match", "\"x\"")]), Answer::Whole);
         assert_eq!(with(&[("if-modified-since", DATE)]), Answer::NotModified);
         assert_eq!(with(&[("if-modified-since", EARLIER)]), Answer::Whole);
-        // The tag goes before the date.
+        // The tag takes precedence over the date.
         assert_eq!(
             with(&[("if-none-match", "\"x\""), ("if-modified-since", LATER)]),
             Answer::Whole

@@ -1,8 +1,8 @@
-//! Reading files: what is in the page cache at once, in the poll; the rest over the ring.
+//! Reading files: bytes in the page cache at once, in the poll; all others over the ring.
 //!
-//! A piece is read into a buffer from a small pool of the thread, which is not cleared each
-//! time and goes back when the piece has been sent. Where nothing but a socket is between a body and its client, 32 KiB and more
-//! are not read at all, as long as the page cache has them: `connection::direct`.
+//! A piece is read into a buffer from a small pool of the thread, which is not cleared each time
+//! and returns when the piece has been sent. If the socket takes the body's bytes directly, 32 KiB
+//! and more are not read at all, as long as the page cache has them: see `connection::direct`.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -17,13 +17,14 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// Bytes read at once. Larger ones would leave the allocator's cache, and the CPU's.
+/// Bytes read at once. Larger pieces would not fit into the allocator's cache and the CPU's.
 pub(crate) const PIECE: usize = 64 * 1024;
-/// As much is not copied. Of less, the system calls cost what the copies do.
+/// Number of bytes from which on a file is sent without a copy. For less, the system calls cost as
+/// much as the copies.
 const LARGE: u64 = 32 * 1024;
-/// As much is copied rather than kept in a buffer of [`PIECE`] bytes.
+/// Number of bytes up to which a piece is copied instead of kept in a buffer of [`PIECE`] bytes.
 const COPIED: usize = 4 * 1024;
-/// Buffers that a thread keeps.
+/// Number of buffers in the pool of a thread.
 const KEPT: usize = 16;
 
 thread_local! {
@@ -54,7 +55,7 @@ impl AsRef<[u8]> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        // The thread may be ending.
+        // Fails if the thread is ending.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.len() < KEPT && bytes.len() == PIECE {
@@ -64,8 +65,8 @@ impl Drop for Buffer {
     }
 }
 
-/// The bytes of a file that are in the page cache, from `at` on, at most `most`; `None` if
-/// reading would have to wait.
+/// Reads bytes of a file from `at` on, at most `most`, if they are in the page cache. Returns
+/// `None` if reading would have to wait.
 fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
     let mut buffer = Buffer::take();
     let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
@@ -76,13 +77,13 @@ fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
             buffer.length = count;
             Ok(Some(Bytes::from_owner(buffer)))
         }
-        // Not cached; or a file system that cannot tell.
+        // The bytes are not cached, or the file system cannot tell.
         Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// As [`read_now`], over the ring.
+/// Reads like [`read_now`], but over the ring.
 async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<Bytes> {
     let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
     let (result, mut buffer) = file.read_at(Vec::with_capacity(most), at).await;
@@ -95,7 +96,8 @@ async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<B
     }
 }
 
-/// All of a file of so many bytes that is not large, if the page cache has it. To be kept: what is much shorter than a buffer is copied.
+/// Returns the whole content of a small file of `size` bytes, if the page cache has it. The content
+/// is to be cached, so a file that is much shorter than a buffer is copied.
 pub(super) fn small(file: &File, size: u64) -> Option<Bytes> {
     let bytes = within(file, &(0..size), LARGE - 1)?;
     Some(match bytes.len() {
@@ -104,7 +106,7 @@ pub(super) fn small(file: &File, size: u64) -> Option<Bytes> {
     })
 }
 
-/// All of a range of `most` bytes at most, if the page cache has it.
+/// Returns the content of a range of at most `most` bytes, if the page cache has it.
 fn within(file: &File, range: &Range<u64>, most: u64) -> Option<Bytes> {
     let length = range.end - range.start;
     if length > most {
@@ -116,20 +118,20 @@ fn within(file: &File, range: &Range<u64>, most: u64) -> Option<Bytes> {
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
 
-/// A range of a file as a body. A file that becomes shorter meanwhile ends the response with an
-/// error, so the client sees that something is missing.
+/// A range of a file as a body. A file that shrinks meanwhile ends the response with an error, so
+/// the client sees that bytes are missing.
 pub(crate) struct FileBody {
     file: Source,
     range: Range<u64>,
 }
 
-/// How a file is read.
+/// The way in which a file is read.
 enum Source {
-    /// It is read from the page cache.
+    /// Read from the page cache.
     Plain(Arc<File>),
-    /// It is read from there after the kernel has refused to send it without a copy.
+    /// Read from the page cache after the kernel has refused to send it without a copy.
     Copied(Arc<File>),
-    /// It is read over the ring: once something had to wait, all that follows.
+    /// Read over the ring: all bytes after the first read that had to wait.
     Ring(upshift::fs::File, Option<Reading>),
 }
 
@@ -141,7 +143,7 @@ impl FileBody {
         }
     }
 
-    /// Is it large enough to be sent without a copy?
+    /// Tells whether the body is large enough to be sent without a copy.
     pub(crate) fn is_large(&self) -> bool {
         self.left() >= LARGE
     }
@@ -154,7 +156,7 @@ impl FileBody {
         }
     }
 
-    /// Has the rest read, since the kernel did not send it without a copy.
+    /// Switches to reading the rest, since the kernel did not send it without a copy.
     pub(crate) fn is_copied(&mut self) {
         if let Source::Plain(file) = &self.file {
             self.file = Source::Copied(file.clone());
@@ -166,7 +168,7 @@ impl FileBody {
         self.range.start = self.range.end.min(self.range.start + count as u64);
     }
 
-    /// Returns all of it, if that is one piece and the page cache has it.
+    /// Returns the whole body, if it is one piece that the page cache has.
     pub(crate) fn whole(&self) -> Option<Bytes> {
         match &self.file {
             Source::Plain(file) => within(file, &self.range, PIECE as u64),
@@ -174,7 +176,7 @@ impl FileBody {
         }
     }
 
-    /// Returns the number of bytes that have not been handed out, or sent.
+    /// Returns the number of bytes that were neither handed out nor sent.
     pub(crate) fn left(&self) -> u64 {
         self.range.end - self.range.start
     }

@@ -1,4 +1,4 @@
-//! Header fields that say what a file is: made once for all requests that share it.
+//! Header fields that describe a file: created once for all requests that share it.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use super::condition::Validators;
 use super::kind::content_type;
 use super::open::Found;
 
-/// Of a file, in one coding.
+/// The header fields of a file in one coding.
 #[derive(Debug)]
 pub(super) struct Fields {
     pub(super) kind: Cow<'static, str>,
@@ -19,7 +19,8 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// In a coding, of which the validators have the name; `weak`: its bytes may differ from one time to the next.
+    /// Creates the fields for a coding, whose name is part of the validators. With `weak`, the
+    /// bytes may differ from one response to the next.
     pub(super) fn new(kind: Cow<'static, str>, found: &Found, coding: &str, weak: bool) -> Fields {
         let now = SystemTime::now();
         let mut validators = Validators::new(found.modified, found.size, coding, now);
@@ -39,7 +40,7 @@ impl Fields {
 }
 
 impl Found {
-    /// Of the file as it is; `name` is that by which it was found.
+    /// Returns the fields of the uncompressed file; `name` is the name by which it was found.
     pub(super) fn fields(&self, name: &str) -> &Fields {
         self.fields
             .get_or_init(|| Fields::new(content_type(name), self, "", false))

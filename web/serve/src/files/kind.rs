@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::header::ACCEPT_ENCODING;
 use http::{HeaderMap, HeaderValue};
 
-/// The media type of a name, from its extension. Texts are UTF-8.
+/// Returns the media type of a name, from its extension. Texts are UTF-8.
 pub(crate) fn content_type(name: &str) -> Cow<'static, str> {
     let kind = mime_guess::from_path(name)
         .first_raw()
@@ -22,7 +22,7 @@ pub(crate) fn content_type(name: &str) -> Cow<'static, str> {
     })
 }
 
-/// As the value of a field.
+/// Returns a media type as the value of a field.
 pub(crate) fn field(kind: Cow<'static, str>) -> HeaderValue {
     match kind {
         Cow::Borrowed(kind) => HeaderValue::from_static(kind),
@@ -31,7 +31,7 @@ pub(crate) fn field(kind: Cow<'static, str>) -> HeaderValue {
     }
 }
 
-/// Is it worth compressing?
+/// Tells whether files of this type are worth compressing.
 pub(super) fn is_text(kind: &str) -> bool {
     let kind = kind.split(';').next().unwrap_or(kind);
     kind.starts_with("text/")
@@ -40,13 +40,13 @@ pub(super) fn is_text(kind: &str) -> bool {
         || matches!(kind, "application/wasm" | "font/ttf" | "font/otf")
 }
 
-/// Is it worth looking for a compressed file of this type?
+/// Tells whether a compressed file of this type is worth searching for.
 pub(super) fn is_squeezable(kind: &str) -> bool {
     is_text(kind) || kind == "application/octet-stream"
 }
 
-/// The codings that the client accepts and that there may be: as it weighs them, of equal ones
-/// the smallest first (RFC 9110, section 12.5.3).
+/// Returns the codings that the client accepts among the supported ones, by its weights; among
+/// equals the smallest first (RFC 9110, section 12.5.3).
 pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
     let weight = |coding: &str| {
         headers
@@ -76,7 +76,7 @@ pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static st
         .map(|(_, coding, suffix)| (coding, suffix))
 }
 
-/// A weight from 0 to 1, with three digits at most (RFC 9110, section 12.4.2).
+/// Reads a weight from 0 to 1 with at most three digits, in thousandths (RFC 9110, section 12.4.2).
 fn thousandths(text: &str) -> Option<u16> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
     if rest.len() > 3 || !rest.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,41 +1,44 @@
-//! Files that have been opened for one request, for others that had come by then.
+//! A cache of files that were opened for one request, for other requests that had arrived by then.
 //!
-//! A request may be answered with any state that a file has between the request's arrival and its answer. So what one request finds, when it
-//! opens a file, answers all that have been received before: those that wait for their turn meanwhile. Each vCPU keeps the last few files
-//! it has opened, with the time before which it began to. A request that came later opens the file itself; nothing is served that was
-//! out of date when it was asked for, and a server that answers one request at a time keeps what it does not use.
+//! A request may be answered with any state that a file has between the request's arrival and its
+//! answer. So the file that one request opens answers all requests that were received before: those
+//! that wait for their turn meanwhile. Each vCPU caches the last few files that it has opened, with
+//! the time before the opening began. A later request opens the file itself: no content is served
+//! that was out of date when it was asked for. A server that answers one request at a time does not
+//! use the cache.
 //!
-//! Names that there are not are kept too: most texts have no compressed form beside them.
+//! Missing names are cached too: most texts have no compressed form beside them.
 //!
-//! [`Lately::forget`] closes all, so that no file is kept open for long.
+//! [`Lately::forget`] closes all cached files, so that no file stays open for long.
 //!
-//! Cost: a comparison of names and an uncontended lock per file; saves four system calls, and the making of header fields.
+//! Cost: a comparison of names and an uncontended lock per file; saves four system calls and the
+//! creation of header fields.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::open::{Found, Root};
 use crate::shards::PerVcpu;
 
-/// Names that a vCPU keeps.
+/// Number of names that a vCPU caches.
 pub(crate) const KEPT: usize = 8;
 
-/// What a vCPU has opened.
+/// The files that a vCPU has opened.
 #[derive(Default)]
 struct Opened {
     kept: Vec<One>,
-    /// The one to be replaced next.
+    /// Index of the entry to be replaced next.
     next: usize,
 }
 
 struct One {
     root: Arc<Root>,
     name: Box<str>,
-    /// It was opened after this time.
+    /// Time after which the file was opened.
     at: u64,
     found: Option<Arc<Found>>,
 }
 
-/// What has been opened, by vCPU.
+/// The cache of opened files, by vCPU.
 pub(crate) struct Lately(PerVcpu<Mutex<Opened>>);
 
 impl Lately {
@@ -43,21 +46,21 @@ impl Lately {
         Lately(PerVcpu::new(vcpus))
     }
 
-    /// What has been found under a name since this time; `None` if that is not known.
+    /// Returns the result for a name that was opened after this time; `None` if it is not cached.
     pub(super) fn find(
         &self,
         root: &Arc<Root>,
         name: &str,
         since: u64,
     ) -> Option<Option<Arc<Found>>> {
-        // Should the one that has the lock be suspended, opening the file is the shorter wait.
+        // If the owner of the lock is suspended, opening the file is the shorter wait.
         let opened = self.0.here().try_lock().ok()?;
         let mut kept = opened.kept.iter();
         let one = kept.find(|one| one.is(root, name))?;
         (one.at >= since).then(|| one.found.clone())
     }
 
-    /// What has been found, after this time.
+    /// Caches the result of an opening that began after this time.
     pub(super) fn keep(&self, root: &Arc<Root>, name: &str, at: u64, found: Option<&Arc<Found>>) {
         let Ok(mut opened) = self.0.here().try_lock() else {
             return;
@@ -65,7 +68,7 @@ impl Lately {
         let Opened { kept, next } = &mut *opened;
         let found = found.cloned();
         if let Some(one) = kept.iter_mut().find(|one| one.is(root, name)) {
-            // Another may have begun later, and ended sooner.
+            // Another request may have begun later and ended sooner.
             if one.at < at {
                 (one.at, one.found) = (at, found);
             }
@@ -85,7 +88,7 @@ impl Lately {
         }
     }
 
-    /// Closes what is kept.
+    /// Closes all cached files.
     pub(crate) fn forget(&self) {
         for opened in self.0.iter() {
             let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +135,7 @@ mod tests {
         opens(20);
         assert_eq!((find(20), find(21)), (Some(Some(1)), None));
         fs::write(&path, "22").unwrap();
-        // Began before, and ended after.
+        // This opening began before the cached one and ended after it.
         lately.keep(&root, "a", 15, None);
         assert_eq!(find(20), Some(Some(1)));
         opens(30);

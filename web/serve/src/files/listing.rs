@@ -1,4 +1,4 @@
-//! A page for a folder.
+//! The page that lists a folder.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -10,7 +10,7 @@ use upshift_trace::escape;
 
 use super::open::Root;
 
-/// Names listed; a folder may have more, and the page says so.
+/// Number of names listed; the page says if the folder has more.
 const MOST: usize = 10_000;
 
 const NAME: &AsciiSet = &NON_ALPHANUMERIC
@@ -25,8 +25,8 @@ struct Entry {
     size: u64,
 }
 
-/// The page of a folder, which is `relative` to the root. Blocks: reads the folder and asks for
-/// every size. What leads out of the root is not listed, as it is not served.
+/// Returns the page of a folder, which is `relative` to the root. Blocks: reads the folder and
+/// queries every size. Links that lead out of the root are not listed, as they are not served.
 pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> io::Result<String> {
     let mut entries = Vec::new();
     let mut more = false;
@@ -83,7 +83,7 @@ fn render(title: &str, entries: &[Entry], more: bool) -> String {
         } else {
             human(entry.size)
         };
-        // Writing to a string cannot fail. `./`: a name with a colon is no scheme.
+        // Writing to a string cannot fail. `./`: a name with a colon would be read as a scheme.
         let _ = writeln!(
             page,
             "<tr><td><a href=\"./{link}{slash}\">{}{slash}</a></td><td>{size}</td></tr>",

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `path` | from the path of a request to a name below the root |
 //! | `open` | opening it, so that nothing outside is reached |
-//! | `lately` | one that was opened while other requests for it waited |
-//! | `fields` | header fields that say what it is |
+//! | `lately` | a cache of files that other requests have just opened |
+//! | `fields` | header fields that describe a file |
 //! | `condition` | ETag, dates, ranges: RFC 9110, sections 13 and 14 |
 //! | `kind` | the type of a file; the codings that a client accepts |
 //! | `respond` | from a request to a response |

@@ -1,13 +1,13 @@
 //! Opening names below the root.
 //!
 //! `openat2(2)` with `RESOLVE_BENEATH`: the kernel follows symbolic links, but no step of the
-//! resolution may leave the root, whatever the name, the links and renames of folders
-//! meanwhile. First with `RESOLVE_CACHED`, which does not wait for a disk and so may be done in a
-//! poll; if the kernel would have to wait, on a thread for blocking calls.
+//! resolution may leave the root, regardless of the name, its links and concurrent renames of
+//! folders. The first attempt uses `RESOLVE_CACHED`, which does not wait for a disk and so may be
+//! done in a poll; if the kernel would have to wait, a thread for blocking calls opens the file.
 //!
 //! The root's own path is the operator's, so all links in it are followed. The path is resolved
-//! again for the first request after [`FRESH`]: another folder in its place (a link to the next
-//! release, a folder made anew) is served without a reload.
+//! again for the first request after [`FRESH`]: a new folder in its place (a link to the next
+//! release, a folder created anew) is served without a reload.
 
 use std::fs::File;
 use std::io;
@@ -24,10 +24,10 @@ use super::fields::Fields;
 use super::lately::Lately;
 use crate::clock;
 
-/// The longest that requests are answered from a folder after its path has been resolved.
+/// Longest time for which requests are answered from a folder after its path was resolved.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The folder that is served.
+/// The root: the folder that is served.
 #[derive(Debug)]
 pub(crate) struct Root {
     path: PathBuf,
@@ -60,31 +60,32 @@ impl Folder {
     }
 }
 
-/// What a name stands for: several requests may have it.
+/// An opened file or folder, which several requests may share.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) file: Arc<File>,
     pub(super) kind: FileType,
     pub(super) size: u64,
-    /// Seconds since 1970, and nanoseconds.
+    /// Modification time: seconds since 1970, and nanoseconds.
     pub(super) modified: (i64, u64),
-    /// Of the file as it is, under the name by which it was found.
+    /// Header fields of the uncompressed file, under the name by which it was found.
     pub(super) fields: OnceLock<Fields>,
-    /// All of it, if it is small and was in the page cache.
+    /// Whole content, if the file is small and was in the page cache.
     pub(super) whole: OnceLock<Option<Bytes>>,
 }
 
-/// Where a request looks for files: what it finds is not older than the request.
+/// The root and cache that a request uses: a file found there is not older than the request.
 #[derive(Clone, Copy)]
 pub(crate) struct Looking<'a> {
     pub(crate) root: &'a Arc<Root>,
     pub(crate) lately: &'a Lately,
-    /// When it had come, in time of the [`clock`].
+    /// Time at which the request had arrived, of the [`clock`].
     pub(crate) since: u64,
 }
 
 impl Looking<'_> {
-    /// Opens a name below the root for reading; `None` if there is nothing that may be served.
+    /// Opens a name below the root for reading. Returns `None` if there is nothing that may be
+    /// served.
     pub(super) async fn find(self, name: &str) -> io::Result<Option<Arc<Found>>> {
         let Looking {
             root,
@@ -96,7 +97,8 @@ impl Looking<'_> {
         }
         let now = clock::nanos();
         let found = root.find(name).await?.map(Arc::new);
-        // What is no file may mind being open: a FIFO has a writer at its other end.
+        // Only files and folders are cached: an open FIFO, for example, affects the writer at its
+        // other end.
         let is_kept = |found: &Arc<Found>| found.kind.is_file() || found.kind.is_dir();
         if found.as_ref().is_none_or(is_kept) {
             lately.keep(root, name, now, found.as_ref());
@@ -120,7 +122,7 @@ impl Root {
     /// `how` forbids it.
     ///
     /// # Errors
-    /// That of the kernel if the path names no folder: nothing is served until it does.
+    /// The kernel's error if the path names no folder: no file is served until it does.
     fn folder(&self, how: ResolveFlags) -> Result<Arc<OwnedFd>, Errno> {
         {
             let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);
@@ -140,11 +142,11 @@ impl Root {
         Ok(fd)
     }
 
-    /// Opens a name below it for reading; `None` if there is nothing that may be served. A name
-    /// that this process may not read is an error, which says the path.
+    /// Opens a name below the root for reading. Returns `None` if there is nothing that may be
+    /// served. A name that this process may not read is an error with the path.
     async fn find(self: &Arc<Root>, name: &str) -> io::Result<Option<Found>> {
         let found = match self.open_now(name, ResolveFlags::CACHED) {
-            // Not in the cache; or a kernel before 5.12, which does not know this flag.
+            // The name is not in the cache, or the kernel is older than 5.12 and lacks this flag.
             Err(Errno::AGAIN | Errno::INVAL) => {
                 let (root, name) = (self.clone(), name.to_owned());
                 let found =
@@ -158,7 +160,7 @@ impl Root {
         self.served(name, found)
     }
 
-    /// As [`find`](Root::find); may wait for a disk.
+    /// Finds a name like [`find`](Root::find), but may wait for a disk.
     #[cfg(test)]
     pub(super) fn find_now(&self, name: &str) -> io::Result<Option<Found>> {
         self.served(name, self.open_now(name, ResolveFlags::empty()))
@@ -186,7 +188,7 @@ impl Root {
         }
     }
 
-    /// Kind and size of a name below the root. May wait for a disk.
+    /// Returns kind and size of a name below the root. May wait for a disk.
     pub(super) fn look_at(&self, name: &str) -> Result<(FileType, u64), Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -197,7 +199,7 @@ impl Root {
     }
 
     fn open_now(&self, name: &str, how: ResolveFlags) -> Result<Found, Errno> {
-        // A FIFO must not make this wait, nor a terminal become ours.
+        // A FIFO must not block the opening, nor a terminal become the controlling one.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let folder = self.folder(how)?;
         let how = how | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;

@@ -1,32 +1,32 @@
 //! From the path of a request to a name below the root.
 //!
-//! The kernel keeps names below the root ([`super::open`]); what is refused here is refused
-//! because no honest client asks for it.
+//! The kernel keeps names below the root ([`super::open`]). The paths refused here are those that
+//! no honest client requests.
 
 use percent_encoding::percent_decode_str;
 
-/// A path that has been understood.
+/// A decoded path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Relative to the root, without empty segments; `.` for the root itself.
+    /// Path relative to the root, without empty segments; `.` for the root itself.
     pub(super) relative: String,
-    /// The path ended with `/`: a folder is meant.
+    /// Set if the path ended with `/`: a folder is meant.
     pub(super) folder: bool,
-    /// Every slash of the name is a slash of the path, so relative links of the page resolve as
-    /// its author meant them.
+    /// Set if every slash of the name is a slash of the path, so that relative links of the page
+    /// resolve as its author meant them.
     pub(super) literal: bool,
 }
 
-/// Why a path is no name.
+/// The reason why a path is no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     /// `..`, NUL, not UTF-8, or a broken escape.
     Bad,
-    /// A name that begins with a dot, and these are not served.
+    /// A name that begins with a dot, while such names are not served.
     Hidden,
 }
 
-/// Decodes once, and takes the path apart.
+/// Decodes a path once and splits it into segments.
 pub(super) fn name_of(path: &str, hidden: bool) -> Result<Name, Wrong> {
     let escapes = path.split('%').skip(1);
     for escape in escapes {
@@ -50,7 +50,7 @@ pub(super) fn name_of(path: &str, hidden: bool) -> Result<Name, Wrong> {
         if segment == ".." {
             return Err(Wrong::Bad);
         }
-        // RFC 8615: these are public.
+        // RFC 8615: well-known names are public.
         secret |= segment.starts_with('.') && segment != ".well-known";
         if !relative.is_empty() {
             relative.push('/');
@@ -133,7 +133,7 @@ mod tests {
         ] {
             assert_eq!(name_of(path, true), Err(Wrong::Bad), "{path}");
         }
-        // Decoded once: what is left is an odd but harmless name.
+        // Decoded once: the result is an odd but harmless name.
         assert_eq!(name_of("/%252e%252e/", true).unwrap().relative, "%2e%2e");
     }
 

@@ -1,4 +1,4 @@
-//! From a request to the response with a file.
+//! Responses with files.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use crate::operator::notice::Notices;
 use crate::request::body::Body;
 use crate::request::reply;
 
-/// Header fields of a response with a file: seldom more.
+/// Number of header fields for which room is reserved; responses seldom have more.
 const FIELDS: usize = 10;
 
-/// Characters that a path escapes (RFC 3986, section 3.3).
+/// Characters that are escaped in a path (RFC 3986, section 3.3).
 const NO_PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -92,7 +92,7 @@ async fn find(
     let (kind, found) = match looking.find(&name.relative).await {
         Ok(Some(found)) => (found.kind, Ok(found)),
         Ok(None) => return missing(looking, settings, headers, ranges).await,
-        // A folder that may be searched and not read can have an index.
+        // A folder that may be searched but not read can have an index.
         Err(error) if is_denied(&error) => match looking.root.look_at(&name.relative) {
             Ok((FileType::Directory, _)) => (FileType::Directory, Err(error)),
             _ => return Err(error),
@@ -145,13 +145,13 @@ fn is_denied(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::PermissionDenied
 }
 
-/// Tells the operator which file this process may not read.
+/// Reports to the operator a file that this process may not read.
 fn say_denied(error: &std::io::Error) {
     let user = geteuid().as_raw();
     DENIED.say(format_args!("{error}; the server runs as user {user}"));
 }
 
-/// Of a file that is there.
+/// Answers a request for a file that exists but cannot be read.
 fn unreadable(error: &std::io::Error) -> Response<Body> {
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
     if short.contains(&error.raw_os_error()) {
@@ -165,10 +165,10 @@ fn not_found() -> Response<Body> {
     reply::text(StatusCode::NOT_FOUND, "there is no such file\n")
 }
 
-/// Redirects to the path of a name, a folder's with a slash at its end: links of the page are
+/// Redirects to the path of a name; a folder's path ends with a slash, since links of the page are
 /// relative to it.
 fn redirect(name: &Name, folder: bool, query: Option<&str>) -> Response<Body> {
-    // One slash in front: two would name another host.
+    // Only one slash in front: two would name another host.
     let mut location = String::from("/");
     if name.relative != "." {
         location.extend(utf8_percent_encode(&name.relative, NO_PATH));
@@ -219,13 +219,13 @@ async fn file(
                     encoding = Some(coding);
                     break;
                 }
-                // The file as it is can be sent.
+                // The uncompressed file can be sent.
                 Err(error) if is_denied(&error) => say_denied(&error),
                 other => _ = other?,
             }
         }
     }
-    // A part of what is not there yet cannot be told.
+    // Ranges need the length of the encoded file, which is not known before it is compressed.
     let squeezes = settings.compress && is_text(kind);
     let whole = !ranges || !headers.contains_key(RANGE);
     let mut compressor = None;
@@ -245,7 +245,7 @@ async fn file(
     let answer = evaluate(headers, &about.validators, size, ranges);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
-    // With those that the library and the server add: the map grows once.
+    // Includes the fields of the library and the server, so the map grows only once.
     response.headers_mut().reserve(FIELDS);
     let length = match answer {
         Answer::Whole => Some(0..size),

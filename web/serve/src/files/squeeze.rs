@@ -1,7 +1,8 @@
-//! Compressing on the fly.
+//! Compression on the fly.
 //!
-//! Done in the body, as it is asked for: after each slice that body asks whether to give way, so that no poll
-//! lasts longer than for a file as it is. A compressor has some 300 kB, so there are so many at most, and a thread keeps a few of them.
+//! A body compresses on demand and asks after each slice whether to yield, so no poll lasts longer
+//! than for an uncompressed file. A compressor has some 300 kB, so their number is bounded, and a
+//! thread keeps a few of them.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,17 +14,18 @@ use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::content::FileBody;
 
-/// What is compressed between two questions whether to give way: some tens of microseconds.
+/// Bytes compressed between two yield points: some tens of microseconds.
 const SLICE: usize = 4096;
-/// A block ends after so many: at its end all of it is encoded, which takes 170 µs for those that zlib would make.
+/// Input bytes per deflate block. At the end of a block all of it is encoded, which takes 170 µs
+/// for blocks of zlib's own size.
 const BLOCK: u64 = 8192;
-/// zlib's usual 6 takes half as much time again for next to nothing.
+/// Compression level. zlib's default 6 takes half as much time again for a negligible gain.
 const LEVEL: u32 = 4;
-/// Bytes handed out at once.
+/// Number of bytes handed out at once.
 const PIECE: usize = 16 * 1024;
-/// At a time; what comes then is sent as it is.
+/// Number of concurrent compressions; further files are sent uncompressed.
 const MOST: usize = 256;
-/// Compressors that a thread keeps.
+/// Number of compressors in the pool of a thread.
 const KEPT: usize = 4;
 
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
@@ -32,11 +34,11 @@ thread_local! {
     static POOL: RefCell<Vec<Compress>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A compressor, which goes back to the pool of the thread that drops it.
+/// A compressor, which returns to the pool of the thread that drops it.
 pub(super) struct Compressor(Option<Compress>);
 
 impl Compressor {
-    /// None: too much is being compressed.
+    /// Takes a compressor. Returns `None` if [`MOST`] compressions are under way.
     pub(super) fn take() -> Option<Compressor> {
         if UNDER_WAY.fetch_add(1, Relaxed) >= MOST {
             UNDER_WAY.fetch_sub(1, Relaxed);
@@ -54,7 +56,7 @@ impl Drop for Compressor {
         let Some(mut compress) = self.0.take() else {
             return;
         };
-        // The thread may be ending.
+        // Fails if the thread is ending.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.len() < KEPT {
@@ -65,10 +67,10 @@ impl Drop for Compressor {
     }
 }
 
-/// A file, compressed as it is asked for.
+/// A file that is compressed on demand.
 pub(crate) struct Squeezed {
     file: FileBody,
-    /// Of the file, what has been read and not compressed.
+    /// Bytes of the file that were read and not compressed.
     rest: Bytes,
     out: Vec<u8>,
     compressor: Compressor,
@@ -122,7 +124,7 @@ impl Squeezed {
         Poll::Ready(None)
     }
 
-    /// Compresses a little.
+    /// Compresses one slice.
     fn slice(&mut self) -> io::Result<()> {
         if self.out.capacity() == 0 {
             self.out.reserve_exact(PIECE);

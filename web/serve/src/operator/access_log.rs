@@ -1,9 +1,10 @@
 //! The access log: one line of JSON per request, written off the hot path.
 //!
-//! A request appends a record to the vector of its vCPU, under a lock that only the writer takes too; a thread takes the vectors ten times a
-//! second and writes them, in the order in which the requests ended, so no request pays for formatting or a system call. The vectors
-//! are bounded: when the disk does not keep up, or is full, records are dropped, and the next line
-//! that is written says how many.
+//! A request appends a record to the vector of its vCPU, under a lock that only the writer takes
+//! too. A thread takes the vectors ten times a second and writes the records in the order in which
+//! the requests ended, so no request pays for formatting or a system call. The vectors are bounded:
+//! when the disk is full or too slow, records are dropped, and the next line that is written
+//! contains their number.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -20,25 +21,25 @@ use crate::operator::notice::Notices;
 use crate::server::bind::UNIX;
 use crate::shards::PerVcpu;
 
-/// Records that wait at most, of all vCPUs, and bytes of their texts.
+/// Largest number of waiting records of all vCPUs, and of bytes of their texts.
 const MOST: usize = 1 << 16;
 const MOST_BYTES: usize = 16 << 20;
 const EVERY: Duration = Duration::from_millis(100);
-/// Bytes that are written at once.
+/// Number of bytes that are written at once.
 const AT_ONCE: usize = 64 * 1024;
-/// How long the end waits for the last lines to be written.
+/// Time for which the end waits for the last lines to be written.
 const LAST: Duration = Duration::from_secs(2);
 
 static FAILURES: Notices = Notices::new();
 
-/// What is kept of a request.
+/// The facts of a request that its line contains.
 pub(crate) struct Record {
     pub(crate) at: SystemTime,
     pub(crate) peer: SocketAddr,
     pub(crate) method: Method,
-    /// Where several sites are served.
+    /// Host, if several sites are served.
     pub(crate) host: Option<Box<str>>,
-    /// With its query. A copy: a `Uri` keeps all that was received with it.
+    /// Path with its query. A copy, since a `Uri` keeps all bytes alive that were received with it.
     pub(crate) path: Box<str>,
     pub(crate) referer: Option<Box<str>>,
     pub(crate) user_agent: Option<Box<str>>,
@@ -51,7 +52,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Bytes of its texts.
+    /// Returns the number of bytes of the record's texts.
     fn text(&self) -> usize {
         let texts = [&self.host, &self.referer, &self.user_agent];
         let texts = texts.into_iter().flatten().map(|text| text.len());
@@ -59,7 +60,7 @@ impl Record {
     }
 }
 
-/// An address, or that it is a Unix socket's.
+/// An address, or the word `unix` for a Unix socket.
 struct Peer(SocketAddr);
 
 impl Serialize for Peer {
@@ -71,7 +72,7 @@ impl Serialize for Peer {
     }
 }
 
-/// A line.
+/// A line of the log.
 #[derive(Serialize)]
 struct Line<'a> {
     /// Seconds since 1970.
@@ -91,9 +92,9 @@ struct Line<'a> {
     status: u16,
     bytes: u64,
     level: u8,
-    /// Before it began, in ms.
+    /// Wait before the request began, in ms.
     wait_ms: f64,
-    /// To the end of its response, in ms.
+    /// Time to the end of the response, in ms.
     took_ms: f64,
     #[serde(skip_serializing_if = "is_zero")]
     dropped: u64,
@@ -107,7 +108,7 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// What the requests of a vCPU have appended.
+/// The records that the requests of a vCPU have appended.
 #[derive(Default)]
 struct Pending {
     records: Vec<Record>,
@@ -115,30 +116,30 @@ struct Pending {
     dropped: u64,
 }
 
-/// What the writer is told, and tells.
+/// The state shared with the writer.
 #[derive(Default)]
 struct Orders {
     reopen: bool,
     over: bool,
-    /// The thread has written what it could.
+    /// Set when the thread has written all it could.
     done: bool,
 }
 
 struct Queue {
     pending: PerVcpu<Mutex<Pending>>,
     orders: Mutex<Orders>,
-    /// `over` or `done` has changed.
+    /// Notified when `over` or `done` changes.
     ending: Condvar,
 }
 
-/// The log: takes records, and has written them when it has been dropped, unless the reader of the
-/// pipe takes longer than [`LAST`].
+/// The log. When it has been dropped, all records are written, unless the reader of the pipe takes
+/// longer than [`LAST`].
 pub(crate) struct AccessLog {
     queue: Arc<Queue>,
 }
 
 impl AccessLog {
-    /// Appends to a file, or writes to standard output if it is called `-`.
+    /// Opens a log that appends to a file, or to standard output if the path is `-`.
     pub(crate) fn open(path: &Path, vcpus: usize) -> io::Result<AccessLog> {
         let lines = Lines::new(open(path)?);
         let queue = Arc::new(Queue {
@@ -164,8 +165,8 @@ impl AccessLog {
         }
     }
 
-    /// What comes from now on goes to the file that has the name now: the old one may have been
-    /// moved away.
+    /// Sends later records to the file that has the name now: the old file may have been moved
+    /// away.
     pub(crate) fn reopen(&self) {
         lock(&self.queue.orders).reopen = true;
     }
@@ -235,16 +236,16 @@ impl Queue {
     }
 }
 
-/// Lines on their way to a file. A full disk or a closed pipe must not end the server: what cannot
-/// be written is dropped and counted, and a line that was torn is ended before the next one.
+/// Lines on their way to a file. A full disk or a closed pipe must not end the server: lines that
+/// cannot be written are dropped and counted, and a torn line is ended before the next one.
 struct Lines<W> {
     file: W,
     text: Vec<u8>,
-    /// Lines in `text`.
+    /// Number of lines in `text`.
     count: u64,
-    /// What the first of them says to have been dropped.
+    /// Number of dropped records that the first of these lines reports.
     told: u64,
-    /// Dropped, and not said yet.
+    /// Number of dropped records that were not reported yet.
     lost: u64,
     torn: bool,
 }
@@ -354,7 +355,7 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A disk with so much room.
+    /// A disk with limited room.
     struct Disk {
         has: Vec<u8>,
         room: usize,
@@ -398,7 +399,7 @@ mod tests {
     fn what_a_full_disk_swallowed_is_said_by_the_next_line_that_is_written() {
         let mut one = Vec::new();
         line(&mut one, &record("/0"), 0).unwrap();
-        // Room for one line and a part of the second.
+        // The disk has room for one line and a part of the second.
         let mut lines = Lines::new(Disk {
             has: Vec::new(),
             room: one.len() + 20,

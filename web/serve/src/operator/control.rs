@@ -1,7 +1,7 @@
 //! Commands over a Unix socket, one per line; `help` lists them.
 //!
-//! The socket has mode 0600: a user who may connect may do all of it. Served by a thread of its own,
-//! so that it answers however busy the runtime is.
+//! The socket has mode 0600: access to it is permission to use all commands. A thread of its own
+//! serves it, so that it answers even if the runtime is busy.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -50,7 +50,7 @@ impl Commands {
 
 impl Drop for Commands {
     fn drop(&mut self) {
-        // The thread wakes up, and finds that the server is gone.
+        // The connection wakes the thread, which finds that the server is gone.
         let _ = UnixStream::connect(self.file.path());
     }
 }
@@ -61,11 +61,11 @@ fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
             return;
         };
         let Ok(stream) = stream else {
-            // Out of descriptors, say: the client waits.
+            // Descriptors may have run out: the client waits.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        // One at a time: a client that connects and says nothing must not lock others out.
+        // Clients are served one at a time: a silent client must not lock others out.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
         let _ = stream.set_write_timeout(Some(Duration::from_secs(2)));
         let _ = converse(stream, &Control { shared });

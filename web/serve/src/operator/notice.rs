@@ -1,7 +1,7 @@
-//! Words for the operator, on standard error.
+//! Messages for the operator, on standard error.
 //!
-//! `eprintln!` panics when the reader of the pipe is gone or the disk is full; a server goes on.
-//! What may go wrong with every request is said once a second.
+//! `eprintln!` panics when the reader of the pipe is gone or the disk is full; a server has to go
+//! on. Messages that every request may cause are written at most once a second.
 
 use std::fmt;
 use std::io::Write;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::clock;
 
-/// Between two messages of one kind, in ms.
+/// Time between two messages of one kind, in ms.
 const EVERY: u64 = 1000;
 
-/// Messages of one kind.
+/// The messages of one kind.
 pub(crate) struct Notices {
-    /// Not before, in ms of the clock.
+    /// Earliest time of the next message, in ms of the clock.
     next: AtomicU64,
     unsaid: AtomicU64,
 }
@@ -27,7 +27,8 @@ impl Notices {
         }
     }
 
-    /// Writes a line, unless one has just been written; the next one says how many were not.
+    /// Writes a line, unless one has just been written. The next line reports the number of omitted
+    /// messages.
     pub(crate) fn say(&self, text: fmt::Arguments<'_>) {
         if let Some(unsaid) = self.may_speak(clock::millis()) {
             let more = match unsaid {
@@ -39,7 +40,7 @@ impl Notices {
         }
     }
 
-    /// How many messages have not been written since the last one, if it is time for one.
+    /// Returns the number of messages omitted since the last one, if a new one is due.
     fn may_speak(&self, now: u64) -> Option<u64> {
         let next = self.next.load(Relaxed);
         let turn = now >= next
@@ -55,7 +56,7 @@ impl Notices {
     }
 }
 
-/// Writes what the operator had better know, a line each.
+/// Writes warnings for the operator, one per line.
 pub(crate) fn remark(remarks: &[String]) {
     for remark in remarks {
         let line = format!("upshift serve: {remark}\n");

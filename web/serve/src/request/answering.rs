@@ -12,7 +12,7 @@ use crate::request::body::{Body, BoxError};
 use crate::request::under_way::Request;
 use crate::server::shared::Answering as Handler;
 
-/// How a request is answered.
+/// The way in which a request is answered.
 pub(super) enum Answer {
     Ready(Option<Response<Body>>),
     Later(Handler),
@@ -22,7 +22,7 @@ pub(super) enum Answer {
 pub(crate) struct Answering {
     request: Option<Box<Request>>,
     answer: Answer,
-    /// Fields that the operator adds.
+    /// Header fields that the operator adds.
     headers: Option<Arc<HeaderMap>>,
 }
 
@@ -75,7 +75,7 @@ impl Future for Answering {
             response.headers_mut().insert(CONNECTION, close);
         }
         if version == Version::HTTP_10 && closes(&response) {
-            // To a response of HTTP/1.1 the library would add `keep-alive`.
+            // The library would add `keep-alive` to a response of HTTP/1.1.
             *response.version_mut() = Version::HTTP_10;
         }
         request.offer(true);
@@ -86,7 +86,8 @@ impl Future for Answering {
     }
 }
 
-/// Is the end of the connection that of the body, in HTTP/1.0, which knows no chunks?
+/// Tells whether the end of the connection is the end of the body, as in HTTP/1.0, which knows no
+/// chunks.
 fn ends_with_connection(response: &Response<Body>) -> bool {
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
     !has_length && response.body().size_hint().exact().is_none()
@@ -97,7 +98,7 @@ fn closes(response: &Response<Body>) -> bool {
     field.is_some_and(|field| field.as_bytes().eq_ignore_ascii_case(b"close"))
 }
 
-/// Takes the body away, whose length stays. In HTTP/2 hyper leaves that to the service.
+/// Removes the body but not its length. In HTTP/2 hyper leaves that to the service.
 fn only_head(response: &mut Response<Body>) {
     let length = response.body().size_hint().exact();
     if let Some(length) = length.filter(|length| *length != 0) {

@@ -30,7 +30,7 @@ enum Kind {
 
 /// Placeholders for the bytes of a file.
 struct Placeholders {
-    /// Goes to the connection with the first one: responses to HEAD have none.
+    /// File, which goes to the connection with the first placeholder: responses to HEAD have none.
     file: Option<FileBody>,
     left: u64,
     to: Arc<Direct>,
@@ -51,13 +51,13 @@ impl Placeholders {
 }
 
 impl Body {
-    /// No bytes.
+    /// Creates a body without bytes.
     #[must_use]
     pub fn empty() -> Body {
         Body(Kind::Whole(None))
     }
 
-    /// The body of another library.
+    /// Wraps the body of another library.
     pub fn new<B>(body: B) -> Body
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
@@ -66,7 +66,7 @@ impl Body {
         Body(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
     }
 
-    /// All of it is there: the next piece takes no time.
+    /// Tells whether the whole body is in memory, so that the next piece takes no time.
     #[inline]
     pub(crate) fn is_at_hand(&self) -> bool {
         matches!(self.0, Kind::Whole(_))
@@ -76,9 +76,9 @@ impl Body {
         Body(Kind::File(file))
     }
 
-    /// Lets a large file go to the socket without a copy, if the socket is `to`. A file of one
-    /// piece that is copied is read at once, if it can be: then it
-    /// [is at hand](Body::is_at_hand).
+    /// Lets a large file go to the socket without a copy, if `to` is the socket's queue of files. A
+    /// file of one piece that is copied is read now if possible; the body [is at
+    /// hand](Body::is_at_hand) then.
     pub(crate) fn prepare(&mut self, to: Option<&Arc<Direct>>) {
         let Kind::File(file) = &self.0 else { return };
         match to {

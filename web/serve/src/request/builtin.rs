@@ -1,4 +1,4 @@
-//! What a server without a service of its own answers: endpoints and files.
+//! Answers of a server without a service of its own: endpoints and files.
 
 use std::fmt::Write;
 
@@ -13,10 +13,10 @@ use crate::request::body::Body;
 use crate::request::reply;
 use crate::server::shared::{Live, Shared};
 
-/// The largest matrices that are multiplied: 2 · 512³ operations, some 0.2 s.
+/// Largest size of the matrices: 2 · 512³ operations, some 0.2 s.
 const LARGEST: usize = 512;
 
-/// The endpoint that a path names.
+/// Returns the endpoint that a path names.
 pub(crate) fn endpoint_of(live: &Live, path: &str) -> Option<Endpoint> {
     let endpoints = live.config.endpoints.iter().copied();
     endpoints
@@ -24,7 +24,7 @@ pub(crate) fn endpoint_of(live: &Live, path: &str) -> Option<Endpoint> {
         .find(|endpoint| endpoint.path() == path)
 }
 
-/// Answers at once what needs no waiting.
+/// Answers the endpoints that need no waiting.
 pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Body>> {
     match endpoint {
         Endpoint::Plaintext => Some(reply::text(StatusCode::OK, "Hello, World!")),
@@ -41,7 +41,7 @@ pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Bo
     }
 }
 
-/// Answers everything else. `since`: when the request had come.
+/// Answers all other requests. `since` is the time at which the request had arrived.
 pub(crate) async fn respond(
     shared: &Shared,
     live: &Live,
@@ -68,7 +68,7 @@ pub(crate) async fn respond(
     site.pages.dress(response.await)
 }
 
-/// The product of two matrices of size `n`, giving way after every row.
+/// Answers with the product of two matrices of size `n`; yields after every row.
 async fn matrix(query: &str) -> Response<Body> {
     let n = query
         .split('&')
@@ -96,8 +96,8 @@ async fn matrix(query: &str) -> Response<Body> {
     reply::typed(StatusCode::OK, "application/json", json)
 }
 
-/// One row of the product with `b`. A function of its own: in the coroutine the vectors would be loaded from its state
-/// again and again.
+/// Computes one row of the product with `b`. A separate function, because in the coroutine the
+/// vectors would be reloaded from its state again and again.
 #[inline(never)]
 fn multiply_row(a: &[f64], b: &[f64], row: &mut [f64]) {
     row.fill(0.0);

@@ -1,4 +1,4 @@
-//! Targets of requests; the host that a request is for, and the site that serves it.
+//! Request targets, the host of a request, and the site that serves it.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -6,10 +6,10 @@ use std::net::Ipv6Addr;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
-/// The longest name of DNS.
+/// Longest name of DNS, in bytes.
 const LONGEST: usize = 253;
 
-/// Tells whether a target is one for this method: a path, or a URI with one. Only CONNECT names a
+/// Tells whether a target is valid for a method: a path, or a URI with one. Only CONNECT names a
 /// host without a path, and only OPTIONS has `*` (RFC 9112, section 3.2).
 pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
     let names_host_alone = uri.authority().is_some() && uri.scheme().is_none();
@@ -20,9 +20,10 @@ pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
     has_path || *method == Method::OPTIONS && uri.path() == "*"
 }
 
-/// The host that a request is for, without its port, as the client wrote it; empty if it names none, which only clients of
-/// HTTP/1.0 and HTTP/2 may. `None`: there is not one host, and acting upon one of several could mislead (RFC 9112,
-/// section 3.2; RFC 9113, section 8.3.1).
+/// Returns the host of a request without its port, as the client wrote it. The host is empty if the
+/// request names none, which is allowed in HTTP/1.0 and HTTP/2. Returns `None` if the host is not
+/// unique, since acting upon one of several could mislead (RFC 9112, section 3.2; RFC 9113, section
+/// 8.3.1).
 pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let mut fields = headers.get_all(HOST).iter();
     let field = fields.next();
@@ -38,7 +39,7 @@ pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> 
         return Some(field.unwrap_or_default());
     };
     let host = name_in(authority.as_str())?;
-    // HTTP/1 has the target of the request go before the field, whatever that says.
+    // In HTTP/1 the target of the request takes precedence over the field.
     let differ = |field: &str| !field.eq_ignore_ascii_case(host);
     if version >= Version::HTTP_2 && field.is_some_and(differ) {
         return None;
@@ -46,8 +47,8 @@ pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> 
     Some(host)
 }
 
-/// Returns the host as [`of`] does, for a request whose host has been looked at, if its field was
-/// kept. A target that is none says nothing.
+/// Returns the host like [`of`], for a request whose host was checked before, if its field was
+/// saved. An invalid target yields an empty host.
 pub(crate) fn again<'a>(method: &Method, uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
     let field = || headers.get(HOST).map(HeaderValue::to_str)?.ok();
     let authority = uri.authority().filter(|_| is_target(method, uri));
@@ -55,7 +56,7 @@ pub(crate) fn again<'a>(method: &Method, uri: &'a Uri, headers: &'a HeaderMap) -
     said.or_else(field).and_then(name_in).unwrap_or_default()
 }
 
-/// The host of `HOST[:PORT]`; `None` if it is something else.
+/// Returns the host of `HOST[:PORT]`; `None` for another text.
 fn name_in(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let end = if bytes.first() == Some(&b'[') {
@@ -73,7 +74,8 @@ fn name_in(text: &str) -> Option<&str> {
     }
 }
 
-/// What a name consists of: RFC 3986, section 3.2.2; characters without another meaning in a DNS name are not escaped.
+/// Bytes of a host name: RFC 3986, section 3.2.2; characters without another meaning in a DNS name
+/// are not escaped.
 const OF_NAME: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -90,19 +92,19 @@ const OF_NAME: [bool; 256] = {
     table
 };
 
-/// Which site a host is. Names are found whatever their case, and with a dot at their end.
+/// The sites by host. The case of names and a dot at their end are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     exact: HashMap<String, usize>,
-    /// By what follows `*.`.
+    /// Sites by the name after `*.`.
     below: HashMap<String, usize>,
 }
 
 impl Hosts {
-    /// Enters a name, `*.NAME` (all names below it) or an address.
+    /// Adds a name, `*.NAME` (all names below it) or an address.
     ///
     /// # Errors
-    /// What is wrong with it, or which site has it already.
+    /// Returns the fault of the name, or the site that has it already.
     pub(crate) fn add(&mut self, host: &str, site: usize) -> Result<(), String> {
         let lower = host.to_ascii_lowercase();
         let lower = lower.strip_suffix('.').unwrap_or(&lower);
@@ -134,8 +136,8 @@ impl Hosts {
         Err(format!("host `{host}`: {why}"))
     }
 
-    /// The site of a host; 0, the default, if none is for it. The exact name goes before `*.`, a longer `*.` before a
-    /// shorter one.
+    /// Returns the site of a host, or 0, the default. The exact name takes precedence over `*.`, a
+    /// longer `*.` over a shorter one.
     pub(crate) fn find(&self, host: &str) -> usize {
         let host = host.strip_suffix('.').unwrap_or(host);
         let mut room = [0; LONGEST];

@@ -1,7 +1,9 @@
-//! The requests of a connection that are under way, so that they can be listed and given another level.
+//! The requests of a connection that are under way, so that they can be listed and moved to another
+//! level.
 //!
-//! Each connection has a table of its own, which its requests share with nothing but the operator: to list the requests of all is to go
-//! through the connections. A request gets a number when it is listed first, since only what has been listed is referred to by it.
+//! Each connection has its own table, which its requests share only with the operator: listing all
+//! requests means going through the connections. A request gets a number when it is first listed,
+//! since only a listed request is referred to by number.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,24 +16,24 @@ use crate::request::rules::Facts;
 /// A request that is under way.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// 0: it has not been listed.
+    /// Number for the operator; 0 if the request was not listed.
     number: AtomicU64,
-    /// Of HTTP/2, if it is known: what `PRIORITY_UPDATE` frames refer to.
+    /// Stream of HTTP/2, if it is known: `PRIORITY_UPDATE` frames refer to it.
     stream: Option<u32>,
     pub(crate) facts: Facts,
-    /// What the client, or the service, asks for.
+    /// Urgency that the client or the service asks for.
     urgency: AtomicU8,
-    /// The level it would have without rules.
+    /// Level of the request without rules.
     own: AtomicU8,
-    /// Nanoseconds of the clock.
+    /// Time of arrival, in nanoseconds of the clock.
     pub(crate) since: u64,
     level: AtomicU8,
-    /// Known from its first poll on.
+    /// Coroutine of the request, known from its first poll on.
     coroutine: OnceLock<CoroutineId>,
 }
 
 impl Entry {
-    /// `level` by its rule, or `own` without one.
+    /// Creates an entry whose level is `level`, by its rule, or `own` without one.
     pub(crate) fn new(
         facts: Facts,
         stream: Option<u32>,
@@ -51,17 +53,17 @@ impl Entry {
         })
     }
 
-    /// What the operator knows it by; 0 if it has not been listed.
+    /// Returns the number for the operator; 0 if the request was not listed.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Relaxed)
     }
 
-    /// It is listed.
+    /// Returns the number for the operator, and assigns one to a request that is listed first.
     pub(crate) fn numbered(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if self.number() == 0 {
             let next = NEXT.fetch_add(1, Relaxed);
-            // Another list may just have numbered it.
+            // A concurrent list may just have numbered it.
             let _ = self.number.compare_exchange(0, next, Relaxed, Relaxed);
         }
         self.number()
@@ -71,12 +73,12 @@ impl Entry {
         Level::new(self.level.load(Relaxed)).unwrap_or_default()
     }
 
-    /// The level it would have without rules.
+    /// Returns the level of the request without rules.
     pub(crate) fn own(&self) -> Level {
         Level::new(self.own.load(Relaxed)).unwrap_or_default()
     }
 
-    /// What the client, or the service, asks for.
+    /// Returns the urgency that the client or the service asks for.
     pub(crate) fn urgency(&self) -> Urgency {
         let bits = self.urgency.load(Relaxed);
         Urgency {
@@ -85,27 +87,28 @@ impl Entry {
         }
     }
 
-    /// Is a part of the response of use before the whole is there?
+    /// Tells whether a part of the response is of use before the whole has arrived.
     pub(crate) fn is_incremental(&self) -> bool {
         self.urgency().incremental
     }
 
-    /// Another urgency, which becomes this level where no rule says otherwise.
+    /// Sets another urgency, which becomes this level if no rule decides.
     pub(crate) fn asks(&self, urgency: Urgency, own: Level) {
         self.urgency.store(bits(urgency), Relaxed);
         self.own.store(own.get(), Relaxed);
     }
 
-    /// Under the lock of the connection's table, so that the coroutine is not on to another request.
+    /// Moves the request to a level. The caller holds the lock of the connection's table, so the
+    /// coroutine has not gone on to another request.
     fn move_to(&self, runtime: &upshift::Handle, to: Level) -> bool {
         self.level.store(to.get(), Relaxed);
-        // It may have been cancelled.
+        // The coroutine may have been cancelled.
         self.coroutine
             .get()
             .is_some_and(|id| runtime.reprio(*id, to).is_ok())
     }
 
-    /// The calling coroutine is the one that runs it.
+    /// Notes that the calling coroutine runs the request.
     pub(crate) fn begun(&self) {
         if let Some(id) = upshift::get_cid() {
             let _ = self.coroutine.set(id);
@@ -128,7 +131,7 @@ impl InFlight {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is under way, until [`leave`](InFlight::leave).
+    /// Adds a request, which is under way until [`leave`](InFlight::leave).
     pub(crate) fn enter(&self, entry: &Arc<Entry>) {
         self.entries().push(entry.clone());
     }
@@ -140,20 +143,21 @@ impl InFlight {
         }
     }
 
-    /// Adds all of them to a list.
+    /// Appends all requests to a list.
     pub(crate) fn list(&self, to: &mut Vec<Arc<Entry>>) {
         to.extend(self.entries().iter().cloned());
     }
 
-    /// The request of a stream.
+    /// Returns the request of a stream.
     pub(crate) fn of_stream(&self, number: u32) -> Option<Arc<Entry>> {
         let entries = self.entries();
         let mut entries = entries.iter();
         entries.find(|entry| entry.stream == Some(number)).cloned()
     }
 
-    /// Gives requests other levels while they are under way: what `level` says of each. Under
-    /// the lock, so that no request ends, and its coroutine goes on to another one, meanwhile. How many have another level.
+    /// Moves requests under way to the levels that `level` returns. Runs under the lock, so that no
+    /// request ends, and its coroutine goes on to another one, meanwhile. Returns the number of
+    /// requests whose level has changed.
     pub(crate) fn reprio(
         &self,
         runtime: &upshift::Handle,

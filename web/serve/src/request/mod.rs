@@ -6,22 +6,21 @@
 //!      └───────────────────────┴──────── drop: the end ─────────┴────────────────────┘
 //! ```
 //!
-//! [`Request`](under_way::Request) is all of these: [`Answering`](answering::Answering), the future
-//! that the HTTP library polls, holds it until there is a response; then it is the body of that
-//! response. So a request is counted, timed, given its level and ended by one value, whichever of
-//! its stages is the last.
-//! The operator, frames of HTTP/2 and the order of streams see a part of it, the
-//! [`Entry`](in_flight::Entry).
+//! [`Request`](under_way::Request) represents all of these stages.
+//! [`Answering`](answering::Answering), the future that the HTTP library polls, holds it until
+//! there is a response; then it is the body of that response. So one value counts, times, levels
+//! and ends a request, whichever stage is the last. The operator, HTTP/2 frames and the order of
+//! streams see a part of it, the [`Entry`](in_flight::Entry).
 //!
 //! | module | concern |
 //! |---|---|
-//! | `service` | the way of a request: site, level, admission, answer |
+//! | `service` | the path of a request: site, level, admission, answer |
 //! | `priority`, `rules` | the level of a request |
 //! | `host` | the host that a request is for |
 //! | `answering`, `outgoing` | the future of its response, and the body |
 //! | `in_flight` | the list of requests under way |
 //! | `refusal`, `reply`, `builtin`, `body` | responses |
-//! | `request_body` | the body of a request, and the rest that nobody reads |
+//! | `request_body` | the body of a request, and its unread rest |
 
 pub(crate) mod answering;
 pub(crate) mod body;

@@ -1,4 +1,4 @@
-//! A request as the body of its response: a piece at a time, when it is its turn, and counted.
+//! A request as the body of its response: it hands out and counts the pieces, each in its turn.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,8 +9,8 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use crate::request::body::BoxError;
 use crate::request::under_way::Request;
 
-/// The most that is sent at once: a larger piece would keep the coroutine, and the connection of
-/// HTTP/2, for too long.
+/// Bytes that are sent at once at most: a larger piece would keep the coroutine, and the connection
+/// of HTTP/2, for too long.
 const PIECE: usize = 64 * 1024;
 
 impl Request {
@@ -50,8 +50,8 @@ impl HttpBody for Request {
                 .poll_turn(cx, &this.entry, &mut this.turn)
                 .is_pending()
             {
-                // Bytes that were handed out may be stuck in streams that have no window, of which
-                // the library does not tell the connection.
+                // Bytes that were handed out may be stuck in streams without a window, of which the
+                // library does not tell the connection.
                 this.conn.wake();
                 return Poll::Pending;
             }

@@ -1,4 +1,4 @@
-//! Urgencies of RFC 9218, and the levels they become.
+//! Urgencies of RFC 9218 and their levels.
 //!
 //! | `Priority` | level |
 //! |---|---|
@@ -7,16 +7,16 @@
 //! | `u=7` (background) | 60 |
 //! | with `i` | one more: after the others of its urgency |
 //!
-//! So a level is 4 + 8 u, or 5 + 8 u for what may be shown in part (`i`): a large picture that
-//! fills line by line goes behind the scripts of the same urgency.
+//! So a level is 4 + 8 u, or 5 + 8 u for incremental responses (`i`): a large picture that fills
+//! line by line goes behind the scripts of the same urgency.
 
 use http::{HeaderMap, HeaderName};
 use upshift::Level;
 
-/// The field. As a name it is looked up without being read and checked each time.
+/// The `Priority` field. A prepared name is neither parsed nor checked at each lookup.
 pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("priority");
 
-/// What a client asks for.
+/// The priority that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Urgency {
     /// `u`: 0 (most urgent) to 7.
@@ -26,7 +26,7 @@ pub struct Urgency {
 }
 
 impl Default for Urgency {
-    /// RFC 9218, section 4: `u=3`, not incremental.
+    /// Returns the default of RFC 9218, section 4: `u=3`, not incremental.
     fn default() -> Urgency {
         Urgency {
             u: 3,
@@ -65,11 +65,12 @@ impl Urgency {
     pub fn merged(self, field: &str) -> Urgency {
         let mut urgency = self;
         for member in field.split(',') {
-            // Parameters of a value say nothing that is known.
+            // No parameters of values are known.
             let item = member.split(';').next().unwrap_or_default();
             let item = item.trim_matches([' ', '\t']);
             let (key, value) = item.split_once('=').unwrap_or((item, "?1"));
-            // The last of equal keys counts, also if its value is of no use: then nothing was said.
+            // The last of equal keys counts, even with an invalid value: the member is ignored
+            // then.
             match (key, value.as_bytes()) {
                 ("u", [digit @ b'0'..=b'7']) => urgency.u = digit - b'0',
                 ("u", _) => urgency.u = self.u,
@@ -89,7 +90,7 @@ impl Urgency {
         texts.fold(Urgency::default(), Urgency::merged)
     }
 
-    /// At most as urgent as `ceiling`.
+    /// Returns this urgency, reduced to be at most as urgent as `ceiling`.
     #[must_use]
     pub fn clamped(self, ceiling: u8) -> Urgency {
         Urgency {
@@ -98,7 +99,7 @@ impl Urgency {
         }
     }
 
-    /// The level that requests of this urgency run at.
+    /// Returns the level at which requests of this urgency run.
     #[must_use]
     pub fn level(self) -> Level {
         let level = 4 + 8 * self.u.min(7) + u8::from(self.incremental);
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(read("u=5, i"), (5, true));
         assert_eq!(read("i=?0, u=7"), (7, false));
         assert_eq!(read("i,u=2;foo=1"), (2, true));
-        // Unknown, out of range, wrong type: ignored one by one.
+        // Unknown members, values out of range and wrong types are ignored one by one.
         assert_eq!(read("x=1, u=2"), (2, false));
         assert_eq!(read("u=8, i"), (3, true));
         assert_eq!(read("u=-1"), (3, false));

@@ -1,4 +1,4 @@
-//! What a client is told that is refused.
+//! Refused requests and their answers.
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Response, StatusCode, Version};
@@ -7,7 +7,7 @@ use crate::connection::heads::UNKNOWN_CODING;
 use crate::request::body::Body;
 use crate::request::reply;
 
-/// Why a request is not answered.
+/// The reason why a request is refused.
 pub(crate) enum Refusal {
     NoTarget,
     NoHost,
@@ -21,7 +21,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// What the client is told.
+    /// Returns the answer to the client.
     pub(crate) fn response(&self, version: Version) -> Response<Body> {
         match self {
             Refusal::NoTarget => {
@@ -59,8 +59,8 @@ impl Refusal {
     }
 }
 
-/// Has the connection closed after a response, rather than all of a body read; in HTTP/2 only the
-/// stream is.
+/// Closes the connection after a response, instead of reading the whole body; in HTTP/2 only the
+/// stream is closed.
 fn closing(mut response: Response<Body>, version: Version) -> Response<Body> {
     if version < Version::HTTP_2 {
         let close = HeaderValue::from_static("close");

@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 
 use crate::request::body::Body;
 
-/// A response of one type.
+/// Creates a response of a media type.
 pub(crate) fn typed(
     status: StatusCode,
     kind: &'static str,
@@ -21,12 +21,12 @@ pub(crate) fn typed(
     response
 }
 
-/// A text.
+/// Creates a response with a text.
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     typed(status, "text/plain; charset=utf-8", body)
 }
 
-/// A permanent redirect, by which the method stays.
+/// Creates a permanent redirect that keeps the method.
 pub(crate) fn moved(to: &str) -> Response<Body> {
     let mut response = text(StatusCode::PERMANENT_REDIRECT, "");
     if let Ok(location) = HeaderValue::from_str(to) {
@@ -35,7 +35,7 @@ pub(crate) fn moved(to: &str) -> Response<Body> {
     response
 }
 
-/// What has no other methods.
+/// Creates the answer to a method other than GET and HEAD.
 pub(crate) fn only_get(why: &'static str) -> Response<Body> {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, why);
     response
@@ -44,7 +44,7 @@ pub(crate) fn only_get(why: &'static str) -> Response<Body> {
     response
 }
 
-/// "Not now": 503 or 429, to be tried again in a second.
+/// Creates a temporary refusal: 503 or 429, to be tried again in a second.
 pub(crate) fn later(status: StatusCode, why: &'static str) -> Response<Body> {
     let mut response = text(status, why);
     response

@@ -1,9 +1,9 @@
 //! The body of a request: limited in bytes, and timed while a handler waits for it.
 //!
-//! A client may send all of its body before it reads the answer. If the server closes the
-//! connection or resets the stream meanwhile, some clients report that instead of the answer. So
-//! the rest that nobody reads is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a
-//! coroutine, in HTTP/1 when the connection is closed (`connection::watched`).
+//! A client may send its whole body before it reads the answer. If the server closes the connection
+//! or resets the stream meanwhile, some clients report that instead of the answer. So an unread
+//! rest is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a coroutine, in HTTP/1 when
+//! the connection is closed (`connection::watched`).
 
 use std::error::Error;
 use std::fmt;
@@ -24,15 +24,15 @@ use crate::request::priority::Urgency;
 
 /// The body of a request: limited in bytes, and timed while a handler waits for it.
 pub struct RequestBody {
-    /// `None` after its end.
+    /// Body, until its end.
     inner: Option<Incoming>,
     conn: Arc<Conn>,
     left: u64,
-    /// It has been waited for, and is not over.
+    /// Set while a handler has waited for the body, which is not over.
     awaited: bool,
 }
 
-/// The body of a request is larger than the server takes.
+/// Error of a body that is larger than the server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
@@ -118,7 +118,7 @@ impl fmt::Debug for RequestBody {
     }
 }
 
-/// Gives up the rest of a body whose request has been answered, or soon is.
+/// Discards the rest of a body whose request was answered, or soon will be.
 pub(super) fn leave(body: Incoming, conn: &Conn) {
     if body.is_end_stream() {
         return;
@@ -127,16 +127,16 @@ pub(super) fn leave(body: Incoming, conn: &Conn) {
         conn.clocks.leaves_unread();
         return;
     }
-    // Behind more urgent requests, as a client is received that sends more than requests.
+    // Reads behind more urgent requests, as for any client that sends more than requests.
     let level = Urgency::default().level();
     let rest = time::timeout(NEXT_REQUEST, read_and_drop(body));
-    // Outside a runtime the stream is reset at once.
+    // Outside of a runtime the stream is reset at once.
     if let Ok(handle) = upshift::try_spawn(rest, level) {
         handle.detach();
     }
 }
 
-/// Reads up to the end, or an error.
+/// Reads up to the end or an error, and drops the bytes.
 async fn read_and_drop(mut body: Incoming) {
     poll_fn(|cx| {
         loop {

@@ -1,7 +1,7 @@
-//! The operator's rules: which requests run at which level, whatever the client says.
+//! The operator's rules, which set the levels of requests and override the client's priority.
 //!
-//! A rule matches if all of its conditions do; the first that matches decides. Written on the
-//! command line as `CONDITIONS=LEVEL`, in the configuration as a table:
+//! A rule matches if all of its conditions do; the first match decides. A rule is written as
+//! `CONDITIONS=LEVEL` on the command line, and as a table in the configuration:
 //!
 //! ```
 //! use upshift_serve::Rule;
@@ -38,41 +38,41 @@ const KNOWN: [Method; 9] = [
     Method::PATCH,
 ];
 
-/// What rules look at.
+/// The facts about a request that rules test.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) peer: IpAddr,
-    /// Headers that a rule or the access log named when the request came.
+    /// Header fields of the request that a rule or the access log named on its arrival.
     pub(crate) headers: HeaderMap,
 }
 
 impl Facts {
-    /// The host, where several sites are served.
+    /// Returns the host, if several sites are served.
     pub(crate) fn host(&self) -> Option<&str> {
         let kept = self.headers.contains_key(HOST);
         kept.then(|| host::again(&self.method, &self.uri, &self.headers))
     }
 }
 
-/// One rule: conditions, and a level.
+/// A rule: conditions, and a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Only below this path: itself, or followed by `/`.
+    /// Path below which the rule applies: the path itself, or followed by `/`.
     pub path: Option<String>,
-    /// Only with this method.
+    /// Method of the requests.
     pub method: Option<Method>,
-    /// Only with this header; with this value if there is one.
+    /// Header field of the requests, and its value if there is one.
     pub header: Option<(HeaderName, Option<HeaderValue>)>,
-    /// Only from this network.
+    /// Network of the clients.
     pub peer: Option<Network>,
-    /// The level of what matches.
+    /// Level of the requests that match.
     pub level: Level,
 }
 
 impl Rule {
-    /// Does a request match, whose path is also written `plain`?
+    /// Tells whether a request matches, whose normalised path is `plain`.
     pub(crate) fn matches(&self, facts: &Facts, plain: &str) -> bool {
         let path = self
             .path
@@ -84,7 +84,7 @@ impl Rule {
         path && method && peer && self.header_matches(&facts.headers)
     }
 
-    /// Returns a warning if no client is likely to send its method.
+    /// Returns a warning if clients are unlikely to send the method of the rule.
     pub(crate) fn remark(&self) -> Option<String> {
         let method = self.method.as_ref()?;
         let known = KNOWN.contains(method);
@@ -102,8 +102,8 @@ impl Rule {
     }
 }
 
-/// A path as the rules see it, decoded and without empty segments, as files are named: a client that writes
-/// `/%61pi` or `//api` does not get around a rule for `/api`.
+/// Returns a path as rules and files see it, decoded and without empty segments: a client that
+/// writes `/%61pi` or `//api` does not evade a rule for `/api`.
 pub(crate) fn plain(path: &str) -> Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
         return Cow::Borrowed(path);
@@ -210,7 +210,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Each field is read by a function of its own, so that an error points at its value.
+/// A separate function reads each field, so that an error points at its value.
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rule, D::Error> {
         #[derive(Deserialize)]
@@ -268,7 +268,7 @@ impl<'de> Deserialize<'de> for Rule {
     }
 }
 
-/// Addresses with a common beginning, `10.0.0.0/8`; one address without `/`.
+/// Addresses with a common prefix, `10.0.0.0/8`; one address without `/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -276,7 +276,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Is the address one of these? An IPv4 address that is mapped into IPv6 is IPv4.
+    /// Tells whether the network contains an address. An IPv4 address that is mapped into IPv6 is
+    /// IPv4.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {

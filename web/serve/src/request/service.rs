@@ -1,4 +1,4 @@
-//! What a connection serves: the level, admission and answer of each request.
+//! The service of a connection: level, admission and answer of each request.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::request::under_way::Request as UnderWay;
 use crate::request::{builtin, host, reply};
 use crate::server::shared::{App, Live, Seen};
 
-/// What a connection serves.
+/// The service of a connection.
 pub(crate) struct Http {
     conn: Arc<Conn>,
     seen: RefCell<Arc<Seen>>,
@@ -88,7 +88,7 @@ impl Service<Request<Incoming>> for Http {
             }
         };
         let entry = Entry::new(facts, stream, (urgency, own), level, now);
-        // A refusal costs a level nothing: it is sent from where the request was received.
+        // A refusal costs its level nothing: it is sent at the level of receiving.
         let receives = site.is_err() || gate == Gate::Open;
         let is_ruled = rule.is_some();
         let mut under_way = UnderWay::new(conn.clone(), entry, version, ticket, receives, is_ruled);
@@ -111,15 +111,16 @@ impl Service<Request<Incoming>> for Http {
     }
 }
 
-/// How a request is admitted.
+/// The kind of admission of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gate {
-    /// Always: monitoring.
+    /// Always admitted: monitoring.
     Open,
-    /// Unless too many are under way. Serving a file, or a text that is at hand, ends the wait that
-    /// a refusal would be for.
+    /// Admitted unless too many requests are under way. Serving a file or a text in memory would
+    /// end the wait that a refusal is meant to avoid.
     Counts,
-    /// Unless too many are under way, or would wait for too long: requests that compute.
+    /// Admitted unless too many requests are under way or would wait for too long: requests that
+    /// compute.
     Waits,
 }
 
@@ -129,7 +130,7 @@ impl Http {
         Http { conn, seen }
     }
 
-    /// The settings of the moment.
+    /// Returns the current settings.
     #[inline]
     fn live(&self) -> Arc<Seen> {
         let shared = &self.conn.shared;
@@ -147,7 +148,7 @@ impl Http {
                 headers.append(name, value.clone());
             }
         }
-        // HTTP/2 has no field for it.
+        // HTTP/2 has no header field for the host.
         if !live.sites.is_one()
             && let Some(authority) = request.uri().authority()
             && let Ok(value) = HeaderValue::from_str(authority.as_str())
@@ -162,7 +163,7 @@ impl Http {
         }
     }
 
-    /// The site that a request is for.
+    /// Returns the site that serves a request.
     fn site(&self, live: &Live, request: &Request<Incoming>) -> Result<usize, Refusal> {
         if !host::is_target(request.method(), request.uri()) {
             return Err(Refusal::NoTarget);
@@ -195,7 +196,7 @@ impl Http {
         })
     }
 
-    /// Limits, rates, gates.
+    /// Applies limits, rates and gates to a request.
     fn admit(
         &self,
         live: &Live,
@@ -267,7 +268,7 @@ impl Http {
         }))
     }
 
-    /// Has a service answer.
+    /// Lets a service answer.
     fn ask(&self, live: &Arc<Seen>, app: &App, mut request: Request<Incoming>) -> Answer {
         let limit = live.config.limits.body_bytes;
         let conn = self.conn.clone();
@@ -276,14 +277,14 @@ impl Http {
     }
 }
 
-/// Returns the bytes of a request's target, and about those of its whole head.
+/// Returns the length of a request's target, and about that of its whole head.
 #[inline]
 fn sizes(request: &Request<Incoming>) -> (u64, u64) {
     let uri = request.uri();
     let host = uri.authority().map_or(0, |host| host.as_str().len());
     let line = host + uri.path_and_query().map_or(0, |path| path.as_str().len());
     let fields = request.headers().iter();
-    // With the colon, a space, and the end of the line.
+    // Includes the colon, a space, and the end of the line.
     let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
     (line as u64, line as u64 + fields.sum::<usize>() as u64)
 }

@@ -25,41 +25,42 @@ pub(crate) struct Request {
     pub(super) entry: Arc<Entry>,
     pub(super) version: Version,
     pub(super) stage: Stage,
-    /// Moves the coroutine to the level of the request, and back.
+    /// Guard that moves the coroutine to the level of the request, and back.
     pub(super) level: RequestLevel,
-    /// Its place at the gate of its level, if it has to pass one.
+    /// Ticket of the gate of its level, if the request has to pass one.
     pub(super) ticket: Option<Ticket>,
-    /// Set if a rule has said its level.
+    /// Set if a rule has set the level.
     pub(super) is_ruled: bool,
-    /// Its place in the order of sending, of HTTP/2.
+    /// Place in the order of sending, of HTTP/2.
     pub(super) turn: u64,
-    /// Nanoseconds before it began.
+    /// Wait before the request began, in nanoseconds.
     waited: u64,
-    /// 0: the client went before there was one.
+    /// Status of the response; 0 if the client left before there was one.
     status: u16,
-    /// Bytes of the response body so far.
+    /// Number of bytes of the response body so far.
     pub(super) bytes: u64,
-    /// The body of a request of HTTP/2 that nobody reads.
+    /// Unread body of an HTTP/2 request.
     unread: Option<Incoming>,
     pub(super) body: Body,
-    /// The part of a piece of the body that has not been handed out: it was too large.
+    /// Part of a piece of the body that was too large to be handed out with it.
     pub(super) rest: Bytes,
-    /// The client has to take bytes that were handed out. In HTTP/1 the socket tells.
+    /// Set while the client has to take bytes that were handed out. In HTTP/1 the socket tells
+    /// this.
     offers: bool,
 }
 
-/// How far a request is.
+/// The stage of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Received,
-    /// It is known which coroutine runs it.
+    /// The coroutine that runs the request is known.
     Queued,
     Begun,
 }
 
 impl Request {
-    /// Enters a request, whose `entry` says its level. `receives`: it is answered where it was
-    /// received, and costs its level nothing.
+    /// Enters a request at the level of `entry`. With `receives` the request is answered at the
+    /// level of receiving, and costs its own level nothing.
     pub(super) fn new(
         conn: Arc<Conn>,
         entry: Arc<Entry>,
@@ -100,8 +101,8 @@ impl Request {
         self.version >= Version::HTTP_2
     }
 
-    /// Leaves the body of the request, which nobody reads. In HTTP/2 it is kept until the answer
-    /// has been given, since without it the stream would be reset; HTTP/1 has to know at once.
+    /// Leaves the body of the request unread. In HTTP/2 the body is kept until the answer was
+    /// given, since the stream would be reset without it; HTTP/1 has to know at once.
     pub(super) fn leaves(&mut self, body: Incoming) {
         if self.is_two() {
             self.unread = Some(body);
@@ -110,10 +111,10 @@ impl Request {
         }
     }
 
-    /// Begins the request when it is its turn: ready from then on.
+    /// Begins the request in its turn; ready from then on.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage == Stage::Received {
-            // It can be given another level from now on, also while it queues.
+            // From now on the request can be moved to another level, also while it queues.
             self.entry.begun();
             self.stage = Stage::Queued;
         }
@@ -132,7 +133,7 @@ impl Request {
         let now = clock::nanos();
         self.conn.shared.gates.begin(ticket, now);
         self.waited = now.saturating_sub(self.entry.since);
-        // The operator may have changed it while the request waited.
+        // The operator may have changed the level while the request waited.
         if let (Some(id), Some(level)) = (upshift::get_cid(), upshift::current_level())
             && level != self.entry.level()
         {
@@ -140,7 +141,7 @@ impl Request {
         }
     }
 
-    /// Takes note of a response. The service may know better how urgent it is (RFC 9218,
+    /// Applies the priority of a response: the service may know the urgency better (RFC 9218,
     /// section 8).
     pub(super) fn follow(&mut self, response: &Response<Body>) {
         let status = response.status();

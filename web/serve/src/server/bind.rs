@@ -1,4 +1,4 @@
-//! Listening, with errors that say which process holds the port.
+//! Listening sockets, with errors that name the process that holds the port.
 
 use std::fs;
 use std::io;
@@ -18,47 +18,49 @@ use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 use crate::config::{Address, Place};
 use upshift_units::socket_file::{self, SocketFile};
 
-/// Connections that wait to be accepted on a Unix socket or on all addresses, as far as the kernel
-/// allows (`net.core.somaxconn`).
+/// Number of connections that wait to be accepted on a Unix socket or on all addresses, as far as
+/// the kernel allows (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
-/// How long a port is waited for that no process is seen to hold. Measured after SIGKILL, with a ring: 0.2 to 133 ms.
+/// Longest wait for a port that no visible process holds. Measured after SIGKILL, with a ring: 0.2
+/// to 133 ms.
 const RELEASE: Duration = Duration::from_millis(500);
-/// Stands for the address of a client of a Unix socket.
+/// Address that represents a client of a Unix socket.
 pub(crate) const UNIX: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// How long a connection is silent before the kernel asks whether the client's machine is there.
+/// Time for which a connection is silent before the kernel probes the client's machine.
 const SILENCE: Duration = Duration::from_secs(20);
-/// Questions without an answer after which it is gone, and the time between two of them.
+/// Number of unanswered probes after which the client is gone.
 const QUESTIONS: u32 = 4;
+/// Time between two probes.
 const BETWEEN: Duration = Duration::from_secs(5);
 
-/// A socket that listens.
+/// A listening socket.
 ///
-/// Connections are accepted one by one, when the socket is readable. An operation of the ring that
-/// accepts for ever would take a descriptor for each connection that waits, before the server has
-/// seen that there are too many; and those that it has accepted when it is cancelled would be lost,
-/// although another process may listen on the same socket.
+/// Connections are accepted one by one, when the socket is readable. A multishot accept of the ring
+/// would take a descriptor for each waiting connection before the server has seen that there are
+/// too many. The connections that it has accepted when it is cancelled would be lost, although
+/// another process may listen on the same socket.
 pub(crate) struct Listener {
     socket: Socket,
-    /// Set if its connections speak no TLS, also if there is a certificate.
+    /// Set if the connections speak no TLS, even if there is a certificate.
     pub(crate) plain: bool,
 }
 
 enum Socket {
     Tcp(net::TcpListener, AsyncFd),
-    /// The file of a socket that was opened here goes with it.
+    /// A Unix socket; its file is removed with it if it was opened here.
     Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
 }
 
-/// A connection that was accepted and is not served yet. Dropped, it is closed at once.
+/// A connection that was accepted and is not served yet. Dropping it closes it at once.
 pub(crate) enum Accepted {
     Tcp(net::TcpStream),
     Unix(StdUnixStream),
 }
 
 impl Accepted {
-    /// Prepares the connection for the HTTP library. The socket blocks, as the ring wants it:
-    /// `accept` does not hand on the mode of the listener.
+    /// Prepares the connection for the HTTP library. The socket is blocking, as the ring requires:
+    /// `accept` does not inherit the mode of the listener.
     pub(crate) fn into_io(self) -> Io {
         match self {
             Accepted::Tcp(stream) => {
@@ -73,10 +75,10 @@ impl Accepted {
 }
 
 impl Listener {
-    /// Opens one.
+    /// Opens a listening socket.
     ///
     /// # Errors
-    /// Why not, and what to do about it.
+    /// The message names the reason and a remedy.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
         let socket = match &address.place {
             Place::Ip(address) => Socket::own(&listen(*address)?)?,
@@ -98,7 +100,7 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// Takes a socket that listens already, of TCP or a Unix socket. It is plain if `addresses`
+    /// Adopts a socket that already listens, of TCP or a Unix socket. It is plain if `addresses`
     /// say so of its port or path.
     pub(crate) fn shared(socket: OwnedFd, addresses: &[Address]) -> io::Result<Listener> {
         let socket = Socket::shared(socket)?;
@@ -113,17 +115,17 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// The next connection. Cancelled, it loses none.
+    /// Accepts the next connection. Cancelling it loses no connection.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         self.socket.accept().await
     }
 
-    /// The address, if it is of TCP.
+    /// Returns the address of a TCP socket.
     pub(crate) fn ip(&self) -> Option<SocketAddr> {
         self.socket.ip()
     }
 
-    /// The path, if it is a Unix socket that has one.
+    /// Returns the path of a Unix socket that has one.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.socket.path()
     }
@@ -163,7 +165,7 @@ impl Socket {
         match self {
             Socket::Tcp(socket, readiness) => {
                 let (stream, peer) = readiness.read_with(|_| socket.accept()).await?;
-                // A socket of both families shows addresses of IPv4 within IPv6.
+                // A socket of both families shows IPv4 addresses within IPv6.
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 Ok((Accepted::Tcp(stream), peer))
             }
@@ -190,26 +192,26 @@ impl Socket {
     }
 }
 
-/// Lets the kernel probe silent clients, on all connections that a listener accepts. A PING of
-/// HTTP/2 cannot replace it: a slow client first reads all bytes that were sent before the PING.
+/// Lets the kernel probe silent clients, on all connections that a listener accepts. An HTTP/2 PING
+/// cannot replace this: a slow client first reads all bytes that were sent before the PING.
 fn keep_alive(listener: impl AsFd) {
-    // A connection without it lives until its time-outs.
+    // Without probes a connection lives until its time-outs.
     let _ = sockopt::set_socket_keepalive(&listener, true);
     let _ = sockopt::set_tcp_keepidle(&listener, SILENCE);
     let _ = sockopt::set_tcp_keepintvl(&listener, BETWEEN);
     let _ = sockopt::set_tcp_keepcnt(&listener, QUESTIONS);
 }
 
-/// Listens on an address. A process that was killed may have waited for: its port is free only when the kernel has taken its ring
-/// apart, and until then no process holds it.
+/// Listens on an address, and waits for a port that a killed process held: it is free only when the
+/// kernel has released the process's ring, and until then no process holds it.
 ///
 /// # Errors
-/// Why not, and what to do about it.
+/// The message names the reason and a remedy.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_by(address, || TcpListener::bind(address))
 }
 
-/// Listens on all addresses, as [`listen`] does on one.
+/// Listens on all addresses, like [`listen`] on one.
 fn listen_on_all(port: u16) -> io::Result<TcpListener> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     listen_by(all, || {
@@ -271,7 +273,7 @@ pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
     }
 }
 
-/// The process that listens on the port, and its command line.
+/// Returns the process that listens on the port, and its command line.
 pub(super) fn holder(address: SocketAddr) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
     let inodes: Vec<String> = tables
@@ -297,14 +299,14 @@ pub(super) fn holder(address: SocketAddr) -> Option<(u32, String)> {
     })
 }
 
-/// Address and inode of a line of `/proc/net/tcp` that listens on `port`.
+/// Returns address and inode of a line of `/proc/net/tcp` that listens on `port`.
 fn listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
     let fields: Vec<_> = line.split_whitespace().collect();
     let (address, its_port) = fields.get(1)?.split_once(':')?;
     if *fields.get(3)? != "0A" || u16::from_str_radix(its_port, 16) != Ok(port) {
         return None;
     }
-    // Words of 32 bits in the order of the machine.
+    // Words of 32 bits in the machine's byte order.
     let words: Vec<u8> = (0..address.len() / 8)
         .filter_map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok())
         .flat_map(u32::to_ne_bytes)

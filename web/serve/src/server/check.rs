@@ -1,4 +1,4 @@
-//! A look at the folders, certificates, addresses and paths of a server that is not started.
+//! Checks of the folders, certificates, addresses and paths of a server that is not started.
 
 use std::fs;
 use std::io;
@@ -14,13 +14,13 @@ use crate::config::{Address, Config, Place};
 use crate::server::bind::{explain, holder};
 use crate::sites::Sites;
 
-/// Commands that hold the port of a server that is to read these settings: the server itself, and
-/// systemd for a `.socket` unit.
+/// Commands that may hold the port of a server that is to read these settings: the server itself,
+/// and systemd for a `.socket` unit.
 const OWN: [&str; 2] = ["upshift", "systemd"];
-/// The longest path of a Unix socket, in bytes.
+/// Longest path of a Unix socket, in bytes.
 const LONGEST: usize = 108;
 
-/// See [`Server::check`](crate::Server::check).
+/// Does the work of [`Server::check`](crate::Server::check).
 pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
     config.check()?;
     let mut faults = Vec::new();
@@ -90,7 +90,7 @@ fn listens(address: &Address) -> Result<(), String> {
     }
 }
 
-/// Does a socket at one place keep another from listening at the other?
+/// Tells whether a socket at one place keeps another from listening at the other.
 fn overlap(one: &Place, other: &Place) -> bool {
     let file = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (one, other) {
@@ -111,13 +111,13 @@ fn overlap(one: &Place, other: &Place) -> bool {
     }
 }
 
-/// Does a socket on `all` receive the connections to `one`, too?
+/// Tells whether a socket on `all` also receives the connections to `one`.
 fn covers(all: IpAddr, one: IpAddr) -> bool {
     let same_family = all.is_ipv4() == one.is_ipv4();
     all == one || all.is_unspecified() && (same_family || all.is_ipv6() && !is_v6_only())
 }
 
-/// The administrator's `net.ipv6.bindv6only`.
+/// Returns the administrator's setting `net.ipv6.bindv6only`.
 fn is_v6_only() -> bool {
     let setting = fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     setting.is_ok_and(|setting| setting.trim() == "1")
@@ -128,7 +128,7 @@ fn is_own(pid: u32) -> bool {
     command.is_ok_and(|command| OWN.contains(&command.trim()))
 }
 
-/// Binds a socket that does not listen, so that no client comes.
+/// Binds a socket that does not listen, so that no client connects.
 fn bind(address: SocketAddr) -> Result<(), Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -142,7 +142,7 @@ fn bind(address: SocketAddr) -> Result<(), Errno> {
     net::bind(&socket, &address)
 }
 
-/// Can a Unix socket be made under this name?
+/// Checks that a Unix socket can be created under this name.
 fn socket(path: &Path) -> io::Result<()> {
     if path.as_os_str().len() > LONGEST {
         return Err(io::Error::other("the path is too long: 108 bytes at most"));
@@ -155,7 +155,7 @@ fn socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Can a file be written under this name?
+/// Checks that a file can be written under this name.
 fn writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -165,7 +165,7 @@ fn writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Can a file be made in the folder of a path?
+/// Checks that a file can be created in the folder of a path.
 fn folder(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let folder = path.parent().unwrap_or(Path::new("/"));

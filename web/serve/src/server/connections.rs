@@ -1,8 +1,8 @@
-//! The connections that are open.
+//! The table of open connections.
 //!
-//! Each has a descriptor, and reads a file with another one. So there are no more of them than half
-//! of the descriptors allow that were free at the start: those that are open can be served, however
-//! many clients there are.
+//! Each connection has a descriptor and reads a file with another one. So their number is limited
+//! to half of the descriptors that were free at the start: open connections can be served
+//! regardless of the number of clients.
 //!
 //! A connection that is turned away has a descriptor only between its `accept` and its `close`,
 //! which follow each other ([`Listener`](crate::server::bind::Listener)).
@@ -17,17 +17,17 @@ use crate::admission::rates::peer_key;
 use crate::connection::conn::Conn;
 use crate::operator::notice::Notices;
 
-/// Descriptors that no connection uses: the control socket, settings and certificates that are read
-/// again, the access log.
+/// Number of descriptors that no connection uses: for the control socket, settings and certificates
+/// that are read again, and the access log.
 const SPARE: u64 = 16;
 
-/// The connections that are open.
+/// The table of open connections.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
-    /// The number of connections that the descriptors allow, and the limit of descriptors.
+    /// Number of connections that the descriptors allow, and the limit of descriptors.
     allowed: Option<(usize, u64)>,
-    /// Notified when the last one has closed.
+    /// Notified when the last connection has closed.
     pub(crate) closed: Notify,
 }
 
@@ -44,7 +44,8 @@ impl Connections {
     }
 
     /// Creates an empty table. `limit` is the number of descriptors that the process may have
-    /// (`None`: any), `kept` the number of those that are not connections' and are opened later.
+    /// (`None`: unlimited), `kept` the number of descriptors that are opened later for other
+    /// purposes.
     pub(crate) fn within(limit: Option<u64>, kept: usize) -> Connections {
         let has = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
         let allowed = limit.map(|limit| {
@@ -57,7 +58,7 @@ impl Connections {
         }
     }
 
-    /// Notes that a connection was turned away: says so if the descriptors are why.
+    /// Notes that a connection was turned away, and warns if descriptors are the reason.
     pub(crate) fn remark(&self) {
         static FULL: Notices = Notices::new();
         if let Some((most, limit)) = self.allowed
@@ -70,7 +71,7 @@ impl Connections {
         }
     }
 
-    /// Enters the connection that `open` makes of its number, unless there are too many. Its drop
+    /// Adds the connection that `open` creates from its number, unless there are too many. Its drop
     /// [leaves](Connections::leave).
     pub(crate) fn enter(
         &self,
@@ -117,7 +118,7 @@ impl Connections {
     }
 
     pub(crate) fn each(&self, visit: impl FnMut(&Conn)) {
-        // The last reference to a connection may go here, and leaves the table.
+        // The last reference to a connection may be dropped here, which removes it from the table.
         let open: Vec<_> = self
             .table()
             .open

@@ -43,47 +43,47 @@ pub(crate) mod connections;
 pub(crate) mod shared;
 pub(crate) mod sweep;
 
-/// Descriptors that preemption opens for each vCPU while the server runs.
+/// Number of descriptors that preemption opens for each vCPU while the server runs.
 const PREEMPTION: usize = 3;
-/// How long accepting rests when descriptors or memory have run out.
+/// Time for which accepting pauses when descriptors or memory have run out.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
-/// Accepting and the watch over time-outs go before all requests.
+/// Level of accepting and of the time-outs, above all requests.
 const WATCH: Level = Level::at::<1>();
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     shared: Shared,
     listeners: Vec<Listener>,
 }
 
 impl Server {
-    /// Opens everything that the settings name, and listens; inside a runtime. Raises
+    /// Opens all resources that the settings name, and listens. Must run inside a runtime. Raises
     /// `RLIMIT_NOFILE` as far as it may.
     ///
     /// # Errors
-    /// What cannot be opened and what to do about it.
+    /// Returns the resource that cannot be opened, with a remedy.
     pub fn bind(config: Config) -> Result<Server, String> {
         Server::bind_to(config, Vec::new())
     }
 
-    /// Looks at everything that [`bind`](Server::bind) would open: folders, certificates,
-    /// addresses, the access log and the control socket. Listens nowhere and makes no file. A
-    /// port that another `upshift` or systemd holds is no fault, since it may be the server that
-    /// is to read these settings. Returns warnings.
+    /// Checks all resources that [`bind`](Server::bind) would open: folders, certificates,
+    /// addresses, the access log and the control socket. Listens nowhere and creates no file. A
+    /// port that another `upshift` or systemd holds is no fault, since it may be the server that is
+    /// to read these settings. Returns warnings.
     ///
     /// # Errors
-    /// The faults, one a line.
+    /// Returns the faults, one per line.
     pub fn check(config: &Config) -> Result<Vec<String>, String> {
         check::check(config)
     }
 
-    /// As [`bind`](Server::bind), but on sockets that listen already, if there are some: those of a
-    /// service manager (`LISTEN_FDS`), of TCP or Unix, which keeps them while one server follows
-    /// another. The addresses in the settings then only say which of them are
-    /// [plain](crate::Address::plain).
+    /// Creates a server like [`bind`](Server::bind), but on sockets that already listen, if there
+    /// are some: those of a service manager (`LISTEN_FDS`), of TCP or Unix, which keeps them while
+    /// one server follows another. The addresses in the settings then only determine which of them
+    /// are [plain](crate::Address::plain).
     ///
     /// # Errors
-    /// As [`bind`](Server::bind).
+    /// Returns the errors of [`bind`](Server::bind).
     pub fn bind_to(config: Config, sockets: Vec<OwnedFd>) -> Result<Server, String> {
         let runtime = upshift::Handle::current().map_err(|error| error.to_string())?;
         let descriptors = raise_descriptors();
@@ -111,7 +111,7 @@ impl Server {
         Ok(Server {
             shared: Shared {
                 receive,
-                // Where admission bounds the queue.
+                // Admission bounds the queue of this level.
                 receiving: Receiving::new(receive, Urgency::default().level()),
                 started_with: live.config.clone(),
                 live: RwLock::new(Arc::new(live)),
@@ -160,7 +160,7 @@ impl Server {
         self
     }
 
-    /// Where a reload gets its settings from.
+    /// Sets the function that returns the settings for a reload.
     #[must_use]
     pub fn with_reload(
         mut self,
@@ -170,19 +170,19 @@ impl Server {
         self
     }
 
-    /// The addresses it listens on, with their ports.
+    /// Returns the addresses on which the server listens, with their ports.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(Listener::ip).collect()
     }
 
-    /// The Unix sockets it listens on.
+    /// Returns the Unix sockets on which the server listens.
     #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
         self.listeners.iter().filter_map(Listener::path).collect()
     }
 
-    /// The URLs under which it answers, and `unix:PATH` for Unix sockets.
+    /// Returns the URLs under which the server answers, and `unix:PATH` for Unix sockets.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         let has_certificate = self.shared.live().sites.tls.is_some();
@@ -197,10 +197,10 @@ impl Server {
         self.listeners.iter().filter_map(url).collect()
     }
 
-    /// Gets ready to run.
+    /// Prepares the server to run.
     ///
     /// # Errors
-    /// If the control socket cannot be made.
+    /// Fails if the control socket cannot be created.
     pub fn start(self) -> Result<Started, String> {
         let shared = Arc::new(self.shared);
         let control = shared.live().config.control.clone();
@@ -231,7 +231,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// The operator's hand on it.
+    /// Returns a handle with which the operator controls the server.
     #[must_use]
     pub fn control(&self) -> Control {
         Control {
@@ -239,8 +239,8 @@ impl Started {
         }
     }
 
-    /// Serves until it is [drained](Control::drain). Returns how many connections had to be cut
-    /// off because they did not end within the time for draining.
+    /// Serves until the server is [drained](Control::drain). Returns the number of connections that
+    /// were cut off because they did not end within the time for draining.
     pub async fn run(self) -> usize {
         let shared = self.shared;
         let _commands = self.commands;
@@ -259,7 +259,7 @@ impl Started {
         }
         shared.draining.store(true, SeqCst);
         for accepting in accepting {
-            // New clients are refused when this has ended.
+            // New clients are refused once this coroutine has ended.
             accepting.cancel();
             let _ = accepting.await;
         }
@@ -282,7 +282,7 @@ fn failed(error: BoxError) -> Response<Body> {
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
 }
 
-/// Raises the limit of descriptors as far as it may; what it is then.
+/// Raises the limit of descriptors as far as it may, and returns the new limit.
 fn raise_descriptors() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -295,7 +295,7 @@ fn raise_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Has the connections finish, and cuts off those that do not in time.
+/// Lets the connections finish, and cuts off those that do not in time.
 async fn drain(shared: &Arc<Shared>) -> usize {
     let limit = shared.live().config.drain_timeout;
     let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);
@@ -330,12 +330,12 @@ async fn none_left(shared: &Shared) {
 async fn accept(listener: Listener, shared: Arc<Shared>) {
     static FAILURES: Notices = Notices::new();
     loop {
-        // A thousand may have come at once.
+        // A thousand clients may have connected at once.
         poll_fn(upshift::task::poll_piece).await;
         match listener.accept().await {
             Ok((accepted, peer)) => admit(&shared, accepted, peer, listener.plain),
             Err(error) if error.raw_os_error().is_some() => {
-                // Of one connection, or of a process that has run out of something.
+                // The error concerns one connection, or the process has run out of a resource.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
                     FAILURES.say(format_args!("cannot accept: {error}"));
                     time::sleep(OUT_OF_DESCRIPTORS).await;

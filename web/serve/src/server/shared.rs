@@ -1,4 +1,4 @@
-//! What all connections share, and what the operator can do to it.
+//! The state that all connections share, and the operator's control of it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -28,10 +28,11 @@ use crate::request::{host, rules};
 use crate::server::connections::Connections;
 use crate::sites::Sites;
 
-/// The settings of the moment, and what follows from them.
+/// The current settings, and the state derived from them.
 pub(crate) struct Live {
     pub(crate) config: Config,
-    /// Headers that rules name; with several sites, the host; those that are logged.
+    /// Header fields that are saved: those that rules name, those that are logged, and with several
+    /// sites the host.
     pub(crate) named: Vec<HeaderName>,
     pub(crate) sites: Sites,
 }
@@ -46,7 +47,7 @@ impl Live {
         })
     }
 
-    /// The level of the rule that matches.
+    /// Returns the level of the rule that matches.
     pub(crate) fn rule_for(&self, site: usize, facts: &Facts) -> Option<Level> {
         let (rules, own) = (&self.config.priority, &self.sites.get(site).rules);
         if rules.is_empty() && own.is_empty() {
@@ -58,14 +59,14 @@ impl Live {
         rules.find(matches).map(|rule| rule.level)
     }
 
-    /// The level that a request under way has by rules.
+    /// Returns the level that the rules give to a request under way.
     pub(crate) fn rule_again(&self, facts: &Facts) -> Option<Level> {
         let host = host::again(&facts.method, &facts.uri, &facts.headers);
         let site = self.sites.find(host);
         self.rule_for(site, facts)
     }
 
-    /// What a client gets of what it asks for.
+    /// Returns the urgency that a client is granted.
     pub(crate) fn granted(&self, asked: Urgency) -> Urgency {
         asked.clamped(self.config.ceiling)
     }
@@ -91,10 +92,10 @@ pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>
 pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> Answering + Send + Sync>;
 pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) live: RwLock<Arc<Live>>,
-    /// How often there were new settings.
+    /// Number of changes of the settings.
     pub(crate) epoch: AtomicU64,
     pub(crate) started_with: Config,
     pub(crate) receive: Level,
@@ -109,11 +110,11 @@ pub(crate) struct Shared {
     pub(crate) log: Option<AccessLog>,
     pub(crate) coarse: Arc<AtomicU64>,
     pub(crate) read_config: Option<ReadConfig>,
-    /// The server is about to end: clients are asked to connect anew.
+    /// Set when the server is about to end: clients are asked to reconnect.
     pub(crate) leaving: AtomicBool,
-    /// It accepts no more.
+    /// Set when the server accepts no more connections.
     pub(crate) draining: AtomicBool,
-    /// Clients that have not sent a request yet are not waited for.
+    /// Set when clients that have not sent a request yet are no longer waited for.
     pub(crate) closing: AtomicBool,
     pub(crate) drain: Notify,
 }
@@ -134,7 +135,8 @@ impl Shared {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// Puts new settings in force, also for the requests under way.
+    /// Applies new settings, also to the requests under way. Returns the number of requests whose
+    /// level has changed.
     fn install(&self, live: Live) -> usize {
         let live = Arc::new(live);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live.clone();
@@ -142,7 +144,8 @@ impl Shared {
         self.reprio(|entry| Some(live.rule_again(&entry.facts).unwrap_or(entry.own())))
     }
 
-    /// Gives requests under way other levels: what `level` says of each. How many have another one.
+    /// Moves requests under way to the levels that `level` returns. Returns the number of requests
+    /// whose level has changed.
     fn reprio(&self, level: impl Fn(&Entry) -> Option<Level>) -> usize {
         let mut moved = 0;
         self.connections
@@ -151,7 +154,8 @@ impl Shared {
     }
 }
 
-/// The settings as a connection has seen them last. Its requests count references to these, which other connections do not.
+/// The settings that a connection has read last. Its requests count references to this copy, which
+/// no other connection writes.
 pub(crate) struct Seen {
     epoch: u64,
     live: Arc<Live>,
@@ -159,13 +163,14 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub(crate) fn now(shared: &Shared) -> Arc<Seen> {
-        // Before the settings: what is newer than its number is only looked at once more.
+        // The number is read before the settings: newer settings with an old number are only read
+        // once more.
         let epoch = shared.epoch.load(Ordering::Acquire);
         let live = shared.live();
         Arc::new(Seen { epoch, live })
     }
 
-    /// Are there no newer ones?
+    /// Tells whether there are no newer settings.
     #[inline]
     pub(crate) fn is_current(&self, shared: &Shared) -> bool {
         self.epoch == shared.epoch.load(Ordering::Acquire)
@@ -181,12 +186,12 @@ impl Deref for Seen {
     }
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Requests under way that have another level.
+    /// Number of requests under way whose level has changed.
     pub moved: usize,
-    /// Settings that are other ones now, and take a restart.
+    /// Changed settings that take effect only after a restart.
     pub restart: Vec<&'static str>,
 }
 
@@ -201,25 +206,25 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// The operator's hand on a server: `Clone`, usable from any thread.
+/// A handle that controls a server: `Clone`, usable from any thread.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Control {
-    /// Stops accepting, after [`Config::drain_delay`], answers what is under way, and lets
+    /// Stops accepting after [`Config::drain_delay`], answers the requests under way, and lets
     /// [`run`](crate::Started::run) return.
     pub fn drain(&self) {
         self.shared.leaving.store(true, Ordering::SeqCst);
         self.shared.drain.notify_one();
     }
 
-    /// Reads the configuration and the certificate again. What is under way goes on, at the
-    /// level that the new rules give it. The access log goes to the file that has its name now.
+    /// Reads the configuration and the certificate again. Requests under way continue, at the level
+    /// that the new rules give them. The access log goes to the file that has its name now.
     ///
     /// # Errors
-    /// What is wrong with the configuration; the old one stays in force.
+    /// Returns the faults of the configuration; the old one stays in force.
     pub fn reload(&self) -> Result<Reloaded, String> {
         let config = match &self.shared.read_config {
             Some(read) => read()?,
@@ -238,7 +243,7 @@ impl Control {
     /// Puts a rule before the others, until the next reload.
     ///
     /// # Errors
-    /// If the certificate cannot be read any more.
+    /// Fails if the certificate cannot be read any more.
     pub fn add_rule(&self, rule: Rule) -> Result<Reloaded, String> {
         let mut config = self.shared.live().config.clone();
         config.priority.insert(0, rule);
@@ -249,8 +254,8 @@ impl Control {
         })
     }
 
-    /// Gives the request of this number (of [`requests`](Control::requests)) another level.
-    /// False: there is none.
+    /// Moves the request of this number (of [`requests`](Control::requests)) to another level.
+    /// Returns false if there is none.
     #[must_use]
     pub fn reprio(&self, request: u64, level: Level) -> bool {
         let found = std::cell::Cell::new(false);
@@ -263,7 +268,8 @@ impl Control {
         found.get()
     }
 
-    /// The requests under way: number, level, ms since it came, method, path; oldest first.
+    /// Returns the requests under way, the oldest first: number, level, ms since arrival, method
+    /// and path.
     #[must_use]
     pub fn requests(&self) -> Vec<(u64, Level, u64, String, String)> {
         let now = crate::clock::nanos();
@@ -288,13 +294,13 @@ impl Control {
             .collect()
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.count()
     }
 
-    /// Requests answered so far.
+    /// Returns the number of requests answered so far.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.shared.metrics.requests()

@@ -1,5 +1,5 @@
-//! The coroutine that advances the coarse clock, ends what has lasted too long, closes the files that were opened last, and gives memory
-//! back when many connections have gone.
+//! The periodic work of the server: a coroutine advances the coarse clock, ends waits that exceed
+//! their time-outs, closes the cached files, and returns memory when many connections have gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,14 +10,14 @@ use upshift::time;
 use crate::clock;
 use crate::server::shared::Shared;
 
-/// How often it looks.
+/// Period of the sweep.
 const EVERY: Duration = Duration::from_millis(250);
-/// So many connections less are worth a look at the heap.
+/// Number of closed connections after which the heap is trimmed.
 const MANY: usize = 256;
-/// Looks at the heap are so far apart.
+/// Shortest time between two trims of the heap, in ms.
 const REST: u64 = 2000;
 
-/// Runs until it is cancelled.
+/// Sweeps until it is cancelled.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
     let mut tide = Tide::default();
     loop {
@@ -43,7 +43,7 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
     }
 }
 
-/// How many connections there were.
+/// The course of the number of connections.
 #[derive(Default)]
 struct Tide {
     high: usize,
@@ -52,8 +52,8 @@ struct Tide {
 }
 
 impl Tide {
-    /// Have many gone, since there were most, and does none go any more? What goes after the heap was looked at would keep its memory, until as many
-    /// have gone again.
+    /// Tells whether many connections have gone since the maximum, and none goes any more.
+    /// Connections that closed after a trim would keep their memory until as many had gone again.
     fn is_out(&mut self, open: usize, now: u64) -> bool {
         self.high = self.high.max(open);
         let falls = open < self.before;
@@ -85,7 +85,7 @@ mod tests {
         assert!(!is_out(5_200, 13_250));
         assert!(!is_out(0, 13_500));
         assert!(is_out(0, 13_750));
-        // Not again so soon.
+        // The last trim is too recent.
         assert!(!is_out(1_000, 14_000));
         assert!(!is_out(0, 14_250));
         assert!(!is_out(0, 15_500));

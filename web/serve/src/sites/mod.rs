@@ -1,4 +1,4 @@
-//! Virtual hosts: folder, certificate, pages and rules of each, opened and read.
+//! Virtual hosts: the opened folder, certificate, pages and rules of each.
 
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use crate::tls::certificates;
 
 mod pages;
 
-/// A site that is served.
+/// A site with its opened resources.
 pub(crate) struct Served {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
     pub(crate) pages: Pages,
-    /// Fields of every response that does not have them; `None` if there are none.
+    /// Header fields for every response that does not have them; `None` if there are none.
     pub(crate) headers: Option<Arc<HeaderMap>>,
-    /// Those of the server go before.
+    /// Rules of the site, after those of the server.
     pub(crate) rules: Vec<Rule>,
     key: Option<Arc<CertifiedKey>>,
 }
 
-/// All sites, the default first.
+/// All sites, the default one first.
 pub(crate) struct Sites {
     all: Vec<Served>,
     hosts: Arc<Hosts>,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// What the operator had better know.
+    /// Warnings for the operator.
     pub(crate) remarks: Vec<String>,
 }
 
 impl Sites {
-    /// Opens the folders, reads the certificates.
+    /// Opens the folders and reads the certificates.
     ///
     /// # Errors
-    /// The faults of folders and certificates, one a line.
+    /// Returns the faults of folders and certificates, one per line.
     pub(crate) fn open(config: &Config) -> Result<Sites, String> {
         let hosts = Arc::new(config.hosts()?);
         let mut remarks = config.remarks();
@@ -119,13 +119,13 @@ impl Sites {
         &self.all[site]
     }
 
-    /// Is there only the default?
+    /// Tells whether there is only the default site.
     #[inline]
     pub(crate) fn is_one(&self) -> bool {
         self.all.len() == 1
     }
 
-    /// The site of a host.
+    /// Returns the site of a host.
     #[inline]
     pub(crate) fn find(&self, host: &str) -> usize {
         if self.is_one() {
@@ -134,8 +134,8 @@ impl Sites {
         self.hosts.find(host)
     }
 
-    /// Was the certificate of another site shown to a client that named `server` (SNI)? It has to ask on another connection then
-    /// (RFC 9110, section 15.5.20).
+    /// Tells whether a client that named `server` (SNI) was shown the certificate of another site.
+    /// It has to use another connection then (RFC 9110, section 15.5.20).
     pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
         let shown = &self.all[self.hosts.find(server)].key;
         match (shown, &self.all[site].key) {

@@ -1,7 +1,7 @@
-//! The operator's own pages for errors.
+//! The operator's pages for errors.
 //!
-//! They are read when the server starts and by a reload: to say that something is missing, or too much, must not need a
-//! file to be opened.
+//! They are read when the server starts and by a reload: the answer that a file is missing, or a
+//! request too large, must not need to open a file.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::config::error_pages::{Settings, statuses};
 use crate::files;
 use crate::request::body::Body;
 
-/// A page is at most so large.
+/// Largest page, in bytes.
 const LARGEST: u64 = 1 << 20;
 
 struct Page {
@@ -32,7 +32,7 @@ struct Page {
 pub(crate) struct Pages(Vec<Page>);
 
 impl Pages {
-    /// Reads them. Instead of one that cannot be read there is the built-in one, and a remark.
+    /// Reads the pages. The built-in page and a warning replace a page that cannot be read.
     pub(crate) fn read(settings: &Settings, root: &Path, remarks: &mut Vec<String>) -> Pages {
         let mut pages = Vec::new();
         for (key, path) in settings {
@@ -52,12 +52,12 @@ impl Pages {
                 )),
             }
         }
-        // What says more goes before.
+        // Pages for fewer statuses come first.
         pages.sort_by_key(|page| page.statuses.len());
         Pages(pages)
     }
 
-    /// Puts the page for its status, if there is one, in the place of what a response says.
+    /// Replaces the body of a response with the page for its status, if there is one.
     #[inline]
     pub(crate) fn dress(&self, response: Response<Body>) -> Response<Body> {
         if self.0.is_empty() {
@@ -74,7 +74,7 @@ impl Pages {
         let fields = response.headers_mut();
         fields.insert(CONTENT_LENGTH, page.text.len().into());
         fields.insert(CONTENT_TYPE, page.kind.clone());
-        // What is missing now may be there the next time.
+        // A file that is missing now may exist the next time.
         fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         *response.body_mut() = Body::from(page.text.clone());

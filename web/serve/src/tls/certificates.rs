@@ -1,4 +1,4 @@
-//! Certificates: reading them, and which one a client is shown.
+//! Certificates: their files, and the choice of the one that a client is shown.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::request::host::Hosts;
 /// Reads certificate and key.
 ///
 /// # Errors
-/// Which file, what is wrong with it, and what to do about it.
+/// Returns the file, its fault, and a remedy.
 pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
     let (certificate, key) = (files.certificate.display(), files.key.display());
     let wrong = |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");
@@ -42,7 +42,7 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
         })
 }
 
-/// What is wrong with a PEM file, with its text as text.
+/// Formats the fault of a PEM file, with bytes of the file as text.
 fn said(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -57,7 +57,7 @@ fn said(error: &pem::Error) -> String {
     }
 }
 
-/// What is wrong with the file of a key.
+/// Explains the fault of a key file.
 fn explain(path: &Path, error: &pem::Error) -> String {
     if !matches!(error, pem::Error::NoItemsFound) {
         return said(error);
@@ -73,9 +73,9 @@ fn explain(path: &Path, error: &pem::Error) -> String {
     "no `BEGIN PRIVATE KEY` in it (PEM)".to_owned()
 }
 
-/// Is the certificate for this host? Clients refuse it otherwise.
+/// Tells whether the certificate is valid for this host. Clients refuse it otherwise.
 pub(crate) fn fits(key: &CertifiedKey, host: &str) -> bool {
-    // Addresses: clients send no name for them.
+    // Clients send no name for addresses.
     if host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok() {
         return true;
     }
@@ -84,10 +84,10 @@ pub(crate) fn fits(key: &CertifiedKey, host: &str) -> bool {
     names.add(&name, key.clone()).is_ok()
 }
 
-/// The settings of TLS: `keys` by site, the default first.
+/// Returns the settings of TLS. `keys` are ordered by site, the default one first.
 ///
 /// # Errors
-/// What rustls cannot do.
+/// Returns the setting that rustls does not support.
 pub(crate) fn settings(
     hosts: Arc<Hosts>,
     keys: Vec<Arc<CertifiedKey>>,
@@ -104,8 +104,8 @@ pub(crate) fn settings(
     Ok(Arc::new(config))
 }
 
-/// The certificate of the site that the client names (SNI), by the table that says which site a request is for. rustls has such a
-/// table of its own, which knows no `*.name` and no default.
+/// Chooses the certificate of the site that the client names (SNI), by the table that also maps
+/// requests to sites. The table of rustls knows no `*.name` and no default.
 #[derive(Debug)]
 struct ByName {
     hosts: Arc<Hosts>,

@@ -1,7 +1,7 @@
-//! TLS by rustls, as hyper's I/O on top of the runtime's.
+//! TLS by rustls, as hyper's I/O above the runtime's.
 //!
-//! rustls keeps its own buffers of records: what arrives is decrypted there and copied out, what
-//! is written is encrypted there and handed to the connection below in pieces of up to 64 KiB.
+//! rustls has its own buffers of records: received bytes are decrypted there and copied out;
+//! written bytes are encrypted there and passed to the connection below in pieces of up to 64 KiB.
 
 use std::io::{self, BufRead, Write as _};
 use std::pin::Pin;
@@ -21,15 +21,16 @@ pub(crate) mod certificates;
 pub(crate) struct TlsIo {
     io: Io,
     tls: Box<ServerConnection>,
-    /// Received and not given to rustls, which takes no more before its plaintext has been read.
+    /// Bytes received and not given to rustls, which takes no more before its plaintext has been
+    /// read.
     rest: Vec<u8>,
-    /// Encrypted, from `sent` on not taken by the connection below.
+    /// Encrypted bytes; those from `sent` on were not taken by the connection below.
     out: Vec<u8>,
     sent: usize,
 }
 
 impl TlsIo {
-    /// Shakes hands.
+    /// Performs the handshake of the server.
     pub(crate) async fn accept(io: Io, config: Arc<ServerConfig>) -> io::Result<TlsIo> {
         let tls = ServerConnection::new(config).map_err(io::Error::other)?;
         let mut this = TlsIo {
@@ -54,7 +55,7 @@ impl TlsIo {
         Ok(this)
     }
 
-    /// What was agreed upon.
+    /// Returns the result of the handshake.
     pub(crate) fn facts(&self) -> Tls {
         let version = self.tls.protocol_version();
         let protocol = self.tls.alpn_protocol();
@@ -65,12 +66,13 @@ impl TlsIo {
         }
     }
 
-    /// Has the client chosen HTTP/2?
+    /// Tells whether the client has chosen HTTP/2.
     pub(crate) fn chose_two(&self) -> bool {
         self.tls.alpn_protocol() == Some(b"h2")
     }
 
-    /// Receives records: bytes, or what was left over. 0: the peer has closed.
+    /// Receives records, from the socket or left over from the last call. Returns 0 if the peer has
+    /// closed.
     fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
         let mut buffer = ReadBuf::uninit(&mut bytes);
@@ -82,18 +84,18 @@ impl TlsIo {
             &rest
         };
         if let Err(error) = self.decrypt(data) {
-            // The alert says why, if the peer still listens.
+            // The alert names the reason, if the peer still listens.
             let _ = self.poll_out(cx);
             return Poll::Ready(Err(error));
         }
         Poll::Ready(Ok(data.len()))
     }
 
-    /// Gives rustls what has been received, until there is something to read.
+    /// Gives the received bytes to rustls until there is plaintext to read.
     fn decrypt(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             if self.tls.read_tls(&mut data)? == 0 {
-                // The peer has said that it closes: what follows is nothing.
+                // The peer has announced its end: later bytes are ignored.
                 return Ok(());
             }
             let state = self.tls.process_new_packets();
@@ -106,7 +108,7 @@ impl TlsIo {
         Ok(())
     }
 
-    /// Hands on all that is encrypted.
+    /// Passes all encrypted bytes on.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.sent < self.out.len() {
@@ -138,19 +140,19 @@ impl Transport for TlsIo {
             match self.tls.reader().fill_buf() {
                 Ok(_) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The peer went without saying so: to HTTP an end like any other, since
-                // messages tell where they end.
+                // The peer closed without an alert. For HTTP that is a regular end, since messages
+                // contain their lengths.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Poll::Ready(Ok(&[]));
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
             if ready!(self.poll_in(cx))? == 0 {
-                // Tells rustls, which answers the next look.
+                // Reports the end to rustls, which returns it to the next read.
                 let _ = self.tls.read_tls(&mut io::empty())?;
                 let _ = self.tls.process_new_packets();
             } else if self.tls.wants_write() {
-                // Keys or tickets; what does not go now goes with the next write.
+                // Keys or tickets; bytes that cannot be sent now go with the next write.
                 let _ = self.poll_out(cx)?;
             }
         }
@@ -188,7 +190,7 @@ impl Write for TlsIo {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_out(cx))?;
         let taken = self.tls.writer().write(bytes)?;
-        // Begins to send; the next call or flush waits for the rest.
+        // Starts to send; the next call or flush waits for the rest.
         let _ = self.poll_out(cx)?;
         Poll::Ready(Ok(taken))
     }

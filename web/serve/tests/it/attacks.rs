@@ -1,4 +1,4 @@
-//! Requests that two servers might read in two ways, and heads that are too much.
+//! Requests that two servers might read in two ways, and oversized heads.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -80,7 +80,7 @@ fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed(
     }
 }
 
-/// All that comes, and whether the server has closed after it.
+/// Returns all received bytes, and whether the server has closed after them.
 fn whole(stream: &mut TcpStream) -> (String, bool) {
     let mut bytes = Vec::new();
     let closed = stream.read_to_end(&mut bytes).is_ok();
@@ -112,8 +112,8 @@ fn a_url_that_is_too_long_is_named_as_the_reason() {
 
 #[test]
 fn chunked_with_a_length_is_read_as_chunked_and_closes_nothing_open() {
-    // RFC 9112, section 6.1: Transfer-Encoding goes before Content-Length. What follows the
-    // last chunk is the next request, whatever the length says.
+    // RFC 9112, section 6.1: Transfer-Encoding takes precedence over Content-Length. The bytes
+    // after the last chunk are the next request, regardless of the length.
     let folder = Folder::new();
     let server = Running::files(&folder.0);
     let answer = server.talk(
@@ -171,7 +171,7 @@ fn reads_all() -> axum::Router {
 #[test]
 fn one_line_feed_ends_a_line_as_rfc_9112_allows() {
     // Section 2.2: a recipient may recognise a single LF. It does so everywhere, so there is one
-    // reading of the message, and the length counts from the same place.
+    // reading of the message, and the length counts from the same position.
     let folder = Folder::new();
     let server = Running::files(&folder.0);
     let answer = server.talk("GET /plaintext HTTP/1.1\nhost: test\nconnection: close\n\n");

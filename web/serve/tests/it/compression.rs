@@ -1,4 +1,5 @@
-//! Compression on the fly: for whom, of what, and that what comes out is what was put in.
+//! Compression on the fly: the clients and files for which it is used, and the integrity of its
+//! output.
 
 use std::fmt::Write as _;
 use std::io::Read;
@@ -93,14 +94,14 @@ fn others_get_files_as_they_are() {
         assert_eq!(answer.header("content-encoding"), None, "{path} {more}");
         assert!(answer.header("content-length").is_some(), "{path} {more}");
     }
-    // What was compressed before is better.
+    // A file that was compressed beforehand is better.
     let made = get(&server, "/made.css", GZIP);
     assert_eq!(
         (made.header("content-encoding"), made.text().as_str()),
         (Some("gzip"), "made before")
     );
     assert!(made.header("content-length").is_some());
-    // It is off without being asked for.
+    // By default compression is off.
     let plain = Running::files(&folder.0);
     assert_eq!(
         get(&plain, "/a.html", GZIP).header("content-encoding"),
@@ -129,7 +130,7 @@ fn its_tag_is_weak_and_parts_are_of_the_file() {
     assert_eq!(status(&format!("{GZIP}if-none-match: {weak}\r\n")).0, 304);
     assert_eq!(status(&format!("{GZIP}if-none-match: {strong}\r\n")).0, 200);
     assert_eq!(status(&format!("if-none-match: {weak}\r\n")).0, 200);
-    // Two that are weak are not known to be equal byte by byte.
+    // Weak tags do not tell that files are equal byte by byte.
     assert_eq!(status(&format!("{GZIP}if-match: {weak}\r\n")).0, 412);
     let strip = weak.trim_start_matches("W/");
     assert_eq!(status(&format!("{GZIP}if-match: {strip}\r\n")).0, 412);

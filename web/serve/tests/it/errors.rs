@@ -1,4 +1,5 @@
-//! The operator's pages for errors: which ones, and of what they keep away.
+//! The operator's pages for errors: their selection, and their effect on ranges, caches and
+//! endpoints.
 
 use std::path::Path;
 
@@ -52,14 +53,14 @@ fn a_page_is_sent_with_the_status_and_no_validators() {
     let head = server.ask("HEAD", "/nothing", "");
     assert_eq!((head.status, head.body.len()), (404, 0));
     assert_eq!(head.header("content-length"), Some("13"));
-    // A range is of a file.
+    // A range applies only to a file.
     let part = server.get("/nothing", "range: bytes=0-1\r\n");
     assert_eq!((part.status, part.text().as_str()), (404, NONE));
     let posted = server.ask("POST", "/a.txt", "content-length: 0\r\n");
     assert_eq!((posted.status, posted.text().as_str()), (405, "{}"));
     assert_eq!(posted.header("allow"), Some("GET, HEAD"));
     assert_eq!(posted.header("content-type"), Some("application/json"));
-    // As a file it is one.
+    // Requested as a file, the page is a regular file.
     let page = server.get("/404.html", "");
     assert_eq!(
         (page.status, page.header("cache-control")),
@@ -88,7 +89,7 @@ fn what_is_no_error_is_left_alone() {
     assert_eq!((same.status, same.body.len()), (304, 0));
     let part = server.get("/a.txt", "range: bytes=0-0\r\n");
     assert_eq!((part.status, part.text().as_str()), (206, "a"));
-    // Endpoints are read by machines.
+    // Programs read the answers of endpoints.
     let wrong = server.get("/matrix?n=0", "");
     assert_eq!(
         (wrong.status, wrong.text().starts_with("n must")),
@@ -110,7 +111,7 @@ fn refusals_have_their_pages() {
         no_host.starts_with("HTTP/1.1 400") && no_host.ends_with("{}"),
         "{no_host}"
     );
-    // One is under way, and no other may be.
+    // One request is under way, and no other may be.
     let mut first = server.connect();
     std::io::Write::write_all(&mut first, b"GET /matrix?n=512 HTTP/1.1\r\nhost: x\r\n\r\n")
         .unwrap();
@@ -136,7 +137,7 @@ fn a_page_that_is_missing_is_the_built_in_one_and_a_site_has_its_own() {
     let of_b = "GET /nothing HTTP/1.1\r\nhost: b.test\r\nconnection: close\r\n\r\n";
     assert!(server.talk(of_b).ends_with("\r\n\r\nof b"));
     assert_eq!(server.get("/nothing", "").text(), "there is no such file\n");
-    // A reload reads them again.
+    // A reload reads the pages again.
     folder.write("root/nowhere.html", "now there");
     folder.write("b/404.html", "new of b");
     assert!(server.talk(of_b).ends_with("\r\n\r\nof b"));

@@ -1,4 +1,4 @@
-//! Files: bytes, ranges, conditions, encodings, folders, and what must not be reached.
+//! Files: bytes, ranges, conditions, encodings, folders, and paths that must not be reached.
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
@@ -68,10 +68,10 @@ fn requests_that_wait_share_what_one_of_them_opens() {
     let path = folder.write("x.txt", "0000");
     let server = Running::files(&folder.0);
     let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
-    // Equal events that follow each other are one: between two openings there is a closing.
+    // The kernel merges equal consecutive events: between two openings there is a closing.
     let watched = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
     inotify::add_watch(&events, &path, watched).unwrap();
-    // Receiving goes before it, and what has been received waits.
+    // Receiving precedes it, and received requests wait.
     let over = Arc::new(AtomicBool::new(false));
     let ends = over.clone();
     let computes = async move {
@@ -99,7 +99,7 @@ fn requests_that_wait_share_what_one_of_them_opens() {
     while let Ok(event) = reader.next() {
         opened += u32::from(event.events().contains(inotify::ReadFlags::OPEN));
     }
-    // Once for writing; and what is kept is closed four times a second.
+    // The test opens it once for writing; the cache is closed four times a second.
     assert!((2..10).contains(&opened), "{opened}");
 }
 
@@ -196,7 +196,7 @@ fn precompressed_files_go_to_clients_that_accept_them() {
             Some("text/javascript; charset=utf-8")
         );
     }
-    // Never for what is compressed already.
+    // Compressed files are not compressed again.
     assert_eq!(
         server.get("/x.png", "accept-encoding: gzip\r\n").text(),
         "png"
@@ -304,7 +304,7 @@ fn files_are_only_read() {
     }
 }
 
-/// Does the server end the connection, instead of being silent?
+/// Tells whether the server ends the connection, instead of being silent.
 fn closes(stream: &mut TcpStream) -> (usize, bool) {
     let mut some = [0; 65_536];
     let mut count = 0;
@@ -335,7 +335,7 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
     assert!(server.is_well());
 }
 
-/// The next response.
+/// Reads the next response.
 fn next(stream: &mut TcpStream, has_body: bool) -> Answer {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -384,7 +384,7 @@ fn responses_large_and_small_follow_each_other_on_a_connection() {
         ("GET", "missing.bin", "", 404, b"there is no such file\n"),
         ("GET", "big.bin", "", 200, &big),
     ];
-    // All at once; and one after the other.
+    // The requests are sent all at once, and one after the other.
     for pipelined in [true, false] {
         let mut stream = server.connect();
         let mut other = stream.try_clone().unwrap();
@@ -453,7 +453,7 @@ fn files_of_one_piece_are_sent_cached_or_not() {
     let server = Running::files(&folder.0);
     let mut stream = server.connect();
     let mut requests = stream.try_clone().unwrap();
-    // After one that was not cached, 64 are read.
+    // After a page that was not cached, 64 pages are read.
     for n in 0..200 {
         if n % 90 == 40 {
             fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -485,7 +485,7 @@ fn a_file_of_one_piece_that_shrinks_is_never_filled_up() {
         std::thread::sleep(std::time::Duration::from_millis(100));
         // Not in the middle of a page, whose rest would become zeros, also in the sockets.
         file.set_len(0).unwrap();
-        // Some are whole, then they are empty; or the connection ends within one.
+        // Some responses are whole, then they are empty; or the connection ends within one.
         let mut got = vec![1; 1 << 20];
         let mut all = 0;
         while let Ok(count @ 1..) = stream.read(&mut got) {
@@ -510,7 +510,7 @@ fn a_reader_that_goes_in_the_middle_of_a_large_file_is_let_go() {
     assert!(server.is_well());
 }
 
-/// Deployments do both: a link that names the next release, a folder that is made anew.
+/// Deployments do both: they redirect a link to the next release, or create the folder anew.
 #[test]
 fn another_folder_in_place_of_the_root_is_served_without_a_reload() {
     let folder = Folder::new();
@@ -525,7 +525,7 @@ fn another_folder_in_place_of_the_root_is_served_without_a_reload() {
     std::fs::rename(&next, &current).unwrap();
     let serves = |text: &str| server.get("/page.txt", "").text() == text;
     until("the second release is served", || serves("r2"));
-    // Its links still lead nowhere else.
+    // Links in the folder still cannot lead out of it.
     std::os::unix::fs::symlink("../r1/page.txt", folder.0.join("r2/out.txt")).unwrap();
     assert_eq!(server.get("/out.txt", "").status, 404);
     std::fs::remove_dir_all(folder.0.join("r2")).unwrap();

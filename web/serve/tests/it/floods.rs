@@ -1,4 +1,4 @@
-//! HTTP/2 used against the server, frame by frame.
+//! Attacks with HTTP/2 frames.
 
 use std::io::Write;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn an_answer_to_head_has_no_body() {
         let head = frame(HEADERS, WHOLE, 2 * n as u32 + 1, &head);
         stream.write_all(&head).unwrap();
     }
-    // What is answered before a PING that comes later is before its answer.
+    // Answers to frames before a PING precede the answer to the PING.
     let count = |got: &[u8], kind: u8| {
         let (frames, _) = frames(got);
         frames.iter().filter(|frame| frame.kind == kind).count()
@@ -37,7 +37,7 @@ fn an_answer_to_head_has_no_body() {
     assert_eq!(counts, [paths.len(), 0, 0]);
 }
 
-/// Also of a client that uses `PRIORITY_UPDATE`, whose requests are handed out one by one.
+/// Holds also for a client that uses `PRIORITY_UPDATE`, whose requests are handed out one by one.
 #[test]
 fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
     let folder = Folder::new();
@@ -51,7 +51,7 @@ fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
     for before in [Vec::new(), uses] {
         let answered = server.control.answered();
         let mut stream = open(&server);
-        // It may close before all was sent.
+        // The server may close before all bytes were sent.
         let _ = stream.write_all(&[&before[..], &flood].concat());
         let code = goaway(&rest(&mut stream));
         assert!(matches!(code, Some(ENHANCE_YOUR_CALM) | None), "{code:?}");
@@ -92,7 +92,7 @@ fn a_bomb_of_header_compression_is_refused() {
     let folder = Folder::new();
     let server = Running::files(&folder.0);
     let mut stream = open(&server);
-    // A field of 4000 bytes goes into the table, then is named 4000 times by one byte.
+    // A field of 4000 bytes enters the table, then single bytes refer to it 4000 times.
     let mut block = block("GET", "/plaintext", &[]);
     block.extend_from_slice(&[0x40, 1, b'a', 0x7f, 0xa1, 0x1e]);
     block.extend(std::iter::repeat_n(b'b', 4000));
@@ -111,7 +111,7 @@ fn pings_and_settings_without_end_do_not_grow_memory() {
         let mut stream = open(&server);
         let patience = Some(Duration::from_millis(500));
         stream.set_write_timeout(patience).unwrap();
-        // The answers are not read: the server must stop to read rather than to store.
+        // The answers are not read: the server must stop reading rather than store them.
         let many = many.repeat(10_000);
         let _ = (0..50).try_for_each(|_| stream.write_all(&many));
         drop(stream);
@@ -160,7 +160,7 @@ fn a_client_that_opens_no_window_for_what_it_asked_for_is_cut_off() {
         stream.write_all(&asks).unwrap();
     }
     server.wait_for_requests(2);
-    // It reads, and says that it is there.
+    // The client reads, and sends PINGs.
     let mut pings = stream.try_clone().unwrap();
     let alive = std::thread::spawn(move || {
         while pings.write_all(&frame(PING, 0, 0, &[0; 8])).is_ok() {

@@ -1,4 +1,4 @@
-//! Malformed request heads: the server answers or closes, and goes on.
+//! Malformed request heads: the server answers or closes, and continues to serve.
 
 #[path = "../../src/fuzz.rs"]
 #[allow(dead_code)]
@@ -22,10 +22,10 @@ fn site() -> (Folder, Running) {
     (folder, server)
 }
 
-/// Sends it and nothing more, and returns all that is answered.
+/// Sends these bytes alone, and returns the whole answer.
 fn exchange(server: &Running, bytes: &[u8]) -> Vec<u8> {
     let mut stream = server.connect();
-    // It may have closed before all was sent.
+    // The server may have closed before all bytes were sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -36,7 +36,7 @@ fn exchange(server: &Running, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// It serves, and nothing in it has panicked.
+/// Asserts that the server still serves, and that none of its coroutines has panicked.
 fn is_sound(server: &Running) {
     assert!(server.is_well());
     let metrics = server.get("/metrics", "").text();
@@ -81,7 +81,7 @@ fn fuzz_heads() {
     ];
     mutate::fuzz("heads", &samples, &words, 600, |bytes| {
         let answer = exchange(&server, bytes);
-        // Of HTTP/1, or of HTTP/2 to a client that asks for it.
+        // The answer is HTTP/1, or HTTP/2 to a client that asks for it.
         let first = Answer::of(answer.clone());
         let of_http1 = answer.starts_with(b"HTTP/1.") && (100..600).contains(&first.status);
         assert!(

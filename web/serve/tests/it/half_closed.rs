@@ -12,7 +12,7 @@ use crate::harness::{Answer, Folder, Running, rest, until};
 #[test]
 fn a_file_is_sent_to_a_client_that_has_closed_its_sending_half() {
     let folder = Folder::new();
-    // More than the buffers of both sockets hold at once.
+    // More bytes than the buffers of both sockets hold at once.
     let big = vec![b'x'; 16 << 20];
     folder.write("big.bin", &big);
     folder.write("page.txt", "a page");
@@ -31,7 +31,7 @@ fn a_file_is_sent_to_a_client_that_has_closed_its_sending_half() {
             assert_eq!((answer.status, answer.body.len()), (200, length), "{path}");
         }
     }
-    // Those that were sent together are all answered, and then the connection is closed.
+    // All requests that were sent together are answered, and then the connection is closed.
     let mut stream = server.connect();
     let request = "GET /page.txt HTTP/1.1\r\nhost: x\r\n\r\n".repeat(3);
     stream.write_all(request.as_bytes()).unwrap();
@@ -41,7 +41,7 @@ fn a_file_is_sent_to_a_client_that_has_closed_its_sending_half() {
     server.wait_until_idle();
 }
 
-/// Its handler may take long, for a client that is gone most likely.
+/// A handler may take long, most likely for a client that is gone.
 #[test]
 fn a_service_is_not_asked_in_vain_and_the_log_says_so() {
     struct Dropped(Arc<AtomicBool>);

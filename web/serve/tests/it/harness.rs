@@ -38,7 +38,7 @@ impl Drop for Folder {
     }
 }
 
-/// A server that runs; drained when dropped.
+/// A running server; drained when dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) control: Control,
@@ -47,7 +47,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// One vCPU, files of `root`.
+    /// Starts a server of the files of `root`, with one vCPU.
     pub(crate) fn files(root: &Path) -> Running {
         Running::with(root, |_| {})
     }
@@ -67,7 +67,7 @@ impl Running {
             drain_timeout: Duration::from_secs(20),
             ..Config::default()
         };
-        // What is refused on a slow machine is not what is tested, but where `change` says so.
+        // Refusals on a slow machine are not tested, unless `change` sets a bound.
         config.admission.max_wait = Duration::from_secs(60);
         change(&mut config);
         let (send, receive) = mpsc::channel();
@@ -95,7 +95,7 @@ impl Running {
         }
     }
 
-    /// A service in place of the files of `folder`.
+    /// Starts a server with a service in place of the files of `folder`.
     pub(crate) fn serving(
         folder: &Folder,
         change: impl FnOnce(&mut Config),
@@ -120,31 +120,31 @@ impl Running {
         stream
     }
 
-    /// A new connection on which these bytes are sent.
+    /// Opens a connection and sends these bytes.
     pub(crate) fn sends(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).unwrap();
         stream
     }
 
-    /// The answer to a head, whose last field has the connection closed.
+    /// Returns the answer to a head, after which the connection is closed.
     pub(crate) fn says(&self, head: &str) -> String {
         self.talk(format!("{head}connection: close\r\n\r\n"))
     }
 
-    /// Sends these bytes and nothing more, and returns all that comes until the server closes, or
-    /// is silent for so long that nothing more can be on its way.
+    /// Sends these bytes alone, and returns all received bytes until the server closes, or is
+    /// silent for so long that no more can be on their way.
     pub(crate) fn talk(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect();
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
-        // It may have closed before all was sent.
+        // The server may have closed before all bytes were sent.
         let _ = stream.write_all(bytes.as_ref());
         String::from_utf8_lossy(&rest(&mut stream)).into_owned()
     }
 
-    /// A GET on a connection of its own, with more header lines.
+    /// Sends a GET on a connection of its own, with further header lines.
     pub(crate) fn get(&self, path: &str, more: &str) -> Answer {
         self.ask("GET", path, more)
     }
@@ -155,7 +155,7 @@ impl Running {
         Answer::of(rest(&mut stream))
     }
 
-    /// Does it still serve?
+    /// Tells whether the server still serves.
     pub(crate) fn is_well(&self) -> bool {
         self.get("/healthz", "").status == 200
     }
@@ -165,13 +165,13 @@ impl Running {
         until("there is no connection", || self.control.connections() == 0);
     }
 
-    /// Waits until so many requests are under way.
+    /// Waits until `count` requests are under way.
     pub(crate) fn wait_for_requests(&self, count: usize) {
         let under_way = || self.control.requests().len() == count;
         until(&format!("{count} requests are under way"), under_way);
     }
 
-    /// Drains, and returns how many connections had to be cut off.
+    /// Drains the server, and returns the number of connections that were cut off.
     pub(crate) fn end(mut self) -> usize {
         self.control.drain();
         self.thread.take().unwrap().join().unwrap()
@@ -191,7 +191,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until it is so. Long, for a loaded or stalled machine takes its time.
+/// Waits until the condition holds. The limit is long, since a loaded or stalled machine is slow.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -200,7 +200,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// All that comes until the end, an error or a time-out.
+/// Returns all received bytes until the end, an error or a time-out.
 pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let mut some = [0; 16384];
@@ -214,7 +214,7 @@ pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
     all
 }
 
-/// What comes until it is enough, or the end.
+/// Returns the received bytes once they are enough, or at the end.
 pub(crate) fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut all = Vec::new();
     let mut some = [0; 16384];
@@ -259,7 +259,7 @@ impl Answer {
     }
 }
 
-/// Runs a tool; `None`, and a line that says so, if it is not installed.
+/// Runs a tool. If it is not installed, prints that and returns `None`.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Option<Output> {
     match Command::new(name).args(args).output() {
         Ok(output) => Some(output),

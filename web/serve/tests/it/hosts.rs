@@ -1,4 +1,5 @@
-//! Virtual hosts: which site a request is for, which certificate its client is shown, and what no host is.
+//! Virtual hosts: the site of a request, the certificate that its client is shown, and invalid
+//! hosts.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +10,7 @@ use crate::harness::{Folder, Running, said, tool};
 use crate::http2::{Frame, HEADERS, get, open};
 use crate::tls::{certificate, curl};
 
-/// Folders `rest`, `a` and `b` with a `who.txt` each.
+/// Creates folders `rest`, `a` and `b` with a `who.txt` each.
 fn folders() -> Folder {
     let folder = Folder::new();
     for name in ["rest", "a", "b"] {
@@ -59,7 +60,7 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
         if host.is_empty() {
             continue;
         }
-        // What the request itself names goes before the field.
+        // The host in the target takes precedence over the field.
         let answer = server.says(&format!(
             "GET http://{host}/who.txt HTTP/1.1\r\nhost: z.test\r\n"
         ));
@@ -179,7 +180,7 @@ fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
         answer.rsplit('\n').next().unwrap().to_owned()
     };
     assert_eq!((who("a.test"), who("b.test")), ("a".into(), "rest".into()));
-    // Computes for long, of which a level can be seen.
+    // The request computes for long, so its level can be observed.
     let head = "GET /matrix?n=512 HTTP/1.1\r\nhost: a.test\r\npriority: u=7\r\n\r\n";
     let _long = server.sends(head);
     server.wait_for_requests(1);
@@ -194,7 +195,7 @@ fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
         (who("a.test"), who("b.test"), who("c.test")),
         ("a".into(), "b".into(), "b".into())
     );
-    // One that is wrong changes nothing.
+    // An invalid configuration changes nothing.
     next.site.push(site(&folder, &["a.test"], "b"));
     *config.lock().unwrap() = Some(next);
     let error = server.control.reload().unwrap_err();
@@ -212,7 +213,7 @@ fn the_certificate_is_that_of_the_host() {
         config.tls = Some(rest.clone());
         config.site[0].tls = Some(a.clone());
         config.site[1].tls = Some(b.clone());
-        // With the certificate of the default.
+        // The site uses the certificate of the default.
         config.site.push(site(&folder, &["c.rest.test"], "b"));
     });
     let get = |certificate: &Path, server_name: &str, more: &[&str]| {
@@ -231,10 +232,10 @@ fn the_certificate_is_that_of_the_host() {
             };
             assert_eq!(answer, (true, who.to_owned()), "{server_name}");
         }
-        // Clients that ask for another do not see it.
+        // Clients that ask for another host do not see it.
         let (well, _) = get(&a.certificate, "b.a.test", &[version]).unwrap();
         assert!(!well);
-        // One connection, other hosts: the same certificate will do, another one will not.
+        // Another host on the same connection is served only if it has the same certificate.
         for (host, answer) in [
             ("x.a.test", "a"),
             ("b.a.test", "this connection is to another host\n421"),
@@ -251,7 +252,8 @@ fn the_certificate_is_that_of_the_host() {
         let more = [version, "-H", "host: c.rest.test"];
         let got = get(&rest.certificate, "rest.test", &more).unwrap();
         assert_eq!(got, (true, "b".to_owned()));
-        // Without a server name, the certificate is the default one, and the host the one asked for.
+        // Without a server name, the default certificate is shown, and the requested host is
+        // served.
         let port = server.address.port();
         let url = format!("https://127.0.0.1:{port}/who.txt");
         let output = tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();
@@ -306,7 +308,7 @@ fn what_is_wrong_with_certificates_and_keys_is_said() {
     }
 }
 
-/// What a server says that is to have these files for a site.
+/// Returns the error of a server that is to use these files for a site.
 fn bind_error(folder: &Folder, files: TlsFiles) -> String {
     let good = certificate(folder, "default", &["rest.test"]);
     let mut site = site(folder, &["a.test"], "a");

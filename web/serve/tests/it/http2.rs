@@ -33,7 +33,8 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// A header block of HPACK's static table and literals that are not indexed; the host is `x`.
+/// Encodes a header block from HPACK's static table and literals that are not indexed; the host is
+/// `x`.
 pub(crate) fn block(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     let mut text = |name: &[u8], value: &str| {
@@ -51,7 +52,7 @@ pub(crate) fn block(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8
     block
 }
 
-/// A GET without a body on a stream.
+/// Encodes a GET without a body on a stream.
 pub(crate) fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, WHOLE, stream, &block("GET", path, fields))
 }
@@ -68,7 +69,7 @@ pub(crate) fn open_on(mut stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// A frame that came.
+/// A received frame.
 pub(crate) struct Frame {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
@@ -77,7 +78,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The next one; `None` at the end, or when nothing whole comes.
+    /// Reads the next frame; `None` at the end, or if no whole frame arrives.
     pub(crate) fn read(from: &mut impl Read) -> Option<Frame> {
         let mut head = [0; 9];
         from.read_exact(&mut head).ok()?;
@@ -93,7 +94,7 @@ impl Frame {
         })
     }
 
-    /// Does it end a response?
+    /// Tells whether the frame ends a response.
     pub(crate) fn ends(&self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }

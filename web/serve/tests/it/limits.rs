@@ -1,4 +1,4 @@
-//! What clients may use: time, connections, bodies, requests per second.
+//! Limits of clients: time, connections, bodies, requests per second.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn a_body_that_drips_is_cut_off() {
     let server = Running::serving(&folder, impatient, app);
     let mut stream = server.sends("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n");
     let began = Instant::now();
-    // Never silent for long enough, but far too slow.
+    // The client is never silent for long, but far too slow.
     while began.elapsed() < Duration::from_secs(60) {
         if stream.write_all(b"x").is_err() {
             break;
@@ -70,7 +70,7 @@ fn a_body_that_drips_is_cut_off() {
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
     let folder = Folder::new();
-    // More than the buffers of both sockets can be told to hold.
+    // More bytes than the buffers of both sockets can be configured to hold.
     let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
     big.set_len(256 << 20).unwrap();
     let server = Running::with(&folder.0, impatient);
@@ -96,7 +96,7 @@ fn connections_beyond_the_limit_are_closed() {
     assert!(server.is_well());
 }
 
-/// Polls of coroutines but those of the clock and of accepting.
+/// Returns the number of polls of coroutines, except for those of the clock and of accepting.
 fn polls(server: &Running) -> u64 {
     let metrics = server.handle.metrics();
     let levels = metrics.levels.iter();
@@ -110,7 +110,7 @@ fn idle_connections_cost_the_others_nothing() {
     let server = Running::with(&folder.0, |config| {
         config.limits.connections = 20_000;
         config.limits.connections_per_peer = 20_000;
-        // However long it takes to open them.
+        // Opening the connections may take any time.
         config.limits.header_timeout = Duration::ZERO;
     });
     let polls_of_hundred = || {
@@ -124,7 +124,7 @@ fn idle_connections_cost_the_others_nothing() {
     let count = most.map_or(10_000, |most| 10_000.min((most as usize - 500) / 2));
     let idle: Vec<_> = (0..count).map(|_| server.connect()).collect();
     until("all are accepted", || server.control.connections() >= count);
-    // Each of them has been polled after it was accepted.
+    // Each connection has been polled after it was accepted.
     until("requests take as many polls as without them", || {
         polls_of_hundred() < 3 * alone
     });
@@ -168,8 +168,8 @@ fn bodies_beyond_the_limit_are_refused() {
     );
 }
 
-/// More requests that compute would make a level wait longer. A file, or a text that is at hand, is
-/// sent at once when its turn comes.
+/// Further requests that compute would make a level wait longer. A file, or a text in memory, is
+/// sent at once in its turn.
 #[test]
 fn files_are_served_however_long_their_level_waits() {
     let folder = Folder::new();
@@ -224,11 +224,11 @@ fn a_client_that_asks_much_and_reads_nothing_has_no_socket_left() {
     stream
         .set_write_timeout(Some(Duration::from_millis(200)))
         .unwrap();
-    // Short answers, until neither socket has room: the one that is being sent then waits.
+    // Short answers, until neither socket has room: the current one then waits.
     let many = b"GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1000);
     while stream.write_all(&many).is_ok() {}
     server.wait_until_idle();
-    // The server's end is closed: what is sent to it is reset.
+    // The server's end is closed: bytes sent to it are reset.
     let began = Instant::now();
     loop {
         match stream.write(b"x") {

@@ -1,5 +1,5 @@
-//! The server as its clients see it: each check with the answer that is expected, and where other
-//! people's tools can ask, asked by them. What a tool is missing for says `skipped: `.
+//! The server as its clients see it. Each check states the expected answer, and other projects'
+//! tools repeat it where they can. A check whose tool is missing prints `skipped: `.
 
 mod attacks;
 mod compression;

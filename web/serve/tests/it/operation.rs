@@ -169,7 +169,7 @@ fn metrics_count_what_happened() {
             "{line} in\n{metrics}"
         );
     }
-    // And those of the runtime, each family once.
+    // The metrics of the runtime follow, each family once.
     for part in [
         "upshift_level_polls_total{level=\"20\"}",
         "upshift_level_wait_seconds_bucket{level=\"20\",le=\"+Inf\"}",
@@ -246,7 +246,7 @@ fn a_service_knows_its_peer_and_may_upgrade() {
         (answer.status, answer.header("peer")),
         (101, Some(&own[..]))
     );
-    // It is none of the server's any more; its bytes are not looked at.
+    // The connection no longer belongs to the server, which does not inspect its bytes.
     server.wait_until_idle();
     stream.write_all(ECHOED).unwrap();
     assert_eq!(rest(&mut stream), ECHOED);

@@ -45,12 +45,12 @@ fn a_plain_address_beside_tls_redirects_to_https() {
     assert_eq!(answer.status, 308);
     let location = Some("https://first.test/page.txt?x=1");
     assert_eq!(answer.header("location"), location);
-    // Endpoints answer on every address; without a host there is nowhere to go.
+    // Endpoints answer on every address; without a host there is no target for a redirect.
     let answer = on_unix(&socket, "GET /healthz HTTP/1.1\r\nhost: first.test\r\n");
     assert_eq!(answer.status, 200);
     let answer = on_unix(&socket, "GET /page.txt HTTP/1.0\r\n");
     assert_eq!(answer.status, 200);
-    // Over TLS the file is there, and HTTP is refused as ever.
+    // Over TLS the file is served, and HTTP is refused as usual.
     if let Some(output) = curl(&server, &tls.certificate, "first.test", &[], "/page.txt") {
         assert_eq!(output.stdout, b"a page");
     }

@@ -13,7 +13,8 @@ use upshift_serve::Config;
 
 use crate::harness::{Folder, Running, read_until, until};
 
-/// Answers with its level; `/work` computes until told to stop and says at which level it ended.
+/// Returns a service that answers with its level; `/work` computes until it is stopped and answers
+/// with its last level.
 fn app(stop: Arc<AtomicBool>) -> axum::Router {
     use axum::routing::get;
     let level = || async { upshift::current_level().unwrap().to_string() };
@@ -86,7 +87,8 @@ fn the_operator_moves_requests_under_way() {
             .iter()
             .all(|(_, level, ..)| *level == Level::at::<52>())
     );
-    // One by its number, then the others by a rule; one of them is suspended in its queue.
+    // One request moves by its number, then the others by a rule; one of them is suspended in its
+    // queue.
     assert!(server.control.reprio(under_way[0].0, Level::at::<5>()));
     assert!(!server.control.reprio(u64::MAX, Level::at::<5>()));
     stop.store(true, Ordering::Relaxed);
@@ -108,10 +110,10 @@ fn the_operator_moves_requests_under_way() {
 #[test]
 fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
     let (server, stop, _folder) = with_app(|config| {
-        // Short for those that wait for ever, long for those that wait for a slow machine only.
+        // Short for requests that wait for ever, long for those that only wait for a slow machine.
         config.admission.max_wait = Duration::from_millis(300);
     });
-    // Level 28 is taken by work that does not end: what is less urgent waits.
+    // Endless work occupies level 28: less urgent requests wait.
     let address = server.address;
     let hog = std::thread::spawn(move || talk(address, "/work", "u=3"));
     server.wait_for_requests(1);
@@ -163,7 +165,7 @@ fn talk(address: SocketAddr, path: &str, priority: &str) -> String {
 
 const PIECE: usize = 64 * 1024;
 
-/// Pieces without end; counts them.
+/// A body of endless pieces, which counts them.
 struct Endless(Arc<AtomicU64>);
 
 impl http_body::Body for Endless {
@@ -190,7 +192,8 @@ fn no_poll_of_a_download_goes_on_for_long() {
         let (pieces, most) = counters.clone();
         let counted = pieces.clone();
         async move {
-            // An equal that is always ready runs after each poll of the download.
+            // A coroutine of the same level that is always ready runs after each poll of the
+            // download.
             let equal = async move {
                 let mut last = 0;
                 while last < 1000 {
@@ -206,7 +209,7 @@ fn no_poll_of_a_download_goes_on_for_long() {
     });
     let server = Running::serving(&folder, |_| {}, app);
     let mut stream = server.sends("GET / HTTP/1.1\r\nhost: test\r\npriority: u=7\r\n\r\n");
-    // All that fits into the sockets, then more while it is read.
+    // The sockets fill first; the rest follows while the client reads.
     std::thread::sleep(Duration::from_millis(200));
     let mut some = vec![0; 1 << 20];
     until("1000 pieces", || {

@@ -1,5 +1,5 @@
-//! What a client makes the server do at the level of receiving is bounded, whatever it sends: urgent requests of others are answered beside it,
-//! and the polls of its connection are short.
+//! The work of a client at the level of receiving is bounded for any input: urgent requests of
+//! others are answered meanwhile, and the polls of its connection are short.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,12 +13,12 @@ use crate::http2::{PING, PRIORITY, PRIORITY_UPDATE, SETTINGS, WINDOW_UPDATE, fra
 
 const UNKNOWN: u8 = 0xee;
 
-/// For how long a flood lasts at least.
+/// Shortest duration of a flood.
 const FLOOD: Duration = Duration::from_millis(800);
-/// Urgent requests beside it.
+/// Number of urgent requests during a flood.
 const URGENT: usize = 20;
 
-/// A client that sends the same all the time, and reads what is answered.
+/// A client that repeats the same bytes, and reads the answers.
 struct Flood {
     stream: TcpStream,
     stop: Arc<AtomicBool>,
@@ -52,7 +52,7 @@ impl Flood {
         }
     }
 
-    /// How many bytes were sent, and came back.
+    /// Returns the number of bytes sent and received.
     fn end(self) -> [u64; 2] {
         self.stop.store(true, Relaxed);
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -61,7 +61,7 @@ impl Flood {
     }
 }
 
-/// Time in polls of these levels, and their number.
+/// Returns the time in polls of these levels, and their number.
 fn polls(server: &Running, levels: &[u8]) -> (Duration, u64) {
     let metrics = server.handle.metrics();
     let of = metrics.levels.iter();
@@ -71,7 +71,7 @@ fn polls(server: &Running, levels: &[u8]) -> (Duration, u64) {
         })
 }
 
-/// So many clients send it, and others ask urgently.
+/// Lets `count` clients send the bytes, while others make urgent requests.
 fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[u8]) {
     let folder = Folder::new();
     let server = Running::files(&folder.0);
@@ -80,7 +80,7 @@ fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[
     let floods: Vec<_> = (0..count)
         .map(|_| Flood::start(connect(&server), bytes.to_vec()))
         .collect();
-    // What they may take at once they have had.
+    // The clients have used up their initial budgets.
     std::thread::sleep(FLOOD / 4);
     let (began, before) = (Instant::now(), polls(&server, &[receive]));
     let all = polls(&server, &[receive, beyond]);
@@ -107,20 +107,20 @@ fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[
         "{what} x {count}: {answered} in {took:?}, {receiving:?} at the level of receiving, {poll:?} a poll, {bytes:?}"
     );
     assert!(bytes.iter().all(|bytes| bytes[0] > 0), "{what}: {bytes:?}");
-    // A tenth of the time, and of each connection the account and six of its longest polls, in which
-    // a busy machine may have stopped the server.
+    // A tenth of the time, and for each connection its budget and six of its longest polls, in
+    // which a busy machine may have stopped the server.
     let longest = 20 * poll;
     let bound = took / 5 + (Duration::from_millis(1) + 6 * longest) * count as u32;
     assert!(
         receiving < bound,
         "{what}: {receiving:?} of {took:?} at the level of receiving, more than {bound:?}"
     );
-    // A poll ends before it has read all that there is.
+    // A poll ends before it has read all available bytes.
     assert!(poll < took / 10, "{what}: a poll takes {poll:?}");
     assert!(server.is_well(), "{what}");
 }
 
-/// Frames of HTTP/2 that ask for nothing.
+/// Returns HTTP/2 frames that request nothing.
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let table = |size: u32| {
         let entry = [&[0, 1][..], &size.to_be_bytes()].concat();
@@ -173,7 +173,8 @@ fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
     );
 }
 
-/// It is received when its account allows it, and not only when what is more urgent leaves the CPU.
+/// Such a client is received when its budget allows it, and not only when more urgent work leaves
+/// the CPU idle.
 #[test]
 fn what_has_used_its_account_is_received_again_beside_a_request_that_computes() {
     let folder = Folder::new();
@@ -193,7 +194,7 @@ fn what_has_used_its_account_is_received_again_beside_a_request_that_computes() 
     let server = Running::serving(&folder, |_| {}, app);
     let mut busy = server.sends("GET /work HTTP/1.1\r\nhost: test\r\npriority: u=1\r\n\r\n");
     server.wait_for_requests(1);
-    // More than an account holds in any build, all at once, and something urgent behind it.
+    // More than a budget holds in any build, all at once, and an urgent request behind it.
     let many = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n".repeat(40);
     let last = "GET / HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
     let mut floods = server.sends(many + last);

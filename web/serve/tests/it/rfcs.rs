@@ -145,7 +145,7 @@ fn a_time_in_the_future_or_before_the_epoch_is_no_last_modified() {
         let answer = server.get(&path, "");
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("last-modified"), None, "{name}");
-        // The ETag says what it is; conditions by date say nothing.
+        // The ETag identifies the file; conditions by date have no effect.
         let tag = answer.header("etag").unwrap();
         let same = server.get(&path, &format!("if-none-match: {tag}\r\n"));
         assert_eq!(same.status, 304, "{name}");
@@ -194,7 +194,7 @@ fn a_body_of_http_1_0_that_ends_with_the_connection_says_so() {
         "{}",
         answer.head
     );
-    // The server closes for another reason.
+    // The server closes for a different reason.
     let refused = ask("POST /big.txt", "content-length: 99999999999\r\n");
     assert_eq!(refused.status, 413);
     assert_eq!(
@@ -228,11 +228,11 @@ fn updates_that_rfc_9218_forbids_end_the_connection() {
         (0, b"\0\0", FRAME_SIZE_ERROR),
         (0, b"", FRAME_SIZE_ERROR),
     ] {
-        // In one piece, and byte by byte.
+        // The bytes arrive in one piece, and one by one.
         for pieces in [usize::MAX, 1] {
             let mut client = open(&server);
             let update = frame(PRIORITY_UPDATE, 0, stream, payload);
-            // Something behind it, which is not looked at any more.
+            // Bytes behind it, which are ignored.
             let bytes = [update, frame(SETTINGS, 0, 0, &[])].concat();
             for piece in bytes.chunks(pieces.min(bytes.len())) {
                 let _ = client.write_all(piece);
@@ -241,7 +241,7 @@ fn updates_that_rfc_9218_forbids_end_the_connection() {
             assert_eq!(goaway(&got), Some(code), "{stream}, {payload:?}: {got:?}");
         }
     }
-    // The least that is allowed.
+    // The smallest permitted value.
     let mut client = open(&server);
     let update = frame(PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01");
     client.write_all(&update).unwrap();
@@ -267,7 +267,7 @@ fn a_client_of_tls_that_speaks_http_1_0_only_is_answered() {
     let mut answer = String::new();
     let _ = std::io::Read::read_to_string(&mut stream, &mut answer);
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
-    // Of several names the newest is chosen.
+    // The newest of several names is chosen.
     for (names, chosen) in [
         (&["http/1.0", "http/1.1"][..], "http/1.1"),
         (&["http/1.0", "http/1.1", "h2"], "h2"),

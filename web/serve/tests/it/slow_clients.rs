@@ -1,8 +1,8 @@
-//! Clients that read or send slowly, but all the time, are served to the end: over each protocol
-//! and each kind of socket.
+//! Clients that read or send slowly but continuously are served to the end, over each protocol and
+//! each kind of socket.
 //!
 //! A client that gets no CPU pauses, and may be cut off for it. So every client measures its own
-//! pauses, and an attempt with a long one proves nothing.
+//! pauses, and an attempt with a long pause is void.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -23,24 +23,25 @@ use crate::tls::{certificate, shake_hands, shake_hands_on};
 
 /// The time-outs of the server.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How long a client goes on, at least.
+/// Shortest duration of a client.
 const LONG: Duration = Duration::from_secs(10);
-/// Bytes per second.
+/// Rate of a client, in bytes per second.
 const RATE: u32 = 100_000;
-/// Bytes read at full speed before: the kernel lets the server's socket hold megabytes then.
+/// Number of bytes read at full speed first: the kernel lets the server's socket hold megabytes
+/// then.
 const FAST: u64 = 8 << 20;
-/// More than the buffers of both sockets hold.
+/// Number of bytes that exceeds the buffers of both sockets.
 const SIZE: u64 = 30 << 20;
 const ATTEMPTS: u32 = 5;
 
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
-/// How an attempt went.
+/// The result of an attempt.
 enum Went {
     Well,
-    /// The client was served no more, after this time.
+    /// The client was cut off after this time.
     CutOff(Duration),
-    /// The client itself paused for so long that the server may have cut it off.
+    /// The client paused for so long that the server may have cut it off.
     Paused(Duration),
 }
 
@@ -56,7 +57,7 @@ fn attempt(what: &str, mut go: impl FnMut() -> Went) {
     println!("skipped: {what}: the client has no CPU for long times");
 }
 
-/// The steps of a client, and how far apart they are.
+/// The steps of a client, and the time between them.
 struct Steps {
     began: Instant,
     last: Instant,

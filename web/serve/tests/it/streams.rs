@@ -18,8 +18,9 @@ use crate::http2::{
 
 const BIG: usize = 12 << 20;
 
-/// `/work` computes until it is told to stop; it and `/level` answer with their level. `/big` is large.
-/// The service says `Priority: ANSWER` if the request has the field `answer`.
+/// Returns a service. `/work` computes until it is stopped; it and `/level` answer with their
+/// level. `/big` is large. The service sends `Priority: ANSWER` if the request has the field
+/// `answer`.
 fn server(folder: &Folder) -> (Running, Arc<AtomicBool>) {
     let stop = Arc::new(AtomicBool::new(false));
     let level = || async { upshift::current_level().unwrap().to_string() };
@@ -72,7 +73,8 @@ fn generous(stream: &mut TcpStream) {
 /// The bodies of streams, or their lengths.
 type Of<T> = HashMap<u32, T>;
 
-/// Reads until these streams have ended: their bodies, and what each had when one ended.
+/// Reads until these streams have ended. Returns their bodies, and the length of each body when one
+/// ended.
 fn read(stream: &mut TcpStream, ends: &[u32]) -> (Of<Vec<u8>>, Vec<Of<usize>>) {
     let mut stream = std::io::BufReader::with_capacity(1 << 16, stream);
     let (mut bodies, mut at_ends) = (HashMap::<u32, Vec<u8>>::new(), Vec::new());
@@ -161,7 +163,8 @@ fn the_most_urgent_stream_is_sent_first_and_equals_in_order() {
     }
     server.wait_for_requests(4);
     let (_, at_ends) = read(&mut stream, &[1, 3, 5, 7]);
-    // What was in the sockets before the last request came is sent already, the rest in this order.
+    // Bytes in the sockets ahead of the last request are sent already; the rest follows in this
+    // order.
     let ended = |at: usize, number: u32| at_ends[at].get(&number) == Some(&BIG);
     assert!(ended(0, 7) && ended(1, 3) && ended(2, 5), "{at_ends:?}");
     let had = |at: usize, number: u32| at_ends[at].get(&number).copied().unwrap_or(0);
@@ -221,7 +224,7 @@ fn a_stream_without_a_window_delays_no_client() {
             .write_all(&frame(WINDOW_UPDATE, 0, number, &window))
             .unwrap();
     }
-    // Of what was read with the answer some may be in the buffer that is gone.
+    // Some bytes that were read with the answer may be in the dropped buffer.
     stream
         .write_all(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]))
         .unwrap();

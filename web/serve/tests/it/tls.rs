@@ -1,4 +1,5 @@
-//! TLS: both versions of HTTP by ALPN, large bodies, reload of the certificate, and what is no TLS.
+//! TLS: both versions of HTTP by ALPN, large bodies, reload of the certificate, and plain bytes on
+//! a TLS port.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -155,7 +156,8 @@ fn what_follows_the_end_of_a_connection_is_not_looked_at() {
         client.write_tls(&mut bytes).unwrap();
     }
     bytes.extend_from_slice(&[7; 4096]);
-    // The largest record is nearly whole when its end, the end of the connection and more come at once.
+    // The largest record is nearly whole when its end, the end of the connection and more bytes
+    // arrive at once.
     let (first, last) = bytes.split_at(16400);
     stream.write_all(first).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(200));
@@ -178,8 +180,8 @@ fn records_of_all_sizes_are_read() {
     };
     let server = Running::serving(&folder, set, app);
     let (mut client, mut stream) = shake_hands(&server, &tls);
-    // A record each, the largest there is and a small one, 16438 bytes together: they end everywhere
-    // in the buffers that the server receives into.
+    // A record each, the largest possible one and a small one, 16438 bytes together: they end
+    // everywhere in the receive buffers of the server.
     let sizes = [16384, 10].repeat(1100);
     let total: usize = sizes.iter().sum();
     let head = format!(

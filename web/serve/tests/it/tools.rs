@@ -61,7 +61,7 @@ fn load_generators_see_no_errors() {
     }
 }
 
-/// The cases of h2spec that fail at `path`, by name, each with what it saw.
+/// Returns the cases of h2spec that fail at `path`, by name, each with its observation.
 fn h2spec(server: &Running, path: &str) -> Option<Vec<(String, String)>> {
     let port = server.address.port().to_string();
     let args = ["-h", "127.0.0.1", "-p", &port, "-P", path, "-o", "3"];
@@ -72,7 +72,7 @@ fn h2spec(server: &Running, path: &str) -> Option<Vec<(String, String)>> {
         before.rsplit(' ').next().unwrap().parse().unwrap()
     };
     assert!(count(" passed, ") >= 100, "{said}");
-    // `× 2: Sends …`, and what was to come and came instead.
+    // `× 2: Sends …`, then the expected and the actual result.
     let (_, failures) = said.split_once("Failures:").unwrap_or_default();
     let failed = failures.split('×').skip(1).map(|case| {
         let (name, rest) = case.split_once('\n').unwrap_or((case, ""));
@@ -86,16 +86,17 @@ fn h2spec(server: &Running, path: &str) -> Option<Vec<(String, String)>> {
     Some(failed)
 }
 
-/// An invalid preface is a broken request of HTTP/1.1, answered by 400 and the end of the connection, which is what has to end. h2spec takes
-/// the answer for a frame that is cut short.
+/// An invalid preface is a malformed request of HTTP/1.1: the answer is 400 and the end of the
+/// connection, as required. h2spec takes the answer for a truncated frame.
 fn is_answer_in_http1(name: &str, saw: &str) -> bool {
     name == "Sends invalid connection preface"
         && saw.contains("note that the frame header looked like an HTTP/1.1 header")
 }
 
-/// They make their mistake in a request that has not ended. RFC 9113, section 8.1, lets a server that needs nothing of the rest answer before
-/// that, and then say NO_ERROR: the mistake comes to a stream that is closed, and is ignored as section 5.1 has it. Where the mistake comes
-/// first, the case passes; which comes first is a matter of time.
+/// Cases with an error in a request that has not ended. RFC 9113, section 8.1, lets a server that
+/// does not need the rest answer first and then send NO_ERROR: the error then arrives on a closed
+/// stream and is ignored, by section 5.1. If the error arrives first, the case passes; the order is
+/// a matter of timing.
 const MISTAKES_AFTER_AN_ANSWER: &[&str] = &[
     "Sends a HEADERS frame that contains a pseudo-header field as trailers",
     "Sends a HEADERS frame with the \"content-length\" header field which does not equal the DATA frame payload length",
@@ -128,7 +129,7 @@ fn h2spec_finds_nothing_where_files_are_served() {
     }
 }
 
-/// No answer is early here, so that every mistake is found.
+/// The service reads the whole body first, so no answer is early and every error is found.
 #[test]
 fn h2spec_finds_nothing_where_bodies_are_read() {
     use axum::http::StatusCode;
@@ -148,7 +149,8 @@ fn h2spec_finds_nothing_where_bodies_are_read() {
         return;
     };
     for (name, saw) in failed {
-        // The stream is reset, as it has to be, but where hyper finds first that it cannot answer any more, with hyper's code.
+        // The stream is reset, as required, but with hyper's code if hyper first finds that it can
+        // no longer answer.
         let is_other_reset =
             name.starts_with("Sends multiple WINDOW_UPDATE") && saw.starts_with("RST_STREAM Frame");
         assert!(

@@ -36,7 +36,7 @@ fn a_unix_socket_serves_what_a_port_serves() {
     let server = Running::with(&folder.0.join("site"), move |config| {
         config.listen.push(on(&listens, Some(0o600)));
         config.access_log = Some(logs);
-        // Of a network address; what is behind the socket is a proxy with many clients.
+        // The limit holds for a network address; a Unix socket has a proxy with many clients.
         config.limits.connections_per_peer = 1;
         config.limits.request_rate = 1;
     });
@@ -63,7 +63,7 @@ fn a_unix_socket_serves_what_a_port_serves() {
 fn a_server_follows_one_that_was_killed_and_does_not_disturb_one_that_runs() {
     let folder = Folder::new();
     let path = folder.0.join("socket");
-    // What a killed server leaves.
+    // The file that a killed server leaves.
     drop(UnixListener::bind(&path).unwrap());
     let listens = path.clone();
     let server = Running::with(&folder.0, |config| config.listen.push(on(&listens, None)));

@@ -1,4 +1,4 @@
-//! What the server counts. `text.rs` writes it for Prometheus.
+//! The counters of the server. `text.rs` writes them for Prometheus.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,19 +17,19 @@ const BOUNDS: [u64; 14] = [
     5_000_000,
 ];
 
-/// What is counted per level.
+/// The counters of a level.
 #[derive(Debug, Default)]
 struct OfLevel {
     micros: AtomicU64,
-    /// Their sum is the number of requests.
+    /// Number of requests by duration; the sum is the number of all requests.
     buckets: [AtomicU64; BOUNDS.len() + 1],
 }
 
-/// What the requests of a vCPU count.
+/// The counters of a vCPU.
 #[derive(Debug)]
 struct OfVcpu {
     levels: [OfLevel; LEVELS],
-    /// Responses by the first digit of their status.
+    /// Number of responses by the first digit of their status.
     statuses: [AtomicU64; 6],
     bytes: AtomicU64,
 }
@@ -44,7 +44,7 @@ impl Default for OfVcpu {
     }
 }
 
-/// What is counted.
+/// The counters of the server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     requests: PerVcpu<OfVcpu>,
@@ -65,7 +65,7 @@ impl Metrics {
         }
     }
 
-    /// A request is over.
+    /// Counts a request that is over.
     pub(crate) fn request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let here = self.requests.here();
@@ -77,23 +77,23 @@ impl Metrics {
         here.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// The sum of a counter of all vCPUs.
+    /// Returns the sum of a counter over all vCPUs.
     fn sum(&self, of: impl Fn(&OfVcpu) -> &AtomicU64) -> u64 {
         self.requests.iter().map(|one| of(one).load(Relaxed)).sum()
     }
 
-    /// How many requests of a level took so long, by bucket.
+    /// Returns the number of requests of a level by bucket of their duration.
     fn buckets(&self, level: Level) -> [u64; BOUNDS.len() + 1] {
         let level = usize::from(level.get());
         std::array::from_fn(|bucket| self.sum(|one| &one.levels[level].buckets[bucket]))
     }
 
-    /// What they took together.
+    /// Returns the sum of the durations of a level, in µs.
     fn micros(&self, level: Level) -> u64 {
         self.sum(|one| &one.levels[usize::from(level.get())].micros)
     }
 
-    /// Requests answered.
+    /// Returns the number of answered requests.
     pub(crate) fn requests(&self) -> u64 {
         let of = |class: usize| self.sum(|one| &one.statuses[class]);
         (0..6).map(of).sum()
