@@ -24,9 +24,8 @@ enum { REPLY_LEN = sizeof(REPLY) - 1, MOST_REPLIES = 128, MOST_FDS = 65536 };
 // copy.
 static char replies[MOST_REPLIES * REPLY_LEN];
 
-// Length of the part of an empty line ("\r
-// \r
-// ") that ended the last read, 0 to 3 bytes, by descriptor.
+// Length of the part of an empty line ("\r\n\r\n") that ended the last read, 0 to 3 bytes, by
+// descriptor.
 static unsigned char matched[MOST_FDS];
 
 static void die(const char *what) {

@@ -4,9 +4,9 @@
 //!
 //! | thread | priority | does |
 //! |---|---|---|
-//! | dispatcher | 2 | receives, hands requests to an idle worker, resumes each preempted worker in turn, replies |
-//! | 128 workers | 1, or 3 while elevated | burn; the one that is elevated runs at once, and until it has emptied the queue |
-//! | switcher | 4 | sleeps on a timer that a worker arms before each request, and demotes that worker when it goes off |
+//! | dispatcher | 2 | receives, starts an idle worker, resumes preempted workers in turn, replies |
+//! | 128 workers | 1, elevated 3 | burn; an elevated worker runs until the queue is empty |
+//! | switcher | 4 | demotes the worker whose timer, armed before each request, expires |
 //!
 //! Published properties: the numbers of workers and of queued requests, and the order of the
 //! dispatcher's turn.
