@@ -207,7 +207,7 @@ typedef union upshift_out {
    */
   size_t words[8];
   /*
-   One handle or two.
+   Handles, one or two.
    */
   void *handles[2];
 } upshift_out;

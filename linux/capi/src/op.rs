@@ -42,7 +42,7 @@ pub union upshift_out {
     pub bytes: std::mem::ManuallyDrop<upshift_bytes>,
     /// Handles, or plain words.
     pub words: [usize; 8],
-    /// One handle or two.
+    /// Handles, one or two.
     pub handles: [*mut c_void; 2],
 }
 
