@@ -1,4 +1,4 @@
-//! Builds `work.go` as a library of C.
+//! Builds `work.go` as a C library.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-// An HTTP file server, like that in the slides on io_uring and coroutines: one coroutine per
-// connection, every wait is a co_await. It adds to the slides' server: errors end one connection
-// and not the process, a path leads to nothing outside the root, a file may be longer than a
+// An HTTP file server, like that in the slides on io_uring and coroutines: a coroutine per
+// connection, and a co_await for every wait. Differences from the slides' server: an error ends one
+// connection and not the process, a path cannot leave the root, and a file may be longer than a
 // buffer.
 //
 //     file_server --root . --listen 127.0.0.1:8080
@@ -13,7 +13,8 @@ using namespace upshift;
 
 constexpr std::size_t chunk = 64 * 1024;
 
-/// The path of a target beneath the root, percent signs decoded; empty: none.
+/// Returns the path of a target beneath the root, with percent signs decoded; empty for an invalid
+/// target.
 std::string path_of(std::string_view target) {
   std::string path;
   target = target.substr(0, target.find('?'));
@@ -39,13 +40,13 @@ task<bool> answer(stream& peer, const file& root, const server::request& asked) 
     co_return false;
   }
   const std::string path = path_of(asked.target);
-  // A request without a path has the empty path, which is not found. (And no co_await in a
-  // conditional expression: g++ 12 miscompiles it.)
+  // A request without a path has the empty path, which is not found. (The conditional expression
+  // contains no co_await: g++ 12 miscompiles it.)
   auto opened = co_await root.open_beneath(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, as_result);
   auto size = result<std::size_t>::failure(-ENOENT);
   if (opened) size = co_await opened->size(as_result);
   struct stat is{};
-  // A pipe or a device has no length to answer with.
+  // A pipe or a device has no length for the response.
   if (!size || fstat(opened->fd(), &is) != 0 || !S_ISREG(is.st_mode)) {
     constexpr std::string_view missing = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nnot found\n";
     auto sent = co_await peer.write_all(asked.method == "HEAD" ? missing.substr(0, missing.size() - 10) : missing, as_result);
@@ -58,7 +59,7 @@ task<bool> answer(stream& peer, const file& root, const server::request& asked) 
   buffer piece(chunk);
   for (std::size_t at = 0; at < *size;) {
     auto read = co_await opened->read_at(std::move(piece), at, as_result);
-    // Shorter than it was: the promised length cannot be kept any more.
+    // The file has shrunk: the promised length is out of reach.
     if (!read.count || *read.count == 0) co_return false;
     const std::size_t rest = *size - at;
     if (read.buf.size() > rest) read.buf.resize(rest);

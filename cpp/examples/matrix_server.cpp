@@ -1,5 +1,5 @@
-// Squares of matrices: receive, compute and send are a coroutine each, joined by two bounded
-// queues. The protocol of `upshift matrix-server`, byte for byte.
+// Squares of matrices. Receive, compute and send are a coroutine each, joined by two bounded
+// queues. The protocol equals that of `upshift matrix-server`, byte for byte.
 //
 //     matrix_server --listen 127.0.0.1:8080 --vcpus 1 --level 4
 #include <upshift/upshift.hpp>
@@ -10,8 +10,8 @@ using namespace upshift;
 
 using frame = std::unique_ptr<std::vector<char>>;
 
-/// Reads and drops some more bytes before a connection is closed because of its client, which may
-/// still be sending.
+/// Reads and drops further bytes before the server closes a connection because of a client's error.
+/// The client may still be sending.
 task<> discard(reader& input) {
   for (int i = 0; i < 64; ++i) {
     auto data = co_await timeout(std::chrono::milliseconds(200), input.recv(as_result));

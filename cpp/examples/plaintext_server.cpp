@@ -1,4 +1,4 @@
-// `Hello, World!` over HTTP/1.1 keep-alive, with pipelining: a coroutine per connection.
+// `Hello, World!` over HTTP/1.1 with keep-alive and pipelining: a coroutine per connection.
 //
 //     plaintext_server --listen 127.0.0.1:8080 --vcpus 1 --level 4
 #include <upshift/upshift.hpp>
@@ -14,7 +14,7 @@ task<> converse(stream peer) {
     auto data = co_await peer.recv(as_result);
     if (!data || data->empty()) co_return;
     const bool open = requests.feed(data->view(), replies);
-    // The buffer goes back to the runtime before a client that does not read is waited for.
+    // The buffer returns to the runtime before the server waits for a client that does not read.
     data->reset();
     if (!replies.empty()) {
       auto written = co_await peer.write_all(buffer(std::move(replies)), as_result);

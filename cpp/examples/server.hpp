@@ -1,6 +1,6 @@
-// Code shared by the servers of these examples: the command line, the announcement, the matrix
-// protocol, a scanner of HTTP requests. None of it is about coroutines, so the servers of other
-// libraries in bench/peers/cpp use it too.
+// The common code of the example servers: command line, announcement, matrix protocol, and a
+// scanner of HTTP requests. It is independent of coroutines, so the servers of other libraries in
+// bench/peers/cpp use it too.
 #pragma once
 
 #include <arpa/inet.h>
@@ -82,10 +82,10 @@ inline void no_delay(int fd) {
 
 inline constexpr std::size_t header = 4;
 inline constexpr std::size_t max_n = 1024;
-/// Frames that each of the two queues of a connection holds.
+/// Capacity, in frames, of each of the two queues of a connection.
 inline constexpr std::size_t queue = 16;
 
-/// The order of a payload of so many bytes; 0 if it is none.
+/// Returns the order of a payload of `bytes` bytes; 0 if the length is invalid.
 inline std::size_t order(std::uint32_t bytes) {
   if (bytes == 0 || bytes > 8 * max_n * max_n) return 0;
   std::size_t n = 1;
@@ -93,7 +93,7 @@ inline std::size_t order(std::uint32_t bytes) {
   return 8 * n * n == bytes ? n : 0;
 }
 
-/// The reply frame of a payload of order n.
+/// Returns the reply frame for a payload of order n.
 inline std::vector<char> square(const std::vector<char>& payload, std::size_t n) {
   std::vector<char> reply(header + payload.size());
   const auto length = static_cast<std::uint32_t>(payload.size());
@@ -115,11 +115,11 @@ inline std::vector<char> square(const std::vector<char>& payload, std::size_t n)
   return reply;
 }
 
-/// Cuts the bytes of a connection into payloads.
+/// Splits the bytes of a connection into payloads.
 class frames {
  public:
-  /// Takes bytes from the front of `chunk` to the end of a frame, and returns it; none when they
-  /// are used up, or are no frame (`broken`).
+  /// Takes bytes from the front of `chunk` to the end of a frame, and returns the payload. Returns
+  /// none if the bytes are used up or are invalid (`broken`).
   std::optional<std::vector<char>> next(std::string_view& chunk) {
     if (head_ < header) {
       const std::size_t part = take(chunk, header - head_);
@@ -156,7 +156,7 @@ class frames {
   std::vector<char> payload_;
 };
 
-// HTTP/1.1, as much as GET and HEAD need.
+// The part of HTTP/1.1 that GET and HEAD need.
 
 inline constexpr std::size_t max_head = 8192;
 inline constexpr int max_headers = 64;
@@ -192,7 +192,7 @@ inline bool is_token(std::string_view text) {
   return !text.empty();
 }
 
-/// The bytes of the head at the front of `input`; 0: it is not complete; -status: it is refused.
+/// Returns the length of the head at the front of `input`; 0: incomplete; -status: refused.
 inline int scan(std::string_view input, request& into) {
   const std::string_view window = input.substr(0, max_head);
   const auto incomplete = [&] { return window.size() == max_head ? -431 : 0; };
@@ -256,10 +256,10 @@ inline std::string refusal(int status) {
   return std::string("HTTP/1.1 ") + reason + "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 }
 
-/// Answers requests with the text, however they were cut on the way; one object per connection.
+/// Answers requests with the text, however their bytes are split; one object per connection.
 class plaintext {
  public:
-  /// Appends replies to `out`. False: send them, then close.
+  /// Appends replies to `out`. False: send the replies, then close.
   bool feed(std::string_view chunk, std::string& out) {
     std::string_view input = chunk;
     if (!rest_.empty()) input = rest_.append(chunk);

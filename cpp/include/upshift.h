@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /*
- The error of a host name without an address. No errno of the kernel stands for it.
+ The error of a host name without an address, for which the kernel has no errno.
  */
 #define UPSHIFT_ENAME 65536
 
@@ -27,22 +27,22 @@
 #define UPSHIFT_LEVEL_URGENT 0
 
 /*
- Level of requests that somebody waits for.
+ Level of requests that a user waits for.
  */
 #define UPSHIFT_LEVEL_HIGH 16
 
 /*
- Level of work without a wish: the default.
+ Level of work without a preference: the default.
  */
 #define UPSHIFT_LEVEL_NORMAL 32
 
 /*
- Level of work that nobody waits for and that has a deadline.
+ Level of work without a waiting user but with a deadline.
  */
 #define UPSHIFT_LEVEL_LOW 48
 
 /*
- Level of work that runs when nothing else does.
+ Level of work that runs when no other work is ready.
  */
 #define UPSHIFT_LEVEL_BACKGROUND 63
 
@@ -52,8 +52,7 @@
 #define UPSHIFT_NO_CID UINT64_MAX
 
 /*
- The version of the ABI that this header describes. It changes when programs must be compiled
- again.
+ The version of the ABI that this header describes. It changes when programs must be recompiled.
  */
 #define UPSHIFT_ABI_VERSION 1
 
@@ -69,17 +68,18 @@ typedef struct upshift_cx upshift_cx;
 typedef struct upshift_file upshift_file;
 
 /*
- A runtime from outside. Any thread, several at once.
+ A handle to a runtime. Any thread, several at once.
  */
 typedef struct upshift_handle upshift_handle;
 
 /*
- Listens. One thread at a time.
+ A listening socket. One thread at a time.
  */
 typedef struct upshift_listener upshift_listener;
 
 /*
- A mutex of coroutines. Any thread, several at once; freed when nothing holds it or waits for it.
+ A mutex of coroutines. Any thread, several at once; free it when no coroutine holds it or waits
+ for it.
  */
 typedef struct upshift_mutex upshift_mutex;
 
@@ -90,17 +90,17 @@ typedef struct upshift_mutex upshift_mutex;
 typedef struct upshift_reader upshift_reader;
 
 /*
- Takes messages out. One thread at a time.
+ The receiving side of a channel. One thread at a time.
  */
 typedef struct upshift_receiver upshift_receiver;
 
 /*
- A runtime. One thread makes it, uses it and frees it.
+ A runtime. The thread that creates it also uses and frees it.
  */
 typedef struct upshift_runtime upshift_runtime;
 
 /*
- Puts messages in. Any thread, several at once; clone it for another owner.
+ The sending side of a channel. Any thread, several at once; clone it for another owner.
  */
 typedef struct upshift_sender upshift_sender;
 
@@ -126,7 +126,7 @@ typedef struct upshift_task {
   void *data;
   /*
    Continues until the task waits (0; it has polled an operation with `cx`, which wakes it) or
-   has finished (1). Not called again then.
+   has finished (1). After 1 it is not called again.
    */
   int (*poll)(void *data, struct upshift_cx *cx);
   /*
@@ -136,18 +136,17 @@ typedef struct upshift_task {
 } upshift_task;
 
 /*
- The right to the result of a coroutine. Owned; it may be moved by copying its words. All
- words 0:
- none, like one that has been used up. One thread at a time.
+ The right to the result of a coroutine. Owned; it may be moved by copying its words. All words
+ 0: no right, as after its use. One thread at a time.
  */
 typedef struct upshift_join {
   size_t words[4];
 } upshift_join;
 
 /*
- Received bytes, in a buffer of the runtime, which goes back to it by `upshift_bytes_free`, on
- any thread. Do not hoard them. It may be moved by copying its words. All words 0: no bytes, and
- nothing to give back.
+ Received bytes, in a buffer of the runtime. `upshift_bytes_free` returns the buffer, on any
+ thread. Do not hoard them. The struct may be moved by copying its words. All words 0: no bytes,
+ and nothing to free.
  */
 typedef struct upshift_bytes {
   /*
@@ -162,11 +161,11 @@ typedef struct upshift_bytes {
 } upshift_bytes;
 
 /*
- A buffer of the caller. An operation owns it from its start to its end: it comes back with the
+ A buffer of the caller. An operation owns it from its start to its end, and returns it with the
  result. If the operation is dropped, `release` is called after the kernel's terminal completion,
- on some thread of the runtime, in a coroutine or while the runtime shuts down. `data` must be
- valid for `capacity` bytes, from any thread, until then.
- Null with a capacity, or a `len` beyond it, is -EINVAL.
+ on some thread of the runtime, in a coroutine or while the runtime shuts down. Until then `data`
+ must be valid for `capacity` bytes, from any thread. A null `data` with a capacity, or a `len`
+ beyond the capacity, is -EINVAL.
  */
 typedef struct upshift_buf {
   /*
@@ -174,15 +173,15 @@ typedef struct upshift_buf {
    */
   uint8_t *data;
   /*
-   Number of initialised bytes: those that are written.
+   Number of initialised bytes, which a write sends.
    */
   size_t len;
   /*
-   Number of bytes of room: those that are read into.
+   Number of bytes of room, which a read may fill.
    */
   size_t capacity;
   /*
-   Frees `data`; null: nothing is freed, the bytes live for ever.
+   Frees `data`; null: nothing is freed, because the bytes live forever.
    */
   void (*release)(void *context, uint8_t *data, size_t capacity);
   /*
@@ -192,11 +191,11 @@ typedef struct upshift_buf {
 } upshift_buf;
 
 /*
- The results of an operation beside `result`.
+ The results of an operation besides `result`.
  */
 typedef union upshift_out {
   /*
-   The buffer that the operation was given.
+   The buffer that was passed to the operation.
    */
   struct upshift_buf buf;
   /*
@@ -204,29 +203,29 @@ typedef union upshift_out {
    */
   struct upshift_bytes bytes;
   /*
-   Handles, or words.
+   Handles, or plain words.
    */
   size_t words[8];
   /*
-   A handle or two.
+   Handles, one or two.
    */
   void *handles[2];
 } upshift_out;
 
 /*
- An operation under way, or not. To begin with, only `vtable` must be null.
+ The memory of an operation. Before its first use, only `vtable` must be set, to null.
  */
 typedef struct upshift_op {
   /*
-   Null: no operation is under way.
+   Null while no operation is in progress.
    */
   const void *vtable;
   /*
-   Set when ready: a count, or 0, or a negative errno.
+   Set when the operation is ready: a count, 0, or a negative errno.
    */
   int64_t result;
   /*
-   Set when ready.
+   Set when the operation is ready.
    */
   union upshift_out out;
   size_t state[UPSHIFT_OP_WORDS];
@@ -234,19 +233,18 @@ typedef struct upshift_op {
 
 /*
  The right to wake a task, from any thread, also after its poll. Owned; it may be moved by
- copying
- its words. All words 0: none.
+ copying its words. All words 0: no waker.
  */
 typedef struct upshift_waker {
   size_t words[2];
 } upshift_waker;
 
 /*
- Counters of a runtime; they only grow, but for `live`, `ready` and `in_flight`.
+ Counters of a runtime. They only grow, except `live`, `ready` and `in_flight`.
  */
 typedef struct upshift_metrics {
   /*
-   Coroutines that are spawned and have not exited.
+   Number of coroutines that have not exited.
    */
   uint64_t live;
   /*
@@ -254,31 +252,31 @@ typedef struct upshift_metrics {
    */
   uint64_t ready;
   /*
-   Spawned so far.
+   Number of spawned coroutines.
    */
   uint64_t spawned;
   /*
-   Exited so far.
+   Number of exited coroutines.
    */
   uint64_t exited;
   /*
-   Polls so far.
+   Number of polls.
    */
   uint64_t polls;
   /*
-   Polls that were suspended.
+   Number of suspended polls.
    */
   uint64_t suspensions;
   /*
-   Operations that the kernel has.
+   Number of operations in the kernel.
    */
   uint64_t in_flight;
   /*
-   Operations handed to the kernel so far.
+   Number of operations submitted to the kernel.
    */
   uint64_t submitted;
   /*
-   System calls that entered the rings.
+   Number of system calls that entered the rings.
    */
   uint64_t enters;
 } upshift_metrics;
@@ -288,37 +286,37 @@ typedef struct upshift_metrics {
  */
 typedef struct upshift_level_metrics {
   /*
-   Polls so far.
+   Number of polls.
    */
   uint64_t polls;
   /*
-   Coroutines that are ready now.
+   Number of ready coroutines.
    */
   uint64_t ready;
   /*
-   Time in polls, ns.
+   Time in polls, in ns.
    */
   uint64_t run_ns;
   /*
-   Half of the coroutines were ready for no longer than this before they were polled, ns.
+   Median time between ready and polled, in ns.
    */
   uint64_t wait_p50_ns;
   /*
-   99 of 100.
+   99th percentile of that time, in ns.
    */
   uint64_t wait_p99_ns;
 } upshift_level_metrics;
 
 /*
- Settings of a runtime. Fill it by `upshift_config_init`, then change single settings.
+ Settings of a runtime. Initialise them with `upshift_config_init`, then change some.
  */
 typedef struct upshift_config {
   /*
-   vCPUs; 0: one per CPU.
+   Number of vCPUs; 0: one per CPU.
    */
   uint32_t vcpus;
   /*
-   Most threads for functions that block.
+   Maximum number of threads for blocking functions.
    */
   uint32_t blocking_threads;
   /*
@@ -326,16 +324,16 @@ typedef struct upshift_config {
    */
   uint32_t main_level;
   /*
-   Whether polls are interrupted: 0 no, 1 if the kernel can, 2 or fail.
+   Preemption of polls: 0 off, 1 if the kernel supports it, 2 required.
    */
   uint32_t preemption;
   /*
-   Whether it joins the machine's daemon: 0 no, 1 if there is one, 2 or fail.
+   Use of the machine's daemon: 0 off, 1 if there is one, 2 required.
    */
   uint32_t board;
   /*
-   Driver of I/O: 0 that of the environment's UPSHIFT_DRIVER, or the best that works; 1
-   io_uring; 2 epoll, and threads for files.
+   Driver of I/O: 0 the value of the environment variable UPSHIFT_DRIVER, or the best that
+   works; 1 io_uring; 2 epoll, and threads for files.
    */
   uint32_t driver;
   /*
@@ -343,7 +341,7 @@ typedef struct upshift_config {
    */
   uint32_t floor_percent;
   /*
-   See `floor_percent`.
+   Most urgent level that shares `floor_percent`.
    */
   uint32_t floor_level;
   /*
@@ -352,7 +350,7 @@ typedef struct upshift_config {
    */
   uint32_t buffers;
   /*
-   See `buffers`.
+   Bytes of a receive buffer; see `buffers`.
    */
   uint32_t buffer_size;
   /*
@@ -373,11 +371,11 @@ typedef struct upshift_config {
    */
   uint64_t chaos;
   /*
-   The CPUs to pin vCPUs to, `pins_len` of them.
+   CPUs to pin the vCPUs to; `pins_len` entries.
    */
   const uint32_t *pins;
   /*
-   See `pins`.
+   Number of entries of `pins`.
    */
   size_t pins_len;
   /*
@@ -387,23 +385,23 @@ typedef struct upshift_config {
 } upshift_config;
 
 /*
- An address of the internet.
+ An internet address.
  */
 typedef struct upshift_addr {
   /*
-   4 or 6.
+   Version of the protocol: 4 or 6.
    */
   uint16_t version;
   /*
-   The port, in the byte order of the machine.
+   The port, in host byte order.
    */
   uint16_t port;
   /*
-   The zone of an address of IPv6 that needs one.
+   The scope id of an IPv6 address that needs one; else 0.
    */
   uint32_t scope;
   /*
-   4 or 16 bytes, in the order of the network.
+   The address in network byte order: 4 or 16 bytes.
    */
   uint8_t ip[16];
 } upshift_addr;
@@ -413,20 +411,22 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Polls a task once, on a thread for blocking functions, at the level of the caller; it must
- finish in that poll, and `cx` is null. Awaited like a coroutine. It is not ended early once it
- runs. Owns the task, also on failure: -EAGAIN (no thread can be started), -EINVAL (no poll
- function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). In a coroutine.
+ Polls a task once, on a thread for blocking functions, at the level of the caller. The task must
+ finish in that poll, and `cx` is null. The handle is awaited like that of a coroutine. A running
+ task is not ended early. Owns the task, also on failure: -EAGAIN (no thread can be started),
+ -EINVAL (no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). In a
+ coroutine.
  */
 int upshift_spawn_blocking(struct upshift_task task, struct upshift_join *join);
 
 /*
- Gives received bytes back, and makes them none. Nothing is done for null. Any thread.
+ Frees received bytes and sets all words to 0. Does nothing for null. Any thread.
  */
 void upshift_bytes_free(struct upshift_bytes *bytes);
 
 /*
- A buffer of `capacity` bytes of `malloc`. 0, -ENOMEM, or -EINVAL for null. Any thread.
+ Allocates a buffer of `capacity` bytes with `malloc`. 0, -ENOMEM, or -EINVAL for null. Any
+ thread.
  */
 int upshift_buf_alloc(size_t capacity, struct upshift_buf *buf);
 
@@ -440,7 +440,7 @@ int upshift_channel(size_t capacity,
                     struct upshift_receiver **receiver);
 
 /*
- Another sender; null for null.
+ Clones a sender; null for null.
  */
 struct upshift_sender *upshift_sender_clone(const struct upshift_sender *sender);
 
@@ -450,8 +450,8 @@ struct upshift_sender *upshift_sender_clone(const struct upshift_sender *sender)
 void upshift_sender_free(struct upshift_sender *sender);
 
 /*
- Frees the receiver, after the operation that is under way, and ends the channel; messages inside
- are dropped. Does nothing for null.
+ Frees the receiver, after its pending operation, and ends the channel; messages inside are
+ dropped. Does nothing for null.
  */
 void upshift_receiver_free(struct upshift_receiver *receiver);
 
@@ -467,7 +467,7 @@ int upshift_send(struct upshift_op *op,
 
 /*
  Sends a message without waiting: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL
- (null), and the message is still the caller's. Any thread.
+ (null). On an error the caller still owns the message. Any thread.
  */
 int upshift_try_send(const struct upshift_sender *sender, void *data);
 
@@ -480,29 +480,29 @@ int upshift_receive(struct upshift_op *op,
                     struct upshift_receiver *receiver);
 
 /*
- Receives the next message if there is one: 1, and it is in `*data`; 0: the channel has ended;
- -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
+ Receives the next message if there is one: 1, with the message in `*data`; 0: the channel has
+ ended; -EAGAIN: empty; -EBUSY: an operation waits for a message; -EINVAL for null.
  */
 int upshift_try_receive(struct upshift_receiver *receiver, void **data);
 
 /*
- A waker of the task that is being polled; none if `cx` is null.
+ Creates a waker of the task that is being polled; an empty one if `cx` is null.
  */
 void upshift_waker_new(struct upshift_cx *cx, struct upshift_waker *waker);
 
 /*
- Wakes the task and keeps the waker. Any thread.
+ Wakes the task without consuming the waker. Any thread.
  */
 void upshift_waker_wake(const struct upshift_waker *waker);
 
 /*
- Gives a waker back, and makes it none. Nothing is done for null. Any thread.
+ Frees a waker and sets its words to 0. Does nothing for null. Any thread.
  */
 void upshift_waker_free(struct upshift_waker *waker);
 
 /*
- Wakes the task that is being polled: it is polled again, behind its equals. For a task that
- yields by returning 0.
+ Wakes the task that is being polled, which is then polled again, behind its equals. For a task
+ that yields by returning 0.
  */
 void upshift_yield_now(struct upshift_cx *cx);
 
@@ -524,18 +524,18 @@ int upshift_open(struct upshift_op *op,
                  uint32_t mode);
 
 /*
- Takes over an open file: it owns the descriptor from the call on. Null for a descriptor that is
+ Adopts an open file, which owns the descriptor from the call on. Null for a descriptor that is
  not open. Any thread.
  */
 struct upshift_file *upshift_file_from_fd(int fd);
 
 /*
- The file's descriptor, which stays its own; -EBADF for null.
+ Returns the file's descriptor, which the file still owns; -EBADF for null.
  */
 int upshift_file_fd(const struct upshift_file *file);
 
 /*
- Gives a file back. Nothing is done for null. Any thread.
+ Frees a file. Does nothing for null. Any thread.
  */
 void upshift_file_free(struct upshift_file *file);
 
@@ -591,12 +591,12 @@ int upshift_file_set_len(struct upshift_op *op,
 
 /*
  Returns the metrics of the runtime of `handle`, or of the caller's if it is null; zeros if there
- is none. Some microseconds. Any thread.
+ is none. Takes some microseconds. Any thread.
  */
 void upshift_metrics_get(const struct upshift_handle *handle, struct upshift_metrics *metrics);
 
 /*
- Returns the metrics of a level; zeros for one that was never used. `handle` like in
+ Returns the metrics of a level; zeros for an unused level. `handle` like in
  `upshift_metrics_get`. Any thread.
  */
 void upshift_metrics_level(const struct upshift_handle *handle,
@@ -604,43 +604,42 @@ void upshift_metrics_level(const struct upshift_handle *handle,
                            struct upshift_level_metrics *metrics);
 
 /*
- Returns all metrics in the text format of Prometheus; free it by `upshift_string_free`. Null if
- there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
+ Returns all metrics in the text format of Prometheus; free it with `upshift_string_free`. Null
+ if there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
  */
 char *upshift_metrics_prometheus(const struct upshift_handle *handle);
 
 /*
- Gives a string back. Nothing is done for null. Any thread.
+ Frees a string. Does nothing for null. Any thread.
  */
 void upshift_string_free(char *string);
 
 /*
- A mutex, free.
+ Creates an unlocked mutex.
  */
 struct upshift_mutex *upshift_mutex_new(void);
 
 /*
- Frees a mutex that nothing holds or waits for. Nothing is done for null.
+ Frees a mutex that no coroutine holds or waits for. Does nothing for null.
  */
 void upshift_mutex_free(struct upshift_mutex *mutex);
 
 /*
- Waits for the mutex and locks it; most urgent first. Result 0. A ready operation holds the
- mutex:
- unlock it.
+ Waits for the mutex and locks it; the most urgent waiter is first. Result 0. A ready operation
+ holds the mutex: unlock it.
  */
 int upshift_mutex_lock(struct upshift_op *op,
                        struct upshift_cx *cx,
                        const struct upshift_mutex *mutex);
 
 /*
- 1: locked; 0: something else holds it; -EINVAL for null. Any thread.
+ Tries to lock the mutex: 1: locked; 0: another coroutine holds it; -EINVAL for null. Any thread.
  */
 int upshift_mutex_try_lock(const struct upshift_mutex *mutex);
 
 /*
- Hands the mutex to the most urgent waiter. Called by its holder. 0; -EPERM: it is not locked;
- -EINVAL for null.
+ Unlocks the mutex and hands it to the most urgent waiter. Called by its holder. 0; -EPERM: the
+ mutex is not locked; -EINVAL for null.
  */
 int upshift_mutex_unlock(const struct upshift_mutex *mutex);
 
@@ -657,12 +656,12 @@ int upshift_listen_tcp(const char *address, int reuseport, struct upshift_listen
 int upshift_listen_unix(const char *path, struct upshift_listener **listener);
 
 /*
- The listener's descriptor, which stays its own; -EBADF for null.
+ Returns the listener's descriptor, which the listener still owns; -EBADF for null.
  */
 int upshift_listener_fd(const struct upshift_listener *listener);
 
 /*
- Gives a listener back. Nothing is done for null.
+ Frees a listener. Does nothing for null.
  */
 void upshift_listener_free(struct upshift_listener *listener);
 
@@ -684,16 +683,16 @@ int upshift_connect_tcp(struct upshift_op *op, struct upshift_cx *cx, const char
 int upshift_connect_unix(struct upshift_op *op, struct upshift_cx *cx, const char *path);
 
 /*
- Takes over a connected stream socket, TCP or Unix: the connection owns the descriptor from the
- call on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK,
- -EPROTOTYPE (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens).
- Any thread.
+ Adopts a connected stream socket, TCP or Unix: the connection owns the descriptor from the call
+ on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK, -EPROTOTYPE
+ (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (a listening socket). Any
+ thread.
  */
 int upshift_stream_from_fd(int fd, struct upshift_reader **reader, struct upshift_writer **writer);
 
 /*
  Waits for data, in a buffer of the runtime: the result is its length, out.bytes the data; length
- 0: the peer has ended its direction. Dropped early it loses nothing.
+ 0: the peer has ended its direction. Dropping the operation early loses no data.
  */
 int upshift_recv(struct upshift_op *op, struct upshift_cx *cx, struct upshift_reader *reader);
 
@@ -707,7 +706,7 @@ int upshift_recv_into(struct upshift_op *op,
                       const struct upshift_buf *buf);
 
 /*
- Copies received bytes to `data`, at most `len`. The kernel never sees that memory: it need only
+ Copies received bytes to `data`, at most `len`. The kernel never sees that memory, which must
  live until the operation ends. The result is the count; 0: the peer has ended its direction.
  */
 int upshift_recv_copy(struct upshift_op *op,
@@ -717,9 +716,9 @@ int upshift_recv_copy(struct upshift_op *op,
                       size_t len);
 
 /*
- Like `upshift_recv_copy`, until `data` is full: the result is `len`, or less if the peer has
- ended its
- direction. Dropped early, it has taken the bytes that had arrived by then.
+ Receives like `upshift_recv_copy` until `data` is full: the result is `len`, or less if the peer
+ has ended its direction. Dropped early, the operation has consumed the bytes that had arrived by
+ then.
  */
 int upshift_recv_exact(struct upshift_op *op,
                        struct upshift_cx *cx,
@@ -777,33 +776,32 @@ int upshift_writer_shutdown(const struct upshift_writer *writer);
 void upshift_writer_free(struct upshift_writer *writer);
 
 /*
- Polls an operation that was not ready: 1 if it is now, or was already; else 0. In a poll of the
- task. -EINVAL for null.
+ Polls an operation that was not ready. Returns 1 if it is ready, else 0; -EINVAL for null. In a
+ poll of the task.
  */
 int upshift_op_poll(struct upshift_op *op, struct upshift_cx *cx);
 
 /*
- Ends an operation. If it is under way it is cancelled, and its buffers are released when the
+ Ends an operation. An operation in progress is cancelled, and its buffers are released when the
  kernel is done with them. Does nothing for null. Any thread.
  */
 void upshift_op_drop(struct upshift_op *op);
 
 /*
- The defaults. Nothing is done for null.
+ Sets all settings to their defaults. Does nothing for null.
  */
 void upshift_config_init(struct upshift_config *config);
 
 /*
  Creates a runtime with these settings, or the defaults if `config` is null. 0, or a negative
- errno, whose reason is printed on standard error; -EINVAL: an invalid setting, or one of two
- that
- belong together.
+ errno, whose reason is printed on standard error. -EINVAL: an invalid setting, or one without
+ the setting that it depends on.
  */
 int upshift_runtime_new(const struct upshift_config *config, struct upshift_runtime **runtime);
 
 /*
- Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data,
- finished, is the caller's to destroy. Owns the task: on a negative errno it has been dropped
+ Runs a task as the main coroutine on the calling thread until it finishes. 0: the caller must
+ destroy the finished task's data. Owns the task: on a negative errno it has been dropped
  (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has created the
  runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
  */
@@ -812,39 +810,40 @@ int upshift_runtime_block_on(struct upshift_runtime *runtime,
                              void **data);
 
 /*
- Cancels every coroutine, waits for the kernel's operations, ends the threads. Does nothing for
- null. In a coroutine, or on a thread that has not created the runtime, it prints an error on
- standard error and does not end it.
+ Cancels every coroutine, waits for the kernel's operations, and ends the threads. Does nothing
+ for null. In a coroutine, or on a thread that has not created the runtime, the function prints
+ an error on standard error and does not end the runtime.
  */
 void upshift_runtime_free(struct upshift_runtime *runtime);
 
 /*
- A handle to a runtime; null for null.
+ Creates a handle to a runtime; null for null.
  */
 struct upshift_handle *upshift_runtime_handle(const struct upshift_runtime *runtime);
 
 /*
- A handle to the runtime of the calling coroutine; null outside one.
+ Creates a handle to the runtime of the calling coroutine; null outside a coroutine.
  */
 struct upshift_handle *upshift_handle_current(void);
 
 /*
- Another handle; null for null. Any thread.
+ Clones a handle; null for null. Any thread.
  */
 struct upshift_handle *upshift_handle_clone(const struct upshift_handle *handle);
 
 /*
- Gives a handle back. Nothing is done for null. Any thread.
+ Frees a handle. Does nothing for null. Any thread.
  */
 void upshift_handle_free(struct upshift_handle *handle);
 
 /*
- Adds a vCPU to the caller's runtime; its index, or a negative errno.
+ Adds a vCPU to the caller's runtime. Returns its index, or a negative errno.
  */
 int upshift_alloc_cpu(void);
 
 /*
- Releases the vCPU of the caller's runtime that was added last; its index, or a negative errno.
+ Releases the vCPU of the caller's runtime that was added last. Returns its index, or a negative
+ errno.
  */
 int upshift_release_cpu(void);
 
@@ -861,24 +860,23 @@ int64_t upshift_read(int fd, struct upshift_buf *buf);
 int64_t upshift_write(int fd, const struct upshift_buf *buf);
 
 /*
- The second form: the operation starts at once, and wakes the coroutine `cid` when it is done;
- poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative errno,
- and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
+ Starts a read at once, which wakes the coroutine `cid` when it is done: the second form of the
+ call. Poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative
+ errno, and the buffer is still the caller's, except for -ENOTRECOVERABLE: then it has been
+ released.
  */
 int upshift_read_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
 
 /*
- Like `upshift_read_async`, for `upshift_write`.
+ Starts a write at once, like `upshift_read_async`.
  */
 int upshift_write_async(struct upshift_op *op, int fd, const struct upshift_buf *buf, uint64_t cid);
 
 /*
- Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or
- of the
- caller if it is null. `join` null: no caller waits for it. Owns the task, also on failure:
- -EINVAL
- (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any
- thread.
+ Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of
+ the caller if it is null. `join` null: the coroutine is detached. Owns the task, also on
+ failure: -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this
+ thread). Any thread.
  */
 int upshift_spawn(const struct upshift_handle *handle,
                   struct upshift_task task,
@@ -887,41 +885,40 @@ int upshift_spawn(const struct upshift_handle *handle,
 
 /*
  Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1:
- it has
- finished, `*data` is that of its task, which the caller must destroy; -ECANCELED: it was
+ finished, and `*data` is the data of its task, which the caller must destroy; -ECANCELED:
  cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a
  pointer is null. The handle is used up unless the result was 0.
  */
 int upshift_join_poll(struct upshift_join *join, struct upshift_cx *cx, void **data);
 
 /*
- The id of a coroutine, or UPSHIFT_NO_CID.
+ Returns the id of a coroutine, or UPSHIFT_NO_CID.
  */
 uint64_t upshift_join_cid(const struct upshift_join *join);
 
 /*
- 1: the coroutine has exited, or there is no handle.
+ Returns 1 if the coroutine has exited, or if there is no handle; else 0.
  */
 int upshift_join_is_finished(const struct upshift_join *join);
 
 /*
- Asks the coroutine to end: its task is dropped when it is next due, not within a poll.
+ Cancels the coroutine: its task is dropped when it is next due, not within a poll.
  */
 void upshift_join_cancel(const struct upshift_join *join);
 
 /*
- Frees the handle, and makes it none: the coroutine continues, and its result is dropped. Does
- nothing for null.
+ Frees the handle and sets its words to 0: the coroutine continues, and its result is dropped.
+ Does nothing for null.
  */
 void upshift_join_free(struct upshift_join *join);
 
 /*
- The id of the coroutine that calls, or UPSHIFT_NO_CID outside one.
+ Returns the id of the calling coroutine, or UPSHIFT_NO_CID outside a coroutine.
  */
 uint64_t upshift_get_cid(void);
 
 /*
- The effective level of the coroutine that calls, or -ENXIO outside one.
+ Returns the effective level of the calling coroutine, or -ENXIO outside a coroutine.
  */
 int upshift_current_level(void);
 
@@ -954,22 +951,23 @@ int upshift_sleep(struct upshift_op *op, struct upshift_cx *cx, uint64_t nanosec
 int upshift_udp_bind(const char *address, struct upshift_udp **socket);
 
 /*
- The socket's descriptor, which stays its own; -EBADF for null.
+ Returns the socket's descriptor, which the socket still owns; -EBADF for null.
  */
 int upshift_udp_fd(const struct upshift_udp *socket);
 
 /*
- The address that the socket is bound to. 0 or a negative errno.
+ Returns the address to which the socket is bound. 0 or a negative errno.
  */
 int upshift_udp_local(const struct upshift_udp *socket, struct upshift_addr *address);
 
 /*
- Gives a socket back that nothing waits for. Nothing is done for null.
+ Frees a socket without pending operations. Does nothing for null.
  */
 void upshift_udp_free(struct upshift_udp *socket);
 
 /*
- Sends a datagram of `len` bytes, which live until the operation ends. The result is the count.
+ Sends a datagram of `len` bytes, which must live until the operation ends. The result is the
+ count.
  */
 int upshift_udp_send_to(struct upshift_op *op,
                         struct upshift_cx *cx,
@@ -979,8 +977,8 @@ int upshift_udp_send_to(struct upshift_op *op,
                         const struct upshift_addr *to);
 
 /*
- Receives a datagram into `len` bytes, which live until the operation ends; bytes that do not fit
- are lost. The result is the count; out holds an upshift_addr, the sender's.
+ Receives a datagram into `len` bytes, which must live until the operation ends; excess bytes are
+ lost. The result is the count; `out` contains the sender's address, an upshift_addr.
  */
 int upshift_udp_recv_from(struct upshift_op *op,
                           struct upshift_cx *cx,
@@ -989,14 +987,13 @@ int upshift_udp_recv_from(struct upshift_op *op,
                           size_t len);
 
 /*
- The version of the library: major << 16 | minor << 8 | patch. Any thread.
+ Returns the version of the library: major << 16 | minor << 8 | patch. Any thread.
  */
 uint32_t upshift_version(void);
 
 /*
- Returns UPSHIFT_ABI_VERSION of the compiled library: a program that was compiled with
- another one
- must not continue. Any thread.
+ Returns UPSHIFT_ABI_VERSION of the loaded library. A program that was compiled with another
+ version must not continue. Any thread.
  */
 uint32_t upshift_abi_version(void);
 

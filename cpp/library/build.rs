@@ -1,5 +1,5 @@
-//! The shared library's name, by which programs find it: it changes with the ABI, not with every
-//! release.
+//! Sets the soname of the shared library, by which programs find it. It changes with the ABI, not
+//! with every release.
 
 fn main() {
     let source = "../../linux/capi/src/version.rs";

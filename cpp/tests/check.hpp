@@ -1,5 +1,5 @@
-// The smallest test harness: functions that register themselves, checks that end the process with a
-// line.
+// A minimal test harness: tests that register themselves, and checks that end the process with a
+// message.
 #pragma once
 
 #include <cstdio>
@@ -45,7 +45,7 @@ struct registered {
     }                                                                                     \
   } while (false)
 
-/// Runs the tests whose names contain the first argument, or all.
+/// Runs the tests whose names contain the first argument, or all tests.
 inline int run_tests(int argc, char** argv) {
   const std::string_view part = argc > 1 ? argv[1] : "";
   int count = 0;

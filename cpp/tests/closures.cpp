@@ -1,5 +1,5 @@
-// Closures that own something, passed to functions that run them: each capture is destroyed once.
-// Code that g++ 12 would destroy twice does not compile.
+// Closures with owned captures, passed to functions that run them: each capture is destroyed once.
+// Code for which g++ 12 would destroy a capture twice does not compile.
 #include <memory>
 
 #include "runtime.hpp"
@@ -11,7 +11,7 @@ struct message {
   std::shared_ptr<int> kept;
 };
 
-/// Counts its lives, and has no copy.
+/// An object without a copy that counts its instances.
 struct unique {
   explicit unique(std::shared_ptr<int> kept) : kept(std::make_unique<std::shared_ptr<int>>(std::move(kept))) {}
   std::unique_ptr<std::shared_ptr<int>> kept;
@@ -71,7 +71,7 @@ u::task<> messages(std::shared_ptr<int> keep) {
   }
 }
 
-/// Everything that has had it is gone.
+/// Checks that every owner of the object is gone.
 void check_once(u::task<> (*of)(std::shared_ptr<int>)) {
   auto keep = std::make_shared<int>(5);
   on_two_vcpus(of(keep));

@@ -34,7 +34,7 @@ TEST(an_exception_reaches_the_handle) {
       caught = error.what();
     }
     CHECK(caught == "out");
-    // Through tasks, and in a result too: it is no error of the runtime's.
+    // Also through tasks, and in a result: the exception is not an error of the runtime.
     try {
       (void)co_await [](void) -> u::task<int> { co_return co_await failing("in"); }();
     } catch (const std::runtime_error& error) {
@@ -75,7 +75,7 @@ TEST(levels_make_the_order) {
           co_return;
         };
         for (const int n : {40, 3, 63, 10, 3, 20, 1}) all.push_back(u::spawn(note(n), u::level{n}));
-        // More urgent than they, it asks for their end as often as it likes.
+        // The main coroutine is more urgent than the others, and cancels them repeatedly.
         while (order.size() < all.size()) co_await u::sleep(1ms);
         CHECK((order == std::vector<int>{1, 3, 3, 10, 20, 40, 63}));
         for (auto& one : all) co_await one;

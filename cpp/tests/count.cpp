@@ -1,4 +1,4 @@
-// Operations to be counted under callgrind, as those of scheduler/counts: `count OPERATION TIMES`.
+// Operations for counts under callgrind, like those of scheduler/counts: `count OPERATION TIMES`.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -42,8 +42,8 @@ static task<> hop(int times) {
 
 static std::string_view text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-/// Like `echo` of scheduler/counts: a request and its reply over TCP, both ends, in memory of the
-/// caller.
+/// A request and its reply over TCP, like `echo` of scheduler/counts: both ends, in the caller's
+/// memory.
 static task<> echo(int times) {
   auto listening = listener::tcp("127.0.0.1:0");
   sockaddr_in bound{};
@@ -67,7 +67,8 @@ static task<> echo(int times) {
 
 static constexpr char reply[65] = "7777777777777777777777777777777777777777777777777777777777777777";
 
-/// Like `request` of scheduler/counts: received in buffers of the runtime, sent through the ring.
+/// A request like `request` of scheduler/counts: received in buffers of the runtime, sent through
+/// the ring.
 static task<> request(int times) {
   auto listening = listener::tcp("127.0.0.1:0");
   sockaddr_in bound{};

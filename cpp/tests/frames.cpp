@@ -1,4 +1,4 @@
-// Frames: how long they live, how deep they nest, where their memory comes from.
+// Frames: lifetime, nesting depth, and origin of their memory.
 #include <memory_resource>
 #include <string>
 #include <thread>
@@ -7,7 +7,7 @@
 
 #define COUNTS_BLOCKS (UPSHIFT_KEEPS_FRAMES && !THREAD_SANITIZED)
 
-// Blocks of the heap that live; none are counted where a sanitizer has operators of its own.
+// Live heap blocks; not counted where a sanitizer has its own operators.
 [[maybe_unused]] static std::atomic<long> blocks = 0;
 #if COUNTS_BLOCKS
 void* operator new(std::size_t size) {
@@ -80,7 +80,7 @@ TEST(a_deep_tree_is_cancelled_without_using_the_stack) {
         CHECK(!co_await handle.join(u::as_result));
         CHECK(counted::alive == 0);
       } else {
-        // The runtime's end cancels it.
+        // The end of the runtime cancels the coroutine.
         handle.detach();
       }
     }
@@ -90,7 +90,7 @@ TEST(a_deep_tree_is_cancelled_without_using_the_stack) {
 
 namespace {
 
-/// Counts its allocations.
+/// A resource that counts its allocations.
 struct counting : std::pmr::memory_resource {
   long live = 0;
   long given = 0;
@@ -114,7 +114,7 @@ using allocator = std::pmr::polymorphic_allocator<std::byte>;
 }
 
 struct with_members {
-  // Not inlined, as `from`: clang++ would do without a frame on the heap.
+  // Not inlined, like `from`: clang++ would elide the frame on the heap.
   [[gnu::noinline]] u::task<int> run(std::allocator_arg_t, allocator) { co_return 5; }
 };
 
@@ -153,7 +153,7 @@ TEST(no_memory_for_a_frame_is_an_error) {
 
 namespace {
 
-/// Where its frame is.
+/// Returns the address of its frame.
 [[gnu::noinline]] u::task<const void*> here() {
   volatile int local = 0;
   co_await u::yield_now();

@@ -1,4 +1,4 @@
-// Sockets, files, channels, mutexes; buffers in flight; cancellation at random.
+// Sockets, files, channels and mutexes; buffers in flight; random cancellation.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ u::task<> echo(u::stream peer) {
   }
 }
 
-/// So many bytes of the other side.
+/// Reads `count` bytes from the peer.
 u::task<std::string> take(u::stream& from, std::size_t count) {
   std::string all;
   while (all.size() < count) {
@@ -78,16 +78,16 @@ TEST(exactly_so_many_bytes_are_read) {
   }());
 }
 
-/// All that may be empty, with one driver.
+/// Every kind of empty buffer, with one driver.
 static u::task<> nothing_at_all(std::string path) {
   auto [one, other] = connected();
-  // Made so, given away, given back.
+  // Created empty, moved away, moved back.
   co_await one.write_all(u::bytes());
   CHECK(co_await u::timeout(30s, one.write_all(u::bytes())));
   co_await other.write_all(std::string_view("hello"));
   auto data = co_await one.recv();
   co_await one.write_all(std::move(data));
-  // NOLINTNEXTLINE(bugprone-use-after-move): a buffer that was moved from is empty.
+  // NOLINTNEXTLINE(bugprone-use-after-move): a moved-from buffer is empty.
   co_await one.write_all(std::move(data));
   CHECK(co_await take(other, 5) == "hello");
   co_await other.write_all(std::string_view("again"));
@@ -105,7 +105,7 @@ static u::task<> nothing_at_all(std::string path) {
   CHECK(co_await one.read_exact(std::span<std::byte>()) == 0);
   auto read = co_await one.read(u::buffer());
   CHECK(read.count == 0);
-  // The connection goes on.
+  // The connection still works.
   co_await other.write_all(std::string_view("bye"));
   CHECK(co_await take(one, 3) == "bye");
 
@@ -192,7 +192,7 @@ TEST(an_empty_path_is_none) {
   }());
 }
 
-// C would cut the name off at the NUL.
+// C would end the name at the NUL.
 TEST(a_name_with_a_nul_within_is_none) {
   using namespace std::string_literals;
   const auto none = [](const auto& made) { return made.error() == std::errc::invalid_argument; };
@@ -226,7 +226,7 @@ TEST(a_path_need_not_be_text) {
 
 TEST(what_is_no_stream_is_not_taken_over) {
   const auto taken = [](int fd) { return u::stream::from_fd(fd, u::as_result).error().value(); };
-  // Closed also when it fails.
+  // The descriptor is closed on failure, too.
   const auto refused = [&](int fd) {
     CHECK(fd >= 0);
     const int code = taken(fd);
@@ -242,7 +242,7 @@ TEST(what_is_no_stream_is_not_taken_over) {
   const int listening = socket(AF_INET, SOCK_STREAM, 0);
   CHECK(listen(listening, 1) == 0);
   CHECK(refused(listening) == EINVAL);
-  // One that is not connected is known to be none when it is used.
+  // An unconnected socket is detected at its first use.
   on_one_vcpu([](u::stream loose) -> u::task<> {
     CHECK((co_await loose.recv(u::as_result)).error() == std::errc::not_connected);
   }(u::stream::from_fd(socket(AF_INET, SOCK_STREAM, 0))));
@@ -309,7 +309,7 @@ TEST(the_papers_calls_in_two_forms) {
     CHECK(*tail.count == 6 && tail.buf.view() == "+async");
     CHECK((co_await u::read(-1, u::buffer(1), u::get_cid())).count.error().value() == EBADF);
     CHECK(u::read(-1, u::buffer(1)).count.error().value() == EBADF);
-    // It wakes the coroutine that it names, whether or not that awaits it.
+    // The call wakes the coroutine of the given id, whether or not that awaits the call.
     int fds[2];
     CHECK(pipe(fds) == 0);
     {
@@ -323,7 +323,7 @@ TEST(the_papers_calls_in_two_forms) {
       stop = true;
       co_await waiting;
       CHECK(*(co_await reading).count == 1);
-      // One that is dropped in flight.
+      // A call that is dropped in flight.
       auto dropped = u::read(fds[0], tracked::make(10), u::get_cid());
     }
     while (tracked::alive != 0) co_await u::sleep(1ms);
@@ -350,7 +350,7 @@ TEST(errors_are_thrown_or_returned_as_the_call_chooses) {
     CHECK(!u::listener::tcp("256.0.0.1:x", u::as_result));
     auto bad = u::stream::from_fd(-1, u::as_result);
     CHECK(bad.error().value() == EBADF);
-    // A buffer comes back with the error too.
+    // The buffer comes back with an error, too.
     auto [one, other] = connected();
     { auto gone = std::move(other); }
     auto failed = co_await one.write_all(u::buffer("nobody"), u::as_result);
@@ -410,7 +410,7 @@ TEST(channels_hand_over_and_end) {
     while (auto message = co_await from.recv()) CHECK(**message == expected++);
     CHECK(expected == 1000);
     co_await sending;
-    // Messages that are never received are destroyed, of every type.
+    // Unreceived messages are destroyed, for every type of message.
     {
       auto [a, b] = u::channel<counted>(4);
       CHECK(a.try_send(counted()) && a.try_send(counted()));
@@ -506,7 +506,7 @@ TEST(a_timeout_cancels_what_it_limits) {
 
 namespace {
 
-/// An awaitable of each kind, over shared objects, or its own.
+/// An awaitable of each kind, over shared objects or its own.
 struct playground {
   u::mutex mutex;
   std::pair<u::sender<std::unique_ptr<counted>>, u::receiver<std::unique_ptr<counted>>> channel = u::channel<std::unique_ptr<counted>>(1);
@@ -548,7 +548,7 @@ u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
       break;
     }
     case 6: {
-      // More than the socket takes: the buffer stays with the kernel.
+      // More bytes than the socket accepts: the kernel keeps the buffer.
       auto [one, other] = connected();
       auto big = tracked::make(1 << 20);
       big.resize(1 << 20);
@@ -579,7 +579,7 @@ u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
       break;
     }
     case 11: {
-      // Trees within its own, which end early, late, or with it.
+      // Nested trees that end earlier, later, or together with the outer tree.
       auto first = co_await u::when_any(wait_somehow(here, delay % 8, delay / 2), u::sleep(std::chrono::microseconds(delay)));
       (void)first;
       break;

@@ -1,5 +1,5 @@
-// Mistakes of a first program. Each is compiled by itself (`-DREFUSED=n`) and must be refused
-// with a message that says how to write it.
+// Typical first mistakes. Each is compiled separately (`-DREFUSED=n`), and the compiler must reject
+// it with a message that shows the right form.
 #include <coroutine>
 #include <future>
 #include <thread>
@@ -17,7 +17,7 @@ struct foreign {
   int await_resume() const noexcept { return 5; }
 };
 
-/// The same for coroutines with any promise, and behind an operator.
+/// The same awaitable for coroutines with any promise, and behind an operator.
 struct foreign_of_any_promise {
   struct awaiter {
     bool await_ready() const noexcept { return false; }
@@ -28,7 +28,7 @@ struct foreign_of_any_promise {
   awaiter operator co_await() const noexcept { return {}; }
 };
 
-/// An awaitable that a program makes of one of Upshift's.
+/// An awaitable of the program that wraps one of Upshift's.
 struct gives_way {
   auto operator co_await() const noexcept { return u::detail::yield_awaiter{true}; }
 };

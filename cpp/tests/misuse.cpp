@@ -1,4 +1,5 @@
-// Objects used twice, empty, by another owner, or too late: an error value or an exception.
+// Objects that are used twice, empty, by another owner, or too late give an error value or an
+// exception.
 #include <unistd.h>
 
 #include <limits>
@@ -9,7 +10,7 @@
 
 namespace {
 
-/// The error that a function throws, or 0.
+/// Returns the error that a function throws, or 0.
 template <class F>
 u::task<int> thrown_by(F make) {
   try {
@@ -20,7 +21,7 @@ u::task<int> thrown_by(F make) {
   co_return 0;
 }
 
-/// A pipe that is read from by a call of the second form, into a buffer that counts itself.
+/// A pipe with a read of the second form in progress, into a tracked buffer.
 struct piped {
   int fds[2];
   piped() { CHECK(pipe(fds) == 0); }
@@ -63,7 +64,7 @@ TEST(a_call_that_is_stopped_is_an_error_before_during_and_after_its_await) {
       CHECK(*co_await u::timeout(30s, waits) == ECANCELED);
     }
     {
-      // By a thread that is none of the runtime.
+      // By a foreign thread.
       piped pipe;
       auto during = pipe.read();
       auto waits = u::spawn([&during]() -> u::task<int> { co_return (co_await during).count.error().value(); });
@@ -81,7 +82,7 @@ TEST(a_call_that_is_stopped_is_an_error_before_during_and_after_its_await) {
       CHECK((co_await after).count.error().value() == EINVAL);
     }
     {
-      // Done, and given up.
+      // Completed, and then dropped.
       piped pipe;
       auto done = pipe.read();
       pipe.write();
@@ -111,7 +112,7 @@ TEST(a_call_is_awaited_once) {
     auto refused = u::read(-1, tracked::make(8), u::get_cid());
     CHECK((co_await refused).count.error().value() == EBADF);
     CHECK((co_await refused).count.error().value() == EINVAL);
-    // By two at once: one waits.
+    // By two coroutines at once: one waits.
     auto shared = pipe.read();
     auto waits = u::spawn([&shared]() -> u::task<std::size_t> { co_return *(co_await shared).count; });
     co_await u::sleep(2ms);
@@ -119,7 +120,7 @@ TEST(a_call_is_awaited_once) {
     CHECK((*co_await u::timeout(30s, std::move(shared))).count.error().value() == EBUSY);
     pipe.write();
     CHECK(*co_await u::timeout(30s, waits) == 1);
-    // One that is cancelled leaves it to the next.
+    // A cancelled waiter leaves the call to the next one.
     auto left = pipe.read();
     auto cancelled = u::spawn([&left]() -> u::task<> { (void)co_await left; });
     co_await u::sleep(2ms);
@@ -140,7 +141,7 @@ TEST(a_call_that_is_late_is_stopped) {
     CHECK((co_await named).count.error().value() == ECANCELED);
     auto first = co_await u::when_any(pipe.read(), u::sleep(1ms));
     CHECK(first.index() == 1);
-    // A pipe of its own: a stopped call may still take arriving bytes.
+    // A separate pipe: a stopped call may still take arriving bytes.
     piped other;
     auto early = other.read();
     other.write();
@@ -180,7 +181,7 @@ TEST(a_call_outside_a_runtime_is_an_error) {
 
 TEST(a_task_begins_once) {
   on_two_vcpus([]() -> u::task<> {
-    // Awaited, and then passed to every function that begins a task.
+    // Awaited, and then passed to every function that starts a task.
     const auto ended = []() -> u::task<u::task<int>> {
       auto made = twice(1);
       CHECK(co_await std::move(made) == 2);
@@ -210,7 +211,7 @@ TEST(a_task_begins_once) {
     auto handle = u::spawn(std::move(spawned));
     CHECK(u::spawn(std::move(spawned), u::inherit, u::as_result).error() == std::errc::invalid_argument);
     CHECK(co_await handle == 8);
-    // The same way of awaiting it.
+    // The other form of the same await.
     auto once = twice(5);
     auto awaiter = std::move(once).operator co_await();
     CHECK(co_await awaiter == 10);
@@ -241,7 +242,7 @@ TEST(a_task_that_runs_is_its_awaiters) {
     shared = twice(1);
     CHECK(co_await waits == 1);
     CHECK(co_await std::move(shared) == 2);
-    // What it does to itself.
+    // Operations of the task on itself.
     u::task<> own;
     own = [](u::task<>& own) -> u::task<> {
       counted frame;
@@ -257,7 +258,7 @@ TEST(a_task_that_runs_is_its_awaiters) {
     }(own);
     co_await std::move(own);
     CHECK(counted::alive == 0);
-    // Cancelled, its frames end once.
+    // The frames of a cancelled task end once.
     auto kept = []() -> u::task<> {
       counted frame;
       co_await u::sleep(1h);
@@ -286,7 +287,7 @@ TEST(an_operation_is_awaited_once) {
     CHECK(co_await send);
     CHECK((co_await send).error().value() == EINVAL);
     CHECK(from.try_recv() && !from.try_recv());
-    // While it lasts.
+    // During the wait.
     auto waiting = other.recv(u::as_result);
     auto waits = u::spawn([](auto& waiting) -> u::task<std::string> {
       auto data = co_await waiting;
@@ -325,7 +326,7 @@ TEST(a_coroutine_is_joined_once) {
     auto once = handle.join(u::as_result);
     CHECK(*co_await once == 7);
     CHECK((co_await once).error().value() == EINVAL);
-    // Moved, detached, assigned and destroyed while something waits.
+    // Moved, detached, assigned and destroyed during a wait.
     for (int kind = 0; kind < 4; ++kind) {
       auto left = std::make_unique<u::join_handle<int>>(u::spawn(after(20ms)));
       auto waiter = u::spawn(joins(*left));
@@ -339,7 +340,7 @@ TEST(a_coroutine_is_joined_once) {
       if (kind == 0) CHECK(*co_await u::timeout(30s, other) == 7);
       if (kind == 2) CHECK(*co_await u::timeout(30s, *left) == 7);
     }
-    // A cancelled wait leaves the handle to the next.
+    // A cancelled wait leaves the handle to the next waiter.
     auto kept = u::spawn(after(20ms));
     CHECK(!co_await u::timeout(1ms, kept));
     auto gives_up = u::spawn(joins(kept));
@@ -376,7 +377,7 @@ static_assert(nanoseconds_of(std::chrono::nanoseconds::max()) == most);
 static_assert(nanoseconds_of(std::chrono::nanoseconds::min()) == least);
 static_assert(nanoseconds_of(std::chrono::duration<std::int64_t, std::ratio<most, most - 1>>(1)) == 1'000'000'001);
 
-/// A clock whose present is at the end of its time.
+/// A clock whose present is at the limit of its range.
 template <std::int64_t Now>
 struct clock_at {
   using duration = std::chrono::seconds;
@@ -417,7 +418,7 @@ TEST(far_points_of_time_are_for_ever_and_past_ones_now) {
     co_await u::sleep(std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN()));
     CHECK(co_await u::timeout(std::chrono::hours::max(), u::sleep(1ms)));
     CHECK(!co_await u::timeout(std::chrono::hours::min(), u::sleep(1h)));
-    // A point that is near is waited for.
+    // A near time point is waited for.
     const auto when = std::chrono::time_point_cast<std::chrono::duration<double>>(steady::now()) + 3ms;
     co_await u::sleep_until(when);
     CHECK(steady::now() >= when);

@@ -1,5 +1,5 @@
-// Compiled with -fno-exceptions -fno-rtti: errors are results, a cancelled coroutine is one too.
-// Linked with a file that has exceptions.
+// Compiled with -fno-exceptions -fno-rtti: errors and cancelled coroutines are results. Linked with
+// a file that has exceptions.
 #include <unistd.h>
 
 #include <upshift/upshift.hpp>
@@ -33,7 +33,7 @@ u::task<> all() {
   forever.cancel();
   CHECK((co_await forever.join(u::as_result)).error() == std::errc::operation_canceled);
   CHECK(co_await u::blocking([] { return 5; }) == 5);
-  // Twice, or empty, it is the error too.
+  // A second await, or an empty task, gives the error too.
   auto once = half(8);
   CHECK(*co_await std::move(once) == 4);
   CHECK((co_await std::move(once)).error() == std::errc::invalid_argument);

@@ -1,5 +1,5 @@
-// Null pointers, empty objects, settings and buffers that do not fit together: errors, or nothing
-// happens.
+// Null pointers, empty objects, and inconsistent settings and buffers give an error or have no
+// effect.
 #include <unistd.h>
 
 #include <functional>
@@ -32,7 +32,7 @@ int dropped = 0;
 const upshift_task finished{nullptr, [](void*, upshift_cx*) { return 1; }, [](void*) { ++dropped; }};
 const upshift_task without_poll{nullptr, nullptr, [](void*) { ++dropped; }};
 
-/// A buffer that counts itself.
+/// A tracked buffer.
 upshift_buf tracked_buf() { return tracked::make(8).release(); }
 
 }  // namespace
@@ -152,7 +152,7 @@ TEST(an_operation_with_null_is_ready_with_an_error) {
     CHECK(gives_back([&](const upshift_buf* buf) { return upshift_read_at(&op, cx, nullptr, buf, 0); }));
     CHECK(gives_back([&](const upshift_buf* buf) { return upshift_write_at(&op, cx, nullptr, buf, 0); }));
     CHECK(gives_back([&](const upshift_buf* buf) { return upshift_write_all_at(&op, cx, nullptr, buf, 0); }));
-    // Objects that are there, and buffers that are none.
+    // Valid objects with invalid buffers.
     upshift_file* file = upshift_file_from_fd(dup(0));
     CHECK(file != nullptr && refused(upshift_read_at(&op, cx, file, nullptr, 0)) && op.out.buf.data == nullptr);
     const upshift_buf nowhere{nullptr, 4, 4, nullptr, nullptr};
@@ -168,7 +168,7 @@ TEST(an_operation_with_null_is_ready_with_an_error) {
     CHECK(refused(upshift_udp_send_to(&op, cx, udp, nullptr, 4, &address)) && refused(upshift_udp_send_to(&op, cx, udp, to, 4, nullptr)));
     CHECK(refused(upshift_udp_recv_from(&op, cx, udp, nullptr, 4)) && upshift_udp_local(udp, nullptr) == -EINVAL);
     upshift_udp_free(udp);
-    // Without a token, as in a function that blocks; without memory.
+    // Without a token, as in a blocking function; without memory.
     CHECK(refused(upshift_sleep(&op, nullptr, 1)));
     CHECK(upshift_sleep(nullptr, cx, 1) == -EINVAL && upshift_recv(nullptr, cx, nullptr) == -EINVAL);
     dropped = 0;
@@ -192,7 +192,7 @@ TEST(one_operation_at_a_time) {
     CHECK((co_await one.read_exact(room, u::as_result)).error().value() == EBUSY);
     auto read = co_await one.read(tracked::make(8), u::as_result);
     CHECK(read.count.error().value() == EBUSY && read.buf.capacity() == 8);
-    // The other direction is another thing.
+    // The other direction is independent.
     co_await one.write_all(std::string_view("out"));
     co_await other.write_all(std::string_view("in"));
     CHECK(*co_await u::timeout(30s, waits) == "in");

@@ -1,4 +1,4 @@
-// Calls from outside of coroutines: wakes, other threads, functions that block, the runtime itself.
+// Calls from outside of coroutines: wakes, other threads, blocking functions, the runtime itself.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ TEST(a_callback_that_cannot_be_left_behind_throws) {
       caught = true;
     }
     CHECK(caught);
-    // It waits for nothing then.
+    // The coroutine does not wait then.
     CHECK(co_await twice(1) == 2);
   }());
 }
@@ -144,7 +144,7 @@ TEST(without_io_uring_coroutines_do_the_same) {
 
 TEST(without_a_thread_a_function_that_blocks_is_an_error) {
   if (!can_refuse()) return;
-  // In a thread, because a refusal cannot be undone.
+  // A thread of its own, because the filter cannot be removed.
   std::thread([] {
     on_one_vcpu([]() -> u::task<> {
       refuse({SYS_clone, SYS_clone3}, EAGAIN);
@@ -159,7 +159,7 @@ TEST(without_a_thread_a_function_that_blocks_is_an_error) {
         caught = error.code().value() == EAGAIN;
       }
       CHECK(caught && counted::alive == 2);
-      // It goes on.
+      // The coroutine still runs.
       CHECK(co_await twice(1) == 2);
     }());
   }).join();
@@ -176,7 +176,7 @@ TEST(without_a_thread_a_file_without_io_uring_is_an_error) {
     CHECK(made);
     made->block_on([]() -> u::task<> {
       refuse({SYS_clone, SYS_clone3}, EAGAIN);
-      // Opened at once: its name is cached.
+      // Opened at once, because the name is cached.
       const auto here = co_await u::file::open("/", O_RDONLY | O_DIRECTORY, u::as_result);
       const auto file = co_await u::file::open("/tmp/upshift-never-made", O_WRONLY | O_CREAT, u::as_result);
       CHECK(file.error().value() == EAGAIN);
@@ -267,7 +267,7 @@ TEST(a_main_coroutine_that_is_cancelled_is_an_error) {
     caught = true;
   }
   CHECK(caught && counted::alive == 0);
-  // The runtime goes on.
+  // The runtime still works.
   CHECK(runtime.block_on(twice(1)) == 2);
   CHECK(*runtime.block_on(twice(2), u::as_result) == 4);
 }

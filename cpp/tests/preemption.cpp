@@ -1,5 +1,5 @@
-// Polls of C++ that are suspended: in a loop, with a lock, in the allocator, while an exception is
-// under way.
+// Suspended polls of C++: in a loop, with a lock, in the allocator, and while an exception is in
+// flight.
 #include <array>
 #include <map>
 #include <mutex>
@@ -47,7 +47,7 @@ u::task<long> busy(shared& with, watch::time_point until) {
       }
       if (i % 10 == 0) with.put(i, static_cast<std::size_t>(i));
     }
-    // 100 + i of each.
+    // 100 + i for each.
     CHECK(sum == 599'500);
     ++rounds;
     co_await u::yield_if_needed();
@@ -73,8 +73,8 @@ u::task<long> urgent(shared& with, watch::time_point until) {
 void all_end(unsigned vcpus) {
   u::runtime runtime(preemptible(vcpus));
   runtime.block_on([]() -> u::task<> {
-    // ThreadSanitizer holds signals back while a thread waits for a lock: a waiting poll would
-    // never be suspended for the holder. So there each coroutine has a lock of its own.
+    // ThreadSanitizer defers signals while a thread waits for a lock, so a waiting poll would never
+    // be suspended for the holder. With it, each coroutine has its own lock.
     std::array<shared, 5> tables;
     const auto table = [&](std::size_t i) -> shared& { return tables[THREAD_SANITIZED ? i : 0]; };
     const auto until = watch::now() + 400ms;

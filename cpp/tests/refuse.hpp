@@ -1,4 +1,4 @@
-// System calls that fail, by a filter of the calling thread's.
+// System calls that fail because of a filter on the calling thread.
 #pragma once
 
 #include <linux/filter.h>
@@ -13,7 +13,7 @@
 
 #include "check.hpp"
 
-/// Makes these calls fail with `code` from here on, in this thread and in those that it starts.
+/// Makes these calls fail with `code` from now on, in this thread and in threads that it starts.
 inline void refuse(std::initializer_list<long> calls, int code) {
   std::vector<sock_filter> program;
   program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
@@ -27,7 +27,7 @@ inline void refuse(std::initializer_list<long> calls, int code) {
   CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0) == 0);
 }
 
-/// Whether there are such filters here.
+/// Returns whether such filters are available.
 inline bool can_refuse() {
   const bool can = prctl(PR_GET_SECCOMP, 0, 0, 0, 0) >= 0;
   if (!can) std::printf("skipped: no seccomp filters here\n");

@@ -1,4 +1,4 @@
-// A runtime for a test, and things that tests count.
+// A runtime for a test, and objects that tests count.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 namespace u = upshift;
 using namespace std::chrono_literals;
 
-/// Runs on one vCPU, so that the order of events is that of the levels.
+/// Runs a task on one vCPU, so that events occur in the order of the levels.
 template <class T>
 T on_one_vcpu(u::task<T> main, int level = 32) {
   u::config settings;
@@ -38,7 +38,7 @@ inline u::task<int> twice(int n) {
   co_return 2 * n;
 }
 
-/// Counts objects that live.
+/// An object that counts its live instances.
 struct counted {
   static inline std::atomic<int> alive = 0;
   counted() { ++alive; }
@@ -46,8 +46,8 @@ struct counted {
   ~counted() { --alive; }
 };
 
-/// Buffers that count themselves, and are filled with a pattern when they are freed, so that a
-/// later write of the kernel's shows under AddressSanitizer.
+/// Buffers that count their instances. Freed buffers are filled with a pattern, so that a later
+/// write of the kernel shows under AddressSanitizer.
 struct tracked {
   static inline std::atomic<int> alive = 0;
   static u::buffer make(std::size_t capacity) {
@@ -61,7 +61,7 @@ struct tracked {
   }
 };
 
-/// Two connected sockets.
+/// Returns two connected sockets.
 inline std::pair<u::stream, u::stream> connected() {
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);

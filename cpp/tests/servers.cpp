@@ -1,5 +1,5 @@
-// The servers of the examples answer the same bytes as those of the command `upshift`, for all
-// input of a client.
+// The example servers send the same bytes as those of the command `upshift`, for any input of a
+// client.
 //
 //     servers DIRECTORY-OF-EXAMPLES [PATH-OF-UPSHIFT]
 //
@@ -24,7 +24,7 @@
 
 namespace {
 
-/// A server under test; ends with this object.
+/// A server under test, which ends with this object.
 class server {
  public:
   explicit server(std::vector<std::string> command) {
@@ -63,7 +63,7 @@ class server {
     close(out_);
   }
 
-  /// Returns the answer to `bytes`, cut into pieces at random places, until the server has sent
+  /// Returns the answer to `bytes`, which are split at random places, until the server has sent
   /// everything and closed.
   std::string answer(const std::string& bytes, unsigned seed, bool ends = true) const {
     std::mt19937 random(seed);
@@ -122,7 +122,7 @@ void matrices(const std::string& examples, const std::string& upshift) {
     std::string asked;
     for (std::size_t n = 1; n <= 24; ++n) asked += frame(round == 0 ? n : 1 + random() % 40, random);
     if (round == 1) asked = frame(200, random);
-    // Bytes that are no frame end the connection after the replies to earlier frames.
+    // Invalid bytes end the connection after the replies to earlier frames.
     const bool broken = round % 4 == 3;
     if (broken) asked += std::string("\x07\x00\x00\x00", 4);
     const std::string expected = theirs.answer(asked, round);

@@ -1,4 +1,4 @@
-// Several awaitables at once in one coroutine: time limits, all, any; cancelled and kept ones.
+// Several awaitables at once in one coroutine: time limits, all, any; cancelled and kept branches.
 #include <stdexcept>
 #include <string>
 
@@ -48,7 +48,7 @@ TEST(a_task_that_is_late_ends_with_its_frames) {
     CHECK(co_await u::timeout(1h, []() -> u::task<> { co_return; }()));
     CHECK(!co_await u::timeout(1ms, forever()));
     CHECK(co_await thrown_by([] { return u::timeout(1h, failing(1ms, "early")); }) == "early");
-    // One within another: the outer one ends both.
+    // Nested limits: the outer one ends both.
     const auto nested = []() -> u::task<> {
       counted frame;
       CHECK(!co_await u::timeout(1ms, forever()));
@@ -73,7 +73,7 @@ TEST(a_coroutine_that_is_late_goes_on) {
     auto ended = u::spawn(after(0ns, 4));
     co_await u::sleep(1ms);
     CHECK(*co_await u::timeout(1h, ended.join()) == 4);
-    // Its result has been taken: an error, not a wait.
+    // The result has been taken: an error, not a wait.
     CHECK((co_await u::timeout(1h, ended.join(u::as_result)))->error() == std::errc::invalid_argument);
   }());
 }
@@ -122,7 +122,7 @@ TEST(all_are_waited_for_and_run_at_once) {
   on_one_vcpu([]() -> u::task<> {
     const auto begun = std::chrono::steady_clock::now();
     auto [a, b, nothing, c] = co_await u::when_all(after(300ms, 1), after(200ms, 2), u::sleep(250ms), after(10ms, 3));
-    // One after the other they would sleep for 760 ms.
+    // In sequence they would sleep for 760 ms.
     CHECK(std::chrono::steady_clock::now() - begun < 700ms);
     CHECK(a == 1 && b == 2 && c == 3);
     (void)nothing;
@@ -151,7 +151,7 @@ TEST(the_first_of_several_ends_the_others) {
     auto first = co_await u::when_any(forever(), after(1ms, 5), after(1h, 6));
     CHECK(first.index() == 1 && std::get<1>(first) == 5);
     CHECK(counted::alive == 0);
-    // Of two ready ones, the one that is named first; the other has not begun.
+    // Two ready branches: the first parameter wins, and the other has not begun.
     bool ran = false;
     auto ready = co_await u::when_any([]() -> u::task<int> { co_return 1; }(), [&ran]() -> u::task<int> {
       ran = true;

@@ -1,4 +1,4 @@
-// Exceptions that leave a coroutine, and that no join takes.
+// Exceptions that leave a coroutine and that no join receives.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ u::task<int> throws(std::chrono::nanoseconds delay = 0ns) {
   throw std::runtime_error("lost");
 }
 
-/// Waits until so many have been counted.
+/// Waits until `many` exceptions have been counted.
 u::task<> handled(int many) {
   for (int n = 0; lost != many; ++n) {
     CHECK(n < 5000);
@@ -57,7 +57,7 @@ std::pair<std::string, int> in_a_child(F run) {
 }  // namespace
 
 TEST(an_exception_of_a_detached_coroutine_ends_the_program) {
-  // The sanitizers report how it ends by other means.
+  // The sanitizers report such an end differently.
   const auto [said, status] = in_a_child([] {
     on_two_vcpus([]() -> u::task<> {
       u::spawn(throws(1ms)).detach();
@@ -72,7 +72,7 @@ TEST(an_exception_of_a_detached_coroutine_ends_the_program) {
 TEST(a_hook_gets_each_exception_that_no_join_takes) {
   const auto before = u::set_unhandled_exception(count);
   on_two_vcpus([]() -> u::task<> {
-    // Detached before, and after it has thrown; a handle that is destroyed, or assigned to.
+    // Detached before and after the throw; a destroyed handle, and an assigned one.
     u::spawn(throws(2ms)).detach();
     co_await handled(1);
     auto late = u::spawn(throws());
@@ -95,7 +95,7 @@ TEST(a_hook_gets_each_exception_that_no_join_takes) {
 }
 
 TEST(an_exception_that_is_taken_is_not_unhandled) {
-  // The default ends the program if any of these is taken for lost.
+  // The default would end the program if any of these counted as lost.
   on_two_vcpus([]() -> u::task<> {
     const auto caught = [](auto make) -> u::task<bool> {
       try {
@@ -112,7 +112,7 @@ TEST(an_exception_that_is_taken_is_not_unhandled) {
     CHECK(co_await caught([&timed] { return u::timeout(30s, timed); }));
     CHECK(co_await caught([] { return u::when_all(throws(), throws(1ms)); }));
     CHECK(co_await caught([] { return u::when_any(throws(1ms), throws(1ms)); }));
-    // Cancelled coroutines have thrown nothing.
+    // A cancelled coroutine has not thrown.
     auto cancelled = u::spawn(throws(1h));
     cancelled.cancel();
     cancelled.detach();

@@ -16,7 +16,8 @@ int main(int argc, char **argv) {
         for (int i = 0; i < ready; i++) {
             int fd = events[i].data.fd;
             if (fd == listener) {
-                // Blocking sockets: a client that does not read stops the server, which no client here does.
+                // Blocking sockets: a client that never reads would stop the server. These clients
+                // read.
                 fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
                 if (fd < 0) continue;
                 if (fd >= MOST_FDS) {
@@ -44,7 +45,7 @@ int main(int argc, char **argv) {
                     from += sent;
                     left -= sent;
                 }
-                // The end of a broken connection is seen by the next read.
+                // The next read sees the end of a broken connection.
                 count = left > 0 ? 0 : count - now;
             }
         }

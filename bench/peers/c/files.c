@@ -1,13 +1,13 @@
-// The section of files on io_uring without a runtime: the floor. The rows are those of kit/src/files.rs.
+// The file benchmarks on io_uring without a runtime: the floor. The rows are those of
+// kit/src/files.rs.
 //
-// One thread and one ring. Each slot is a task: a small state machine with one operation in flight. `open` is a chain of three linked
-// operations on a direct descriptor; `append` has the group commit by hand: while one fdatasync is under way, those that have written
-// wait for the next.
+// One thread and one ring. Each slot is a task: a small state machine with one operation in flight.
+// `open` is a chain of three linked operations on a direct descriptor. `append` has a manual group
+// commit: while one fdatasync is under way, the tasks that have written wait for the next.
 //
-// Two options are for the questions why (bench/notes/2026-11-28-evaluation-history.md): `--gather N`
-// submits as soon as N operations have been started and not when all that completed have been seen to;
-// `--calls` opens, reads and closes by three system calls for each file, those of Upshift, without the
-// ring.
+// Two options isolate causes (bench/notes/2026-11-28-evaluation-history.md). `--gather N` submits
+// as soon as N operations have started, and not only after all completions are processed. `--calls`
+// opens, reads and closes by three system calls per file, as Upshift does, without the ring.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ enum { BLOCK = 4096, LONG = 1 << 20, RECORD = 512, SMALL = 10000, SMALL_LENGTH =
 enum row { OPEN, RANDOM, READ, WRITE, APPEND, MIXED, CHECK };
 static const char *const rows[] = {"open", "random", "read", "write", "append", "mixed", "check"};
 
-/// What a completion is for; the slot is in the upper bits.
+/// The kind of a completion; the slot is in the upper bits.
 enum op { IO, OPENED, CLOSED, SYNCED, ASKED, ANSWERED };
 
 struct slot {
@@ -95,7 +95,7 @@ static uint64_t sum(const char *bytes, size_t length) {
     return made;
 }
 
-/// The block that is read `index`-th.
+/// Returns the number of the `index`-th block to read.
 static uint64_t shuffled(uint64_t index) {
     const uint64_t blocks = BIG / BLOCK;
     uint64_t x = index % blocks;
@@ -177,7 +177,7 @@ static void start(unsigned at) {
         PREPARE(at, OPENED, openat_direct, AT_FDCWD, slot->path, O_RDONLY, 0, at);
         ring.sq.sqes[(ring.sq.sqe_tail - 1) & ring.sq.ring_mask].flags |= IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS;
         PREPARE(at, IO, read, at, slot->buffer, 2 * BLOCK, 0);
-        // A short read, which it is, ends an ordinary chain.
+        // These reads are short, and a short read ends an ordinary chain.
         ring.sq.sqes[(ring.sq.sqe_tail - 1) & ring.sq.ring_mask].flags |= IOSQE_IO_HARDLINK | IOSQE_FIXED_FILE;
         PREPARE(at, CLOSED, close_direct, at);
         break;
@@ -202,7 +202,7 @@ static void start(unsigned at) {
     if (gather && ++gathered % gather == 0) io_uring_submit(&ring);
 }
 
-/// The row `open` without the ring.
+/// Runs the row `open` without the ring.
 static void open_by_calls(void) {
     struct slot *slot = &slots[0];
     struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK, .resolve = RESOLVE_CACHED};
@@ -211,7 +211,7 @@ static void open_by_calls(void) {
         slot->piece = next_piece++ % SMALL;
         snprintf(slot->path, sizeof slot->path, "%s/small/%05u", dir, (unsigned)slot->piece);
         int fd = syscall(SYS_openat2, AT_FDCWD, slot->path, &how, sizeof how);
-        // A name that is changed anywhere at the same time is not answered from the cache.
+        // The kernel's name cache refuses a lookup beside a concurrent rename.
         if (fd < 0) fd = open(slot->path, O_RDONLY | O_CLOEXEC);
         ssize_t length = preadv2(fd, &room, 1, 0, RWF_NOWAIT);
         if (length < 0) length = pread(fd, slot->buffer, 2 * BLOCK, 0);
@@ -221,7 +221,7 @@ static void open_by_calls(void) {
     }
 }
 
-/// One fdatasync for all that have written.
+/// Starts one fdatasync for all tasks that have written.
 static void commit(void) {
     if (syncing || written_count == 0) return;
     memcpy(in_sync, written, written_count * sizeof *written);
@@ -353,7 +353,7 @@ static double at(double quantile) {
 
 static double of(struct timeval time) { return time.tv_sec + time.tv_usec / 1e6; }
 
-/// The reads and writes of `check`, one after the other.
+/// Runs a read or write of `check` to its end.
 static int one(struct io_uring_sqe *sqe) {
     (void)sqe;
     io_uring_submit_and_wait(&ring, 1);

@@ -1,7 +1,9 @@
-// What the two C servers share: the command line, the listening socket, the reply, the search for ends of requests.
+// The common part of the two C servers: command line, listening socket, reply, and the search for
+// ends of requests.
 //
-// They are the floor of the plaintext benchmark, not models of a server: a request ends at the first empty line, its
-// content is not looked at. TCP_NODELAY is set on the listening socket; connections inherit it.
+// The servers are the floor of the plaintext benchmark, not models of a server: a request ends at
+// the first empty line, and its content is ignored. TCP_NODELAY is set on the listening socket;
+// connections inherit it.
 #pragma once
 
 #define _GNU_SOURCE
@@ -18,10 +20,12 @@
 #define REPLY "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!"
 enum { REPLY_LEN = sizeof(REPLY) - 1, MOST_REPLIES = 128, MOST_FDS = 65536 };
 
-// The reply, MOST_REPLIES times: the replies to pipelined requests are sent from here without a copy.
+// MOST_REPLIES copies of the reply: replies to pipelined requests are sent from here without a
+// copy.
 static char replies[MOST_REPLIES * REPLY_LEN];
 
-// Per descriptor: how much of an empty line ("\r\n\r\n") the last read ended with, 0 to 3 bytes.
+// Length of the part of an empty line ("\r\n\r\n") that ended the last read, 0 to 3 bytes, by
+// descriptor.
 static unsigned char matched[MOST_FDS];
 
 static void die(const char *what) {
@@ -35,7 +39,8 @@ static unsigned step(unsigned state, char byte) {
     return 0;
 }
 
-// Counts the requests that end in these bytes; `state` is carried from one read of a connection to the next.
+// Returns the number of requests that end in these bytes. `state` carries over between the reads of
+// a connection.
 static unsigned requests_in(const char *at, size_t length, unsigned char *state) {
     const char *end = at + length;
     unsigned count = 0, s = *state;
@@ -59,7 +64,8 @@ static unsigned requests_in(const char *at, size_t length, unsigned char *state)
     return count;
 }
 
-// Reads the command line, listens, prints the address. Returns the socket; `*variant` is the value of --variant.
+// Parses the command line, listens, and prints the address. Returns the socket; `*variant` is the
+// value of --variant.
 static int start(int argc, char **argv, const char **variant) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (argc < 2 || strcmp(argv[1], "plaintext") || argc % 2) {

@@ -1,10 +1,10 @@
-// Spin server that preempts by two ideas alone: a signal whose handler waits suspends a long poll,
-// and the suspended owner of the ring goes on serving the ring from that handler. A yardstick for
-// the price of preemption: no levels, no timers, no HTTP, no rights.
+// Spin server that preempts by two ideas alone. A signal whose handler waits suspends a long poll,
+// and the suspended owner of the ring continues to serve the ring from that handler. A yardstick
+// for the price of preemption: no levels, no timers, no HTTP, no rights.
 //
 //   usage: preempt spin [--variant on|off] [--listen IPV4:PORT]
 //
-// Threads, all on one CPU. One of them is *current*: only it takes completions and polls requests.
+// Threads, all on one CPU. One thread is *current*: only it takes completions and polls requests.
 //
 //   owner    made the ring; current until it is suspended
 //   spare    waits; becomes current when the current thread is suspended in a poll
@@ -16,9 +16,9 @@
 //        └──────────────────────────────────────────────────────────────────────┘
 //                 the current thread finds no completion and ends its turn
 //
-// A poll has the quantum the first time and PRICE, the cost of a suspension, after each resumption:
-// a request that was suspended is long, and makes room for fresh ones at once. The work of a
-// request is a count of steps that was calibrated at the start; a loop that looks at a clock would
+// A poll has the quantum the first time, and PRICE, the cost of a suspension, after each
+// resumption: a request that was suspended is long, and makes room for fresh ones at once. The work
+// of a request is a count of steps, calibrated at the start. A loop that looks at a clock would
 // enter the kernel, which may switch there.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -44,7 +44,7 @@ enum { THREADS = 64, BUFFERS = 1024, BUFFER_LEN = 2048, FRAME = 24, MOST_FDS = 6
 enum { QUANTUM_NS = 150000, PRICE_NS = 20000, SLICE_NS = 100000 };
 static const uint64_t ACCEPT = ~0ULL;
 
-// A thread. The thread itself writes it; other threads end its waits by `go` and `resume`.
+// A thread. The thread itself writes the fields; other threads end its waits by `go` and `resume`.
 struct thread {
     pid_t tid;
     int go;            // futex: a spare is to be current
@@ -73,7 +73,7 @@ static bool preempts = true;
 static int answered;  // futex: the handler's answer to the watcher
 enum { NONE, WAITS, NOT_POLLING };
 
-// A part of a frame that the last buffer of a connection ended with.
+// The incomplete frame at the end of a connection's last buffer.
 static struct { unsigned char bytes[FRAME], length; } carried[MOST_FDS];
 static int to_arm[MOST_FDS], to_arm_count;
 
@@ -150,7 +150,7 @@ static bool something_waits(void) {
            (__atomic_load_n(ring.sq.kflags, __ATOMIC_RELAXED) & IORING_SQ_TASKRUN);
 }
 
-// While no poll runs, completions need no watcher.
+// Enables the eventfd while a poll runs: otherwise completions need no watcher.
 static void signal_arrivals(bool wanted) {
     unsigned flags = *ring.cq.kflags;
     flags = wanted ? flags & ~IORING_CQ_EVENTFD_DISABLED : flags | IORING_CQ_EVENTFD_DISABLED;
@@ -167,7 +167,7 @@ static void enter_and_wait(unsigned completions, sigset_t *mask) {
     syscall(SYS_io_uring_enter, ring.ring_fd, 0, completions, IORING_ENTER_GETEVENTS, mask, 8);
 }
 
-// The owner serves the ring while another thread is current: until it is resumed.
+// The owner serves the ring while another thread is current, until the owner is resumed.
 static void serve_ring_until_resumed(void) {
     sigset_t mask;
     sigfillset(&mask);
@@ -181,7 +181,8 @@ static void serve_ring_until_resumed(void) {
             end_wait(&threads[load(&current)].go);
         }
         if (has_completions() && !load(&own->resume)) {
-            // The current thread takes them; until then the ring would not wait.
+            // The current thread takes the completions; until then a wait on the ring would return
+            // at once.
             struct timespec pause = {.tv_nsec = 50000};
             ppoll(NULL, 0, &pause, &mask);
         }
@@ -317,7 +318,8 @@ static void take(struct io_uring_cqe *entry) {
         close(fd);
         return;
     }
-    // Everything is copied before the first poll: another thread may take the rest meanwhile.
+    // All bytes are copied before the first poll, because another thread may take the rest
+    // meanwhile.
     unsigned char bytes[FRAME + BUFFER_LEN];
     unsigned length = carried[fd].length, buffer = flags >> IORING_CQE_BUFFER_SHIFT;
     memcpy(bytes, carried[fd].bytes, length);
@@ -371,7 +373,7 @@ static void work_as_owner(void) {
             take(completion);
         } else if (suspended_head != suspended_tail) {
             io_uring_submit(&ring);
-            // The owner waits like a suspended poll, behind the others.
+            // The owner queues behind the suspended polls.
             int next = pop_suspended();
             push_suspended(0);
             resume(next);
@@ -444,7 +446,7 @@ static void start_threads(void) {
     sigdelset(&suspend.sa_mask, SIGTERM);
     sigaction(SIGUSR1, &suspend, NULL);
     sigaction(SIGUSR2, &resumed, NULL);
-    // SIGUSR2 ends a wait of the owner; everywhere else it is blocked.
+    // SIGUSR2 ends a wait of the owner; it is blocked everywhere else.
     sigset_t blocked;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR2);

@@ -1,8 +1,9 @@
-// Plaintext server over io_uring without a runtime: multishot accept and recv, a ring of provided buffers,
-// SINGLE_ISSUER | DEFER_TASKRUN, sends that complete silently. Variant `direct`: direct descriptors.
+// Plaintext server over io_uring without a runtime: multishot accept and recv, a ring of provided
+// buffers, SINGLE_ISSUER | DEFER_TASKRUN, and sends without completions. Variant `direct`: direct
+// descriptors.
 //
-// A send is not awaited. Replies keep their order as long as they fit the send buffer of the socket, which they do for
-// clients that read.
+// A send is not awaited. Replies keep their order while they fit the socket's send buffer, which
+// holds for clients that read.
 #include "plaintext.h"
 #include <errno.h>
 #include <liburing.h>
@@ -139,7 +140,7 @@ int main(int argc, char **argv) {
                 break;
             case SEND:
             case CLOSE:
-                // Only failures come here; the recv of the connection sees its end too.
+                // Only failures complete here; the connection's recv sees its end too.
                 break;
             }
         }

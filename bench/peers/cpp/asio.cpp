@@ -1,5 +1,6 @@
-// Plaintext and matrix servers on coroutines of Asio (the library that Boost.Asio is), one thread. Built twice: over epoll, its default, and over io_uring
-// (ASIO_HAS_IO_URING with ASIO_DISABLE_EPOLL), which does both sockets and timers then.
+// Plaintext and matrix servers on coroutines of Asio (the library that Boost.Asio is), one thread.
+// The file is built twice: over epoll, Asio's default, and over io_uring for sockets and timers
+// (ASIO_HAS_IO_URING with ASIO_DISABLE_EPOLL).
 #include <asio.hpp>
 #include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/channel.hpp>
@@ -9,7 +10,7 @@
 using asio::awaitable;
 using asio::ip::tcp;
 
-// Errors as values: exceptions per closed connection would be measured too.
+// Errors are values: otherwise the benchmark would include an exception per closed connection.
 constexpr auto tried = asio::experimental::as_tuple(asio::use_awaitable);
 using channel = asio::experimental::channel<void(asio::error_code, std::vector<char>)>;
 

@@ -1,4 +1,5 @@
-// The section of files on Upshift's coroutines of C++: the rows of kit/src/files.rs. Urgent tasks have level 0, late ones level 40.
+// The file benchmarks on Upshift's C++ coroutines, with the rows of kit/src/files.rs. Urgent tasks
+// have level 0, the others level 40.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -42,7 +43,7 @@ std::uint64_t word(std::uint64_t number, std::uint64_t index) {
   return z ^ z >> 31;
 }
 
-/// The block that is read `index`-th.
+/// Returns the number of the `index`-th block to read.
 std::uint64_t shuffled(std::uint64_t index) {
   constexpr std::uint64_t blocks = big_size / block;
   std::uint64_t x = index % blocks;
@@ -82,7 +83,7 @@ buffer pattern(std::size_t length) {
   return made;
 }
 
-/// What the tasks of a row share.
+/// The shared state of a row's tasks.
 struct shared {
   const plan& of;
   clock_type::time_point until;
@@ -92,7 +93,7 @@ struct shared {
 
   bool is_over(clock_type::time_point now) const { return stopped || now >= until; }
 
-  /// The next of so many pieces; as many: there is none left.
+  /// Returns the next of `pieces` pieces, or `pieces` if none is left.
   std::uint64_t take(std::uint64_t pieces) {
     if (of.once && next >= pieces) return pieces;
     return next++ % pieces;

@@ -1,13 +1,19 @@
-// A plaintext server in the design of the slides' framework for C++, Kuro, as its code was published: tasks that start at once and end by themselves (suspend_never at both ends), a
-// slab that gives each operation a token, one ring, one entry per operation, and a loop that submits and looks for completions without ever waiting.
+// A plaintext server in the published design of Kuro, the C++ framework of the slides. Tasks start
+// at once and destroy themselves (suspend_never at both ends), and a slab gives each operation a
+// token. There is one ring with one entry per operation, and the loop submits and polls for
+// completions without ever waiting.
 //
-// Defects of the published code that are design and therefore here: the loop uses a whole CPU when nothing happens; a task cannot be cancelled, joined or destroyed by its owner; a
-// receive holds memory for as long as its connection idles. Those that are not are mended, so that there is something to measure: a negative result ends its connection (there: the
-// process), the slab gives references to its slots (there: the address of a local copy), frames are freed (there: by luck), a full submission queue is submitted (there: null is used),
-// replies fit their buffer (there: a kilobyte of text and a head go into a kilobyte).
+// Defects of the published design are kept: the loop uses a whole CPU when idle; a task cannot be
+// cancelled, joined or destroyed by its owner; a receive holds memory while its connection idles.
 //
-// On several CPUs, as published: a thread for each, with a ring, a slab and a listening socket
-// (SO_REUSEPORT) of its own; a task stays on its thread.
+// Defects of the published code are fixed, so that there is a server to measure. A negative result
+// ends its connection, not the process. The slab returns references to its slots, not the address
+// of a local copy. Frames are freed by rule, not by luck. A full submission queue is submitted,
+// where the original uses a null entry. Replies fit their buffer, where the original writes a
+// kilobyte of text and a head into a kilobyte.
+//
+// On several CPUs the design is as published: a thread for each, with its own ring, slab and
+// listening socket (SO_REUSEPORT). A task stays on its thread.
 #include <liburing.h>
 
 #include <coroutine>
@@ -25,7 +31,7 @@ struct waiting {
   int result;
 };
 
-/// Tokens of operations. Slots do not move.
+/// The slots of pending operations, by token. Slots do not move.
 struct slab {
   std::deque<waiting> slots;
   std::vector<std::size_t> free;
@@ -118,7 +124,7 @@ task serve(int listening) {
   }
 }
 
-/// A listening socket at the address; other threads may have one there, too.
+/// Returns a listening socket at the address, which other threads may share.
 int listening(const sockaddr_in& at) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
@@ -128,7 +134,7 @@ int listening(const sockaddr_in& at) {
   return bound ? fd : -1;
 }
 
-/// Serves for ever; returns if there is no ring.
+/// Serves forever; returns only if the ring cannot be created.
 void run(int fd) {
   if (io_uring_queue_init(1024, &ring, 0) != 0) return;
   serve(fd);

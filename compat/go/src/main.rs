@@ -1,7 +1,8 @@
-//! Polls that call Go, whose runtime has threads, signals and small stacks: every party gets on.
+//! Polls that call Go, whose runtime has threads, signals and small stacks: all parties make
+//! progress.
 //!
 //! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the steps of its
-//! parties. One that stands still ends the process.
+//! parties. A party without progress ends the process.
 
 // The program uses fewer functions than the tests.
 #[allow(dead_code)]
@@ -19,11 +20,11 @@ use upshift::net::TcpListener;
 use upshift::{Runtime, sync, time};
 
 unsafe extern "C" {
-    /// Computes for so many microseconds, in Go.
+    /// Computes in Go for `micros` microseconds.
     safe fn Work(micros: i64) -> i64;
 }
 
-/// Returns a step of a party.
+/// Returns the step of a party.
 fn work(micros: i64) -> impl FnMut() + Send + 'static {
     move || _ = std::hint::black_box(Work(micros))
 }
@@ -40,7 +41,7 @@ fn main() {
     case("one vCPU", &cooperative(1), long_polls);
 }
 
-/// Runs the parties that `start` starts.
+/// Runs the parties that `start` spawns.
 fn case(name: &str, runtime: &Runtime, start: impl FnOnce(&Runtime, &mut Parties)) {
     let mut parties = Parties::default();
     start(runtime, &mut parties);
@@ -49,7 +50,7 @@ fn case(name: &str, runtime: &Runtime, start: impl FnOnce(&Runtime, &mut Parties
     println!("{name}: steps {steps:?}; {stats:?}");
 }
 
-/// Long polls of one level, and short ones of more urgent levels.
+/// Spawns long polls of one level, and short polls of more urgent levels.
 fn long_polls(runtime: &Runtime, parties: &mut Parties) {
     for _ in 0..4 {
         parties.party(runtime, LAZY, work(8_000), upshift::yield_now);
@@ -58,7 +59,7 @@ fn long_polls(runtime: &Runtime, parties: &mut Parties) {
     parties.resting_party(runtime, URGENT, work(100));
 }
 
-/// Connections whose data arrives while their vCPU may be in a long poll.
+/// Opens connections whose data arrives while their vCPU may be in a long poll.
 fn sockets(runtime: &Runtime, parties: &mut Parties) {
     const CONNECTIONS: usize = 8;
     parties.party(runtime, LAZY, work(5_000), || time::sleep(micros(1_000)));
@@ -91,7 +92,7 @@ fn sockets(runtime: &Runtime, parties: &mut Parties) {
     }
 }
 
-/// Asks the connections again and again, until they are closed.
+/// Sends requests on the connections until they are closed.
 fn ask(mut clients: Vec<TcpStream>) -> std::io::Result<()> {
     loop {
         for client in &mut clients {

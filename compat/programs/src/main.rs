@@ -1,10 +1,10 @@
-//! Crates that need a runtime of tokio, on Upshift with `tokio-rt`, against real servers.
+//! Crates that need a tokio runtime, on Upshift with `tokio-rt`, against real servers.
 //!
-//! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level
-//! 8 beside four coroutines of level 40 that compute: those must not end first. Then 300 times in
-//! a `current_thread` runtime of tokio. It prints a line of the table: medians in microseconds.
-//! The servers are in `COMPAT_POSTGRES` (a connection string), `COMPAT_POSTGRES_URL`, `COMPAT_REDIS` and
-//! `COMPAT_RABBITMQ` (URLs); those of HTTP are its own.
+//! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level 8
+//! beside four busy coroutines of level 40, which must not end first. A third series of 300 runs in
+//! a `current_thread` runtime of tokio. The output is a line of the table: medians in microseconds.
+//! The servers are in `COMPAT_POSTGRES` (a connection string), `COMPAT_POSTGRES_URL`,
+//! `COMPAT_REDIS` and `COMPAT_RABBITMQ` (URLs); HTTP servers are part of the program.
 
 mod operations;
 
@@ -16,7 +16,7 @@ use operations::{Operation, Result};
 use upshift::{Level, Runtime};
 
 const TIMES: usize = 300;
-/// The urgent one has starved if it takes longer.
+/// Longest duration of a series: beyond it, the urgent coroutine has starved.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     let runtime = Runtime::builder().vcpus(2).build()?;
     let made = name.clone();
     let (alone, beside) = runtime.block_on(async move {
-        // Off the main coroutine, as in a program.
+        // A spawned coroutine, as in a program, and not the main one.
         let run = async move {
             let operation = operations::make(&made).await?;
             let alone = median(&operation).await?;
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Microseconds.
+/// Returns the median duration of an operation, in microseconds.
 async fn median(operation: &Operation) -> Result<u128> {
     let mut times = Vec::new();
     for _ in 0..TIMES {
@@ -62,7 +62,7 @@ async fn median(operation: &Operation) -> Result<u128> {
     Ok(times[TIMES / 2])
 }
 
-/// Computes until it is told to end; true: it was not.
+/// Computes until `over` is set; returns true if that did not happen in time.
 fn compute(over: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
     let computes = async move {
         let began = Instant::now();

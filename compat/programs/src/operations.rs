@@ -1,4 +1,4 @@
-//! What is run: one round trip each.
+//! The operations: one round trip each.
 
 mod grpc;
 mod queue;
@@ -24,7 +24,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 pub type Operation =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<()>> + Send>> + Send + Sync>;
 
-/// An operation from an async closure over something shared.
+/// Creates an operation from an async closure over shared state.
 fn operation<T, F>(shared: T, run: impl Fn(Arc<T>) -> F + Send + Sync + 'static) -> Operation
 where
     T: Send + Sync + 'static,
@@ -52,7 +52,7 @@ pub async fn make(name: &str) -> Result<Operation> {
     }
 }
 
-/// `axum::serve`, which spawns what it serves.
+/// Starts a server with `axum::serve`, which spawns a task per connection.
 async fn serve() -> Result<SocketAddr> {
     let events = || async {
         let first =
@@ -124,7 +124,8 @@ async fn web_socket() -> Result<Operation> {
     }))
 }
 
-/// Buffer (a task of tokio's), rate limit and timeout (timers of tokio's).
+/// Creates an operation through a buffer (a task of tokio's), a rate limit and a timeout (timers of
+/// tokio's).
 async fn tower() -> Result<Operation> {
     let service = ServiceBuilder::new()
         .buffer(8)
@@ -167,7 +168,7 @@ async fn redis() -> Result<Operation> {
     }))
 }
 
-/// A pool, whose connections have no task of their own.
+/// Creates an operation on a pool whose connections have no task of their own.
 async fn sqlx() -> Result<Operation> {
     let pool = sqlx::PgPool::connect(&std::env::var("COMPAT_POSTGRES_URL")?).await?;
     Ok(operation(pool, |pool| async move {

@@ -1,4 +1,4 @@
-//! tokio's builder for runtimes of Upshift.
+//! tokio's runtime builder, for runtimes of Upshift.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,7 @@ pub use upshift::Handle;
 use upshift::Priority;
 use upshift::task::JoinHandle;
 
-/// A runtime with one vCPU, or with two and more.
+/// A builder of runtimes with one vCPU, or with at least two.
 pub struct Builder {
     vcpus: usize,
     is_paused: bool,
@@ -24,7 +24,7 @@ impl Builder {
         }
     }
 
-    /// The thread of `block_on` serves one besides the workers.
+    /// Returns a builder whose `block_on` thread serves a vCPU besides the workers.
     pub fn new_multi_thread() -> Builder {
         Builder {
             vcpus: 2,
@@ -74,7 +74,8 @@ pub struct LocalOptions;
 
 pub type LocalRuntime = Runtime;
 
-/// One of Upshift's is used by one thread; tokio's tests put theirs where `Send` is asked for.
+/// A runtime with tokio's name. A runtime of Upshift belongs to one thread, but tokio's tests need
+/// `Send`.
 pub struct Runtime {
     runtime: ManuallyDrop<upshift::Runtime>,
     handle: Handle,
@@ -82,7 +83,8 @@ pub struct Runtime {
     is_paused: bool,
 }
 
-// SAFETY: the runtime itself is reached through `at_home` only; the handle is for any thread.
+// SAFETY: the runtime itself is accessed through `at_home` only; the handle may be used on any
+// thread.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.
 unsafe impl Sync for Runtime {}
@@ -132,7 +134,7 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         assert_eq!(thread::current().id(), self.home);
-        // SAFETY: once, here, on the thread that built it.
+        // SAFETY: dropped once, here, on the thread that built it.
         unsafe { ManuallyDrop::drop(&mut self.runtime) };
     }
 }

@@ -1,4 +1,4 @@
-// Addresses of the internet.
+// Internet addresses.
 #pragma once
 
 #include <arpa/inet.h>
@@ -15,7 +15,7 @@ UPSHIFT_BEGIN
 
 namespace detail {
 
-/// Converts a string for C: null, which is EINVAL, if it contains a NUL, where C would cut it off.
+/// Returns the string for C: null, which is EINVAL, if it contains a NUL, where C would end it.
 inline const char* c_string(const std::string& text) noexcept { return text.find('\0') == std::string::npos ? text.c_str() : nullptr; }
 
 }  // namespace detail
@@ -25,7 +25,7 @@ struct address : upshift_addr {
   address() noexcept : upshift_addr{} {}
   explicit address(const upshift_addr& raw) noexcept : upshift_addr(raw) {}
 
-  /// Parses a numeric address: `127.0.0.1:80`, `[::1]:80`. Nothing is looked up.
+  /// Parses a numeric address: `127.0.0.1:80`, `[::1]:80`. Names are not resolved.
   static result<address> parse(std::string_view text) {
     const auto failed = [] { return result<address>::failure(-EINVAL); };
     const auto colon = text.rfind(':');
@@ -63,7 +63,8 @@ struct address : upshift_addr {
 
 namespace detail {
 
-/// Asks by getsockname or getpeername. The error EAFNOSUPPORT: not an internet socket.
+/// Queries an address by getsockname or getpeername. The error EAFNOSUPPORT: not an internet
+/// socket.
 template <class Ask>
 result<address> address_of(int fd, Ask ask) {
   sockaddr_storage found{};

@@ -1,5 +1,5 @@
 // Buffers. The kernel owns the memory of an operation until its terminal completion, even if the
-// waiting coroutine is gone; so a buffer goes into the operation and comes back with the result.
+// waiting coroutine is gone. So an operation owns its buffer, and returns it with the result.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 UPSHIFT_BEGIN
 
-/// Bytes that an operation can own: of malloc, of a container, or constant. Moved, not copied.
+/// Bytes that an operation can own: from malloc, of a container, or constant. Moved, not copied.
 class buffer {
  public:
   buffer() noexcept = default;
 
-  /// Room for `capacity` bytes; empty.
+  /// Creates an empty buffer with room for `capacity` bytes.
   explicit buffer(std::size_t capacity) {
     if (upshift_buf_alloc(capacity, &raw_) < 0) {
 #if UPSHIFT_EXCEPTIONS
@@ -28,7 +28,7 @@ class buffer {
     }
   }
 
-  /// A copy of bytes.
+  /// Creates a buffer with a copy of bytes.
   explicit buffer(std::string_view bytes) : buffer(bytes.size()) {
     if (!bytes.empty()) std::memcpy(raw_.data, bytes.data(), bytes.size());
     raw_.len = bytes.size();
@@ -36,7 +36,7 @@ class buffer {
 
   explicit buffer(const char* text) : buffer(text != nullptr ? std::string_view(text) : std::string_view()) {}
 
-  /// Takes a container over, for writing: no copy of its bytes.
+  /// Adopts a container, for writing: its bytes are not copied.
   explicit buffer(std::string&& bytes) { keep(std::move(bytes)); }
   template <class Byte, class Allocator>
     requires(sizeof(Byte) == 1)
@@ -44,7 +44,7 @@ class buffer {
     keep(std::move(bytes));
   }
 
-  /// Bytes that live for ever, such as a literal.
+  /// Creates a buffer of bytes that live forever, such as a literal.
   static buffer constant(std::string_view bytes) noexcept {
     buffer made;
     made.raw_.data = reinterpret_cast<std::uint8_t*>(const_cast<char*>(bytes.data()));
@@ -52,13 +52,13 @@ class buffer {
     return made;
   }
 
-  /// Memory with a function of its own that frees it, after the kernel's terminal completion.
+  /// Adopts memory with its own release function, called after the kernel's terminal completion.
   static buffer with_release(void* data, std::size_t len, std::size_t capacity,
                              void (*release)(void* context, std::uint8_t* data, std::size_t capacity), void* context) noexcept {
     return buffer(upshift_buf{static_cast<std::uint8_t*>(data), len, capacity, release, context});
   }
 
-  /// Takes over a buffer of the ABI.
+  /// Adopts a buffer of the ABI.
   explicit buffer(const upshift_buf& raw) noexcept : raw_(raw) {}
 
   buffer(buffer&& other) noexcept : raw_(std::exchange(other.raw_, upshift_buf{})) {}
@@ -77,11 +77,11 @@ class buffer {
   std::size_t capacity() const noexcept { return raw_.capacity; }
   bool empty() const noexcept { return raw_.len == 0; }
 
-  /// How many bytes are written by the next operation; at most the capacity.
+  /// Sets the number of bytes that the next operation writes; at most the capacity.
   void resize(std::size_t len) noexcept { raw_.len = len < raw_.capacity ? len : raw_.capacity; }
   void clear() noexcept { raw_.len = 0; }
 
-  /// Copies bytes to the end; false: there is no room, and nothing was copied.
+  /// Appends bytes; false: there is no room, and nothing was copied.
   [[nodiscard]] bool append(std::string_view bytes) noexcept {
     if (raw_.capacity - raw_.len < bytes.size()) return false;
     if (!bytes.empty()) std::memcpy(raw_.data + raw_.len, bytes.data(), bytes.size());
@@ -92,7 +92,7 @@ class buffer {
   std::string_view view() const noexcept { return {reinterpret_cast<const char*>(raw_.data), raw_.len}; }
   std::span<std::byte> room() noexcept { return {data(), raw_.capacity}; }
 
-  /// Gives it to the ABI.
+  /// Transfers the buffer to the ABI.
   upshift_buf release() noexcept { return std::exchange(raw_, upshift_buf{}); }
   upshift_buf* raw() noexcept { return &raw_; }
 
@@ -114,8 +114,7 @@ class buffer {
   upshift_buf raw_{};
 };
 
-/// Received bytes in a buffer of the runtime, to which it goes back when this is destroyed. Do not
-/// hoard them.
+/// Received bytes in a buffer of the runtime, which the destructor returns. Do not hoard them.
 class bytes {
  public:
   bytes() noexcept = default;
@@ -133,16 +132,16 @@ class bytes {
 
   const std::byte* data() const noexcept { return held_ ? reinterpret_cast<const std::byte*>(raw_.data) : nullptr; }
   std::size_t size() const noexcept { return held_ ? raw_.len : 0; }
-  /// The peer has finished.
+  /// Returns true if the peer has ended its direction.
   bool empty() const noexcept { return size() == 0; }
   std::string_view view() const noexcept { return {reinterpret_cast<const char*>(data()), size()}; }
 
-  /// Gives it back now.
+  /// Returns the buffer to the runtime now.
   void reset() noexcept {
     if (std::exchange(held_, false)) upshift_bytes_free(&raw_);
   }
 
-  /// Gives it to the ABI.
+  /// Transfers the bytes to the ABI.
   upshift_bytes release() noexcept { return std::exchange(held_, false) ? raw_ : upshift_bytes{}; }
 
  private:

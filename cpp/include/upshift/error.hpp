@@ -1,4 +1,4 @@
-// Errors, in the form that the call chooses: thrown as std::system_error, or returned in a
+// Errors, in the form that the caller chooses: thrown as std::system_error, or returned in a
 // result<T>.
 //
 //     auto data = co_await stream.recv();                       // throws std::system_error
@@ -43,7 +43,8 @@
 
 UPSHIFT_BEGIN
 
-/// The errors that are not the kernel's: UPSHIFT_ENAME, a host name without an address.
+/// The category of errors that the kernel does not have: UPSHIFT_ENAME, a host name without an
+/// address.
 inline const std::error_category& name_category() noexcept {
   static const struct final : std::error_category {
     const char* name() const noexcept override { return "upshift name"; }
@@ -54,7 +55,7 @@ inline const std::error_category& name_category() noexcept {
 
 namespace detail {
 
-/// The error of a positive errno.
+/// Returns the error of a positive errno.
 inline std::error_code error_of(int code) noexcept {
   return std::error_code(code, code == UPSHIFT_ENAME ? name_category() : std::system_category());
 }
@@ -73,7 +74,7 @@ inline std::error_code error_of(int code) noexcept {
 
 }  // namespace detail
 
-/// A value or an error: the part of std::expected<T, std::error_code> that is needed, in C++20.
+/// A value or an error: the required part of std::expected<T, std::error_code>, in C++20.
 template <class T = void>
 class [[nodiscard]] result {
  public:
@@ -81,23 +82,23 @@ class [[nodiscard]] result {
 
   result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
 
-  /// The error of a negative errno.
+  /// Creates the error of a negative errno.
   static result failure(std::int64_t code) { return result(static_cast<int>(-code), 0); }
 
   bool has_value() const noexcept { return state_.index() == 0; }
   explicit operator bool() const noexcept { return has_value(); }
 
-  /// The error; none if there is a value.
+  /// Returns the error; none if there is a value.
   std::error_code error() const noexcept {
     return has_value() ? std::error_code() : detail::error_of(*std::get_if<1>(&state_));
   }
 
-  /// The value; throws the error.
+  /// Returns the value, or throws the error.
   T& value() & { return check(), *std::get_if<0>(&state_); }
   const T& value() const& { return check(), *std::get_if<0>(&state_); }
   T&& value() && { return check(), std::move(*std::get_if<0>(&state_)); }
 
-  /// The value, or another one instead of an error.
+  /// Returns the value, or `other` instead of an error.
   template <class U>
   T value_or(U&& other) && {
     return has_value() ? std::move(*std::get_if<0>(&state_)) : static_cast<T>(std::forward<U>(other));
@@ -167,7 +168,7 @@ concept error_mode = std::is_same_v<M, throwing_t> || std::is_same_v<M, as_resul
 
 namespace detail {
 
-/// The value that `make` makes, or the error, in the form of the mode.
+/// Returns the result of `make`, or the error, in the form of the mode.
 template <error_mode M, class F>
 auto checked(std::int64_t code, F make, const char* where = nullptr) {
   using T = decltype(make());

@@ -1,4 +1,4 @@
-// Files by position, and the papers' system calls in two forms.
+// Files with positional reads and writes, and the papers' system calls in two forms.
 #pragma once
 
 #include <fcntl.h>
@@ -22,13 +22,13 @@ class file {
     return opening<M>(nullptr, std::move(path), flags, mode);
   }
 
-  /// Opens beneath this directory: nothing in the path leads out of it.
+  /// Opens a file beneath this directory: the path cannot leave it.
   template <error_mode M = throwing_t>
   auto open_beneath(std::string path, int flags = O_RDONLY, M = {}, unsigned mode = 0666) const {
     return opening<M>(raw_.get(), std::move(path), flags, mode);
   }
 
-  /// Reads at a position, up to the buffer's capacity. 0: the end.
+  /// Reads at a position, up to the buffer's capacity. 0: the end of the file.
   template <error_mode M = throwing_t>
   auto read_at(buffer to, std::uint64_t offset, M = {}) const noexcept {
     return detail::operation(
@@ -39,7 +39,7 @@ class file {
         detail::give_transfer<M>());
   }
 
-  /// Writes at a position; may write less than all.
+  /// Writes at a position; may write only a part.
   template <error_mode M = throwing_t>
   auto write_at(buffer from, std::uint64_t offset, M = {}) const noexcept {
     return detail::operation(
@@ -50,7 +50,7 @@ class file {
         detail::give_transfer<M>());
   }
 
-  /// Writes all of a buffer at a position; it comes back.
+  /// Writes a whole buffer at a position and returns the buffer.
   template <error_mode M = throwing_t>
   auto write_all_at(buffer from, std::uint64_t offset, M = {}) const noexcept {
     return detail::operation(
@@ -68,7 +68,7 @@ class file {
                              detail::give_nothing<M>());
   }
 
-  /// Its length in bytes; EISDIR for a directory.
+  /// Returns the length in bytes; EISDIR for a directory.
   template <error_mode M = throwing_t>
   auto size(M = {}) const noexcept {
     return detail::operation([f = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_file_len(op, cx, f); }, detail::give_count<M>());
@@ -98,27 +98,27 @@ class file {
   detail::owned<upshift_file, upshift_file_free> raw_;
 };
 
-/// read(2), the form without a coroutine's id: blocks the thread.
+/// Calls read(2) in the form without a coroutine's id, which blocks the thread.
 inline tried_transfer read(int fd, buffer to) {
   const std::int64_t count = upshift_read(fd, to.raw());
   return {detail::checked<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(to)};
 }
 
-/// write(2), the form without a coroutine's id: blocks the thread.
+/// Calls write(2) in the form without a coroutine's id, which blocks the thread.
 inline tried_transfer write(int fd, buffer from) {
   const std::int64_t count = upshift_write(fd, from.raw());
   return {detail::checked<as_result_t>(count, [&] { return static_cast<std::size_t>(count); }), std::move(from)};
 }
 
-/// A running call of the second form: it starts at once, and wakes its coroutine when it is done.
-/// It is awaited once, or stopped.
+/// A running call of the second form. The call starts at once, and wakes its coroutine when it is
+/// done. It is awaited once, or stopped.
 ///
-///     under way ──▶ done ──▶ taken, by an await
-///         └───────────┴────▶ stopped
+///     in progress ──▶ done ──▶ taken, by an await
+///         └────────────┴────▶ stopped
 ///
-/// An await of a stopped call ends with the error ECANCELED, and so does an await during which it
-/// is stopped; of a taken one with EINVAL; while another coroutine waits for it with EBUSY. It
-/// outlives the awaits.
+/// An await fails with ECANCELED if the call was or is stopped, with EINVAL if the result was
+/// taken, and with EBUSY while another coroutine waits for the call. The object outlives the
+/// awaits.
 class [[nodiscard("destroying the call cancels it")]] async_call {
  public:
   using starter = int (*)(upshift_op*, int, const upshift_buf*, std::uint64_t);
@@ -136,7 +136,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
   async_call& operator=(const async_call&) = delete;
   ~async_call() { stop(); }
 
-  /// Cancels the call, or discards its result. Its buffer is released when the kernel is done with
+  /// Cancels the call, or discards its result. The buffer is released when the kernel is done with
   /// it. Any thread.
   void stop() noexcept {
     std::optional<waker> waiting;
@@ -146,7 +146,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
       over_ = -ECANCELED;
       if (waits_ != nullptr) waiting.emplace(std::move(*std::exchange(waits_, nullptr)->waker_));
     }
-    // Nothing polls it any more.
+    // No poll follows.
     if (op_.vtable != nullptr) {
       upshift_op_drop(&op_);
     } else {
@@ -181,7 +181,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
       return {detail::checked<as_result_t>(op.result, [&] { return static_cast<std::size_t>(op.result); }), buffer(op.out.buf)};
     }
 
-    /// Begins the wait, on behalf of a wait for several.
+    /// Begins the wait, as part of a wait for several awaitables.
     bool begin(upshift_cx* cx) noexcept {
       std::lock_guard held(of_.lock_);
       is_busy_ = of_.waits_ != nullptr;
@@ -213,14 +213,14 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
   /// Guards the members below: a thread that stops the call is not the one that polls it.
   std::mutex lock_;
   upshift_op op_;
-  /// Why its result is not there to take; 0: it is, or will be.
+  /// Errno of the reason why the result cannot be taken; 0: it can, now or later.
   int over_ = 0;
   awaiter* waits_ = nullptr;
 };
 
 namespace detail {
 
-/// A call, which is stopped when it is given up.
+/// Access to a call, which is stopped when its branch is abandoned.
 template <>
 struct branch<async_call> : branch_base<branch<async_call>, tried_transfer> {
   explicit branch(async_call&& from) noexcept : call(from), of(std::move(call)) {}
@@ -239,7 +239,7 @@ struct branch<async_call> : branch_base<branch<async_call>, tried_transfer> {
 /// Starts read(2) at once, at the caller's level, and wakes a coroutine when it is done.
 inline async_call read(int fd, buffer to, cid wakes) noexcept { return async_call(upshift_read_async, fd, std::move(to), wakes); }
 
-/// write(2), the form with a coroutine's id.
+/// Starts write(2) at once, at the caller's level, and wakes a coroutine when it is done.
 inline async_call write(int fd, buffer from, cid wakes) noexcept { return async_call(upshift_write_async, fd, std::move(from), wakes); }
 
 UPSHIFT_END

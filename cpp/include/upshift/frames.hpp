@@ -1,5 +1,5 @@
-// A cache of frames: memory of ended coroutine frames, kept by the thread on which they ended for
-// the next ones, since a server creates and ends frames all the time.
+// A cache of frames. Each thread caches the memory of coroutine frames that ended on it, because a
+// server creates and ends frames all the time.
 //
 // The cache of a thread is bounded: 8 KiB for each of 16 sizes, no frames above 1 KiB. It is freed
 // when the thread ends. Nothing is cached under AddressSanitizer, which would not see the use of an
@@ -39,7 +39,7 @@ struct frame_cache {
 
   frame* first[sizes];
   std::size_t count[sizes];
-  /// Whether the thread frees its cache when it ends.
+  /// State of the cache; a closed one has been freed, because its thread ends.
   enum : std::uint8_t { unseen, open, closed } state;
 };
 
@@ -47,7 +47,7 @@ inline constinit thread_local frame_cache cache{};
 
 struct at_thread_exit {
   ~at_thread_exit() {
-    // Frames that end after this are freed to the heap.
+    // Frames that end later go back to the heap.
     cache.state = frame_cache::closed;
     for (auto*& first : cache.first) {
       while (first != nullptr) ::operator delete(std::exchange(first, first->next));
@@ -57,8 +57,8 @@ struct at_thread_exit {
 };
 inline thread_local at_thread_exit at_exit;
 
-/// Returns memory of at least this size, or null. Not inlined, nor is its counterpart: a coroutine
-/// may continue on another thread, which has another cache.
+/// Returns memory of at least this size, or null. This function and its counterpart are not
+/// inlined: a coroutine may continue on another thread, which has another cache.
 [[gnu::noinline]] inline void* take_frame(std::size_t size) noexcept {
 #if UPSHIFT_KEEPS_FRAMES
   const std::size_t index = (size - 1) / frame_cache::step;
@@ -74,7 +74,7 @@ inline thread_local at_thread_exit at_exit;
   return ::operator new(size, std::nothrow);
 }
 
-/// Frees memory that `take_frame` has returned for this size, on any thread.
+/// Frees memory of this size that `take_frame` returned, on any thread.
 [[gnu::noinline]] inline void give_frame(void* memory, [[maybe_unused]] std::size_t size) noexcept {
 #if UPSHIFT_KEEPS_FRAMES
   const std::size_t index = (size - 1) / frame_cache::step;

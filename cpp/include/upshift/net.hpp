@@ -21,13 +21,13 @@ struct transfer {
   buffer buf;
 };
 
-/// The same in the form of a result.
+/// The same outcome as a result.
 struct tried_transfer {
   result<std::size_t> count;
   buffer buf;
 };
 
-/// The outcome of a write of a whole buffer, in the form of a result.
+/// The outcome of a write of a whole buffer, as a result.
 struct tried_write {
   result<void> done;
   buffer buf;
@@ -35,7 +35,7 @@ struct tried_write {
 
 namespace detail {
 
-/// Finishers: from an operation that is ready to the value of the co_await.
+/// Finishers convert a ready operation to the value of the co_await.
 template <error_mode M>
 struct give_nothing {
   auto operator()(upshift_op& op) const {
@@ -113,7 +113,7 @@ class reader {
   reader() noexcept = default;
   explicit reader(upshift_reader* raw) noexcept : raw_(raw) {}
 
-  /// Waits for data, in a buffer of the runtime: no copy, and no memory while nothing arrives.
+  /// Waits for data, in a buffer of the runtime: no copy, and no memory while no data arrives.
   /// Empty: the peer has ended its direction.
   template <error_mode M = throwing_t>
   auto recv(M = {}) noexcept {
@@ -131,7 +131,7 @@ class reader {
         detail::give_count<M>());
   }
 
-  /// The same until the memory is full; less: the peer has finished.
+  /// Reads until the memory is full; a smaller count: the peer has ended its direction.
   template <error_mode M = throwing_t>
   auto read_exact(std::span<std::byte> to, M = {}) noexcept {
     return detail::operation(
@@ -160,14 +160,14 @@ class reader {
   detail::owned<upshift_reader, upshift_reader_free> raw_;
 };
 
-/// The sending direction of a connection; destroyed, it tells the peer that nothing more will come.
+/// The sending direction of a connection. The destructor ends the direction for the peer.
 class writer {
  public:
   writer() noexcept = default;
   explicit writer(upshift_writer* raw) noexcept : raw_(raw) {}
 
-  /// Writes all of a buffer through the ring, with the other operations of the turn; the buffer
-  /// comes back.
+  /// Writes a whole buffer through the ring, with the other operations of the turn, and returns the
+  /// buffer.
   template <error_mode M = throwing_t>
   auto write_all(buffer from, M = {}) noexcept {
     return detail::operation(
@@ -189,7 +189,7 @@ class writer {
         detail::give_nothing<M>());
   }
 
-  /// Writes all of memory that stays the caller's: by system calls that do not wait.
+  /// Writes all bytes of the caller's memory, by system calls that do not block.
   template <error_mode M = throwing_t>
   auto write_all(std::string_view from, M = {}) noexcept {
     return detail::operation(
@@ -199,7 +199,7 @@ class writer {
         detail::give_nothing<M>());
   }
 
-  /// Tells the peer that nothing more will come.
+  /// Ends the sending direction for the peer.
   result<void> shutdown() noexcept { return detail::checked<as_result_t>(upshift_writer_shutdown(raw_.get()), [] {}); }
   explicit operator bool() const noexcept { return static_cast<bool>(raw_); }
   void close() noexcept { raw_.reset(); }
@@ -214,7 +214,7 @@ class stream {
   stream() noexcept = default;
   stream(reader r, writer w) noexcept : reader_(std::move(r)), writer_(std::move(w)) {}
 
-  /// Takes over a connected socket, also on failure.
+  /// Adopts a connected socket, also on failure.
   template <error_mode M = throwing_t>
   static auto from_fd(int fd, M = {}) {
     upshift_reader* r = nullptr;
@@ -264,10 +264,10 @@ struct give_stream {
 
 }  // namespace detail
 
-/// Listens.
+/// A listening socket.
 class listener {
  public:
-  /// `host:port`, with SO_REUSEADDR.
+  /// Binds `host:port` and listens, with SO_REUSEADDR.
   template <error_mode M = throwing_t>
   static auto tcp(const std::string& address, M = {}, bool reuseport = false) {
     upshift_listener* raw = nullptr;
@@ -282,13 +282,13 @@ class listener {
     return detail::checked<M>(code, [&] { return listener(raw); });
   }
 
-  /// Waits for a connection; cancelled it loses none.
+  /// Waits for a connection. Cancellation loses no connection.
   template <error_mode M = throwing_t>
   auto accept(M = {}) noexcept {
     return detail::operation([l = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_accept(op, cx, l); }, detail::give_stream<M>());
   }
 
-  /// Where it listens: with the port that the kernel has chosen for `:0`.
+  /// Returns the local address, with the port that the kernel has chosen for `:0`.
   result<address> local_address() const { return detail::local_address_of(fd()); }
   int fd() const noexcept { return upshift_listener_fd(raw_.get()); }
 
@@ -318,7 +318,8 @@ struct datagram {
   address from;
 };
 
-/// A UDP socket. Memory of the caller is used within the operation only, and is never the kernel's.
+/// A UDP socket. The caller's memory is used within the operation only, and the kernel never owns
+/// it.
 class udp_socket {
  public:
   template <error_mode M = throwing_t>

@@ -25,7 +25,7 @@ class runtime {
     if (code < 0) detail::raise(code);
   }
 
-  /// Without exceptions: a runtime or an error.
+  /// Creates a runtime without exceptions: returns a runtime or an error.
   static result<runtime> make(const config& settings = config()) {
     if (upshift_abi_version() != UPSHIFT_ABI_VERSION) return result<runtime>::failure(-ELIBBAD);
     upshift_runtime* raw = nullptr;
@@ -40,8 +40,9 @@ class runtime {
     if (raw_ != nullptr) upshift_runtime_free(raw_);
   }
 
-  /// Runs a task as the main coroutine on the calling thread. Returns its result, or throws its
-  /// exception; or `cancelled`, which is the error ECANCELED in the form of a result.
+  /// Runs a task as the main coroutine on the calling thread. Returns its result or throws its
+  /// exception. If the task is cancelled, throws `cancelled`; a result then has the error
+  /// ECANCELED.
   template <class T, error_mode M = throwing_t>
   auto block_on(task<T> main, M = {}) {
     int code;
@@ -73,7 +74,7 @@ class runtime {
   upshift_runtime* raw_ = nullptr;
 };
 
-/// A runtime with default settings for one task.
+/// Runs one task in a runtime with default settings.
 template <class T>
 T run(task<T> main) {
   runtime made;

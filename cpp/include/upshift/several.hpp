@@ -1,11 +1,11 @@
-// Waiting for several things in one coroutine: all of them, or the first.
+// Waiting for several awaitables in one coroutine: all of them, or the first.
 //
 //     auto [user, orders] = co_await upshift::when_all(find_user(id), find_orders(id));
 //     auto first = co_await upshift::when_any(stream.recv(), upshift::sleep(1s));
 //     // first is a std::variant; first.index() says which
 //
-// They take turns on the vCPU of their coroutine and cost no allocation beyond their frames. Spawn
-// work that should run on other vCPUs, or at other levels.
+// The awaitables take turns on the vCPU of their coroutine and cost no allocation beyond their
+// frames. Spawn work that should run on other vCPUs, or at other levels.
 #pragma once
 
 #include <tuple>
@@ -19,7 +19,7 @@ class async_call;
 
 namespace detail {
 
-/// Something that can be begun, asked whether it is ready, and given up.
+/// A branch that can be begun, tested for readiness, and abandoned.
 template <class Of>
 concept operation_like = requires(Of& of, upshift_cx* cx) {
   { of.begin(cx) } -> std::same_as<bool>;
@@ -28,13 +28,13 @@ concept operation_like = requires(Of& of, upshift_cx* cx) {
   of.await_resume();
 };
 
-/// An awaitable that may be one of several: an operation, a call of the papers' second form, a
-/// task, the end of a coroutine.
+/// An awaitable that may be a branch: an operation, a call of the papers' second form, a task, or
+/// the end of a coroutine.
 template <class Of>
 concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || is_task<Of> || std::same_as<Of, async_call>);
 
-/// An awaitable of several. Its result is taken as soon as it is there, so that a cancelled
-/// coroutine loses none.
+/// A branch of a wait. Its result is taken as soon as it is ready, so that a cancelled coroutine
+/// loses no result.
 template <class Of, class T>
 struct branch_base {
   using value_type = T;
@@ -42,7 +42,7 @@ struct branch_base {
   bool is_ready = false;
   bool has_begun = false;
 
-  /// Begins or continues; true: the result is there.
+  /// Begins or continues the branch; returns true if the result is ready.
   bool step(upshift_cx* cx) noexcept {
     if (is_ready) return true;
     auto& of = static_cast<Of&>(*this);
@@ -55,7 +55,7 @@ struct branch_base {
 template <class Operation>
 using value_of = decltype(std::declval<Operation&>().await_resume());
 
-/// An operation, which lives in the expression that awaits this.
+/// An operation as a branch; it lives in the awaiting expression.
 template <class Operation>
 struct branch : branch_base<branch<Operation>, value_of<Operation>> {
   explicit branch(Operation&& of) noexcept : of(of) {}
@@ -85,7 +85,7 @@ struct branch : branch_base<branch<Operation>, value_of<Operation>> {
   Operation& of;
 };
 
-/// A task: a tree of its own within its coroutine.
+/// A task as a branch: a tree of its own within its coroutine.
 template <class T>
 struct branch<task<T>> : branch_base<branch<task<T>>, T> {
   explicit branch(task<T>&& from) noexcept : code(from.code()), of(std::move(from)) {}
@@ -97,7 +97,7 @@ struct branch<task<T>> : branch_base<branch<task<T>>, T> {
   tree<T> of;
 };
 
-/// The end of a coroutine.
+/// The end of a coroutine as a branch.
 template <class T>
 struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
   using join = decltype(std::declval<join_handle<T>&>().join());
@@ -114,7 +114,7 @@ struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
 template <class T>
 using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 
-/// Awaits an object that must not have a name.
+/// Awaits a temporary object.
 template <class Of>
 struct once {
   explicit once(Of& of) noexcept : of(of) {}
@@ -127,7 +127,7 @@ struct once {
   Of& of;
 };
 
-/// Taken twice is an error.
+/// Rejects a second await.
 inline void take_once(bool& is_taken) {
   if (std::exchange(is_taken, true)) raise(-EINVAL, "upshift: awaited twice");
 }
@@ -217,16 +217,16 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
 }  // namespace detail
 
 /// Waits for all of several operations, tasks and joins, which run in turn. Returns a tuple of
-/// their results, std::monostate for one without. All end; then the first, in the order of the
-/// parameters, that has thrown throws.
+/// their results, with std::monostate for a branch without a value. All branches end; then the
+/// first exception, in the order of the parameters, is thrown.
 template <detail::branchable... Of>
   requires(sizeof...(Of) > 0)
 auto when_all(Of&&... of) {
   return detail::all_of<detail::branch<std::remove_cvref_t<Of>>...>(std::in_place, std::forward<Of>(of)...);
 }
 
-/// Waits for the first of several operations, tasks and joins. Returns a variant whose index says
-/// which, of two ready ones the one that was named first. The others are cancelled like by
+/// Waits for the first of several operations, tasks and joins. Returns a variant whose index
+/// identifies it; of two ready branches the first parameter wins. The others are cancelled like by
 /// timeout().
 template <detail::branchable... Of>
   requires(sizeof...(Of) > 0)

@@ -1,4 +1,4 @@
-// Coroutines of the runtime: spawn at a level, join, cancel, names, giving way.
+// Coroutines of the runtime: spawn at a level, join, cancel, ids, yielding.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 UPSHIFT_BEGIN
 
-/// 0 is the most urgent, 63 the least. Five have names.
+/// A level: 0 is the most urgent, 63 the least. Five levels have names.
 struct level {
   static const level urgent, high, normal, low, background;
   int value;
@@ -27,7 +27,7 @@ inline constexpr level level::background{UPSHIFT_LEVEL_BACKGROUND};
 /// The level of the spawning coroutine.
 inline constexpr level inherit{UPSHIFT_INHERIT};
 
-/// Names a coroutine for ever; a dead one's name is never another's.
+/// The id of a coroutine, which is never reused.
 enum class cid : std::uint64_t { none = UPSHIFT_NO_CID };
 
 /// Thrown by an await of the handle of a cancelled coroutine.
@@ -36,9 +36,9 @@ class cancelled : public std::system_error {
   cancelled() : std::system_error(ECANCELED, std::system_category(), "the coroutine was cancelled") {}
 };
 
-/// Access to a runtime from outside: spawns, wakes and cancels from any thread, even after the
-/// runtime has ended: then ESHUTDOWN and ESRCH. Every call of an empty handle is the error
-/// EINVAL, its counters are 0. the error EINVAL, its counters are 0.
+/// Access to a runtime from outside: spawns, wakes and cancels from any thread. After the end of
+/// the runtime the calls fail with ESHUTDOWN or ESRCH. Every call of an empty handle fails with
+/// EINVAL, and its counters are 0.
 class handle {
  public:
   /// Returns the handle of the calling coroutine's runtime; empty outside a runtime.
@@ -73,7 +73,7 @@ class handle {
     if (raw_ != nullptr) upshift_metrics_level(raw_, static_cast<std::uint32_t>(of.value), &made);
     return made;
   }
-  /// Everything, in the text format of Prometheus.
+  /// Returns all metrics in the text format of Prometheus.
   std::string prometheus() const {
     if (raw_ == nullptr) return std::string();
     std::unique_ptr<char, void (*)(char*)> text(upshift_metrics_prometheus(raw_), [](char* t) { upshift_string_free(t); });
@@ -90,8 +90,8 @@ namespace detail {
 
 /// The waiter for the coroutine of a join handle.
 struct joining : waiting {
-  /// Ends the wait, because the handle has been moved, detached or destroyed. In a coroutine of the
-  /// runtime.
+  /// Ends the wait, because the handle has been moved, detached or destroyed. Called in a coroutine
+  /// of the runtime.
   void leave() noexcept {
     is_left = true;
     upshift_wake(nullptr, waits);
@@ -102,9 +102,9 @@ struct joining : waiting {
 
 }  // namespace detail
 
-/// The right to the result of a coroutine. Destroyed, it detaches the coroutine. It is awaited
-/// once: afterwards it is empty, and an await is the error EINVAL. A waiter gets EINVAL too when
-/// the handle is moved or detached. While a coroutine waits, another await is the error EBUSY.
+/// The right to the result of a coroutine. The destructor detaches the coroutine. A handle is
+/// awaited once: afterwards it is empty, and an await fails with EINVAL. A waiter gets EINVAL too
+/// when the handle is moved or detached. While a coroutine waits, another await fails with EBUSY.
 template <class T = void>
 class [[nodiscard("destroying the handle detaches the coroutine; say so with detach()")]] join_handle {
  public:
@@ -122,7 +122,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
   }
   ~join_handle() { detach(); }
 
-  /// False: the result has been taken, or given up.
+  /// Returns false if the result has been taken or discarded.
   explicit operator bool() const noexcept { return held_; }
   upshift::cid id() const noexcept { return held_ ? upshift::cid{upshift_join_cid(&raw_)} : upshift::cid::none; }
   bool is_finished() const noexcept { return !held_ || upshift_join_is_finished(&raw_) != 0; }
@@ -138,9 +138,9 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
     send_away();
   }
 
-  /// Waits for the coroutine, which has the waiter's level meanwhile if that is more urgent.
-  /// Returns its result, or throws its exception; or `cancelled`, which is the error ECANCELED in
-  /// the form of a result.
+  /// Waits for the coroutine, and lends it the waiter's level if that is more urgent. Returns its
+  /// result or throws its exception. If the coroutine was cancelled, throws `cancelled`; a result
+  /// then has the error ECANCELED.
   template <error_mode M = throwing_t>
   auto join(M = {}) noexcept {
     return awaiter<M>(*this);
@@ -181,10 +181,10 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       });
     }
 
-    /// Begins the wait, on behalf of a wait for several. Cancelled, it leaves the handle as it was.
+    /// Begins the wait, as part of a wait for several. Cancellation leaves the handle unchanged.
     bool begin(upshift_cx* cx) noexcept {
-      // On the second call, for an ended coroutine or one that another coroutine awaits, `code`
-      // says that it is none.
+      // On the second call, for an ended coroutine or one with another waiter, `code` has the
+      // error.
       if (std::exchange(has_begun, true)) return true;
       if (!handle->held_) return true;
       if (handle->waits_ != nullptr) {
@@ -315,7 +315,7 @@ auto spawn_in(const handle& in, task<T> what, level at) {
 template <class F>
 concept makes_task = std::invocable<std::decay_t<F>&> && is_task<std::invoke_result_t<std::decay_t<F>&>>;
 
-/// Keeps the captures of a lambda as long as its coroutine runs.
+/// Stores the captures of a lambda while its coroutine runs.
 template <class F, class T = typename std::invoke_result_t<F&>::value_type>
 task<T> keeping(F make) {
   co_return co_await make();
@@ -329,19 +329,19 @@ auto spawn(task<T> what, level at = inherit, M = {}) {
   return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), std::move(what), at);
 }
 
-/// The same in the runtime of a handle, from any thread.
+/// Starts a coroutine in the runtime of a handle, from any thread.
 template <class T, error_mode M = throwing_t>
 auto spawn(const handle& in, task<T> what, level at = inherit, M = {}) {
   return detail::spawn_in<M>(in, std::move(what), at);
 }
 
-/// Starts the task that a function returns; the captures live as long as the coroutine.
+/// Starts the task that a function returns. The captures live as long as the coroutine.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
 }
 
-/// The same in the runtime of a handle, from any thread.
+/// Starts the task that a function returns in the runtime of a handle, from any thread.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(const handle& in, F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(detail::spawn_in<M>(in, detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
@@ -361,12 +361,12 @@ task<T> with_stop(std::stop_token token, task<T> what) {
 /// its first wait.
 template <class T, error_mode M = throwing_t>
 auto spawn(std::stop_token token, task<T> what, level at = inherit, M mode = {}) {
-  // An empty one says so now.
+  // An empty task fails now.
   if (!what) return spawn(std::move(what), at, mode);
   return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), std::move(what)), at);
 }
 
-/// Like above, with the task that a function returns.
+/// Starts the task that a function returns, and cancels it when a stop is requested.
 template <detail::makes_task F, error_mode M = throwing_t>
 auto spawn(std::stop_token token, F&& make, level at = inherit, M = {}) {
   return detail::handle_for<F>(
@@ -386,10 +386,10 @@ auto spawn(Where&&, What&&, Number) {
 }
 #undef UPSHIFT_SAY_LEVEL
 
-/// The id of the coroutine that calls.
+/// Returns the id of the calling coroutine.
 inline cid get_cid() noexcept { return cid{upshift_get_cid()}; }
 
-/// Its effective level, or a negative errno outside a coroutine.
+/// Returns the effective level of the calling coroutine, or a negative errno outside a coroutine.
 inline int current_level() noexcept { return upshift_current_level(); }
 
 /// Wakes a coroutine of the caller's runtime; false: it has exited.
@@ -398,7 +398,7 @@ inline bool wake(cid id) noexcept { return upshift_wake(nullptr, static_cast<std
 /// Changes the level of a coroutine, in any state. False: it has exited, or the level is invalid.
 inline bool reprio(cid id, level to) noexcept { return upshift_reprio(nullptr, static_cast<std::uint64_t>(id), to.value) == 0; }
 
-/// Asks one to end; false: it has exited.
+/// Cancels a coroutine; false: it has exited.
 inline bool cancel(cid id) noexcept { return upshift_cancel(nullptr, static_cast<std::uint64_t>(id)) == 0; }
 
 namespace detail {
@@ -428,14 +428,14 @@ struct park_awaiter {
 /// Lets the coroutine's equals run first.
 [[nodiscard("co_await it")]] inline auto yield_now() noexcept { return detail::yield_awaiter{true}; }
 
-/// Yields if work at least as urgent waits. For loops that compute.
+/// Yields if work at least as urgent waits. Meant for loops that compute.
 [[nodiscard("co_await it")]] inline auto yield_if_needed() noexcept { return detail::yield_awaiter{upshift_should_yield() != 0}; }
 
 /// Waits for a wake(cid) of this coroutine. Like a condition variable it may return early: check
 /// the condition in a loop.
 [[nodiscard("co_await it")]] inline auto park() noexcept { return detail::park_awaiter{}; }
 
-/// The right to wake a coroutine, from any thread, for as long as one likes.
+/// The right to wake a coroutine, from any thread, at any later time.
 class waker {
  public:
   explicit waker(upshift_cx* cx) noexcept : held_(true) { upshift_waker_new(cx, &raw_); }
@@ -461,7 +461,7 @@ struct suspend_awaiter {
   bool await_ready() const noexcept { return false; }
   template <upshift_promise Promise>
   void await_suspend(std::coroutine_handle<Promise> here) {
-    // First, because it may throw, into the coroutine, which waits for nothing then.
+    // This call is first, because it may throw into the coroutine, which then does not wait.
     leave(waker(here.promise().root->cx));
     promise_base::wait_for(here, &next_poll);
   }
@@ -537,8 +537,8 @@ struct job final : rooted<T> {
 
 }  // namespace detail
 
-/// Runs a function that blocks on a thread for blocking calls, more urgent ones first; await the
-/// handle for its result. It is not ended early.
+/// Runs a blocking function on a thread for blocking calls, more urgent functions first. Await the
+/// handle for its result. The function is not ended early.
 template <class F, error_mode M = throwing_t>
   requires std::invocable<std::decay_t<F>&>
 auto blocking(F&& what, M = {}) {

@@ -1,4 +1,4 @@
-// A mutex that lends priority, and bounded channels.
+// A mutex with priority lending, and bounded channels.
 #pragma once
 
 #include <bit>
@@ -24,8 +24,8 @@ class [[nodiscard("the mutex is given back when the guard is destroyed")]] mutex
   const upshift_mutex* held_;
 };
 
-/// A mutex of coroutines: most urgent first, and waiters lend their level to the holder. Outlives
-/// its guards and waits.
+/// A mutex of coroutines. The most urgent waiter is first, and waiters lend their level to the
+/// holder. The mutex outlives its guards and waits.
 class mutex {
  public:
   mutex() : raw_(upshift_mutex_new()) {}
@@ -46,7 +46,8 @@ class mutex {
 
 namespace detail {
 
-/// How a message is a pointer: itself, if it is small and plain or owns by one; else on the heap.
+/// The pointer form of a message: the message itself if it is small and trivial or owns a pointer,
+/// else its address on the heap.
 template <class T>
 struct as_pointer {
   static void* from(T value) { return new T(std::move(value)); }
@@ -84,7 +85,7 @@ struct as_pointer<std::unique_ptr<U>> {
 
 }  // namespace detail
 
-/// Puts messages into a channel. Copies are further senders; any thread.
+/// The sending side of a channel. Copies are further senders; any thread.
 template <class T>
 class sender {
   using form = detail::as_pointer<T>;
@@ -96,7 +97,7 @@ class sender {
   sender(const sender& other) : raw_(upshift_sender_clone(other.raw_.get())) {}
   sender& operator=(const sender& other) { return *this = sender(other); }
 
-  /// Waits for room. The error EPIPE: the receiver is gone, and so is the message.
+  /// Waits for room and sends. The error EPIPE: the receiver is gone, and the message is dropped.
   template <error_mode M = throwing_t>
   auto send(T value, M = {}) {
     return detail::operation(
@@ -109,7 +110,7 @@ class sender {
         });
   }
 
-  /// Without waiting; false: there is no room, or no receiver.
+  /// Sends without waiting; false: there is no room, or no receiver.
   bool try_send(T value) {
     void* data = form::from(std::move(value));
     if (upshift_try_send(raw_.get(), data) == 0) return true;
@@ -123,7 +124,7 @@ class sender {
   detail::owned<upshift_sender, upshift_sender_free> raw_;
 };
 
-/// Takes messages out of a channel.
+/// The receiving side of a channel.
 template <class T>
 class receiver {
   using form = detail::as_pointer<T>;
@@ -131,7 +132,7 @@ class receiver {
  public:
   explicit receiver(upshift_receiver* raw) noexcept : raw_(raw) {}
 
-  /// Waits for a message; none: the channel has ended. Cancelled it loses none.
+  /// Waits for a message; empty: the channel has ended. Cancellation loses no message.
   [[nodiscard("co_await it")]] auto recv() noexcept {
     return detail::operation([r = raw_.get()](upshift_op* op, upshift_cx* cx) { return upshift_receive(op, cx, r); },
                              [](upshift_op& op) {

@@ -37,13 +37,13 @@ upshift_task as_root(task<T> what, int& code) noexcept;
 template <class Of>
 struct branch;
 
-/// Something that a tree of tasks waits for.
+/// An operation that a tree of tasks waits for.
 struct waiting {
-  /// 1: it is ready.
+  /// Returns 1 if the operation is ready.
   int (*ready)(waiting*, upshift_cx*) noexcept;
 };
 
-/// Ready at the next poll, whichever wake ended the wait.
+/// Makes a wait ready at the next poll, whichever wake ended it.
 inline int at_once(waiting*, upshift_cx*) noexcept { return 1; }
 inline constinit waiting next_poll{at_once};
 
@@ -55,10 +55,10 @@ struct root_base {
   upshift_cx* cx = nullptr;
   /// The coroutine that is resumed next; null once there is none.
   promise_base* innermost = nullptr;
-  /// The operation that is waited for.
+  /// The pending operation; null if there is none.
   waiting* waits = nullptr;
   bool done = false;
-  /// Takes the result out of the tree, whose frames end now, and not with the handle.
+  /// Takes the result out of the tree. The frames end now, and not with the handle.
   void (*finish)(root_base*) noexcept = nullptr;
   void (*destroy)(root_base*) noexcept = nullptr;
 
@@ -90,7 +90,7 @@ decltype(auto) awaiter_of(Awaited&& awaited) {
 template <class Awaiter, class Promise>
 concept suspends = requires(Awaiter& awaiter, std::coroutine_handle<Promise> here) { awaiter.await_suspend(here); };
 
-/// Stands for the coroutines of other libraries.
+/// The promise type that stands for coroutines of other libraries.
 struct foreign_promise {};
 
 /// Awaits through a reference. A reference returned by `await_transform` would do, but g++ 12
@@ -106,9 +106,9 @@ struct by_reference {
   decltype(auto) await_resume() const { return of.await_resume(); }
 };
 
-/// Every coroutine of this library has one.
+/// The base of every promise of this library.
 struct promise_base {
-  /// Null: it has not begun.
+  /// Null until the task begins.
   root_base* root = nullptr;
   promise_base* parent = nullptr;
   std::coroutine_handle<> self;
@@ -124,8 +124,8 @@ struct promise_base {
     root->waits = what;
   }
 
-  /// Lets through the awaitables that suspend coroutines of this library and no others. A foreign
-  /// one resumes the coroutine on a thread of its choice, while the runtime may be polling it.
+  /// Accepts only awaitables that suspend coroutines of this library. A foreign awaitable resumes
+  /// the coroutine on a thread of its choice, while the runtime may be polling it.
   template <class Awaited>
   static decltype(auto) await_transform(Awaited&& awaited) {
     using kind = std::remove_cvref_t<Awaited>;
@@ -176,8 +176,8 @@ inline int root_base::poll(void* data, upshift_cx* cx) noexcept {
   return 1;
 }
 
-/// Destroys the frames of a tree that has not finished, in a loop from the innermost on: nothing
-/// nests, however deep it is.
+/// Destroys the frames of an unfinished tree, in a loop from the innermost on: however deep the
+/// tree is, nothing nests on the stack.
 inline void unwind(promise_base* innermost) noexcept {
   while (innermost != nullptr) {
     promise_base* parent = innermost->parent;
@@ -188,13 +188,13 @@ inline void unwind(promise_base* innermost) noexcept {
   }
 }
 
-/// The promise of a task for whose frame there was no memory.
+/// The promise of a task whose frame could not be allocated.
 inline constinit promise_base no_frame{};
 
 template <class P>
 concept upshift_promise = std::derived_from<P, promise_base>;
 
-/// A result, or an exception instead.
+/// A result or an exception.
 template <class T>
 struct outcome {
   std::optional<T> value;
@@ -238,7 +238,8 @@ inline constinit std::atomic<void (*)(std::exception_ptr) noexcept> unhandled{te
 #endif
 
 /// Frames come from the allocator that follows std::allocator_arg in the coroutine's parameters, or
-/// from the thread's cache. Behind the frame stands the function that frees it, and the allocator.
+/// from the thread's cache. The deallocation function and the allocator are stored behind the
+/// frame.
 struct frame_memory {
   using freer = void (*)(void* frame, std::size_t size) noexcept;
 
@@ -371,12 +372,12 @@ struct tree;
 }  // namespace detail
 
 #if UPSHIFT_EXCEPTIONS
-/// Called, on any thread, with an exception that has left a spawned coroutine or a function of
-/// `blocking`, once no join can take it any more: its handle has been detached or destroyed.
+/// A handler of exceptions that no join can receive any more, because the handle of the coroutine,
+/// or of the function of `blocking`, was detached or destroyed. Called on any thread.
 using unhandled_exception_handler = void (*)(std::exception_ptr) noexcept;
 
-/// Sets the handler of the whole program and returns the previous one. The default, which null
-/// stands for, is std::terminate.
+/// Sets the handler of the whole program and returns the previous one. Null stands for the default,
+/// std::terminate.
 ///
 ///     upshift::set_unhandled_exception([](std::exception_ptr) noexcept { lost.fetch_add(1); });
 inline unhandled_exception_handler set_unhandled_exception(unhandled_exception_handler handler) noexcept {
@@ -385,10 +386,9 @@ inline unhandled_exception_handler set_unhandled_exception(unhandled_exception_h
 #endif
 
 /// A coroutine that has not begun. It begins when it is awaited, spawned or passed to
-/// runtime::block_on, which takes it out of the task; destroyed earlier, it never does. A task is
-/// empty from then on, and so is one that was moved from: to await or spawn it is the error
-/// EINVAL. A task for whose frame there was no memory is empty too; then the error is ENOMEM,
-/// which is thrown as std::bad_alloc.
+/// runtime::block_on, which empties the task. A task that is destroyed earlier never begins. A
+/// moved-from task is empty too. To await or spawn an empty task is the error EINVAL. A task whose
+/// frame could not be allocated is empty as well; its error is ENOMEM, thrown as std::bad_alloc.
 template <class T = void>
 class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task {
  public:
@@ -399,7 +399,7 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
   task() noexcept = default;
   task(task&& other) noexcept : promise_(std::exchange(other.promise_, nullptr)) {}
   task& operator=(task&& other) noexcept {
-    // The old frame ends last: destructors in it may look at this.
+    // The old frame ends last, because its destructors may access this task.
     task taken(std::move(other));
     std::swap(promise_, taken.promise_);
     return *this;
@@ -408,10 +408,10 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
     if (auto* frame = release()) frame->self.destroy();
   }
 
-  /// False: empty.
+  /// Returns false if the task is empty.
   explicit operator bool() const noexcept { return code() == 0; }
 
-  /// Owns the frame from the beginning to the end of the expression that awaits it.
+  /// Owns the frame for the duration of the awaiting expression.
   class awaiter {
    public:
     explicit awaiter(task& of) noexcept : code_(of.code()), child_(of.release()) {}
@@ -429,7 +429,7 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
       child_->root->innermost = child_;
     }
     T await_resume() {
-      // It has ended, and its result has not been taken.
+      // The task has ended, and its result has not been taken.
       if (child_ != nullptr && child_->owner == nullptr && code_ == 0) [[likely]] {
         code_ = -EINVAL;
         return static_cast<promise_type*>(child_)->take();
@@ -453,13 +453,13 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
 
   explicit task(detail::promise_base& promise) noexcept : promise_(&promise) {}
 
-  /// Why it cannot begin; 0: it can.
+  /// Returns the reason why the task cannot begin; 0: it can.
   int code() const noexcept {
     if (promise_ == nullptr) return -EINVAL;
     return promise_ == &detail::no_frame ? -ENOMEM : 0;
   }
 
-  /// Gives the frame away; null: empty.
+  /// Releases the frame; null if the task is empty.
   detail::promise_base* release() noexcept {
     auto* frame = std::exchange(promise_, nullptr);
     return frame == &detail::no_frame ? nullptr : frame;
@@ -481,7 +481,7 @@ task<T> task_promise<T>::get_return_object_on_allocation_failure() noexcept {
   return task<T>(no_frame);
 }
 
-/// The value that a join handle gets.
+/// The value for the join handle.
 template <class T>
 struct rooted : root_base, outcome<T> {
 #if UPSHIFT_EXCEPTIONS
@@ -493,7 +493,7 @@ struct rooted : root_base, outcome<T> {
   static T take(void* data) { return static_cast<rooted*>(static_cast<root_base*>(data))->outcome<T>::take(); }
 };
 
-/// A tree of tasks. If the first one is empty, it is never polled.
+/// A tree of tasks. If the first task is empty, the tree is never polled.
 template <class T>
 struct tree final : rooted<T> {
   explicit tree(task<T> what) noexcept : first(static_cast<task_promise<T>*>(what.release())) {
@@ -517,7 +517,8 @@ struct tree final : rooted<T> {
   task_promise<T>* first;
 };
 
-/// A task for the ABI, which owns it; its data is null if it cannot begin, and `code` says why.
+/// A task for the ABI, which owns it. If the task cannot begin, `data` is null and `code` has the
+/// reason.
 template <class T>
 upshift_task as_root(task<T> what, int& code) noexcept {
   root_base* root = nullptr;
@@ -529,10 +530,10 @@ upshift_task as_root(task<T> what, int& code) noexcept {
   return upshift_task{root, [](void* d, upshift_cx* c) { return root_base::poll(d, c); }, [](void* d) { root_base::drop(d); }};
 }
 
-/// Awaits an operation of the ABI. `Start(op, cx)` starts it, 1 if it is ready; `Finish(op)`
-/// makes the result. It lives in the frame of the awaiting coroutine and does not move; destroyed
-/// with it, it cancels the operation. It is awaited once: a second time, even during the first,
-/// is the error EINVAL.
+/// Awaits an operation of the ABI. `Start(op, cx)` starts it and returns 1 if it is ready;
+/// `Finish(op)` returns the result. The object lives in the frame of the awaiting coroutine and
+/// does not move; its destructor cancels the operation. A second await, even during the first, is
+/// the error EINVAL.
 template <class Start, class Finish>
 class [[nodiscard("co_await it")]] operation : public waiting {
  public:
@@ -562,7 +563,7 @@ class [[nodiscard("co_await it")]] operation : public waiting {
     return finish_(op_);
   }
 
-  /// Begins the operation, on behalf of a wait for several.
+  /// Begins the operation, as part of a wait for several.
   bool begin(upshift_cx* cx) noexcept {
     if (std::exchange(state_, state_ == fresh ? begun : state_) != fresh) return true;
     return start_(&op_, cx) != 0;

@@ -1,4 +1,4 @@
-// Waiting for time to pass, or not longer than so much.
+// Waits for a time, and time limits.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,11 @@ namespace detail {
 
 __extension__ typedef __int128 wide;
 
-/// A duration beyond this, either way, is for ever. The time since any epoch is less.
+/// The limit beyond which a duration, positive or negative, is infinite. The time since any epoch
+/// is less.
 inline constexpr wide for_ever = wide{1} << 94;
 
-/// Whole nanoseconds, rounded up; no clock and no unit overflows.
+/// Converts to whole nanoseconds, rounded up. No clock and no unit overflows.
 template <class Rep, class Period>
 constexpr wide nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexcept {
   // The unit is num/den ns.
@@ -27,7 +28,7 @@ constexpr wide nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexc
   const auto count = duration.count();
   const long double about = static_cast<long double>(count) * static_cast<long double>(num) / static_cast<long double>(den);
   if (about >= static_cast<long double>(for_ever)) return for_ever;
-  // Not a number is the past.
+  // NaN counts as the past.
   if (!(about > -static_cast<long double>(for_ever))) return -for_ever;
   if constexpr (std::chrono::treat_as_floating_point_v<Rep> || num > (for_ever << 32) / den) {
     const wide whole = static_cast<wide>(about);
@@ -40,7 +41,7 @@ constexpr wide nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexc
   }
 }
 
-/// Converts a duration for the ABI: the past is now.
+/// Converts a duration for the ABI: a negative duration becomes 0.
 constexpr std::uint64_t wait_of(wide nanoseconds) noexcept {
   if (nanoseconds <= 0) return 0;
   constexpr wide most = std::numeric_limits<std::uint64_t>::max();
@@ -54,27 +55,27 @@ inline auto sleep_for(std::uint64_t ns) {
 
 }  // namespace detail
 
-/// Waits for a duration of any unit; a duration that is not positive is over at once, and one of
-/// 584 years is for ever.
+/// Waits for a duration of any unit. A duration that is not positive ends at once, and one of 584
+/// years never.
 template <class Rep, class Period>
 [[nodiscard("co_await it")]] auto sleep(std::chrono::duration<Rep, Period> duration) {
   return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(duration)));
 }
 
-/// Waits until a point of time of any clock, read when this is called: not at all if it has passed,
-/// and for ever if it is 584 years away.
+/// Waits until a time point of any clock, which is read at the call. A past time point ends the
+/// wait at once, and one that is 584 years away never does.
 template <class Clock, class Duration>
 [[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> when) {
   const detail::wide now = detail::nanoseconds_of(Clock::now().time_since_epoch());
   return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(when.time_since_epoch()) - now));
 }
 
-/// The result of timeout() for a value that is a std::optional itself, such as the next message
-/// of a channel. Empty if the time was over (`timed_out()`) and if there was no value.
+/// The result of timeout() for a value that is a std::optional itself, such as the next message of
+/// a channel. Empty after a timeout (`timed_out()`) and without a value.
 template <class T>
 class timed_optional : public std::optional<T> {
  public:
-  /// Creates the result of a wait whose time was over.
+  /// Creates the result of a wait that timed out.
   timed_optional() noexcept : timed_out_(true) {}
   explicit timed_optional(std::optional<T>&& value) : std::optional<T>(std::move(value)) {}
 
@@ -103,7 +104,7 @@ struct [[nodiscard("co_await it")]] timed : waiting {
     clock.vtable = nullptr;
   }
   timed(const timed&) = delete;
-  // The awaitable ends with the expression that has created this.
+  // The awaitable ends with the expression that has created this object.
   once<timed> operator co_await() && noexcept { return once<timed>(*this); }
   void operator co_await() & = delete;
   ~timed() {
@@ -155,10 +156,9 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 }  // namespace detail
 
 /// Waits for an operation, a task or the end of a coroutine (`handle.join()`), with a time limit.
-/// Returns a std::optional, which is empty if the time was over; a bool if there is no value to
-/// return; a timed_optional if the value is a std::optional itself. When the time is over, an
-/// operation is cancelled, the frames of a task are destroyed, and a coroutine continues with its
-/// handle as it was.
+/// Returns a std::optional, which is empty after a timeout; a bool if there is no value; a
+/// timed_optional if the value is a std::optional itself. A timeout cancels an operation and
+/// destroys the frames of a task; a coroutine continues and its handle is unchanged.
 ///
 ///     if (auto data = co_await upshift::timeout(50ms, stream.recv())) …
 template <class Rep, class Period, detail::branchable Of>
@@ -166,7 +166,7 @@ auto timeout(std::chrono::duration<Rep, Period> limit, Of&& of) {
   return detail::timed<detail::branch<std::remove_cvref_t<Of>>>(detail::wait_of(detail::nanoseconds_of(limit)), std::forward<Of>(of));
 }
 
-/// The same for the end of a coroutine.
+/// Waits for the end of a coroutine, with a time limit.
 template <class Rep, class Period, class T>
 auto timeout(std::chrono::duration<Rep, Period> limit, join_handle<T>& of) {
   return detail::timed<detail::branch<join_handle<T>>>(detail::wait_of(detail::nanoseconds_of(limit)), of);

@@ -1,5 +1,5 @@
-//! The Rust half of `cpp/examples/mixed.cpp`: coroutines that record when they run, between those
-//! of C++.
+//! The Rust half of `cpp/examples/mixed.cpp`: coroutines that record their runs, between those of
+//! C++.
 //!
 //! A process has one copy of the runtime. So a program of both languages links one static library
 //! that contains the Rust part and the C ABI: this one, which re-exports `upshift-c`, instead of
@@ -10,18 +10,18 @@ use std::ffi::{c_int, c_void};
 use upshift::Level;
 pub use upshift_c::*;
 
-/// A function of the C++ half that gets the level of the running coroutine.
+/// A function of the C++ half that receives the level of the running coroutine.
 pub type Note = unsafe extern "C" fn(to: *mut c_void, level: c_int);
 
 struct To(*mut c_void);
-// SAFETY: `to` is a pointer that `note` allows on any thread.
+// SAFETY: `note` accepts the pointer on any thread.
 unsafe impl Send for To {}
 
-/// Starts a Rust coroutine at a level, which calls `note` when it runs, yields, and calls it again.
-/// 0, or -1 for an invalid level.
+/// Starts a Rust coroutine at a level. The coroutine calls `note`, yields, and calls `note` again.
+/// Returns 0, or -1 for an invalid level.
 ///
 /// # Safety
-/// In a coroutine; `note` may be called with `to` until then.
+/// Called in a coroutine; `note` must accept `to` until the new coroutine ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mixed_spawn(level: c_int, note: Note, to: *mut c_void) -> c_int {
     let Some(level) = u8::try_from(level).ok().and_then(|n| Level::new(n).ok()) else {

@@ -1,4 +1,4 @@
-// A program outside of this tree.
+// A program outside this tree.
 #include <upshift/upshift.hpp>
 
 int main() {

@@ -1,4 +1,4 @@
-//! Where things are, from the environment.
+//! The configuration, from the environment.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What handlers answer when something they need fails.
+//! The error type of the handlers, and the responses that it becomes.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -1,5 +1,6 @@
-//! A shop's HTTP service: orders in postgres, counters in redis, prices from a partner over https, a report computed in the
-//! background, downloads, and a web socket that tells of new orders. All share the CPUs; what is urgent goes first.
+//! The HTTP service of a shop: orders in postgres, counters in redis, prices from a partner over
+//! https, a report computed in the background, downloads, and a web socket that announces new
+//! orders. All of them share the CPUs, and urgent work goes first.
 //!
 //! ```text
 //! DATABASE_URL=postgres://postgres@localhost/shop REDIS_URL=redis://localhost/ PARTNER_URL=https://partner.example/ \
@@ -16,7 +17,8 @@
 //! | `POST`, `GET`, `DELETE /report` | 24 | starts, shows, stops the background job, which runs at level 48 |
 //! | `GET /files/…` | 56 | a file of `FILES` |
 //!
-//! `LISTEN` (default 127.0.0.1:8080) says where; `PARTNER_CA` names a file of certificates to trust besides the system's.
+//! `LISTEN` (default 127.0.0.1:8080) is the address; `PARTNER_CA` names a file of certificates to
+//! trust besides the system's.
 
 mod config;
 mod error;

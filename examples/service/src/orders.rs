@@ -59,7 +59,7 @@ pub async fn create(
     .bind(new.quantity)
     .fetch_one(&shop.database)
     .await?;
-    // There may be no subscriber.
+    // An error means that there is no subscriber.
     let _ = shop.orders.send(order.clone());
     Ok((StatusCode::CREATED, Json(order)))
 }
@@ -75,7 +75,7 @@ pub async fn events(State(shop): State<Shop>, upgrade: WebSocketUpgrade) -> Resp
     upgrade.on_upgrade(move |socket| tell(socket, shop.orders.subscribe()))
 }
 
-/// Tells of each order, and answers what is asked.
+/// Sends each order to a web socket, and echoes its text messages.
 async fn tell(mut socket: WebSocket, mut orders: broadcast::Receiver<Order>) {
     loop {
         let message = tokio::select! {

@@ -1,4 +1,4 @@
-//! Prices, which the partner knows.
+//! Prices, from the partner.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,5 +1,5 @@
-//! The background job: reads all orders, asks the partner for prices, computes, and leaves its report in redis; again and again
-//! until it is stopped.
+//! The background job: reads all orders, asks the partner for prices, computes, and stores its
+//! report in redis. It repeats until it is stopped.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,7 +24,7 @@ struct Report {
     round: u64,
     orders: u64,
     cents: u64,
-    /// Of all that was computed.
+    /// Checksum over everything that was computed.
     checksum: u64,
 }
 
@@ -56,7 +56,7 @@ pub async fn show(State(shop): State<Shop>) -> Result<String, Error> {
     report.ok_or(Error::NotFound)
 }
 
-/// One job at a time: the one before is stopped.
+/// Stores the current job and cancels the previous one: there is one job at a time.
 fn keep(shop: &Shop, job: Option<upshift::JoinHandle<()>>) {
     let mut kept = shop.job.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(before) = std::mem::replace(&mut *kept, job) {
@@ -70,11 +70,12 @@ async fn make(shop: &Shop, round: u64) -> Result<(), Box<dyn std::error::Error +
     let mut by_item: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut hasher = DefaultHasher::new();
     while let Some(order) = rows.try_next().await? {
-        // Stands for what a report computes of each order: some 80 µs.
+        // Stands for the computation of a report per order: some 80 µs.
         for step in 0..8_000 {
             (order.id, order.quantity, step).hash(&mut hasher);
         }
-        // The databases, which an urgent request may wait for, get the CPU: else not before the kernel's tick, 4 ms later.
+        // Yields the CPU to the databases, for which an urgent request may wait. Otherwise they
+        // would get it at the kernel's tick only, up to 4 ms later.
         std::thread::yield_now();
         let sum = by_item.entry(order.item).or_default();
         sum.0 += 1;

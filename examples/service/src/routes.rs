@@ -1,4 +1,4 @@
-//! Which handler answers, at which level, through which middleware.
+//! The routes: handlers, levels and middleware.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use upshift::Level;
 use crate::state::Shop;
 use crate::{orders, quotes, report};
 
-/// The table of the crate's documentation.
+/// Returns the level of a request, by the table of the crate's documentation.
 pub fn level(method: &Method, path: &str) -> Level {
     let first = path.split('/').nth(1).unwrap_or_default();
     match first {

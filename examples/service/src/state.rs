@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! The state that all handlers share.
 
 use std::fs;
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
-//! The critical sections of a thread: what others may have to spin for.
+//! The critical sections of a thread, for which other threads may have to spin.
 //!
-//! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes its hart
-//! away, if that does not take long (`os_abi::thread`). They nest. A `leave` too
-//! many is a lie about them, as any program may tell: the kernel lets such a thread finish for 100 µs
-//! of its own quantum, and no longer.
+//! Between [`enter`] and [`leave`] the kernel lets the thread finish before it takes its hart away,
+//! unless that takes long (`os_abi::thread`). Sections nest. A surplus `leave` makes a false claim,
+//! as any program may: the kernel lets such a thread finish for 100 µs of its own quantum, and no
+//! longer.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -11,16 +11,16 @@ use os_abi::thread::{CRITICAL, OWED};
 
 use crate::line;
 
-/// The thread begins something that others may have to wait for.
+/// Begins a section for which other threads may have to wait.
 #[inline]
 pub fn enter() {
     let critical = line(CRITICAL);
-    // Only the thread itself writes it, and its handler leaves it as it was.
+    // Only the thread itself writes the word, and its handler restores it.
     critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
-/// The end of that. The kernel has the hart if it is owed to it: `call` makes any call, for on
-/// the way back the kernel looks which thread is to run.
+/// Ends the section. If the kernel is waiting for the hart, it gets the hart now: `call` makes any
+/// system call, and on the way back the kernel chooses the next thread.
 #[inline]
 pub fn leave(call: impl FnOnce()) {
     let critical = line(CRITICAL);

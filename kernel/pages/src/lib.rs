@@ -1,12 +1,12 @@
-//! The pages that the kernel and a program both look at, word by word, as the program's side
-//! sees them: that of the library and that of the vDSO.
+//! The pages that the kernel and a program share, word by word, from the program's side: those of
+//! the library and of the vDSO.
 //!
-//! They are mapped in every process before it starts (`TRACE` if the word `TRACING` of the
-//! shared page says so, a page of the completion ring when there has been a completion in it), and
-//! hold nothing but words that both sides access atomically; so a reference to a word is sound
-//! for as long as the program runs. An access is a load or a store.
+//! They are mapped in every process before it starts. `TRACE` is mapped if the word `TRACING` of
+//! the shared page says so, and a page of the completion ring after its first completion. They
+//! consist of words that both sides access atomically, so a reference to a word is sound while the
+//! program runs. An access is a load or a store.
 //!
-//! Only programs link it: in the kernel these addresses are those of whatever process is loaded.
+//! Only programs link this crate: in the kernel these addresses belong to the loaded process.
 
 #![no_std]
 
@@ -24,18 +24,18 @@ const WORDS: usize = layout::PAGE / 8;
 #[inline]
 fn word(page: usize, index: usize) -> &'static AtomicU64 {
     assert!(index < WORDS);
-    // SAFETY: within a page of the module's.
+    // SAFETY: the word is within a page of this module.
     unsafe { &*((page as *const AtomicU64).add(index)) }
 }
 
-/// A word of the page that is the process's own (`os_abi::shared`).
+/// Returns a word of the process's own page (`os_abi::shared`).
 #[inline]
 #[must_use]
 pub fn shared(index: usize) -> &'static AtomicU64 {
     word(layout::SHARED, index)
 }
 
-/// A word of a page of the completion ring in which there has been a completion.
+/// Returns a word of a page of the completion ring that has had a completion.
 #[inline]
 #[must_use]
 pub fn completion(page: usize, index: usize) -> &'static AtomicU64 {
@@ -43,57 +43,58 @@ pub fn completion(page: usize, index: usize) -> &'static AtomicU64 {
     word(layout::COMPLETIONS + page * layout::PAGE, index)
 }
 
-/// A word of the page of traces (`os_abi::trace`), while `TRACING` is not 0.
+/// Returns a word of the page of traces (`os_abi::trace`), which is mapped while `TRACING` is not
+/// 0.
 #[inline]
 #[must_use]
 pub fn trace(index: usize) -> &'static AtomicU64 {
     word(layout::TRACE, index)
 }
 
-/// The global bitmap, which only the kernel writes.
+/// Returns the global bitmap, which only the kernel writes.
 #[inline]
 #[must_use]
 pub fn global() -> &'static AtomicU64 {
     word(layout::GLOBAL, 0)
 }
 
-/// The clock, in ticks.
+/// Returns the clock, in ticks.
 #[inline]
 #[must_use]
 pub fn time() -> u64 {
     let ticks;
-    // SAFETY: reads the clock.
+    // SAFETY: the instruction only reads the clock.
     unsafe { asm!("rdtime {}", out(reg) ticks, options(nomem, nostack, preserves_flags)) };
     ticks
 }
 
-/// The first word of the calling thread's line.
+/// Returns the first word of the calling thread's line.
 #[inline]
 fn first() -> *const AtomicU64 {
     let first;
-    // SAFETY: reads a register that the kernel has set and nothing else uses. `pure`:
-    // within a call, whatever its length, it is the same thread.
+    // SAFETY: the instruction reads a register that the kernel has set and no other code uses.
+    // `pure`: within a call, however long, the thread is the same.
     unsafe { asm!("mv {}, tp", out(reg) first, options(pure, nomem, nostack, preserves_flags)) };
     first
 }
 
-/// The index of the calling thread among those of the process.
+/// Returns the index of the calling thread in its process.
 #[must_use]
 pub fn line_index() -> usize {
     (first().addr() - layout::THREADS) / (8 * LINE_WORDS)
 }
 
-/// A word of the calling thread's line (`os_abi::thread`), by the register in which the
-/// kernel has put the address of the line.
+/// Returns a word of the calling thread's line (`os_abi::thread`), by the register in which the
+/// kernel has put the line's address.
 #[inline]
 #[must_use]
 pub fn line(word: usize) -> &'static AtomicU64 {
     assert!(word < LINE_WORDS);
-    // SAFETY: within the line, which is within a page of the module's.
+    // SAFETY: the word is within the line, which is within a page of this module.
     unsafe { &*first().add(word) }
 }
 
-/// A word of the line of a thread of the process.
+/// Returns a word of the line of a thread of the process.
 #[inline]
 #[must_use]
 pub fn line_of(index: usize, word_of_line: usize) -> &'static AtomicU64 {

@@ -1,6 +1,6 @@
-//! Writes the archive the programs come in: cpio, "newc" format.
+//! Writes the archive of the programs: a cpio file in the `newc` format.
 
-/// The files, each under its name, as one archive.
+/// Returns an archive of the files, each a name and its bytes.
 pub(crate) fn write(files: Vec<(String, Vec<u8>)>) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, contents) in files {
@@ -13,7 +13,7 @@ pub(crate) fn write(files: Vec<(String, Vec<u8>)>) -> Vec<u8> {
 fn add(archive: &mut Vec<u8>, name: &str, contents: &[u8]) {
     archive.extend_from_slice(b"070701");
     let regular_file = 0o100_755;
-    // inode, mode, uid, gid, links, time, size, device (4), name size, checksum
+    // Inode, mode, uid, gid, links, time, size, device (4), name size, checksum.
     let fields = [
         0,
         regular_file,

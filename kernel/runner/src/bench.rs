@@ -1,8 +1,8 @@
-//! What things cost: instructions, counted where time is instructions (`-icount`), and
-//! a few times by the clock of the host.
+//! Benchmarks of the kernel: instructions, counted where time is instructions (`-icount`), and a
+//! few times by the host's clock.
 //!
-//! A figure is a line `figure: NAME: NUMBER` of a program or of the kernel's own
-//! measurements; those of one name are repetitions.
+//! A figure is a line `figure: NAME: NUMBER` of a program or of the kernel's own measurements.
+//! Lines of the same name are repetitions.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use crate::build::{self, Image};
 use crate::qemu::{self, Machine};
 
-/// The published time of a round of the ring of pipes, on QEMU, in milliseconds.
+/// Published time of a round of the ring of pipes on QEMU, in milliseconds.
 const PUBLISHED_RING: f64 = 1097.0;
-/// Connections and orders of the matrices of the server whose requests are counted.
+/// Connections, and orders of the matrices, of the server whose requests are counted.
 const REQUESTS: [(u32, u32); 2] = [(1, 1), (16, 8)];
-/// How long its requests are counted, in milliseconds: millions of instructions.
+/// Duration of a count of requests, in milliseconds: millions of instructions.
 const MILLIS: u32 = 100;
-/// The word of its line that is the time of a request in nanoseconds, one an instruction.
+/// Index of the word that holds the time of a request, in nanoseconds: an instruction takes one.
 const NANOS: usize = 17;
-/// How often the ring is timed.
+/// Repetitions of the ring.
 const RINGS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -28,7 +28,7 @@ struct Figure {
     numbers: Vec<u64>,
 }
 
-/// Measures and prints.
+/// Measures and prints all figures.
 pub(crate) fn run(isolated: bool) -> Result<ExitCode, String> {
     let image = if isolated {
         build::isolated()?
@@ -55,8 +55,8 @@ pub(crate) fn run(isolated: bool) -> Result<ExitCode, String> {
     ring(&image)
 }
 
-/// Instructions of a request to the server of the evaluation, clients included: coroutines, in a
-/// closed loop of one level.
+/// Returns the instructions of a request to the evaluation's server, clients included. The server
+/// runs coroutines in a closed loop of one level.
 fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
     let arguments = format!("init=matrix with=coroutines,{connections},{n},1,0,{MILLIS},1");
     let output = boot(image, true, &arguments)?;
@@ -66,9 +66,9 @@ fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
     nanos.ok_or_else(|| format!("{output}\nthe server says no cost of a request"))
 }
 
-/// The ring of 3,600 coroutines: one round.
+/// Measures one round of the ring of 3,600 coroutines.
 fn ring(image: &Image) -> Result<ExitCode, String> {
-    // A tick is 100 instructions there, and 100 ns everywhere.
+    // A tick is 100 instructions under `-icount`, and 100 ns everywhere.
     let instructions = ticks_of_round(&boot(image, true, "init=ring")?)? * 100;
     let mut times = Vec::new();
     for _ in 0..RINGS {
@@ -111,7 +111,7 @@ fn boot(image: &Image, icount: bool, arguments: &str) -> Result<String, String> 
     }
 }
 
-/// In the order in which the names come first.
+/// Returns the figures of an output, in the order in which their names first appear.
 fn figures(output: &str) -> Vec<Figure> {
     let mut figures: Vec<Figure> = Vec::new();
     let lines = output

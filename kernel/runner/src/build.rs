@@ -1,4 +1,4 @@
-//! Calls cargo for what runs in the machine.
+//! Builds the kernel, the vDSO and the programs with cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,25 +11,25 @@ const TARGET: &str = "riscv64gc-unknown-none-elf";
 /// The name of the vDSO in the archive.
 pub(crate) const VDSO: &str = "vdso";
 
-/// The program of which the archive has copies with something wrong about them.
+/// Name of the program of which the archive has damaged copies.
 const MODEL: &str = "child";
 
-/// The instructions that everything in the machine may use.
+/// The instruction set of everything that runs in the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
-    /// RV64GC with Zba, Zbb and Zbs, as kernel/.cargo/config.toml says.
+    /// RV64GC with Zba, Zbb and Zbs, as in kernel/.cargo/config.toml.
     Usual,
     /// RV64GC, for processors without bit manipulation.
     Rv64gc,
 }
 
 impl Isa {
-    /// Returns RV64GC if a flag asks for it.
+    /// Returns RV64GC if the flag asks for it.
     pub(crate) fn of(rv64gc: bool) -> Isa {
         if rv64gc { Isa::Rv64gc } else { Isa::Usual }
     }
 
-    /// Returns the folder of the builds: each has its own, or one build would undo the other.
+    /// Returns the target folder. Each set has its own, or one build would undo the other.
     fn target(self) -> PathBuf {
         let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let target = target.unwrap_or_else(|| root().join("target"));
@@ -45,25 +45,25 @@ impl Isa {
     }
 }
 
-/// QEMU's processor without bit manipulation.
+/// QEMU's name of the processor without bit manipulation.
 pub(crate) const RV64GC_CPU: &str = "rv64,zba=off,zbb=off,zbs=off";
 
-/// What QEMU loads.
+/// The files that QEMU loads.
 #[derive(Clone)]
 pub(crate) struct Image {
-    /// The kernel, an ELF file.
+    /// Path of the kernel, an ELF file.
     pub(crate) kernel: PathBuf,
-    /// The programs.
+    /// Path of the archive of the programs.
     pub(crate) archive: PathBuf,
 }
 
-/// Builds the image: the kernel with its own tests, which cost nothing unless
-/// they are asked for, and the programs.
+/// Builds the kernel and the programs. The kernel includes its own tests, which run only when the
+/// command line asks for them.
 pub(crate) fn image() -> Result<Image, String> {
     image_for(Isa::Usual)
 }
 
-/// The same for a processor with these instructions.
+/// Builds the image for a processor with these instructions.
 pub(crate) fn image_for(isa: Isa) -> Result<Image, String> {
     call(isa, "build", "os-kernel", &["--features", "selftest"])?;
     call(isa, "build", "os-user", &["--bins"])?;
@@ -73,17 +73,17 @@ pub(crate) fn image_for(isa: Isa) -> Result<Image, String> {
     variant_for(isa, "programs", |_, file| file)
 }
 
-/// The image whose kernel has threads for calls that wait.
+/// Builds the image whose kernel has a thread for each call that waits.
 pub(crate) fn with_kernel_threads() -> Result<Image, String> {
     with_feature("kernel-threads")
 }
 
-/// The image whose kernel is in no page table of a program.
+/// Builds the image whose kernel is in no page table of a program.
 pub(crate) fn isolated() -> Result<Image, String> {
     with_feature("isolated")
 }
 
-/// The image whose kernel has a feature more.
+/// Builds the image with another feature of the kernel.
 fn with_feature(feature: &str) -> Result<Image, String> {
     let features = format!("selftest,{feature}");
     call(Isa::Usual, "build", "os-kernel", &["--features", &features])?;
@@ -93,8 +93,8 @@ fn with_feature(feature: &str) -> Result<Image, String> {
     Ok(Image { kernel, ..image()? })
 }
 
-/// The image that was built last, with its files changed: `change` gets the name and
-/// the bytes of each. `name` tells variants apart.
+/// Copies the last image with its files changed: `change` gets the name and the bytes of each.
+/// `name` tells the variants apart.
 pub(crate) fn variant(
     name: &str,
     change: impl Fn(&str, Vec<u8>) -> Vec<u8>,
@@ -127,7 +127,7 @@ fn variant_for(
     })
 }
 
-/// The bytes of a program that was built, or of the vDSO.
+/// Returns the bytes of a built program, or of the vDSO.
 pub(crate) fn program(name: &str) -> Result<Vec<u8>, String> {
     let file = output().join(name);
     std::fs::read(&file).map_err(|error| {
@@ -139,7 +139,7 @@ pub(crate) fn program(name: &str) -> Result<Vec<u8>, String> {
     })
 }
 
-/// The programs, by the sources there are.
+/// Returns name and path of each program in the source tree.
 fn programs(output: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let sources = root().join("user/src/bin");
     let entries =
@@ -156,14 +156,14 @@ fn programs(output: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     Ok(programs)
 }
 
-/// The workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the runner is a member of the workspace")
 }
 
-/// Where cargo puts what it has built.
+/// Returns cargo's output folder.
 fn output() -> PathBuf {
     Isa::Usual.output()
 }
@@ -172,7 +172,7 @@ fn call(isa: Isa, task: &str, package: &str, more: &[&str]) -> Result<(), String
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     if isa == Isa::Rv64gc {
-        // In the place of those of kernel/.cargo/config.toml.
+        // Replaces the flags of kernel/.cargo/config.toml.
         command.env("RUSTFLAGS", "-C target-feature=-zba,-zbb,-zbs");
         command.env("CARGO_TARGET_DIR", isa.target());
     }

@@ -1,4 +1,4 @@
-//! Disks: images in files. Those of tests are gone with their machine.
+//! Disks: image files. The disk of a test is removed with its machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,27 +9,27 @@ use os_files::{BLOCK, Error};
 
 use crate::{build, doctor};
 
-/// Blocks of a disk.
+/// Blocks of a test's disk.
 const BLOCKS: usize = 1024;
-/// Blocks of a disk that a person asks for: 16 MiB.
+/// Blocks of a disk that a user creates: 16 MiB.
 const USUAL_BLOCKS: usize = 4096;
 /// Bytes of a program that is too large.
 const LARGE: usize = (2 << 20) + 1;
 
-/// What is on a disk.
+/// Content of a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Nothing: it is formatted by the kernel.
+    /// An empty disk, which the kernel formats.
     Blank,
-    /// A program, as the file `bin/child`, and files beside it that are none.
+    /// A program, as the file `bin/child`, beside files that are not programs.
     Programs,
 }
 
-/// An image.
+/// A temporary disk image, removed on drop.
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// A new one.
+    /// Creates an image.
     pub(crate) fn new(content: Content) -> Result<Disk, String> {
         static DISKS: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), DISKS.fetch_add(1, Relaxed));
@@ -46,12 +46,12 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Where it is.
+    /// Returns the path of the image.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the image.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, String> {
         fs::read(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))
     }
@@ -63,7 +63,7 @@ impl Drop for Disk {
     }
 }
 
-/// An image with a program on it.
+/// Returns an image with a program on it.
 fn programs() -> Result<Vec<u8>, String> {
     let wrong = |error: Error| format!("the disk: {error}");
     let program = build::program("child")?;
@@ -71,7 +71,7 @@ fn programs() -> Result<Vec<u8>, String> {
     let stripped = doctor::stripped(program.clone());
     let truncated = &stripped[..stripped.len() / 2];
     let text = b"this is no program\n";
-    // But for its length it would run.
+    // Only the length makes this program invalid.
     let mut large = program.clone();
     large.resize(LARGE, 0);
     for (name, bytes) in [

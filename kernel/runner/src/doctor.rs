@@ -1,5 +1,5 @@
-//! Images that are wrong on purpose, and one that is smaller than usual: ELF files with
-//! something changed. Only what our own linker writes is understood.
+//! Modified ELF files: invalid images, and one that is smaller than usual. The code handles the
+//! output of the kernel's own linker script only.
 
 /// Offsets in an ELF header and in a program header, 64 bits.
 const CLASS: usize = 4;
@@ -19,7 +19,7 @@ const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 const EXECUTE: u32 = 1;
 const WRITE: u32 = 2;
-/// Tag of the dynamic section: where the relocations are.
+/// Tag of the address of the relocations, in the dynamic section.
 const RELOCATIONS: u64 = 7;
 
 fn word(file: &[u8], at: usize) -> u32 {
@@ -32,7 +32,7 @@ fn double(file: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_le_bytes)
 }
 
-/// Where the program headers of a kind are.
+/// Returns the offsets of the program headers of a kind.
 fn headers(file: &[u8], kind: u32) -> Vec<usize> {
     let first = double(file, PROGRAM_HEADERS) as usize;
     let count = (word(file, COUNT) & 0xffff) as usize;
@@ -46,7 +46,7 @@ fn set_double(file: &mut [u8], at: usize, value: u64) {
     }
 }
 
-/// Copies of a program that no kernel may run, by what is wrong about them.
+/// Returns invalid copies of a program, each with a name that says its defect.
 pub(crate) fn wrong_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
     let right = stripped(file.to_vec());
     let loads = headers(&right, LOAD);
@@ -75,7 +75,7 @@ pub(crate) fn wrong_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-/// The file without the symbol: its name is another.
+/// Returns the file with the symbol renamed.
 pub(crate) fn without_symbol(mut file: Vec<u8>, name: &str) -> Vec<u8> {
     let len = name.len();
     let mut at = 0;
@@ -88,7 +88,7 @@ pub(crate) fn without_symbol(mut file: Vec<u8>, name: &str) -> Vec<u8> {
     file
 }
 
-/// The file with its text writable.
+/// Returns the file with writable text.
 pub(crate) fn with_writable_text(mut file: Vec<u8>) -> Vec<u8> {
     for at in headers(&file, LOAD) {
         let flags = word(&file, at + FLAGS);
@@ -100,7 +100,7 @@ pub(crate) fn with_writable_text(mut file: Vec<u8>) -> Vec<u8> {
     file
 }
 
-/// The shared object with its first relocation in its first page, which is not data.
+/// Returns the shared object with its first relocation moved to its first page, which is not data.
 pub(crate) fn with_relocation_outside_data(mut file: Vec<u8>) -> Vec<u8> {
     for at in headers(&file, DYNAMIC) {
         let dynamic = double(&file, at + FILE_OFFSET) as usize;
@@ -109,7 +109,7 @@ pub(crate) fn with_relocation_outside_data(mut file: Vec<u8>) -> Vec<u8> {
             .filter(|entry| double(&file, *entry) == RELOCATIONS)
             .map(|entry| double(&file, entry + 8) as usize)
             .next();
-        // Constants are linked to where they are in the file.
+        // The linker puts constants at addresses equal to their file offsets.
         if let Some(table) = table.filter(|table| table + 8 <= file.len()) {
             file[table..table + 8].copy_from_slice(&16u64.to_le_bytes());
         }
@@ -117,7 +117,7 @@ pub(crate) fn with_relocation_outside_data(mut file: Vec<u8>) -> Vec<u8> {
     file
 }
 
-/// The file without sections: no symbols, no debug information.
+/// Returns the file without sections: no symbols, no debug information.
 pub(crate) fn stripped(mut file: Vec<u8>) -> Vec<u8> {
     let end = |at: usize| double(&file, at + FILE_OFFSET) + double(&file, at + FILE_SIZE);
     let end = headers(&file, LOAD).into_iter().map(end).max();

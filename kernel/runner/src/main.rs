@@ -1,12 +1,12 @@
-//! Builds the kernel and its programs, boots them in QEMU, and checks what they print.
+//! Builds the kernel and its programs, boots them in QEMU, and checks their output.
 //!
-//! `build` calls cargo, `archive` writes the archive
-//! the programs come in, `qemu` starts the machine and ends it in time, `suite` is the
-//! test matrix, `session` a conversation on the console, `doctor` makes the images for it that are
-//! wrong on purpose, `trace`, `timeline` and `svg` show the states of threads and coroutines,
-//! `state` shows the place of each hart in a machine that does not end, `disk` makes disks,
-//! `record` examines the frames of the network card, `bench` counts instructions,
-//! `evaluate` those of a server.
+//! `build` calls cargo, `archive` writes the archive of the programs, `qemu` starts the machine and
+//! enforces its time limit. `suite` is the test matrix, `session` a conversation on the console,
+//! `peer` a peer on the network, and `doctor` makes the invalid images. `trace`, `timeline` and
+//! `svg` show the states of threads and coroutines; `sequence` is the expected trace of one
+//! program. `state` shows the position of each hart in a machine that hangs, `disk` makes disks,
+//! `record` examines the frames of the network card. `bench` counts instructions, and `evaluate`
+//! measures a server.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ use clap::{Args, Parser, Subcommand};
 
 use evaluate::What;
 
-/// Builds the kernel and its programs, boots them in QEMU, and checks what they print
+/// Builds the kernel and its programs, boots them in QEMU, and checks their output
 #[derive(Parser)]
 #[command(name = "os-runner", max_term_width = 100)]
 struct Words {
@@ -45,7 +45,7 @@ struct Words {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Builds what the tests boot, and nothing else
+    /// Builds the images of the tests, without a test
     Build(Build),
     /// Boots to a shell, with the console on the terminal
     Run(Run),
@@ -87,10 +87,10 @@ struct Run {
     /// Harts, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = harts())]
     smp: u32,
-    /// The image of a disk; a new one if there is no such file
+    /// The image of a disk, created if the file does not exist
     #[arg(long, value_name = "FILE")]
     disk: Option<PathBuf>,
-    /// A network card; this port of 127.0.0.1 leads to that port of the machine
+    /// Adds a network card; the first port, of 127.0.0.1, leads to the second, of the machine
     #[arg(long, value_name = "HOST:MACHINE", value_parser = forward)]
     network: Option<qemu::Network>,
     /// Builds and boots for a processor without Zba, Zbb and Zbs
@@ -106,7 +106,7 @@ struct Run {
 
 #[derive(Args)]
 struct DiskArgs {
-    /// The image; a new one if there is no such file
+    /// The image, created if the file does not exist
     image: PathBuf,
     /// A program of kernel/user/src/bin, which becomes bin/PROGRAM
     #[arg(long, value_name = "PROGRAM")]
@@ -121,7 +121,7 @@ struct Test {
     /// Harts of the machines, 1 to 8 each
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,2,4,8", value_parser = harts())]
     smp: Vec<u32>,
-    /// How many seeds of chaos
+    /// Number of seeds of chaos
     #[arg(long, value_name = "N", default_value_t = suite::SEEDS)]
     seeds: u64,
     /// This seed of chaos only
@@ -137,7 +137,7 @@ struct Soak {
     /// Harts, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = harts())]
     smp: u32,
-    /// How many times
+    /// Number of repetitions
     #[arg(long, value_name = "N", default_value_t = 20)]
     runs: u64,
     /// Only the machines whose name contains this text
@@ -149,18 +149,18 @@ struct Soak {
 struct Evaluate {
     #[command(flatten)]
     what: Part,
-    /// With --profile: also the functions that take most
+    /// Also lists the most expensive functions, with --profile
     #[arg(long, requires = "profile")]
     sources: bool,
-    /// Where the points are and the plots go [default: target/kernel-evaluation]
+    /// The folder of points and plots [default: target/kernel-evaluation]
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
-    /// In docs/kernel-evaluation, which is part of the documentation
+    /// Uses docs/kernel-evaluation, which is part of the documentation
     #[arg(long, conflicts_with = "to")]
     docs: bool,
 }
 
-/// Without one of these: the points that the folder does not have.
+/// The points to measure. Without a flag: the points that the folder does not have.
 #[derive(Args)]
 #[group(multiple = false)]
 struct Part {
@@ -176,10 +176,10 @@ struct Part {
     /// The points with clients on the host, through a forwarded port
     #[arg(long)]
     host: bool,
-    /// Where the instructions of a request go
+    /// Profiles the instructions of a request
     #[arg(long)]
     profile: bool,
-    /// No points: draws only
+    /// Draws without a measurement
     #[arg(long)]
     draw: bool,
 }
@@ -212,7 +212,7 @@ fn harts() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=8)
 }
 
-/// Two ports, as in 5007:7.
+/// Parses two ports, as in 5007:7.
 fn forward(text: &str) -> Result<qemu::Network, String> {
     let ports = text.split_once(':');
     let ports = ports.and_then(|(port, to)| Some((port.parse().ok()?, to.parse().ok()?)));
@@ -222,7 +222,7 @@ fn forward(text: &str) -> Result<qemu::Network, String> {
     }
 }
 
-/// A file and a name, as in notes.txt=notes/today.
+/// Parses a file and its name on the disk, as in notes.txt=notes/today.
 fn named_file(text: &str) -> Result<(PathBuf, String), String> {
     match text.split_once('=') {
         Some((file, name)) if !file.is_empty() && !name.is_empty() => {
@@ -280,8 +280,8 @@ fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
     evaluate::run(what, &folder)
 }
 
-/// Boots with 4 harts, and prints what the program `rings` has measured. Not where
-/// instructions count as time: that would run the harts in turn.
+/// Boots with 4 harts and prints the figures of the program `rings`. Instructions do not count as
+/// time here, because the harts would run in turn.
 fn rings() -> Result<ExitCode, String> {
     let image = build::image()?;
     let machine = qemu::Machine::new(4, "init=rings");
@@ -297,7 +297,7 @@ fn rings() -> Result<ExitCode, String> {
     }
 }
 
-/// Builds the images of the tests; for RV64GC the image of `run`, whose paths are printed.
+/// Builds the images of the tests. For RV64GC, builds the image of `run` and prints its paths.
 fn build_all(isa: build::Isa) -> Result<ExitCode, String> {
     if isa == build::Isa::Usual {
         build::with_kernel_threads()?;
@@ -352,7 +352,7 @@ fn put(it: DiskArgs) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Boots a program with traces on, and prints them.
+/// Boots a program with tracing on, and prints the trace.
 fn show_trace(it: &Trace) -> Result<ExitCode, String> {
     let program = &it.program;
     let with = it

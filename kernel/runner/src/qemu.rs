@@ -1,4 +1,4 @@
-//! Starts the machine, collects what it says, ends it in time.
+//! Starts the machine, collects its output, and ends it at its time limit.
 
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -11,37 +11,39 @@ use crate::build::Image;
 use crate::disk::{Content, Disk};
 use crate::state;
 
-/// The longest turn of a hart where time counts instructions, in instructions. A hart whose turn ends inside a lock makes the
-/// others spin through theirs: shorter turns cost the host time, longer ones the machine instructions.
+/// Longest turn of a hart in instructions, where time counts instructions. A hart whose turn ends
+/// inside a lock makes the others spin through their turns: shorter turns cost host time, longer
+/// ones cost instructions of the machine.
 const TURN: u64 = 10_000;
 
-/// Between two looks at the machine. If more time passes, the host stood still, and the machine
-/// with it: that does not count.
+/// Interval between two looks at the machine. A longer gap means that the host, and the machine
+/// with it, stood still; that time does not count.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
-/// Nor does time count in which QEMU waits for a CPU, up to so many times the limit.
+/// Limit of the uncounted time in which QEMU waits for a CPU, in multiples of the time limit.
 const MOST_UNSERVED: u32 = 4;
 
-/// How to boot.
+/// The configuration of a boot.
 pub(crate) struct Machine {
-    /// Harts.
+    /// Number of harts.
     pub(crate) smp: u32,
-    /// The processor, as QEMU calls it; empty: the usual one.
+    /// QEMU's name of the processor; empty for the usual one.
     pub(crate) cpu: &'static str,
-    /// Time counts instructions: deterministic. Several harts take turns, each of at most [`TURN`].
+    /// Set if time counts instructions, which is deterministic. Several harts take turns of at most
+    /// [`TURN`].
     pub(crate) icount: bool,
-    /// An instruction takes 2 to this power nanoseconds, where time counts instructions.
+    /// Binary logarithm of the nanoseconds per instruction, where time counts instructions.
     pub(crate) shift: u32,
-    /// Its network card.
+    /// The network card.
     pub(crate) network: Network,
-    /// What is on its disk, if it has one.
+    /// Content of the disk, if there is one.
     pub(crate) disk: Option<Content>,
     /// The kernel's command line.
     pub(crate) arguments: String,
 }
 
 impl Machine {
-    /// One with so many harts, and nothing else.
+    /// Returns a machine with `smp` harts and no devices.
     pub(crate) fn new(smp: u32, arguments: &str) -> Machine {
         Machine {
             smp,
@@ -55,59 +57,58 @@ impl Machine {
     }
 }
 
-/// A network card, on a network of its own that QEMU makes up; nothing gets out of it but where
-/// it says so.
+/// A network card on a user-mode network of QEMU. Frames leave that network only where a variant
+/// says so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// None.
+    /// A machine without a card.
     No,
-    /// In a modern slot.
+    /// A card in a modern slot.
     Modern,
-    /// In a legacy slot, without the event index.
+    /// A card in a legacy slot, without the event index.
     Legacy,
     /// A card in a modern slot; this port of 127.0.0.1 is forwarded to a port of the machine.
     ForwardedTo { port: u16, to: u16 },
-    /// In a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
+    /// A card in a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
     Forwarded(u16),
-    /// The same, for UDP as well. This one lets frames out: QEMU drops datagrams on their way back
-    /// through a network that does not.
+    /// `Forwarded` for TCP and UDP. Frames leave the network, because QEMU drops datagrams on their
+    /// way back through a restricted one.
     ForwardedDatagrams(u16),
-    /// The same, of so many ports from this one on, of which each `of_server` are forwarded to one port of the machine, from
-    /// 7000 on. QEMU lets one connection wait at a port that it forwards: of those that come at once, most would be
-    /// lost on the host and begun anew a second later, then three, seven, fifteen.
+    /// `Forwarded` for consecutive ports, of which each `of_server` lead to one port of the
+    /// machine, from 7000 on. QEMU's backlog at a forwarded port is one connection: most of several
+    /// simultaneous ones would be lost on the host and retried after 1, 3, 7 and 15 seconds.
     Served {
         first: u16,
         count: u16,
         of_server: u16,
     },
-    /// Of two: each frame is a datagram between these ports of 127.0.0.1.
+    /// A network of two: each frame is a datagram between these ports of 127.0.0.1.
     Wire { machine: u16, peer: u16 },
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Outcome {
-    /// Everything on the console.
+    /// The whole output of the console.
     pub(crate) output: String,
-    /// The exit status; `None` if it has ended in another way.
+    /// The exit status; `None` if the process did not exit by itself.
     pub(crate) status: Option<i32>,
-    /// How it has ended, in words.
+    /// Description of the end, for messages.
     pub(crate) end: String,
-    /// The machine's last state, if it had to be ended.
+    /// The machine's last state, if it was killed.
     pub(crate) state: Option<String>,
-    /// What has passed its network card, if something outside speaks to it.
+    /// Frames of the network card, if the machine has a peer.
     pub(crate) record: Option<Vec<u8>>,
-    /// How long it took.
+    /// Duration of the run.
     pub(crate) took: Duration,
 }
 
-/// The QEMU command for a machine, without its console and monitor: if nothing else is said, both
-/// are on the terminal, and Ctrl-A X ends the machine.
+/// Returns the QEMU command for a machine, without console and monitor. By default both are on the
+/// terminal, and Ctrl-A X ends the machine.
 ///
-/// Where time counts instructions QEMU has one thread for all harts. One runs until the next
-/// timer of the machine is due, or until it waits; so there is a timer that is due every
-/// [`TURN`]. The hart after one that was stopped by a timer gets a turn of no
-/// instructions, and would never run beside one that computes: it is one that the kernel
-/// leaves alone.
+/// Where time counts instructions, QEMU runs all harts in one thread. A hart runs until the
+/// machine's next timer is due, or until it waits; so a timer is due every [`TURN`]. The hart after
+/// one that a timer stopped gets a turn of no instructions, and would never run beside a busy hart.
+/// Therefore every other hart is one that the kernel leaves unused.
 pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> Command {
     let takes_turns = machine.icount && machine.smp > 1;
     let (harts, arguments) = match takes_turns {
@@ -177,8 +178,9 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
         command.args(["-icount", &icount]);
     }
     if takes_turns || machine.icount && disk.is_some() {
-        // Without any timer QEMU would not see to the disk while the hart waits for it. The timer of this object is due all the time, and does nothing: the network that
-        // it filters has no packets, and no device.
+        // Without a timer QEMU would not serve the disk while the hart waits for it. The timer of
+        // this object fires all the time and does nothing: its network has no packets and no
+        // device.
         let micros = (TURN << machine.shift).div_ceil(1_000);
         let filter = format!("filter-buffer,id=turns,netdev=none,interval={micros}");
         command.args(["-netdev", "hubport,id=none,hubid=0", "-object", &filter]);
@@ -186,21 +188,21 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
     command
 }
 
-/// What to do when QEMU does not start.
+/// Returns a message that says how to fix a QEMU that does not start.
 pub(crate) fn explain(error: io::Error) -> String {
     format!(
         "qemu-system-riscv64 does not start: {error}; on Debian: apt-get install qemu-system-misc"
     )
 }
 
-/// Boots with a disk of its own, if it has one, and waits for the end, at most `limit`, in which the
-/// host does not stand still.
+/// Boots with a fresh disk, if the machine has one, and waits for the end. Time in which the host
+/// stands still does not count towards `limit`.
 pub(crate) fn run(image: &Image, machine: &Machine, limit: Duration) -> Result<Outcome, String> {
     let disk = machine.disk.map(Disk::new).transpose()?;
     run_on(image, machine, disk.as_ref().map(Disk::path), limit)
 }
 
-/// The same, on a disk that may have been another machine's.
+/// Runs a machine like [`run`], on a disk that another machine may have used.
 pub(crate) fn run_on(
     image: &Image,
     machine: &Machine,
@@ -210,7 +212,7 @@ pub(crate) fn run_on(
     boot(image, machine, disk, limit, &AtomicBool::new(false))
 }
 
-/// The same, without a disk, until `is_unwanted` is set: then it is ended.
+/// Runs a machine like [`run`], without a disk, and kills it once `is_unwanted` is set.
 pub(crate) fn run_until(
     image: &Image,
     machine: &Machine,
@@ -286,7 +288,8 @@ fn boot(
     })
 }
 
-/// How long the thread of a process that waited longest for a CPU has done so: that time is the host's, which runs others.
+/// Returns the longest wait for a CPU among the threads of a process: time in which the host ran
+/// other processes.
 fn unserved(process: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
     let delay = |thread: std::fs::DirEntry| {
@@ -297,7 +300,7 @@ fn unserved(process: u32) -> Duration {
     Duration::from_nanos(delays.max().unwrap_or(0))
 }
 
-/// How QEMU has ended; `None`: it was ended.
+/// Describes the end of QEMU. `None`: it was killed.
 fn in_words(end: Option<ExitStatus>, limit: Duration) -> String {
     match end.map(|end| (end.code(), end.signal())) {
         None => format!("no end within {limit:?}"),
@@ -306,7 +309,7 @@ fn in_words(end: Option<ExitStatus>, limit: Duration) -> String {
     }
 }
 
-/// The socket of a monitor, or a record, taken away in the end.
+/// The socket of a monitor, or a record; removed on drop.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -321,7 +324,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    /// Of more threads than CPUs that all compute, one at least has waited for a CPU.
+    /// Among more busy threads than CPUs, at least one has waited for a CPU.
     #[test]
     fn time_without_a_cpu_is_seen() {
         let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());

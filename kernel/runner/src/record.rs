@@ -1,37 +1,37 @@
-//! What has passed the network card of a machine, as QEMU records it (`filter-dump`, a file of
-//! pcap): which segments the machine has sent again, though they cannot have been lost.
+//! Checks the frames of a machine's network card, as QEMU records them (`filter-dump`, a pcap
+//! file), for segments that the machine retransmitted although they cannot have been lost.
 //!
-//! Nothing is lost on the way to the peer, and time-outs are of a second at least. So a segment
-//! that is sent again sooner is one that should not have been, however busy the host is.
+//! Nothing is lost on the way to the peer, and time-outs are at least a second. So an earlier
+//! retransmission is an error, however busy the host is.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Sent again sooner than that, a segment was not waited for.
+/// Shortest legitimate delay of a retransmission, in microseconds.
 const SOON_MICROS: u64 = 500_000;
-/// The file's heading, and that of each frame.
+/// Bytes of the file's header, and of each frame's.
 const HEADING: usize = 24;
 const FRAME_HEADING: usize = 16;
 /// The machine's address.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 
-/// A segment with bytes.
+/// A segment with payload.
 struct Segment {
     micros: u64,
-    /// Ports and peer.
+    /// Ports, and the peer's address.
     connection: [u8; 8],
     begins: bool,
     sequence: u32,
     len: u32,
 }
 
-/// How many segments with bytes the machine has sent.
+/// Returns the number of segments with payload that the machine has sent.
 ///
 /// # Errors
-/// One was sent again too soon, or the record is none.
+/// Fails if a segment was retransmitted too soon, or if the record is malformed.
 pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
     let segments = segments(record).ok_or("the record of the network is cut off")?;
-    // When the bytes up to a place were sent, by connection.
+    // Sequence ranges and their times of sending, by connection.
     let mut sent: HashMap<[u8; 8], Vec<(Range<u32>, u64)>> = HashMap::new();
     let mut count = 0;
     for segment in segments {
@@ -39,7 +39,7 @@ pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
         if segment.begins {
             known.clear();
         }
-        // A single byte asks whether a window has opened.
+        // A single byte is a probe of a closed window.
         if segment.len < 2 {
             continue;
         }
@@ -60,7 +60,7 @@ pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
     Ok(count)
 }
 
-/// What the machine has sent by TCP. `None`: the record is cut off.
+/// Returns the TCP segments that the machine has sent. `None`: the record is truncated.
 fn segments(record: &[u8]) -> Option<Vec<Segment>> {
     let mut rest = record.get(HEADING..)?;
     let mut all = Vec::new();
@@ -101,7 +101,7 @@ fn segment(frame: &[u8], micros: u64) -> Option<Segment> {
 mod tests {
     use super::*;
 
-    /// A frame of the machine with a segment at these microseconds.
+    /// Returns a frame of the machine with a segment, sent at this time.
     fn frame(micros: u32, sequence: u32, len: usize) -> Vec<u8> {
         let mut frame = vec![0; 14 + 20 + 20 + len];
         frame[12] = 8;

@@ -1,11 +1,11 @@
-//! What the program `traced` does where time counts instructions.
+//! Expected states of the program `traced` where time counts instructions.
 //!
-//! 1 is its main coroutine, 2 is `urgent`, 3 is `patient`; the kernel's coroutines carry
-//! out their calls. `urgent` waits asynchronously, so `patient` runs, is interrupted by
-//! the timer, and runs on in its thread until it gives way; its own call waits
-//! synchronously, which suspends it by an exception.
+//! Coroutine 1 is main, 2 is `urgent`, 3 is `patient`; the kernel's coroutines carry out their
+//! calls. `urgent` waits asynchronously, so `patient` runs, is interrupted by the timer, and
+//! continues in its thread until it yields. Its own call waits synchronously, which suspends it by
+//! an exception.
 
-/// State, level, name.
+/// State, level and name of each change.
 pub(crate) const TRACED: &[&str] = &[
     "C 32 coroutine 1 of 256",
     "r 32 coroutine 1 of 256",

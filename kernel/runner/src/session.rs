@@ -1,4 +1,4 @@
-//! A conversation with a machine on its console, as a person has it: typed lines and answers.
+//! A conversation on a machine's console: typed lines and their answers.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use crate::build::Image;
 use crate::qemu::{self, Machine};
 
-/// The longest silence of a machine whose answer is waited for.
+/// Longest silence of a machine that owes an answer.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A machine that runs, until this is dropped.
+/// A running machine, killed on drop.
 pub(crate) struct Session {
     machine: Child,
     keyboard: Option<ChildStdin>,
     screen: Receiver<Vec<u8>>,
-    /// Text that has come and was not waited for.
+    /// Output that was read but not yet consumed.
     said: String,
 }
 
@@ -25,7 +25,7 @@ impl Session {
     /// Boots a machine.
     ///
     /// # Errors
-    /// QEMU does not start.
+    /// Fails if QEMU does not start.
     pub(crate) fn boot(
         image: &Image,
         machine: &Machine,
@@ -56,10 +56,10 @@ impl Session {
         })
     }
 
-    /// Types something.
+    /// Types a text.
     ///
     /// # Errors
-    /// The machine has ended.
+    /// Fails if the machine has ended.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), String> {
         let keyboard = self.keyboard.as_mut().ok_or("the keyboard is gone")?;
         let typed = keyboard
@@ -68,10 +68,10 @@ impl Session {
         typed.map_err(|error| format!("the machine takes no input: {error}"))
     }
 
-    /// Waits until the machine says `text`; returns its output up to the end of that.
+    /// Waits until the machine prints `text`; returns the output up to the end of it.
     ///
     /// # Errors
-    /// The machine says nothing for [`LIMIT`], or ends.
+    /// Fails if the machine prints nothing for [`LIMIT`], or ends.
     pub(crate) fn read_to(&mut self, text: &str) -> Result<String, String> {
         loop {
             if let Some(at) = self.said.find(text) {
@@ -79,7 +79,7 @@ impl Session {
                 return Ok(core::mem::replace(&mut self.said, rest));
             }
             match self.screen.recv_timeout(LIMIT) {
-                // The console is ASCII but for texts of the tests, which come whole.
+                // The console is ASCII except for texts of the tests, which arrive whole.
                 Ok(part) => self.said += &String::from_utf8_lossy(&part),
                 Err(why) => {
                     let why = match why {
@@ -98,7 +98,7 @@ impl Session {
     /// Waits for the end of the machine; returns its status and its last output.
     ///
     /// # Errors
-    /// The machine does not end in time.
+    /// Fails if the machine does not end in time.
     pub(crate) fn end(mut self) -> Result<(Option<i32>, String), String> {
         loop {
             match self.screen.recv_timeout(LIMIT) {

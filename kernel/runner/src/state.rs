@@ -1,8 +1,8 @@
-//! The last state of a machine that does not end: the registers of all harts, asked for
-//! through QEMU's monitor, twice, so that progress shows.
+//! The last state of a machine that hangs: the registers of all harts, read twice through QEMU's
+//! monitor, so that progress shows.
 //!
-//! Kept in a file beside the images, with all that the console has said; of each hart the
-//! place in the kernel is named, as far as the kernel's table of symbols knows it.
+//! The state is saved beside the images, with the whole console output. For each hart it names the
+//! function in the kernel, as far as the kernel's symbols tell.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,7 @@ use crate::build::Image;
 /// Time between the two looks, and the longest silence within an answer.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What the monitor at this socket says of the machine; what is wrong if it says nothing.
+/// Returns the monitor's report on the machine, or the reason why there is none.
 pub(crate) fn ask(socket: &Path) -> String {
     let answer = UnixStream::connect(socket).and_then(|mut monitor| {
         monitor.set_read_timeout(Some(PAUSE))?;
@@ -29,7 +29,7 @@ pub(crate) fn ask(socket: &Path) -> String {
     answer.unwrap_or_else(|error| format!("the monitor does not answer: {error}\n"))
 }
 
-/// What comes until there is silence.
+/// Reads until the monitor falls silent.
 fn hear(monitor: &mut UnixStream) -> String {
     let mut said = Vec::new();
     let mut part = [0; 4096];
@@ -52,7 +52,7 @@ pub(crate) fn keep(name: &str, image: &Image, state: &str, output: &str) -> (Pat
     }
 }
 
-/// Where each hart is, and the callers of that.
+/// Returns the position of each hart, with its callers.
 fn harts(state: &str, symbols: &[(u64, String)]) -> String {
     let mut lines = String::new();
     let mut hart = "";
@@ -72,17 +72,17 @@ fn harts(state: &str, symbols: &[(u64, String)]) -> String {
     lines
 }
 
-/// The function an address is in.
+/// Returns the function that contains an address.
 fn place(symbols: &[(u64, String)], address: u64) -> &str {
     let after = symbols.partition_point(|(start, _)| *start <= address);
     match after.checked_sub(1).map(|at| &symbols[at]) {
-        // Functions are not as long as that; it is no address of the kernel.
+        // No function is that long: the address is not one of the kernel.
         Some((start, name)) if address - start < 0x1_0000 => name,
         _ => "not in the kernel",
     }
 }
 
-/// The functions of an ELF file of 64 bits, by address. Empty for what is none.
+/// Returns the functions of a 64-bit ELF file, by address. Empty for any other file.
 pub(crate) fn symbols(elf: &[u8]) -> Vec<(u64, String)> {
     let read = || -> Option<Vec<(u64, String)>> {
         const TABLE_OF_SYMBOLS: usize = 2;
@@ -104,7 +104,7 @@ pub(crate) fn symbols(elf: &[u8]) -> Vec<(u64, String)> {
     read().unwrap_or_default()
 }
 
-/// The bytes of a section of an ELF file of 64 bits; none if there is no such section.
+/// Returns the bytes of a section of a 64-bit ELF file; empty if there is no such section.
 pub(crate) fn section<'a>(elf: &'a [u8], name: &str) -> &'a [u8] {
     let read = || {
         let names = sections(elf).nth(number(elf, 62, 2)? as usize)?.start;
@@ -120,7 +120,7 @@ pub(crate) fn section<'a>(elf: &'a [u8], name: &str) -> &'a [u8] {
 
 /// A section of an ELF file.
 struct Section {
-    /// Where its name is in the table of names.
+    /// Offset of the name in the table of names.
     name: usize,
     kind: usize,
     start: usize,
@@ -147,14 +147,14 @@ fn sections(elf: &[u8]) -> impl Iterator<Item = Section> {
     })
 }
 
-/// A number of so many bytes, the lowest first.
+/// Reads a little-endian number of `bytes` bytes.
 fn number(elf: &[u8], at: usize, bytes: usize) -> Option<u64> {
     let raw = elf.get(at..at.checked_add(bytes)?)?;
     let add = |all, byte: &u8| all << 8 | u64::from(*byte);
     Some(raw.iter().rev().fold(0, add))
 }
 
-/// A text that ends with 0.
+/// Reads a text that ends with 0.
 fn text(elf: &[u8], at: usize) -> Option<String> {
     let bytes = elf.get(at..)?;
     let end = bytes.iter().position(|byte| *byte == 0)?;

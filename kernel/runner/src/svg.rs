@@ -1,4 +1,4 @@
-//! A trace as a drawing: a row for each hart, then one for each thread and coroutine, over time.
+//! Draws a trace: a row for each hart, then one for each thread and coroutine, over time.
 //!
 //! ```text
 //!  hart 0              ▆▆▆▆░░▆▆▆▆▆▆      user coroutine, thread, kernel, idle
@@ -6,7 +6,7 @@
 //!                      0.00 µs    250 µs
 //! ```
 //!
-//! A mark says its time, level and state to a pointer that rests on it.
+//! The tooltip of a mark says its time, level and state.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ use upshift_report::{escape, number};
 use crate::timeline::{micros, spans};
 use crate::trace::{Kind, Record, STATES, Trace};
 
-/// Widths of the part that is drawn over time, and of the names beside it.
+/// Width of the part that is drawn over time, and of the names beside it.
 const WIDTH: f64 = 900.0;
 const NAMES: f64 = 190.0;
 /// Right margin: half the width of a time.
@@ -27,7 +27,7 @@ const ROW: f64 = 20.0;
 const MARK: f64 = 12.0;
 /// Height of title and legends.
 const TOP: f64 = 84.0;
-/// The most rows of threads and coroutines: those that change most often.
+/// Most rows of threads and coroutines: those that change most often.
 const ROWS: usize = 60;
 /// Marks of the time axis.
 const TICKS: u32 = 6;
@@ -52,7 +52,7 @@ const STATE: [(char, &str); 7] = [
     ('E', "#ffffff"),
 ];
 
-/// A drawing that is being made.
+/// A drawing in progress.
 struct Drawing<'a> {
     trace: &'a Trace,
     first: u64,
@@ -90,8 +90,8 @@ pub(crate) fn draw(program: &str, trace: &Trace) -> String {
     drawing.out
 }
 
-/// The changes of each thread and coroutine, but for those that switch: in the order in which they
-/// appear, at most [`ROWS`] of them that change most often first.
+/// Returns the changes of each thread and coroutine, except those that switch. The order is that of
+/// appearance, and only the [`ROWS`] that change most often are kept.
 fn rows(trace: &Trace) -> Vec<Vec<&Record>> {
     let mut known = HashMap::new();
     let mut rows: Vec<Vec<&Record>> = Vec::new();
@@ -124,11 +124,11 @@ impl Drawing<'_> {
         );
     }
 
-    /// A mark from one time to another, which says something.
+    /// Draws a mark from one time to another, with a tooltip.
     fn mark(&mut self, row: usize, (begin, end): (u64, u64), colour: &str, says: &str) {
         let y = TOP + row as f64 * ROW;
         let x = self.x(begin);
-        // So that the shortest is seen.
+        // The minimum width keeps the shortest mark visible.
         let width = (self.x(end) - x).max(0.4);
         let says = escape(says);
         let _ = writeln!(

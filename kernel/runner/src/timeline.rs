@@ -1,4 +1,4 @@
-//! A trace as a timeline that a person can read, or as JSON for a program.
+//! Prints a trace as a timeline in text, or as JSON.
 
 use std::fmt::Write;
 
@@ -6,16 +6,15 @@ use crate::trace::{Kind, Record, STATES, Trace};
 
 /// Characters of a lane.
 const LANE: usize = 100;
-/// The width of a hart's column.
+/// Width of a hart's column, in characters.
 const COLUMN: usize = 34;
 
-/// Ticks of a trace as microseconds.
+/// Converts ticks of a trace to microseconds.
 pub(crate) fn micros(trace: &Trace, ticks: u64) -> f64 {
     ticks as f64 * 1e6 / trace.ticks_per_second.max(1) as f64
 }
 
-/// Lanes first, one for each hart, then every change of state in the column of its
-/// hart.
+/// Prints a lane for each hart, then every change of state in the column of its hart.
 pub(crate) fn text(program: &str, trace: &Trace) -> String {
     let mut text = String::new();
     let first = trace.records.first().map_or(0, |record| record.time);
@@ -74,7 +73,7 @@ pub(crate) fn text(program: &str, trace: &Trace) -> String {
     text
 }
 
-/// What a hart does after a change of state.
+/// Returns the activity of a hart after a change of state.
 fn doing(before: char, record: &Record) -> char {
     match (record.kind, record.state) {
         (Kind::User, 'R') => 'u',
@@ -105,7 +104,7 @@ pub(crate) fn spans(trace: &Trace, hart: usize, first: u64, last: u64) -> Vec<(u
     spans
 }
 
-/// Draws the lane of a hart: a character is its longest activity of that time.
+/// Draws the lane of a hart: a character is the longest activity of its interval.
 fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
     let spans = spans(trace, hart, first, last);
     let whole = (last - first).max(1) as f64;
@@ -126,7 +125,7 @@ fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
     (0..LANE).map(most).collect()
 }
 
-/// An array with an object for each change of state.
+/// Returns an array with an object for each change of state.
 pub(crate) fn json(trace: &Trace) -> String {
     let object = |record: &Record| {
         let kind = match record.kind {

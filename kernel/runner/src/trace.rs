@@ -1,14 +1,13 @@
-//! Traces: what the kernel prints when it has traced, as records.
+//! Parses the traces that the kernel prints.
 //!
-//! The kernel knows when a thread is suspended, its program which coroutine was being
-//! polled then; [`parse`] puts the two together, so that a user coroutine has all six
-//! states as well.
+//! The kernel knows when a thread is suspended; its program knows which coroutine was being polled
+//! then. [`parse`] combines the two, so that a user coroutine has all six states as well.
 
 use std::collections::HashMap;
 
 use os_abi::system_calls;
 
-/// Whose state it is.
+/// The kind of a record's subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A coroutine of the kernel.
@@ -19,35 +18,35 @@ pub(crate) enum Kind {
     User,
 }
 
-/// One change of state.
+/// A change of state.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) hart: usize,
-    /// Ticks since the machine started.
+    /// Time in ticks since the machine started.
     pub(crate) time: u64,
     pub(crate) kind: Kind,
-    /// The letter of the state that was entered; see [`STATES`].
+    /// The letter of the new state; see [`STATES`].
     pub(crate) state: char,
     pub(crate) level: u8,
     pub(crate) process: u32,
-    /// The thread of the process.
+    /// Index of the thread in its process.
     pub(crate) thread: u16,
-    /// Of the coroutine.
+    /// Id of the coroutine.
     pub(crate) id: u64,
-    /// Who, for people.
+    /// Name of the subject, for display.
     pub(crate) who: String,
-    /// It is the coroutine that runs the threads of a hart.
+    /// Set for the coroutine that runs the threads of a hart.
     pub(crate) is_switching: bool,
-    /// It is a kernel coroutine that carries out a system call.
+    /// Set for a kernel coroutine that carries out a system call.
     pub(crate) is_call: bool,
 }
 
-/// A whole trace, in the order of time.
+/// A whole trace, ordered by time.
 pub(crate) struct Trace {
     pub(crate) records: Vec<Record>,
     pub(crate) ticks_per_second: u64,
     pub(crate) harts: usize,
-    /// Older records that were overwritten, and changes for which there was no room.
+    /// Number of overwritten records, and of changes for which there was no room.
     pub(crate) lost: u64,
 }
 
@@ -75,8 +74,7 @@ macro_rules! names {
 
 system_calls!(names);
 
-/// Reads what the machine has said. `None`: it has not traced, or has not come to the
-/// end of the trace.
+/// Parses the output of a machine. `None`: it was not traced, or the trace is incomplete.
 pub(crate) fn parse(output: &str) -> Option<Trace> {
     let mut trace = None;
     let mut names = HashMap::new();
@@ -97,7 +95,7 @@ pub(crate) fn parse(output: &str) -> Option<Trace> {
             ["end", lost] => {
                 let mut trace = trace?;
                 trace.lost = lost.parse().ok()?;
-                // Stable: what is of one hart and one tick stays in its order.
+                // A stable sort keeps the order within one hart and tick.
                 trace.records.sort_by_key(|record| record.time);
                 suspend_coroutines(&mut trace.records);
                 for record in &mut trace.records {
@@ -135,8 +133,7 @@ pub(crate) fn parse(output: &str) -> Option<Trace> {
     None
 }
 
-/// While a thread is suspended in the middle of a poll, so is the coroutine that is
-/// being polled.
+/// Suspends the polled coroutine while its thread is suspended in the middle of a poll.
 fn suspend_coroutines(records: &mut Vec<Record>) {
     let mut polled: HashMap<(u32, u16), Record> = HashMap::new();
     let mut all = Vec::with_capacity(records.len());
@@ -147,7 +144,7 @@ fn suspend_coroutines(records: &mut Vec<Record>) {
             (Kind::User, 'R') => {
                 polled.insert(thread, record);
             }
-            // Ready and blocked are the ends of its own poll, or a wake of another.
+            // Ready and blocked are the ends of its own poll, or a wake by another coroutine.
             (Kind::User, 'r' | 'B' | 'E') => {
                 let _ = polled
                     .extract_if(|of, running| *of == thread && running.id == record.id)
@@ -169,7 +166,7 @@ fn suspend_coroutines(records: &mut Vec<Record>) {
     *records = all;
 }
 
-/// Index and generation of a coroutine.
+/// Returns index and generation of a coroutine, as text.
 fn short(id: u64) -> String {
     let (generation, index) = (id >> 32, id & 0xffff_ffff);
     match generation {

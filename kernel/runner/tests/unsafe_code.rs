@@ -1,6 +1,6 @@
-//! `unsafe` is in the modules that `docs/kernel.md` names, and in no others.
+//! `unsafe` appears in the modules that `docs/kernel.md` names, and in no others.
 //!
-//! That each block has its argument is a lint (`clippy::undocumented_unsafe_blocks`).
+//! The argument of each block is the business of a lint (`clippy::undocumented_unsafe_blocks`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ fn os() -> &'static Path {
         .expect("the runner is a folder of kernel/")
 }
 
-/// The files `*.rs` below a folder, builds left out.
+/// Returns the `*.rs` files below a folder, without build output.
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder of kernel/").flatten() {
@@ -26,7 +26,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Is the word `unsafe` in the code, comments left out?
+/// Returns whether the code, apart from comments, contains the word `unsafe`.
 fn has_unsafe(source: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut code = source
@@ -35,7 +35,7 @@ fn has_unsafe(source: &str) -> bool {
     code.any(|line| line.split(|c| !is_part(c)).any(|word| word == "unsafe"))
 }
 
-/// The modules of the table under the heading: folder, names, reason.
+/// Returns the modules of the table under the heading: folder, names, reason.
 fn named() -> BTreeSet<String> {
     let page = fs::read_to_string(os().join("../docs/kernel.md")).expect("docs/kernel.md");
     let (_, section) = page
@@ -60,7 +60,7 @@ fn named() -> BTreeSet<String> {
 fn unsafe_code_is_in_the_modules_that_the_documentation_names() {
     let mut found = BTreeSet::new();
     for file in rust_files(os()) {
-        // This test speaks of it.
+        // This test contains the word itself.
         if file.ends_with(file!().rsplit('/').next().unwrap_or_default()) {
             continue;
         }

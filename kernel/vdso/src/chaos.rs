@@ -1,9 +1,9 @@
 //! Chaos in a program: see `kernel/src/chaos.rs`.
 //!
-//! The scheduler's chaos mode shuffles what is ready at one level, and asks for
-//! preemption at every other pick. A program that heeded that always would give its hart away
-//! after each poll, and one that asks [`honours`] until the answer is no would never get
-//! anywhere: so it is heeded one time in four.
+//! The scheduler's chaos mode shuffles the ready coroutines of a level, and requests preemption at
+//! every other pick. A program that honoured every request would give its hart away after each
+//! poll, and one that calls [`honours`] until the answer is no would never advance. So one request
+//! in four is honoured.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,7 +12,7 @@ use os_abi::shared;
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// The seed that the kernel has given this process; `None`: no chaos.
+/// Returns the seed that the kernel has given this process; `None`: no chaos.
 pub(crate) fn seed() -> Option<u64> {
     match os_pages::shared(shared::CHAOS).load(Relaxed) {
         0 => None,
@@ -20,12 +20,12 @@ pub(crate) fn seed() -> Option<u64> {
     }
 }
 
-/// Switches it on, if there is a seed.
+/// Enables chaos if there is a seed.
 pub(crate) fn init() {
     STATE.store(seed().unwrap_or(0), Relaxed);
 }
 
-/// A number below `limit`; `None`: no chaos.
+/// Returns a number below `limit`; `None`: no chaos.
 #[inline]
 fn random(limit: u64) -> Option<u64> {
     let mut state = STATE.load(Relaxed);
@@ -35,18 +35,18 @@ fn random(limit: u64) -> Option<u64> {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    // Two threads may draw the same number: no harm.
+    // Two threads may draw the same number, which does no harm.
     STATE.store(state, Relaxed);
     Some((state >> 16) % limit)
 }
 
-/// Is a request for preemption heeded? Without chaos always.
+/// Returns whether a request for preemption is honoured: always, without chaos.
 #[inline]
 pub(crate) fn honours() -> bool {
     random(4).is_none_or(|number| number == 0)
 }
 
-/// Does the thread give its hart away after this poll, for no reason?
+/// Returns whether the thread gives its hart away after this poll for no reason.
 #[inline]
 pub(crate) fn yields() -> bool {
     random(8) == Some(0)

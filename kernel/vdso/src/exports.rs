@@ -1,4 +1,4 @@
-//! The functions that programs call, by name: `os_abi::vdso_functions!`.
+//! The functions that programs call by name: `os_abi::vdso_functions!`.
 
 use alloc::boxed::Box;
 use core::cell::Cell;
@@ -18,13 +18,13 @@ use upshift_core::{
 use crate::host::{self, Server, VdsoHost, domain, server};
 use crate::{chaos, memory};
 
-/// Ticks. While polls are shorter, the scheduler reads the clock at every fourth only:
-/// programs see nothing of its accounts, and the kernel watches over quanta.
+/// Length of polls, in ticks, below which the scheduler reads the clock at every fourth only.
+/// Programs do not see its accounts, and the kernel enforces the quanta.
 const COARSE_BELOW: u64 = 200;
 
-/// Makes the scheduler; the calling thread serves its first vCPU. `allocate(size,
-/// align)` and `release(address, size, align)` are the program's. 1: done; 0: no
-/// memory, or it was done before.
+/// Creates the scheduler; the calling thread serves its first vCPU. `allocate(size, align)` and
+/// `release(address, size, align)` are functions of the program. Returns 1, or 0 without memory or
+/// if a scheduler exists.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
     if domain().is_some() || !memory::set(allocate, release) {
@@ -43,8 +43,8 @@ extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
     serve()
 }
 
-/// The calling thread serves another vCPU from now on (`alloc_cpu`). 1: it does; 0:
-/// there is no scheduler, it serves one already, or there are too many.
+/// Makes the calling thread serve another vCPU (`alloc_cpu`). Returns 1, or 0 if there is no
+/// scheduler, if the thread serves a vCPU already, or if there are too many.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_serve() -> u64 {
     serve()
@@ -63,25 +63,25 @@ fn serve() -> u64 {
         back: Cell::new(None),
     }));
     if !host::serve(server, index) {
-        // SAFETY: just boxed, and not shared yet.
+        // SAFETY: the box was just created and is not shared yet.
         drop(unsafe { Box::from_raw(server) });
         return 0;
     }
     1
 }
 
-/// The calling thread's vCPU is taken out of service: what is pinned to it is
-/// discarded, the rest goes to the others. 1: it served one.
+/// Retires the calling thread's vCPU: its pinned coroutines are discarded, and the rest migrate to
+/// the other vCPUs. Returns 1 if the thread served a vCPU.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_release() -> u64 {
     let Some(server) = server() else { return 0 };
     drop(server.back.take());
-    // While the line still names the vCPU.
+    // The vCPU retires while the line still names it.
     server.executor.retire();
     let server = core::ptr::from_ref(server).cast_mut();
     host::stop_serving();
-    // SAFETY: boxed by `upshift_serve`, and there is no way to it any more: the line of
-    // its thread does not, and other threads know the vCPU only.
+    // SAFETY: boxed by `upshift_serve`, and unreachable now: the line of the thread does not name
+    // the server any more, and other threads know the vCPU only.
     drop(unsafe { Box::from_raw(server) });
     1
 }
@@ -89,7 +89,7 @@ extern "C" fn upshift_release() -> u64 {
 /// A coroutine of the program.
 struct Task {
     task: u64,
-    /// The name of the coroutine, once it was polled; 0 before.
+    /// Id of the coroutine after its first poll; 0 before.
     id: u64,
     poll: extern "C" fn(u64, u64) -> u64,
     discard: extern "C" fn(u64),
@@ -122,8 +122,7 @@ fn spawn(
     [task, poll, discard, level]: [u64; 4],
     spawn: impl FnOnce(Task, SpawnOptions) -> Option<Spawned>,
 ) -> u64 {
-    // SAFETY: the program passes functions of these types; with anything else it
-    // harms itself only.
+    // SAFETY: the program passes functions of these types; anything else harms the program only.
     let task = unsafe {
         Task {
             task,
@@ -145,9 +144,9 @@ fn spawn(
     }
 }
 
-/// Starts a coroutine: `poll(task, id)` until it answers other than 0, then
-/// `discard(task)`, on any thread that serves a vCPU. A level above 63 is the
-/// spawner's own. Returns its id; 0: no memory, and `task` is discarded.
+/// Spawns a coroutine. `poll(task, id)` is called until it returns a value other than 0, then
+/// `discard(task)`, on any thread that serves a vCPU. A level above 63 means the spawner's level.
+/// Returns the id; 0: no memory, and `task` is discarded.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
     spawn([task, poll, discard, level], |task, options| {
@@ -155,18 +154,19 @@ extern "C" fn upshift_spawn(task: u64, poll: u64, discard: u64, level: u64) -> u
     })
 }
 
-/// The same, on the calling thread only. 0 as well if it serves no vCPU.
+/// Spawns a coroutine that stays on the calling thread. Returns 0 also if that thread serves no
+/// vCPU.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64) -> u64 {
     spawn([task, poll, discard, level], |task, options| {
-        // SAFETY: the task is words and functions, and is `Send` as such; what it
-        // stands for is polled and discarded by the thread that serves the vCPU now,
-        // which serves it until it retires it.
+        // SAFETY: the task consists of words and functions, and as such is `Send`. The object
+        // behind it is polled and discarded by the thread that serves the vCPU now, and that thread
+        // serves it until it retires it.
         server().map(|server| unsafe { server.executor.spawn_pinned(task, options) })
     })
 }
 
-/// Wakes a coroutine. 1: it will be polled once more; 0: the id is dead.
+/// Wakes a coroutine. Returns 1 if it will be polled again, 0 if the id is dead.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_wake(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
@@ -176,7 +176,7 @@ extern "C" fn upshift_wake(id: u64) -> u64 {
     u64::from(woken)
 }
 
-/// Gives a coroutine another level. 1: done; 0: the id is dead, or no such level.
+/// Changes the level of a coroutine. Returns 1, or 0 if the id is dead or the level does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
@@ -191,29 +191,29 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
     u64::from(done)
 }
 
-/// Cancels a coroutine: its task is discarded instead of polled. 1: it lived.
+/// Cancels a coroutine: its task is discarded instead of polled. Returns 1 if it was alive.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_cancel(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
     u64::from(domain().is_some_and(|domain| domain.cancel(id).is_ok()))
 }
 
-/// The id of the coroutine that runs on the calling thread (`get_cid`); 0: none.
+/// Returns the id of the coroutine that runs on the calling thread (`get_cid`); 0: none.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_current() -> u64 {
     let id = server().and_then(|server| server.executor.current_id());
     id.map_or(0, CoroutineId::to_u64)
 }
 
-/// Has something more urgent than the running coroutine become ready, here or in
-/// another process or the kernel?
+/// Returns whether more urgent work than the running coroutine is ready, in this process, in
+/// another one or in the kernel.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_need_preempt() -> u64 {
     let here = server().is_some_and(|server| server.executor.need_preempt());
     u64::from(here && chaos::honours() || host::is_overtaken())
 }
 
-/// Polls the most urgent ready coroutine once, and says what is next.
+/// Polls the most urgent ready coroutine once, and returns the next step.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_turn() -> u64 {
     let Some(server) = server() else {
@@ -238,15 +238,15 @@ extern "C" fn upshift_turn() -> u64 {
     }
 }
 
-/// The calling thread is about to wait in the kernel. 1: it may; from now on each wake
-/// ends the wait. 0: there is work. Afterwards `upshift_unpark`.
+/// Announces that the calling thread is about to wait in the kernel. Returns 1 if it may: from then
+/// on each wake ends the wait, and `upshift_unpark` must follow. Returns 0 if there is work.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_prepare_park() -> u64 {
     let ready = server().is_none_or(|server| server.executor.prepare_park());
     u64::from(ready)
 }
 
-/// The wait is over.
+/// Ends the wait that `upshift_prepare_park` announced.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_unpark() -> u64 {
     if let Some(server) = server() {
@@ -255,8 +255,9 @@ extern "C" fn upshift_unpark() -> u64 {
     0
 }
 
-/// The running coroutine waits for something that is to have its level: while it is
-/// blocked, it is polled whenever that changes. Returns the level; `NO_LEVEL`: none runs.
+/// Announces that the running coroutine waits for work that must have its level: while it is
+/// blocked, it is polled whenever the level changes. Returns the level; `NO_LEVEL`: no coroutine
+/// runs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_waits() -> u64 {
     waits()
@@ -267,9 +268,9 @@ fn waits() -> u64 {
     level.map_or(NO_LEVEL, |level| u64::from(level.get()))
 }
 
-/// The running coroutine waits for the coroutine `id`, and lends it its level; `before` is
-/// what it has lent it already. Returns what it lends now; `NO_LEVEL`: nothing. One
-/// coroutine at a time lends to another.
+/// Lends the running coroutine's level to the coroutine `id`, for which it waits; `before` is the
+/// level lent so far. Returns the level lent now; `NO_LEVEL`: none. A coroutine lends to one other
+/// at a time.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
     let level = waits();
@@ -292,7 +293,7 @@ extern "C" fn upshift_lend(id: u64, before: u64) -> u64 {
     level
 }
 
-/// The coroutine `id` is not waited for any more.
+/// Ends the loan to the coroutine `id`, for which no coroutine waits any more.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_end_loan(id: u64) -> u64 {
     if let Some(domain) = domain() {
@@ -304,11 +305,11 @@ extern "C" fn upshift_end_loan(id: u64) -> u64 {
 
 fn end_loan(domain: &Domain<VdsoHost>, id: CoroutineId) {
     domain.lock_released(id);
-    // What it waits for in its turn learns of it.
+    // The wake lets the coroutine pass its level on to the one for which it waits in turn.
     let _ = domain.wake(id);
 }
 
-/// A user interrupt of the calling thread begins (1) or ends (0).
+/// Marks the begin (1) or the end (0) of a user interrupt of the calling thread.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_interrupt(begins: u64) -> u64 {
     os_pages::line(IN_INTERRUPT).store(begins, Relaxed);

@@ -1,7 +1,7 @@
-//! A process as a host of the scheduler, and what it tells the kernel.
+//! A process as a host of the scheduler, and its reports to the kernel.
 //!
-//! A thread knows itself by its line, whose address the kernel has put into `tp`
-//! (`os_abi::thread`). What it serves is behind a word of the line.
+//! A thread identifies itself by its line, whose address the kernel has put into `tp`
+//! (`os_abi::thread`). A word of the line points to its [`Server`].
 
 use core::arch::asm;
 use core::cell::Cell;
@@ -15,19 +15,19 @@ use upshift_core::{Change, Domain, Executor, Host, Level, Served, Vcpu, Yielded}
 
 use crate::trace;
 
-/// A process.
+/// The host of the scheduler in a process.
 pub(crate) struct VdsoHost;
 
-/// So many spins before a thread gives its hart to others of its level, and so many
-/// before it sleeps, for those that are less urgent.
+/// Number of spins before a thread yields its hart to others of its level, and before it sleeps,
+/// which lets less urgent threads run.
 const YIELD_AFTER: u32 = 50;
 const SLEEP_AFTER: u32 = 100;
-/// How long it sleeps then, in ticks.
+/// Duration of that sleep, in ticks.
 const SLEEP: u64 = 1_000;
 
-// SAFETY: the server in a thread's line is the one whose executor it has, until the
-// thread lets go of it; in the handler of a user interrupt, which may have stopped the
-// thread anywhere, it serves no vCPU.
+// SAFETY: the server in a thread's line owns the thread's executor until the thread retires it. In
+// the handler of a user interrupt, which may have stopped the thread anywhere, the thread serves no
+// vCPU.
 unsafe impl Host for VdsoHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -60,8 +60,8 @@ unsafe impl Host for VdsoHost {
         server().map(|server| Served::from(server.executor.vcpu()))
     }
 
-    /// The thread waits in the kernel. It becomes as urgent as the most urgent work
-    /// there is; that takes loads only.
+    /// Unparks the thread of a vCPU, which waits in the kernel. The thread becomes as urgent as the
+    /// most urgent work, whose level costs loads only.
     fn pend(&self, index: usize) {
         let Some(domain) = domain() else { return };
         let level = domain.bitmap().trailing_zeros().min(62);
@@ -71,8 +71,8 @@ unsafe impl Host for VdsoHost {
         }
     }
 
-    /// The holder of the lock was stopped by the kernel, in spite of its grace: the hart
-    /// is better used by it.
+    /// Spins, then yields, then sleeps. The kernel has stopped the holder of the lock in spite of
+    /// its grace period, so the holder makes better use of the hart.
     fn relax(&self, spins: u32) {
         match spins {
             0..YIELD_AFTER => core::hint::spin_loop(),
@@ -96,22 +96,22 @@ unsafe impl Host for VdsoHost {
     }
 }
 
-/// The domain of the process, once there is one.
+/// The domain of the process; null before `upshift_init`.
 static DOMAIN: AtomicPtr<Domain<VdsoHost>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The line of the thread that serves each vCPU.
+/// Line of the thread that serves each vCPU.
 static LINES: [AtomicU32; MAX_THREADS] = [const { AtomicU32::new(0) }; MAX_THREADS];
 
-/// How often a thread has begun to serve one.
+/// Number of vCPUs that threads have begun to serve.
 static VCPUS: AtomicU32 = AtomicU32::new(0);
 
-/// The domain.
+/// Returns the domain, if there is one.
 pub(crate) fn domain() -> Option<&'static Domain<VdsoHost>> {
-    // SAFETY: null, or a box that was leaked.
+    // SAFETY: null, or a leaked box.
     unsafe { DOMAIN.load(Acquire).as_ref() }
 }
 
-/// Makes a box the domain. False: there is one.
+/// Publishes a box as the domain. Returns false if there is one already.
 pub(crate) fn set_domain(domain: *mut Domain<VdsoHost>) -> bool {
     let null = core::ptr::null_mut();
     DOMAIN
@@ -119,15 +119,15 @@ pub(crate) fn set_domain(domain: *mut Domain<VdsoHost>) -> bool {
         .is_ok()
 }
 
-/// What a thread serves.
+/// The state of a thread that serves a vCPU.
 pub(crate) struct Server {
     pub(crate) executor: Executor<VdsoHost>,
     /// The coroutine that the last turn left ready.
     pub(crate) back: Cell<Option<Yielded<'static, VdsoHost>>>,
 }
 
-/// The calling thread serves this from now on. False: there are more vCPUs than
-/// threads can be.
+/// Makes the calling thread serve a vCPU. Returns false if there are more vCPUs than a process can
+/// have threads.
 pub(crate) fn serve(server: *mut Server, index: usize) -> bool {
     let Some(served) = LINES.get(index) else {
         return false;
@@ -138,21 +138,21 @@ pub(crate) fn serve(server: *mut Server, index: usize) -> bool {
     true
 }
 
-/// What the calling thread has served, and does not any more.
+/// Detaches the server from the calling thread.
 pub(crate) fn stop_serving() {
     line(SERVER).store(0, Relaxed);
     line(LOCAL_BITMAP).store(0, Relaxed);
 }
 
-/// What the calling thread serves.
+/// Returns the calling thread's server.
 #[inline]
 pub(crate) fn server() -> Option<&'static Server> {
-    // SAFETY: 0, or a box that lives until its own thread drops it, after
-    // `stop_serving`; there is no other reference.
+    // SAFETY: 0, or a box that lives until its own thread drops it, after `stop_serving`; there is
+    // no other reference.
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 
-/// The end of a critical section.
+/// Ends a critical section.
 #[inline]
 pub(crate) fn leave() {
     critical::leave(|| {
@@ -160,8 +160,8 @@ pub(crate) fn leave() {
     });
 }
 
-/// Tells the kernel which levels are ready or running on the vCPU of this thread.
-/// Loads only, if that is what it knows.
+/// Tells the kernel which levels are ready or running on the vCPU of this thread. The cost is loads
+/// only, if the kernel knows them already.
 #[inline]
 pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
     let word = line(LOCAL_BITMAP);
@@ -171,22 +171,21 @@ pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
         if bits == known {
             return;
         }
-        // Another look afterwards: a wake may have come after the bits were read, and
-        // set its own.
+        // A second look afterwards: a wake may have come after the bits were read, and set its own.
         word.store(bits, Release);
         known = bits;
     }
 }
 
-/// The same, with what runs now.
+/// Tells the kernel the levels, including that of the running coroutine.
 pub(crate) fn publish_all() {
     if let Some(server) = server() {
         publish(server, || server.executor.running_level());
     }
 }
 
-/// Something may have become ready on the vCPU of this thread, nothing less. Three
-/// loads, if the kernel knows the levels of all that is.
+/// Tells the kernel of levels that have become ready on this thread's vCPU, and withdraws none. The
+/// cost is three loads, if the kernel knows them already.
 #[inline]
 pub(crate) fn publish_more() {
     if let Some(server) = server()
@@ -196,9 +195,8 @@ pub(crate) fn publish_more() {
     }
 }
 
-/// What is ready or runs on other vCPUs may be more urgent than the kernel knows of their
-/// threads, which it may have stopped: tells it. A few loads for each other vCPU, if it is
-/// not.
+/// Tells the kernel of work on other vCPUs that is more urgent than the kernel knows of their
+/// threads, which it may have stopped. The cost is a few loads per other vCPU, if there is none.
 #[inline]
 pub(crate) fn publish_others() {
     if VCPUS.load(Relaxed) == 1 && server().is_some() {
@@ -220,26 +218,26 @@ fn publish_other(index: usize, vcpu: &Vcpu<VdsoHost>) {
     let word = os_pages::line_of(line as usize, LOCAL_BITMAP);
     let known = word.load(Relaxed);
     let bits = || vcpu.bitmap() | vcpu.running_level().map_or(0, Level::bit);
-    // One without work waits in the kernel, or is about to: a wake unparks it.
+    // A thread without work waits in the kernel, or is about to: a wake unparks it.
     if known == 0 || bits().trailing_zeros() >= known.trailing_zeros() {
         return;
     }
-    // The thread itself looks once more after it has written the word, so what it says is
-    // true in the end.
+    // The thread itself looks once more after it has written the word, so its statement is true in
+    // the end.
     word.fetch_or(bits(), AcqRel);
     call(number::follow, line as usize, 0);
 }
 
-/// Does something wait elsewhere that is more urgent than all there is here?
+/// Returns whether other vCPUs have more urgent work than this one.
 #[inline]
 pub(crate) fn is_overtaken() -> bool {
     let here = line(LOCAL_BITMAP).load(Relaxed);
-    // Those below the lowest bit; all, if nothing is here.
+    // The levels below the lowest bit; all of them, if no work is here.
     let more_urgent = here.wrapping_sub(1) & !here;
     os_pages::global().load(Relaxed) & more_urgent != 0
 }
 
-/// A system call of at most two arguments; its answer.
+/// Makes a system call of at most two arguments; returns its result.
 pub(crate) fn call(number: usize, first: usize, second: usize) -> isize {
     let answer;
     // SAFETY: the calls of this module touch no memory; the kernel changes a0 only.

@@ -1,4 +1,4 @@
-//! The memory of the scheduler: the program's.
+//! The memory of the scheduler, allocated by functions of the program.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::mem::transmute;
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 static ALLOCATE: AtomicU64 = AtomicU64::new(0);
 static RELEASE: AtomicU64 = AtomicU64::new(0);
 
-/// Sets the program's functions. False: they are none.
+/// Sets the program's functions. Returns false if either is null.
 pub(crate) fn set(allocate: u64, release: u64) -> bool {
     ALLOCATE.store(allocate, Relaxed);
     RELEASE.store(release, Relaxed);

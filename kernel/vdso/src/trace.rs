@@ -10,13 +10,13 @@ use upshift_core::{CoroutineId, Host, Level, State};
 use crate::host::{self, VdsoHost};
 use os_pages::trace as word;
 
-/// Does the kernel want traces?
+/// Returns whether the kernel wants traces.
 #[inline]
 pub(crate) fn is_on() -> bool {
     os_pages::shared(TRACING).load(Relaxed) != 0
 }
 
-/// A coroutine has entered a state.
+/// Records that a coroutine has entered a state.
 #[cold]
 pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();
@@ -41,7 +41,7 @@ pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
     word(entry + 2).store(pack(change), Release);
 }
 
-/// The first word of a free entry, which is the caller's from now on.
+/// Claims a free entry for the caller, and returns the index of its first word.
 fn take() -> Option<usize> {
     let next = word(NEXT);
     loop {

@@ -1,14 +1,15 @@
-//! Functions that block, on threads of their own.
+//! Blocking functions, on threads of their own.
 
 use std::ffi::c_int;
 
 use crate::error::{errno, wall};
 use crate::task::{Foreign, upshift_join, upshift_task};
 
-/// Polls a task once, on a thread for blocking functions, at the level of the caller; it must
-/// finish in that poll, and `cx` is null. Awaited like a coroutine. It is not ended early once it
-/// runs. Owns the task, also on failure: -EAGAIN (no thread can be started), -EINVAL (no poll
-/// function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). In a coroutine.
+/// Polls a task once, on a thread for blocking functions, at the level of the caller. The task must
+/// finish in that poll, and `cx` is null. The handle is awaited like that of a coroutine. A running
+/// task is not ended early. Owns the task, also on failure: -EAGAIN (no thread can be started),
+/// -EINVAL (no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). In a
+/// coroutine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn_blocking(
     task: upshift_task,

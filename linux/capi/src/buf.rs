@@ -1,4 +1,4 @@
-//! Buffers that operations take and give back, and receive buffers of the runtime.
+//! Buffers that operations own and return, and receive buffers of the runtime.
 
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
@@ -9,26 +9,26 @@ use upshift_ring::{IoBuf, IoBufMut};
 
 use crate::error::catch_panic;
 
-/// A buffer of the caller. An operation owns it from its start to its end: it comes back with the
+/// A buffer of the caller. An operation owns it from its start to its end, and returns it with the
 /// result. If the operation is dropped, `release` is called after the kernel's terminal completion,
-/// on some thread of the runtime, in a coroutine or while the runtime shuts down. `data` must be
-/// valid for `capacity` bytes, from any thread, until then.
-/// Null with a capacity, or a `len` beyond it, is -EINVAL.
+/// on some thread of the runtime, in a coroutine or while the runtime shuts down. Until then `data`
+/// must be valid for `capacity` bytes, from any thread. A null `data` with a capacity, or a `len`
+/// beyond the capacity, is -EINVAL.
 #[repr(C)]
 pub struct upshift_buf {
     /// The first byte.
     pub data: *mut u8,
-    /// Number of initialised bytes: those that are written.
+    /// Number of initialised bytes, which a write sends.
     pub len: usize,
-    /// Number of bytes of room: those that are read into.
+    /// Number of bytes of room, which a read may fill.
     pub capacity: usize,
-    /// Frees `data`; null: nothing is freed, the bytes live for ever.
+    /// Frees `data`; null: nothing is freed, because the bytes live forever.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void, data: *mut u8, capacity: usize)>,
     /// Argument of `release`.
     pub context: *mut c_void,
 }
 
-/// An [`upshift_buf`] while an operation has it.
+/// An [`upshift_buf`] that belongs to an operation.
 pub(crate) struct Buf(upshift_buf);
 
 // SAFETY: the contract of `upshift_buf` allows any thread.
@@ -59,11 +59,11 @@ impl Buf {
         Ok(buf)
     }
 
-    /// Back to the caller.
+    /// Returns the buffer to the caller.
     #[inline]
     pub(crate) fn into_raw(self) -> upshift_buf {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: moved out of a value that is never dropped.
+        // SAFETY: the value is moved out of a wrapper that is never dropped.
         unsafe { std::ptr::read(&this.0) }
     }
 }
@@ -71,7 +71,7 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(release) = self.0.release {
-            // SAFETY: by contract; it is called once.
+            // SAFETY: by contract; `release` is called once.
             unsafe { release(self.0.context, self.0.data, self.0.capacity) };
         }
     }
@@ -111,9 +111,9 @@ unsafe impl IoBufMut for Buf {
     }
 }
 
-/// Received bytes, in a buffer of the runtime, which goes back to it by `upshift_bytes_free`, on
-/// any thread. Do not hoard them. It may be moved by copying its words. All words 0: no bytes, and
-/// nothing to give back.
+/// Received bytes, in a buffer of the runtime. `upshift_bytes_free` returns the buffer, on any
+/// thread. Do not hoard them. The struct may be moved by copying its words. All words 0: no bytes,
+/// and nothing to free.
 #[repr(C)]
 pub struct upshift_bytes {
     /// The first byte.
@@ -133,7 +133,7 @@ impl upshift_bytes {
             len: buffer.len(),
             owner: [0; 6],
         };
-        // SAFETY: there is room for it.
+        // SAFETY: `owner` has room for the buffer.
         unsafe { bytes.owner.as_mut_ptr().cast::<RecvBuf>().write(buffer) };
         bytes
     }
@@ -146,21 +146,21 @@ impl upshift_bytes {
         }
     }
 
-    /// The buffer again; an empty one for words that are 0.
+    /// Returns the buffer; an empty one if all words are 0.
     pub(crate) fn into_inner(self) -> RecvBuf {
         if self.data.is_null() {
             return RecvBuf::empty();
         }
-        // SAFETY: `new` has put it there, and it is taken once.
+        // SAFETY: `new` has stored the buffer, and it is taken once.
         unsafe { self.owner.as_ptr().cast::<RecvBuf>().read() }
     }
 }
 
-/// Gives received bytes back, and makes them none. Nothing is done for null. Any thread.
+/// Frees received bytes and sets all words to 0. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
     if !bytes.is_null() {
-        // SAFETY: the bytes are the caller's, and are given away with the call.
+        // SAFETY: the caller owns the bytes and gives them away with the call.
         catch_panic(|| drop(unsafe { bytes.replace(upshift_bytes::none()) }.into_inner()));
     }
 }
@@ -171,10 +171,10 @@ pub(crate) fn is_there(data: *const u8, len: usize) -> bool {
     !data.is_null() || len == 0
 }
 
-/// Memory of the caller's; null for none.
+/// Borrows the caller's memory; null becomes an empty slice.
 ///
 /// # Safety
-/// Of `len` bytes that may be read for as long.
+/// The `len` bytes must be readable for the whole lifetime.
 #[inline]
 pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
@@ -184,10 +184,10 @@ pub(crate) unsafe fn lent<'a>(data: *const u8, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
-/// Like [`lent`], for bytes that are written.
+/// Borrows the caller's memory for writing, like [`lent`].
 ///
 /// # Safety
-/// Those of [`lent`], and nothing else uses it meanwhile.
+/// The contract of [`lent`], and no other code uses the memory meanwhile.
 #[inline]
 pub(crate) unsafe fn lent_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
     if len == 0 {
@@ -198,17 +198,18 @@ pub(crate) unsafe fn lent_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
 }
 
 unsafe extern "C" fn free_allocated(_: *mut c_void, data: *mut u8, _: usize) {
-    // SAFETY: `upshift_buf_alloc` got it from `malloc`.
+    // SAFETY: `upshift_buf_alloc` got the memory from `malloc`.
     unsafe { libc::free(data.cast()) };
 }
 
-/// A buffer of `capacity` bytes of `malloc`. 0, -ENOMEM, or -EINVAL for null. Any thread.
+/// Allocates a buffer of `capacity` bytes with `malloc`. 0, -ENOMEM, or -EINVAL for null. Any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_buf) -> c_int {
     if buf.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: `malloc` takes any size.
+    // SAFETY: `malloc` accepts any size.
     let data = unsafe { libc::malloc(capacity.max(1)) }.cast::<u8>();
     if data.is_null() {
         return -libc::ENOMEM;

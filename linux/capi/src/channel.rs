@@ -9,13 +9,13 @@ use crate::error::{catch_panic, errno, free, wall};
 use crate::op::{Outcome, finish, start, upshift_op};
 use crate::turns::{InTurn, Turns, turn};
 
-/// A message: dropped by the channel's function if it is not received.
+/// A message; the channel's function drops it if it is not received.
 struct Message {
     data: *mut c_void,
     drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
 }
 
-// SAFETY: by the contract of `upshift_channel` messages go from thread to thread.
+// SAFETY: the contract of `upshift_channel` lets messages move between threads.
 unsafe impl Send for Message {}
 
 impl Message {
@@ -33,13 +33,13 @@ impl Drop for Message {
     }
 }
 
-/// Puts messages in. Any thread, several at once; clone it for another owner.
+/// The sending side of a channel. Any thread, several at once; clone it for another owner.
 pub struct upshift_sender {
     sender: Sender<Message>,
     drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
 }
 
-/// Takes messages out. One thread at a time.
+/// The receiving side of a channel. One thread at a time.
 pub struct upshift_receiver {
     _private: [u8; 0],
 }
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn upshift_channel(
     })
 }
 
-/// Another sender; null for null.
+/// Clones a sender; null for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_clone(
     sender: *const upshift_sender,
@@ -86,16 +86,16 @@ pub unsafe extern "C" fn upshift_sender_clone(
 /// Frees a sender; after the last one the channel ends when it is empty. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
-    // SAFETY: the caller's, once.
+    // SAFETY: the caller owns the sender and gives it away once.
     unsafe { free(sender) };
 }
 
-/// Frees the receiver, after the operation that is under way, and ends the channel; messages inside
-/// are dropped. Does nothing for null.
+/// Frees the receiver, after its pending operation, and ends the channel; messages inside are
+/// dropped. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) {
     if !receiver.is_null() {
-        // SAFETY: the caller's, once.
+        // SAFETY: the caller owns the receiver and gives it away once.
         catch_panic(|| unsafe { Turns::<Receiver<Message>>::free(receiver.cast()) });
     }
 }
@@ -113,7 +113,7 @@ impl Outcome for Result<(), mpsc::SendError<Message>> {
     }
 }
 
-/// A message that was not taken.
+/// A message that the channel did not accept.
 struct Refused(*mut c_void);
 
 impl Outcome for Refused {
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn upshift_send(
 }
 
 /// Sends a message without waiting: 0; or -EAGAIN (no room), -EPIPE (the receiver is gone), -EINVAL
-/// (null), and the message is still the caller's. Any thread.
+/// (null). On an error the caller still owns the message. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_send(
     sender: *const upshift_sender,
@@ -204,8 +204,8 @@ pub unsafe extern "C" fn upshift_receive(
     }
 }
 
-/// Receives the next message if there is one: 1, and it is in `*data`; 0: the channel has ended;
-/// -EAGAIN: empty; -EBUSY: an operation waits for one; -EINVAL for null.
+/// Receives the next message if there is one: 1, with the message in `*data`; 0: the channel has
+/// ended; -EAGAIN: empty; -EBUSY: an operation waits for a message; -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_receive(
     receiver: *mut upshift_receiver,

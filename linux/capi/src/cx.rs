@@ -12,13 +12,13 @@ pub struct upshift_cx {
     _private: [u8; 0],
 }
 
-/// A token as the runtime knows it.
+/// Converts a token to the runtime's context.
 ///
 /// # Safety
-/// It is that of the poll under way.
+/// The token belongs to the current poll.
 #[inline]
 pub(crate) unsafe fn context<'a>(cx: *mut upshift_cx) -> &'a mut Context<'a> {
-    // SAFETY: passed on; it was made by `token`.
+    // SAFETY: passed on; `token` created the pointer.
     unsafe { &mut *cx.cast::<Context<'a>>() }
 }
 
@@ -28,8 +28,7 @@ pub(crate) fn token(cx: &mut Context<'_>) -> *mut upshift_cx {
 }
 
 /// The right to wake a task, from any thread, also after its poll. Owned; it may be moved by
-/// copying
-/// its words. All words 0: none.
+/// copying its words. All words 0: no waker.
 #[repr(C)]
 pub struct upshift_waker {
     words: [usize; 2],
@@ -37,13 +36,13 @@ pub struct upshift_waker {
 
 const _: () = assert!(size_of::<Waker>() <= size_of::<upshift_waker>());
 
-/// A waker of the task that is being polled; none if `cx` is null.
+/// Creates a waker of the task that is being polled; an empty one if `cx` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upshift_waker) {
     if waker.is_null() {
         return;
     }
-    // SAFETY: by contract room for one, and the token is null or of this poll.
+    // SAFETY: by contract `waker` has room, and the token is null or belongs to this poll.
     catch_panic(|| unsafe {
         waker.write(upshift_waker { words: [0; 2] });
         if !cx.is_null() {
@@ -53,7 +52,7 @@ pub unsafe extern "C" fn upshift_waker_new(cx: *mut upshift_cx, waker: *mut upsh
 }
 
 /// # Safety
-/// Null, none, or one that holds a waker.
+/// The pointer is null, or its waker is empty or valid.
 unsafe fn held<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
     // SAFETY: by contract; a waker has a table, so its words are not both 0.
     unsafe {
@@ -62,7 +61,7 @@ unsafe fn held<'a>(waker: *const upshift_waker) -> Option<&'a Waker> {
     }
 }
 
-/// Wakes the task and keeps the waker. Any thread.
+/// Wakes the task without consuming the waker. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
     // SAFETY: by contract.
@@ -71,20 +70,20 @@ pub unsafe extern "C" fn upshift_waker_wake(waker: *const upshift_waker) {
     }
 }
 
-/// Gives a waker back, and makes it none. Nothing is done for null. Any thread.
+/// Frees a waker and sets its words to 0. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_waker_free(waker: *mut upshift_waker) {
     // SAFETY: by contract.
     if unsafe { held(waker) }.is_some() {
-        // SAFETY: the caller's; the words go first, so that it is given back once.
+        // SAFETY: the caller owns the waker; the words are cleared first, so that it is freed once.
         let waker = unsafe { waker.replace(upshift_waker { words: [0; 2] }) };
         // SAFETY: as above.
         catch_panic(|| drop(unsafe { std::mem::transmute_copy::<upshift_waker, Waker>(&waker) }));
     }
 }
 
-/// Wakes the task that is being polled: it is polled again, behind its equals. For a task that
-/// yields by returning 0.
+/// Wakes the task that is being polled, which is then polled again, behind its equals. For a task
+/// that yields by returning 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_yield_now(cx: *mut upshift_cx) {
     if !cx.is_null() {
@@ -100,7 +99,7 @@ pub extern "C" fn upshift_should_yield() -> c_int {
     wall(|| {
         let mut cx = Context::from_waker(Waker::noop());
         let mut test = MaybeUninit::new(upshift::yield_if_needed());
-        // SAFETY: initialised, and not moved; it has no destructor.
+        // SAFETY: the value is initialised and not moved, and has no destructor.
         let test = unsafe { std::pin::Pin::new_unchecked(test.assume_init_mut()) };
         c_int::from(test.poll(&mut cx).is_pending())
     })

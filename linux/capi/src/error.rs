@@ -1,4 +1,4 @@
-//! Errors as negative errno values, and the wall that panics do not pass.
+//! Errors as negative errno values, and the barrier that stops panics.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -12,10 +12,10 @@ pub(crate) use upshift_ring::catch_panic;
 /// The result for a panic below the ABI.
 pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
 
-/// The error of a host name without an address. No errno of the kernel stands for it.
+/// The error of a host name without an address, for which the kernel has no errno.
 pub const UPSHIFT_ENAME: c_int = 0x10000;
 
-/// A host name that the resolver of the C library refuses.
+/// A host name that the resolver of the C library rejects.
 #[derive(Debug)]
 struct NoAddress;
 
@@ -27,7 +27,7 @@ impl fmt::Display for NoAddress {
 
 impl std::error::Error for NoAddress {}
 
-/// Looks up `host:port`. Blocks the thread for a name that is no number.
+/// Resolves `host:port`. A host that is not a numeric address blocks the thread.
 pub(crate) fn look_up(text: &str) -> io::Result<Vec<SocketAddr>> {
     match text.to_socket_addrs() {
         Ok(addresses) => Ok(addresses.collect()),
@@ -39,7 +39,7 @@ pub(crate) fn look_up(text: &str) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// The negative errno of an error.
+/// Returns the negative errno of an error.
 pub(crate) fn errno(error: &Error) -> c_int {
     if let Some(code) = upshift::errno_of(error) {
         return -code;
@@ -89,15 +89,15 @@ pub(crate) fn wall(body: impl FnOnce() -> c_int) -> c_int {
     catch_panic(body).unwrap_or(PANICKED)
 }
 
-/// Returns the error for a null pointer, and for arguments that do not fit together.
+/// Returns the error for a null pointer, and for inconsistent arguments.
 pub(crate) fn invalid() -> Error {
     ErrorKind::InvalidInput.into()
 }
 
-/// Frees a value that came from `Box::into_raw`; does nothing for null.
+/// Frees a value from `Box::into_raw`; does nothing for null.
 ///
 /// # Safety
-/// It is the caller's, once.
+/// The caller owns the value and gives it away once.
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         // SAFETY: by contract.
@@ -105,7 +105,7 @@ pub(crate) unsafe fn free<T>(object: *mut T) {
     }
 }
 
-/// 0, or the negative errno.
+/// Returns 0 or the negative errno.
 pub(crate) fn code(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| errno(&error), |()| 0)
 }

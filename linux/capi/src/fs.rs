@@ -1,4 +1,4 @@
-//! Files by position.
+//! Files with positional reads and writes.
 
 use std::ffi::{c_char, c_int};
 use std::io;
@@ -68,35 +68,35 @@ pub unsafe extern "C" fn upshift_open(
     unsafe { start(op, cx, open) }
 }
 
-/// Takes over an open file: it owns the descriptor from the call on. Null for a descriptor that is
+/// Adopts an open file, which owns the descriptor from the call on. Null for a descriptor that is
 /// not open. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_from_fd(fd: c_int) -> *mut upshift_file {
-    // SAFETY: the caller gives it away.
+    // SAFETY: the caller gives the descriptor away.
     let Ok(fd) = (unsafe { owned(fd) }) else {
         return null_mut();
     };
     Box::into_raw(Box::new(upshift_file(File::from_std(fd.into()))))
 }
 
-/// The file's descriptor, which stays its own; -EBADF for null.
+/// Returns the file's descriptor, which the file still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_fd(file: *const upshift_file) -> c_int {
     // SAFETY: by contract, or null.
     unsafe { file.as_ref() }.map_or(-libc::EBADF, |file| file.0.as_raw_fd())
 }
 
-/// Gives a file back. Nothing is done for null. Any thread.
+/// Frees a file. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_file_free(file: *mut upshift_file) {
-    // SAFETY: the caller's, once.
+    // SAFETY: the caller owns the file and gives it away once.
     unsafe { free(file) };
 }
 
-/// The file of a call; `InvalidInput` for null.
+/// Returns the file of a call; `InvalidInput` for null.
 ///
 /// # Safety
-/// Null, or a file that outlives the operation.
+/// The pointer is null, or the file outlives the operation.
 #[inline]
 unsafe fn there(file: *const upshift_file) -> io::Result<&'static File> {
     // SAFETY: by contract.

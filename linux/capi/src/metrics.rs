@@ -8,27 +8,27 @@ use upshift::{Handle, Level};
 use crate::error::catch_panic;
 use crate::runtime::upshift_handle;
 
-/// Counters of a runtime; they only grow, but for `live`, `ready` and `in_flight`.
+/// Counters of a runtime. They only grow, except `live`, `ready` and `in_flight`.
 #[repr(C)]
 #[derive(Default)]
 pub struct upshift_metrics {
-    /// Coroutines that are spawned and have not exited.
+    /// Number of coroutines that have not exited.
     pub live: u64,
     /// Number of live coroutines that wait for a vCPU.
     pub ready: u64,
-    /// Spawned so far.
+    /// Number of spawned coroutines.
     pub spawned: u64,
-    /// Exited so far.
+    /// Number of exited coroutines.
     pub exited: u64,
-    /// Polls so far.
+    /// Number of polls.
     pub polls: u64,
-    /// Polls that were suspended.
+    /// Number of suspended polls.
     pub suspensions: u64,
-    /// Operations that the kernel has.
+    /// Number of operations in the kernel.
     pub in_flight: u64,
-    /// Operations handed to the kernel so far.
+    /// Number of operations submitted to the kernel.
     pub submitted: u64,
-    /// System calls that entered the rings.
+    /// Number of system calls that entered the rings.
     pub enters: u64,
 }
 
@@ -36,20 +36,20 @@ pub struct upshift_metrics {
 #[repr(C)]
 #[derive(Default)]
 pub struct upshift_level_metrics {
-    /// Polls so far.
+    /// Number of polls.
     pub polls: u64,
-    /// Coroutines that are ready now.
+    /// Number of ready coroutines.
     pub ready: u64,
-    /// Time in polls, ns.
+    /// Time in polls, in ns.
     pub run_ns: u64,
-    /// Half of the coroutines were ready for no longer than this before they were polled, ns.
+    /// Median time between ready and polled, in ns.
     pub wait_p50_ns: u64,
-    /// 99 of 100.
+    /// 99th percentile of that time, in ns.
     pub wait_p99_ns: u64,
 }
 
 /// # Safety
-/// Null or a handle.
+/// The pointer is null or a valid handle.
 unsafe fn taken(handle: *const upshift_handle) -> Option<Metrics> {
     // SAFETY: by contract.
     match unsafe { handle.as_ref() } {
@@ -59,7 +59,7 @@ unsafe fn taken(handle: *const upshift_handle) -> Option<Metrics> {
 }
 
 /// Returns the metrics of the runtime of `handle`, or of the caller's if it is null; zeros if there
-/// is none. Some microseconds. Any thread.
+/// is none. Takes some microseconds. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_get(
     handle: *const upshift_handle,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn upshift_metrics_get(
     });
 }
 
-/// Returns the metrics of a level; zeros for one that was never used. `handle` like in
+/// Returns the metrics of a level; zeros for an unused level. `handle` like in
 /// `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_level(
@@ -128,8 +128,8 @@ pub unsafe extern "C" fn upshift_metrics_level(
     });
 }
 
-/// Returns all metrics in the text format of Prometheus; free it by `upshift_string_free`. Null if
-/// there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
+/// Returns all metrics in the text format of Prometheus; free it with `upshift_string_free`. Null
+/// if there is no runtime. `handle` like in `upshift_metrics_get`. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
     let mut made = std::ptr::null_mut();
@@ -144,11 +144,11 @@ pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handl
     made
 }
 
-/// Gives a string back. Nothing is done for null. Any thread.
+/// Frees a string. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_string_free(string: *mut c_char) {
     if !string.is_null() {
-        // SAFETY: `into_raw` made it, and it is the caller's, once.
+        // SAFETY: `into_raw` created the pointer, and the caller gives it away once.
         drop(unsafe { CString::from_raw(string) });
     }
 }

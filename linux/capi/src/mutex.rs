@@ -1,4 +1,4 @@
-//! A mutex that lends: waiters lend their level to the holder.
+//! A mutex with priority lending: waiters lend their level to the holder.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -11,12 +11,13 @@ use crate::cx::upshift_cx;
 use crate::error::{free, invalid, wall};
 use crate::op::{Outcome, finish, start, upshift_op};
 
-/// A mutex of coroutines. Any thread, several at once; freed when nothing holds it or waits for it.
+/// A mutex of coroutines. Any thread, several at once; free it when no coroutine holds it or waits
+/// for it.
 pub struct upshift_mutex {
     mutex: Mutex<()>,
-    /// The holder's, which alone touches it.
+    /// The holder's guard, which only the holder touches.
     guard: UnsafeCell<MaybeUninit<MutexGuard<'static, ()>>>,
-    /// Whether there is one.
+    /// Set while the guard is initialised.
     is_held: AtomicBool,
 }
 
@@ -24,8 +25,8 @@ impl upshift_mutex {
     /// # Safety
     /// The mutex outlives the guard: the contract of `upshift_mutex_free`.
     unsafe fn keep(&self, guard: MutexGuard<'_, ()>) {
-        // SAFETY: the caller has just locked it, so nothing else touches the cell; the lifetime
-        // by contract.
+        // SAFETY: the caller has just locked the mutex, so no other code touches the cell; the
+        // lifetime holds by contract.
         unsafe {
             (*self.guard.get()).write(std::mem::transmute::<
                 MutexGuard<'_, ()>,
@@ -36,7 +37,7 @@ impl upshift_mutex {
     }
 }
 
-/// A mutex, free.
+/// Creates an unlocked mutex.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_mutex_new() -> *mut upshift_mutex {
     Box::into_raw(Box::new(upshift_mutex {
@@ -46,10 +47,10 @@ pub extern "C" fn upshift_mutex_new() -> *mut upshift_mutex {
     }))
 }
 
-/// Frees a mutex that nothing holds or waits for. Nothing is done for null.
+/// Frees a mutex that no coroutine holds or waits for. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_free(mutex: *mut upshift_mutex) {
-    // SAFETY: the caller's, once.
+    // SAFETY: the caller owns the mutex and gives it away once.
     unsafe { free(mutex) };
 }
 
@@ -57,15 +58,14 @@ struct Locked(&'static upshift_mutex, MutexGuard<'static, ()>);
 
 impl Outcome for Locked {
     fn store(self, op: &mut upshift_op) {
-        // SAFETY: just locked.
+        // SAFETY: the mutex was just locked.
         unsafe { self.0.keep(self.1) };
         op.result = 0;
     }
 }
 
-/// Waits for the mutex and locks it; most urgent first. Result 0. A ready operation holds the
-/// mutex:
-/// unlock it.
+/// Waits for the mutex and locks it; the most urgent waiter is first. Result 0. A ready operation
+/// holds the mutex: unlock it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_lock(
     op: *mut upshift_op,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn upshift_mutex_lock(
     unsafe { start(op, cx, lock) }
 }
 
-/// 1: locked; 0: something else holds it; -EINVAL for null. Any thread.
+/// Tries to lock the mutex: 1: locked; 0: another coroutine holds it; -EINVAL for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> c_int {
     wall(|| {
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> 
         };
         match mutex.mutex.try_lock() {
             Ok(guard) => {
-                // SAFETY: just locked.
+                // SAFETY: the mutex was just locked.
                 unsafe { mutex.keep(guard) };
                 1
             }
@@ -101,8 +101,8 @@ pub unsafe extern "C" fn upshift_mutex_try_lock(mutex: *const upshift_mutex) -> 
     })
 }
 
-/// Hands the mutex to the most urgent waiter. Called by its holder. 0; -EPERM: it is not locked;
-/// -EINVAL for null.
+/// Unlocks the mutex and hands it to the most urgent waiter. Called by its holder. 0; -EPERM: the
+/// mutex is not locked; -EINVAL for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_mutex_unlock(mutex: *const upshift_mutex) -> c_int {
     wall(|| {
@@ -113,7 +113,8 @@ pub unsafe extern "C" fn upshift_mutex_unlock(mutex: *const upshift_mutex) -> c_
         if !mutex.is_held.swap(false, Ordering::Acquire) {
             return -libc::EPERM;
         }
-        // SAFETY: by contract the caller holds it, so a guard is there and the cell is its own.
+        // SAFETY: by contract the caller holds the mutex, so the guard is initialised and the cell
+        // is the caller's.
         drop(unsafe { (*mutex.guard.get()).assume_init_read() });
         0
     })

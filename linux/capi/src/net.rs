@@ -14,7 +14,7 @@ use crate::error::{errno, free, invalid, look_up, wall};
 use crate::op::{Handles, finish, start, upshift_op};
 use stream::{Reader, Writer, handles, upshift_reader, upshift_writer};
 
-/// Listens. One thread at a time.
+/// A listening socket. One thread at a time.
 pub struct upshift_listener(Listener);
 
 enum Listener {
@@ -32,10 +32,10 @@ fn of_unix(stream: UnixStream) -> Handles {
     handles(Reader::Unix(reader), Writer::Unix(writer))
 }
 
-/// A copy of a string of the other side; `InvalidInput` for null.
+/// Copies a C string; `InvalidInput` for null.
 ///
 /// # Safety
-/// It is one, for the length of the call, or null.
+/// The pointer is null, or a C string for the duration of the call.
 pub(crate) unsafe fn text(string: *const c_char) -> io::Result<String> {
     // SAFETY: passed on.
     let bytes = unsafe { bytes(string) }?;
@@ -45,14 +45,14 @@ pub(crate) unsafe fn text(string: *const c_char) -> io::Result<String> {
 /// Copies a path, of any bytes; `InvalidInput` for null.
 ///
 /// # Safety
-/// Those of [`text`].
+/// The contract of [`text`].
 pub(crate) unsafe fn path(string: *const c_char) -> io::Result<PathBuf> {
     // SAFETY: passed on.
     unsafe { bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
 }
 
 /// # Safety
-/// Those of [`text`].
+/// The contract of [`text`].
 unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
     if string.is_null() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -127,7 +127,8 @@ pub unsafe extern "C" fn upshift_listen_unix(
     })
 }
 
-/// The standard library gives an empty path an unpredictable name.
+/// Binds a path. An empty path is an error here, because the standard library gives it an
+/// unpredictable name.
 fn bind_unix(path: PathBuf) -> io::Result<UnixListener> {
     if path.as_os_str().is_empty() {
         Err(io::ErrorKind::InvalidInput.into())
@@ -136,7 +137,7 @@ fn bind_unix(path: PathBuf) -> io::Result<UnixListener> {
     }
 }
 
-/// The listener's descriptor, which stays its own; -EBADF for null.
+/// Returns the listener's descriptor, which the listener still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listener_fd(listener: *const upshift_listener) -> c_int {
     // SAFETY: by contract, or null.
@@ -147,10 +148,10 @@ pub unsafe extern "C" fn upshift_listener_fd(listener: *const upshift_listener) 
     }
 }
 
-/// Gives a listener back. Nothing is done for null.
+/// Frees a listener. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listener_free(listener: *mut upshift_listener) {
-    // SAFETY: the caller's, once.
+    // SAFETY: the caller owns the listener and gives it away once.
     unsafe { free(listener) };
 }
 
@@ -166,7 +167,7 @@ pub unsafe extern "C" fn upshift_accept(
         // SAFETY: passed on.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     };
-    // Waits seldom and long: its state is not worth room in every operation.
+    // An accept is rare and long: its state does not deserve room in every operation.
     let accept = Box::pin(async move {
         Ok(match &listener.0 {
             Listener::Tcp(listener) => of_tcp(listener.accept().await?.0),
@@ -205,10 +206,10 @@ pub unsafe extern "C" fn upshift_connect_unix(
     unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
 }
 
-/// Takes over a connected stream socket, TCP or Unix: the connection owns the descriptor from the
-/// call on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK,
-/// -EPROTOTYPE (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (it listens).
-/// Any thread.
+/// Adopts a connected stream socket, TCP or Unix: the connection owns the descriptor from the call
+/// on, also on failure. 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK, -EPROTOTYPE
+/// (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (a listening socket). Any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_stream_from_fd(
     fd: c_int,
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
     writer: *mut *mut upshift_writer,
 ) -> c_int {
     wall(|| {
-        // SAFETY: the caller gives it away.
+        // SAFETY: the caller gives the descriptor away.
         let taken = unsafe { owned(fd) };
         if reader.is_null() || writer.is_null() {
             return -libc::EINVAL;
@@ -235,16 +236,16 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
     })
 }
 
-/// A descriptor of the other side, if it is open.
+/// Takes a descriptor of the caller, if it is open.
 ///
 /// # Safety
-/// It is given away.
+/// The caller gives the descriptor away.
 pub(crate) unsafe fn owned(fd: c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: open, and by contract not shared.
+    // SAFETY: the descriptor is open, and by contract not shared.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -266,7 +267,7 @@ fn stream_of(fd: OwnedFd) -> io::Result<Handles> {
 /// Returns a socket option.
 fn asked(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
     let (mut value, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
-    // SAFETY: both have room for the answer.
+    // SAFETY: both buffers have room for the answer.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -33,27 +33,27 @@ use crate::error::{PANICKED, catch_panic, errno, invalid, wall};
 /// Words of state of an operation.
 pub const UPSHIFT_OP_WORDS: usize = 32;
 
-/// The results of an operation beside `result`.
+/// The results of an operation besides `result`.
 #[repr(C)]
 pub union upshift_out {
-    /// The buffer that the operation was given.
+    /// The buffer that was passed to the operation.
     pub buf: std::mem::ManuallyDrop<upshift_buf>,
     /// The received bytes.
     pub bytes: std::mem::ManuallyDrop<upshift_bytes>,
-    /// Handles, or words.
+    /// Handles, or plain words.
     pub words: [usize; 8],
-    /// A handle or two.
+    /// Handles, one or two.
     pub handles: [*mut c_void; 2],
 }
 
-/// An operation under way, or not. To begin with, only `vtable` must be null.
+/// The memory of an operation. Before its first use, only `vtable` must be set, to null.
 #[repr(C)]
 pub struct upshift_op {
-    /// Null: no operation is under way.
+    /// Null while no operation is in progress.
     pub vtable: *const c_void,
-    /// Set when ready: a count, or 0, or a negative errno.
+    /// Set when the operation is ready: a count, 0, or a negative errno.
     pub result: i64,
-    /// Set when ready.
+    /// Set when the operation is ready.
     pub out: upshift_out,
     state: [usize; UPSHIFT_OP_WORDS],
 }
@@ -89,14 +89,14 @@ unsafe fn poll_op<F: Future>(op: *mut upshift_op, cx: &mut Context<'_>) -> Poll<
 where
     F::Output: Outcome,
 {
-    // SAFETY: by contract; it does not move before its end.
+    // SAFETY: by contract; the future does not move before its end.
     let future = unsafe { Pin::new_unchecked(&mut *(&raw mut (*op).state).cast::<F>()) };
     match future.poll(cx) {
         Poll::Pending => Poll::Pending,
         Poll::Ready(output) => {
-            // SAFETY: as above; it is done.
+            // SAFETY: as above; the future has finished.
             unsafe { drop_op::<F>(op) };
-            // SAFETY: the caller's memory, which is ours during the call.
+            // SAFETY: the caller's memory, which belongs to this function during the call.
             output.store(unsafe { &mut *op });
             Poll::Ready(())
         }
@@ -104,7 +104,7 @@ where
 }
 
 /// # Safety
-/// `op` holds a future of this type; it is gone afterwards.
+/// `op` holds a future of this type, which is gone afterwards.
 unsafe fn drop_op<F>(op: *mut upshift_op) {
     // SAFETY: by contract. The table goes first, so that a value that panics is not dropped twice.
     unsafe {
@@ -116,7 +116,7 @@ unsafe fn drop_op<F>(op: *mut upshift_op) {
 /// Puts a future into `op` without polling it.
 ///
 /// # Safety
-/// `op` is room for an operation, and none is under way in it.
+/// `op` is room for an operation, and no operation is in progress in it.
 #[inline]
 pub(crate) unsafe fn put<F: Future>(op: *mut upshift_op, future: F)
 where
@@ -133,10 +133,10 @@ where
     }
 }
 
-/// Puts a future into `op` and polls it once: 1, it is ready, or 0.
+/// Puts a future into `op` and polls it once. Returns 1 if it is ready, else 0.
 ///
 /// # Safety
-/// Those of [`put`]; the token is of the poll under way.
+/// The contract of [`put`]; the token belongs to the current poll.
 #[inline]
 pub(crate) unsafe fn start<F: Future>(op: *mut upshift_op, cx: *mut upshift_cx, future: F) -> c_int
 where
@@ -147,7 +147,7 @@ where
     }
     if cx.is_null() {
         drop(future);
-        // SAFETY: not null.
+        // SAFETY: the pointer is not null.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
     // SAFETY: passed on.
@@ -157,10 +157,10 @@ where
     }
 }
 
-/// Makes an operation ready that has not begun: 1, or -EINVAL without memory for it.
+/// Makes an operation ready that has not begun. Returns 1, or -EINVAL without memory for it.
 ///
 /// # Safety
-/// `op` is null, or room for an operation, and none is under way in it.
+/// `op` is null, or room for an operation, and no operation is in progress in it.
 #[cold]
 pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int {
     if op.is_null() {
@@ -175,14 +175,14 @@ pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int
     1
 }
 
-/// 1 or 0 for a poll; a panic in it is the result of the operation.
+/// Returns 1 or 0 for a poll; a panic in it becomes the result of the operation.
 #[inline]
 unsafe fn polled(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int {
     let ready = wall(|| c_int::from(poll().is_ready()));
     if ready != PANICKED {
         return ready;
     }
-    // SAFETY: `op` is the caller's.
+    // SAFETY: the caller owns `op`.
     unsafe {
         upshift_op_drop(op);
         (*op).result = i64::from(PANICKED);
@@ -191,8 +191,8 @@ unsafe fn polled(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int 
     1
 }
 
-/// Polls an operation that was not ready: 1 if it is now, or was already; else 0. In a poll of the
-/// task. -EINVAL for null.
+/// Polls an operation that was not ready. Returns 1 if it is ready, else 0; -EINVAL for null. In a
+/// poll of the task.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_cx) -> c_int {
     if op.is_null() || cx.is_null() {
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_c
     }
 }
 
-/// Ends an operation. If it is under way it is cancelled, and its buffers are released when the
+/// Ends an operation. An operation in progress is cancelled, and its buffers are released when the
 /// kernel is done with them. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_drop(op: *mut upshift_op) {
@@ -246,7 +246,7 @@ impl Outcome for io::Result<usize> {
     }
 }
 
-/// A buffer comes back.
+/// The outcome of an operation that returns its buffer.
 impl Outcome for (io::Result<usize>, Buf) {
     #[inline]
     fn store(self, op: &mut upshift_op) {
@@ -255,7 +255,7 @@ impl Outcome for (io::Result<usize>, Buf) {
     }
 }
 
-/// An outcome without a buffer to give back.
+/// The outcome of an operation without a buffer to return.
 impl Outcome for (io::Result<()>, upshift::RecvBuf) {
     #[inline]
     fn store(self, op: &mut upshift_op) {
@@ -283,7 +283,7 @@ impl Outcome for io::Result<upshift::RecvBuf> {
     }
 }
 
-/// Handles for the caller.
+/// Handles that the caller will own.
 pub(crate) struct Handles(pub(crate) *mut c_void, pub(crate) *mut c_void);
 
 impl Outcome for io::Result<Handles> {

@@ -10,7 +10,7 @@ use upshift::{Board, Driver, Handle, Level, Preemption, Runtime};
 use crate::error::{errno, free, wall};
 use crate::task::{Foreign, upshift_task};
 
-/// A runtime. One thread makes it, uses it and frees it.
+/// A runtime. The thread that creates it also uses and frees it.
 pub struct upshift_runtime {
     runtime: Runtime,
     thread: ThreadId,
@@ -22,33 +22,33 @@ impl upshift_runtime {
     }
 }
 
-/// A runtime from outside. Any thread, several at once.
+/// A handle to a runtime. Any thread, several at once.
 pub struct upshift_handle(pub(crate) Handle);
 
-/// Settings of a runtime. Fill it by `upshift_config_init`, then change single settings.
+/// Settings of a runtime. Initialise them with `upshift_config_init`, then change some.
 #[repr(C)]
 pub struct upshift_config {
-    /// vCPUs; 0: one per CPU.
+    /// Number of vCPUs; 0: one per CPU.
     pub vcpus: u32,
-    /// Most threads for functions that block.
+    /// Maximum number of threads for blocking functions.
     pub blocking_threads: u32,
     /// Level of the task of `upshift_runtime_block_on`.
     pub main_level: u32,
-    /// Whether polls are interrupted: 0 no, 1 if the kernel can, 2 or fail.
+    /// Preemption of polls: 0 off, 1 if the kernel supports it, 2 required.
     pub preemption: u32,
-    /// Whether it joins the machine's daemon: 0 no, 1 if there is one, 2 or fail.
+    /// Use of the machine's daemon: 0 off, 1 if there is one, 2 required.
     pub board: u32,
-    /// Driver of I/O: 0 that of the environment's UPSHIFT_DRIVER, or the best that works; 1
-    /// io_uring; 2 epoll, and threads for files.
+    /// Driver of I/O: 0 the value of the environment variable UPSHIFT_DRIVER, or the best that
+    /// works; 1 io_uring; 2 epoll, and threads for files.
     pub driver: u32,
     /// Percent of each vCPU's time for the levels from `floor_level` on; 0: strict priority.
     pub floor_percent: u32,
-    /// See `floor_percent`.
+    /// Most urgent level that shares `floor_percent`.
     pub floor_level: u32,
     /// Number of receive buffers per vCPU and receiving level (a power of two), and their size in
     /// bytes; both 0: the default.
     pub buffers: u32,
-    /// See `buffers`.
+    /// Bytes of a receive buffer; see `buffers`.
     pub buffer_size: u32,
     /// Longest time of a poll while an equal waits, ns; 0: the default.
     pub quantum_ns: u64,
@@ -59,15 +59,15 @@ pub struct upshift_config {
     /// Seed of the test mode that shuffles equals and makes every other poll yield, by chance; 0:
     /// off.
     pub chaos: u64,
-    /// The CPUs to pin vCPUs to, `pins_len` of them.
+    /// CPUs to pin the vCPUs to; `pins_len` entries.
     pub pins: *const u32,
-    /// See `pins`.
+    /// Number of entries of `pins`.
     pub pins_len: usize,
     /// Name of the threads; null: upshift.
     pub name: *const c_char,
 }
 
-/// The defaults. Nothing is done for null.
+/// Sets all settings to their defaults. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
     let defaults = upshift_config {
@@ -156,26 +156,25 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
         if config.pins.is_null() {
             return Err(-libc::EINVAL);
         }
-        // SAFETY: by contract there are that many.
+        // SAFETY: by contract the array has that many entries.
         let pins = unsafe { std::slice::from_raw_parts(config.pins, config.pins_len) };
         builder = builder.pin(pins.iter().map(|cpu| *cpu as usize));
     }
     if !config.name.is_null() {
-        // SAFETY: by contract a string.
+        // SAFETY: by contract the pointer is a C string.
         let name = unsafe { CStr::from_ptr(config.name) };
         builder = builder.name(name.to_string_lossy());
     }
     builder.build().map_err(|error| {
-        // The message says which setting to change, and an errno does not carry it.
+        // The message names the setting to change, which an errno cannot.
         eprintln!("upshift: {error}");
         errno(&error)
     })
 }
 
 /// Creates a runtime with these settings, or the defaults if `config` is null. 0, or a negative
-/// errno, whose reason is printed on standard error; -EINVAL: an invalid setting, or one of two
-/// that
-/// belong together.
+/// errno, whose reason is printed on standard error. -EINVAL: an invalid setting, or one without
+/// the setting that it depends on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_new(
     config: *const upshift_config,
@@ -209,8 +208,8 @@ pub unsafe extern "C" fn upshift_runtime_new(
     })
 }
 
-/// Runs a task as the main coroutine on the calling thread, until it has finished: 0, and its data,
-/// finished, is the caller's to destroy. Owns the task: on a negative errno it has been dropped
+/// Runs a task as the main coroutine on the calling thread until it finishes. 0: the caller must
+/// destroy the finished task's data. Owns the task: on a negative errno it has been dropped
 /// (-ECANCELED: the main coroutine was cancelled by its id; -EPERM: another thread has created the
 /// runtime; -ENOTRECOVERABLE: called in a coroutine, or Rust code in it has panicked).
 #[unsafe(no_mangle)]
@@ -237,9 +236,9 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     })
 }
 
-/// Cancels every coroutine, waits for the kernel's operations, ends the threads. Does nothing for
-/// null. In a coroutine, or on a thread that has not created the runtime, it prints an error on
-/// standard error and does not end it.
+/// Cancels every coroutine, waits for the kernel's operations, and ends the threads. Does nothing
+/// for null. In a coroutine, or on a thread that has not created the runtime, the function prints
+/// an error on standard error and does not end the runtime.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
     // SAFETY: null, or the caller's.
@@ -252,7 +251,7 @@ pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
         );
         return;
     }
-    // SAFETY: the caller's, once.
+    // SAFETY: the caller owns the runtime and gives it away once.
     unsafe { free(runtime) };
 }
 
@@ -260,7 +259,7 @@ fn boxed(handle: Handle) -> *mut upshift_handle {
     Box::into_raw(Box::new(upshift_handle(handle)))
 }
 
-/// A handle to a runtime; null for null.
+/// Creates a handle to a runtime; null for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_handle(
     runtime: *const upshift_runtime,
@@ -271,13 +270,13 @@ pub unsafe extern "C" fn upshift_runtime_handle(
     })
 }
 
-/// A handle to the runtime of the calling coroutine; null outside one.
+/// Creates a handle to the runtime of the calling coroutine; null outside a coroutine.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_handle_current() -> *mut upshift_handle {
     Handle::current().map_or(std::ptr::null_mut(), boxed)
 }
 
-/// Another handle; null for null. Any thread.
+/// Clones a handle; null for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_handle_clone(
     handle: *const upshift_handle,
@@ -286,20 +285,21 @@ pub unsafe extern "C" fn upshift_handle_clone(
     unsafe { handle.as_ref() }.map_or(std::ptr::null_mut(), |handle| boxed(handle.0.clone()))
 }
 
-/// Gives a handle back. Nothing is done for null. Any thread.
+/// Frees a handle. Does nothing for null. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_handle_free(handle: *mut upshift_handle) {
-    // SAFETY: the caller's, once.
+    // SAFETY: the caller owns the handle and gives it away once.
     unsafe { free(handle) };
 }
 
-/// Adds a vCPU to the caller's runtime; its index, or a negative errno.
+/// Adds a vCPU to the caller's runtime. Returns its index, or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_alloc_cpu() -> c_int {
     wall(|| upshift::alloc_cpu().map_or_else(|error| errno(&error), |index| index as c_int))
 }
 
-/// Releases the vCPU of the caller's runtime that was added last; its index, or a negative errno.
+/// Releases the vCPU of the caller's runtime that was added last. Returns its index, or a negative
+/// errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_release_cpu() -> c_int {
     wall(|| upshift::release_cpu().map_or_else(|error| errno(&error), |index| index as c_int))

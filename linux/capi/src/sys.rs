@@ -1,4 +1,4 @@
-//! The papers' system calls in two forms.
+//! The papers' system calls, each in two forms.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
@@ -10,12 +10,12 @@ use crate::buf::{Buf, upshift_buf};
 use crate::error::{errno, wall};
 use crate::op::{Outcome, put, upshift_op};
 
-/// The descriptor for the length of a call.
+/// Borrows a descriptor for the duration of a call.
 ///
 /// # Safety
-/// It stays open meanwhile.
+/// The descriptor stays open meanwhile.
 unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
-    // SAFETY: not -1, and open by contract.
+    // SAFETY: the descriptor is not -1, and open by contract.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -23,7 +23,7 @@ unsafe fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
 /// Returns the count, which then is the buffer's length, or a negative errno. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read(fd: c_int, buf: *mut upshift_buf) -> i64 {
-    // SAFETY: null, or by contract the caller's, which keeps it.
+    // SAFETY: null, or by contract a buffer that the caller keeps.
     let Some(buf) = (unsafe { buf.as_mut() }) else {
         return i64::from(-libc::EINVAL);
     };
@@ -64,7 +64,7 @@ fn until_done(call: impl Fn() -> isize) -> i64 {
 /// Starts an operation on a descriptor and a buffer, in its second form.
 ///
 /// # Safety
-/// Those of [`borrow`], [`Buf::given`] and [`put`].
+/// The contracts of [`borrow`], [`Buf::given`] and [`put`].
 unsafe fn start<F: Future<Output: Outcome>>(
     op: *mut upshift_op,
     fd: c_int,
@@ -79,7 +79,7 @@ unsafe fn start<F: Future<Output: Outcome>>(
         if op.is_null() {
             return -libc::EINVAL;
         }
-        // SAFETY: the caller gives it away.
+        // SAFETY: the caller gives the buffer away.
         match unsafe { Buf::given(buf) } {
             Ok(buf) => {
                 // SAFETY: by contract.
@@ -94,9 +94,10 @@ unsafe fn start<F: Future<Output: Outcome>>(
     })
 }
 
-/// The second form: the operation starts at once, and wakes the coroutine `cid` when it is done;
-/// poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative errno,
-/// and the buffer is still the caller's, unless it is -ENOTRECOVERABLE: then it has been released.
+/// Starts a read at once, which wakes the coroutine `cid` when it is done: the second form of the
+/// call. Poll `op` for the result (the count; out.buf is the buffer). In a poll. 0; or a negative
+/// errno, and the buffer is still the caller's, except for -ENOTRECOVERABLE: then it has been
+/// released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_read_async(
     op: *mut upshift_op,
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn upshift_read_async(
     unsafe { start(op, fd, buf, |fd, buf| sys::read_async(fd, buf, cid)) }
 }
 
-/// Like `upshift_read_async`, for `upshift_write`.
+/// Starts a write at once, like `upshift_read_async`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_async(
     op: *mut upshift_op,

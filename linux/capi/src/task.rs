@@ -1,4 +1,4 @@
-//! Tasks of the other side as coroutines: spawn, join, names, levels.
+//! Foreign tasks as coroutines: spawn, join, names, levels.
 //!
 //! # Ownership of a task
 //!
@@ -22,13 +22,13 @@ use crate::runtime::upshift_handle;
 pub const UPSHIFT_INHERIT: c_int = -1;
 /// Level of short work that must not wait.
 pub const UPSHIFT_LEVEL_URGENT: c_int = 0;
-/// Level of requests that somebody waits for.
+/// Level of requests that a user waits for.
 pub const UPSHIFT_LEVEL_HIGH: c_int = 16;
-/// Level of work without a wish: the default.
+/// Level of work without a preference: the default.
 pub const UPSHIFT_LEVEL_NORMAL: c_int = 32;
-/// Level of work that nobody waits for and that has a deadline.
+/// Level of work without a waiting user but with a deadline.
 pub const UPSHIFT_LEVEL_LOW: c_int = 48;
-/// Level of work that runs when nothing else does.
+/// Level of work that runs when no other work is ready.
 pub const UPSHIFT_LEVEL_BACKGROUND: c_int = 63;
 /// An id that no coroutine has.
 pub const UPSHIFT_NO_CID: u64 = u64::MAX;
@@ -40,7 +40,7 @@ pub struct upshift_task {
     /// Argument of the functions.
     pub data: *mut c_void,
     /// Continues until the task waits (0; it has polled an operation with `cx`, which wakes it) or
-    /// has finished (1). Not called again then.
+    /// has finished (1). After 1 it is not called again.
     pub poll: Option<unsafe extern "C" fn(data: *mut c_void, cx: *mut upshift_cx) -> c_int>,
     /// Destroys the task, finished or not.
     pub drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
@@ -53,7 +53,7 @@ pub(crate) struct Frame(upshift_task);
 unsafe impl Send for Frame {}
 
 impl Frame {
-    /// The task is the caller's again.
+    /// Returns the task to the caller.
     pub(crate) fn into_data(self) -> *mut c_void {
         ManuallyDrop::new(self).0.data
     }
@@ -62,7 +62,7 @@ impl Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         if let Some(drop) = self.0.drop {
-            // SAFETY: by contract; once.
+            // SAFETY: by contract; called once.
             unsafe { drop(self.0.data) };
         }
     }
@@ -107,15 +107,14 @@ impl Future for Foreign {
     }
 }
 
-/// The right to the result of a coroutine. Owned; it may be moved by copying its words. All
-/// words 0:
-/// none, like one that has been used up. One thread at a time.
+/// The right to the result of a coroutine. Owned; it may be moved by copying its words. All words
+/// 0: no right, as after its use. One thread at a time.
 #[repr(C)]
 pub struct upshift_join {
     words: [usize; 4],
 }
 
-/// The word that says whether there is a handle in the others.
+/// Index of the word that says whether the others contain a handle.
 const HELD: usize = 3;
 
 // cbindgen wants literals.
@@ -132,7 +131,7 @@ type Join = JoinHandle<Frame>;
 const _: () = assert!(size_of::<Join>() <= HELD * size_of::<usize>());
 const _: () = assert!(align_of::<Join>() <= align_of::<upshift_join>());
 
-/// A level of the ABI: one of 0 to 63, or [`UPSHIFT_INHERIT`].
+/// Converts a level of the ABI: 0 to 63, or [`UPSHIFT_INHERIT`].
 pub(crate) fn priority(level: c_int) -> Option<Priority> {
     if level == UPSHIFT_INHERIT {
         return Some(Priority::Inherit);
@@ -141,7 +140,7 @@ pub(crate) fn priority(level: c_int) -> Option<Priority> {
     Some(Priority::At(level))
 }
 
-/// Writes a join handle, or detaches the coroutine if there is no room for one.
+/// Writes a join handle, or detaches the coroutine if there is no room for a handle.
 pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnError>) -> c_int {
     match spawned {
         Ok(handle) if join.is_null() => handle.detach(),
@@ -158,19 +157,17 @@ pub(crate) unsafe fn give(join: *mut upshift_join, spawned: Result<Join, SpawnEr
 }
 
 /// # Safety
-/// Null, none, or one that holds a handle.
+/// The pointer is null, or its handle is empty or valid.
 #[inline]
 unsafe fn held<'a>(join: *const upshift_join) -> Option<&'a Join> {
     // SAFETY: by contract.
     unsafe { (join.as_ref()?.words[HELD] != 0).then(|| &*join.cast::<Join>()) }
 }
 
-/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or
-/// of the
-/// caller if it is null. `join` null: no caller waits for it. Owns the task, also on failure:
-/// -EINVAL
-/// (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this thread). Any
-/// thread.
+/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of
+/// the caller if it is null. `join` null: the coroutine is detached. Owns the task, also on
+/// failure: -EINVAL (level, or no poll function), -ENOMEM, -ESHUTDOWN, -ENXIO (no runtime on this
+/// thread). Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn(
     handle: *const upshift_handle,
@@ -195,8 +192,7 @@ pub unsafe extern "C" fn upshift_spawn(
 }
 
 /// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. 0: not yet; 1:
-/// it has
-/// finished, `*data` is that of its task, which the caller must destroy; -ECANCELED: it was
+/// finished, and `*data` is the data of its task, which the caller must destroy; -ECANCELED:
 /// cancelled; -ENOTRECOVERABLE: Rust code in it has panicked; -EINVAL: there is no handle, or a
 /// pointer is null. The handle is used up unless the result was 0.
 #[unsafe(no_mangle)]
@@ -210,14 +206,14 @@ pub unsafe extern "C" fn upshift_join_poll(
         if unsafe { held(join) }.is_none() || cx.is_null() || data.is_null() {
             return -libc::EINVAL;
         }
-        // SAFETY: it holds a handle.
+        // SAFETY: `join` contains a handle.
         let handle = unsafe { &mut *join.cast::<Join>() };
-        // SAFETY: by contract the token of this poll.
+        // SAFETY: by contract the token belongs to this poll.
         let result = match Pin::new(&mut *handle).poll(unsafe { context(cx) }) {
             Poll::Pending => return 0,
             Poll::Ready(result) => result,
         };
-        // SAFETY: used up.
+        // SAFETY: the handle is used up.
         unsafe { give_back(join) };
         match result {
             Ok(frame) => {
@@ -232,9 +228,9 @@ pub unsafe extern "C" fn upshift_join_poll(
 }
 
 /// # Safety
-/// It holds a handle, which is the caller's.
+/// `join` contains a handle, which the caller owns.
 unsafe fn give_back(join: *mut upshift_join) {
-    // SAFETY: by contract; the word goes first, so that it is given back once.
+    // SAFETY: by contract; the word is cleared first, so that the handle is freed once.
     unsafe {
         (*join).words[HELD] = 0;
         join.cast::<Join>().drop_in_place();
@@ -242,21 +238,21 @@ unsafe fn give_back(join: *mut upshift_join) {
     }
 }
 
-/// The id of a coroutine, or UPSHIFT_NO_CID.
+/// Returns the id of a coroutine, or UPSHIFT_NO_CID.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_cid(join: *const upshift_join) -> u64 {
     // SAFETY: by contract.
     unsafe { held(join) }.map_or(UPSHIFT_NO_CID, |join| join.id().to_u64())
 }
 
-/// 1: the coroutine has exited, or there is no handle.
+/// Returns 1 if the coroutine has exited, or if there is no handle; else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_is_finished(join: *const upshift_join) -> c_int {
     // SAFETY: by contract.
     c_int::from(unsafe { held(join) }.is_none_or(Join::is_finished))
 }
 
-/// Asks the coroutine to end: its task is dropped when it is next due, not within a poll.
+/// Cancels the coroutine: its task is dropped when it is next due, not within a poll.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
     // SAFETY: by contract.
@@ -265,24 +261,24 @@ pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
     }
 }
 
-/// Frees the handle, and makes it none: the coroutine continues, and its result is dropped. Does
-/// nothing for null.
+/// Frees the handle and sets its words to 0: the coroutine continues, and its result is dropped.
+/// Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
     // SAFETY: by contract.
     if unsafe { held(join) }.is_some() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller owns the handle.
         catch_panic(|| unsafe { give_back(join) });
     }
 }
 
-/// The id of the coroutine that calls, or UPSHIFT_NO_CID outside one.
+/// Returns the id of the calling coroutine, or UPSHIFT_NO_CID outside a coroutine.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_get_cid() -> u64 {
     upshift::get_cid().map_or(UPSHIFT_NO_CID, CoroutineId::to_u64)
 }
 
-/// The effective level of the coroutine that calls, or -ENXIO outside one.
+/// Returns the effective level of the calling coroutine, or -ENXIO outside a coroutine.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_current_level() -> c_int {
     upshift::current_level().map_or(-libc::ENXIO, |level| c_int::from(level.get()))

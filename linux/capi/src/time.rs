@@ -1,4 +1,4 @@
-//! Waiting for time to pass.
+//! Waiting for a time.
 
 use std::ffi::c_int;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Values that one operation at a time uses, behind the handles of readers, writers and receivers:
-//! a second operation is refused; a handle that is freed meanwhile ends with the operation.
+//! Values that one operation at a time uses, behind the handles of readers, writers and receivers.
+//! A second operation is refused; a handle that is freed meanwhile ends with the operation.
 //!
 //! ```text
 //!   Idle ──1 take──▶ Busy ──2 drop of the turn──▶ Idle
@@ -19,7 +19,7 @@ const IDLE: u8 = 0;
 const BUSY: u8 = 1;
 const FREED: u8 = 2;
 
-/// A `T` that is used in turns.
+/// A `T` that one operation at a time uses.
 pub(crate) struct Turns<T> {
     state: AtomicU8,
     inner: UnsafeCell<T>,
@@ -33,13 +33,13 @@ impl<T> Turns<T> {
         }))
     }
 
-    /// The turn; none while another one lasts.
+    /// Takes the turn; `None` while another turn lasts.
     ///
     /// # Safety
     /// `this` was made by [`boxed`](Turns::boxed), and has not been freed.
     #[inline]
     pub(crate) unsafe fn take(this: *mut Turns<T>) -> Option<Turn<T>> {
-        // SAFETY: by contract it is there.
+        // SAFETY: by contract the value exists.
         let state = unsafe { &(*this).state };
         let taken = state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Turn(this))
@@ -50,24 +50,24 @@ impl<T> Turns<T> {
         self.inner.get()
     }
 
-    /// Drops it, now or when its turn ends.
+    /// Drops the value, now or when its turn ends.
     ///
     /// # Safety
-    /// Like [`take`](Turns::take), once.
+    /// The contract of [`take`](Turns::take); called once.
     pub(crate) unsafe fn free(this: *mut Turns<T>) {
-        // SAFETY: by contract it is there.
+        // SAFETY: by contract the value exists.
         let before = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
         if before == IDLE {
-            // SAFETY: `boxed` made it, and there is no turn that uses it.
+            // SAFETY: `boxed` made the value, and no turn uses it.
             drop(unsafe { Box::from_raw(this) });
         }
     }
 }
 
-/// The turn: `EBUSY` while another one lasts, `InvalidInput` for null.
+/// Takes the turn. Fails with `EBUSY` while another turn lasts, and with `InvalidInput` for null.
 ///
 /// # Safety
-/// Null, or as [`Turns::take`].
+/// The pointer is null, or the contract of [`Turns::take`] holds.
 #[inline]
 pub(crate) unsafe fn turn<T>(of: *mut Turns<T>) -> io::Result<Turn<T>> {
     if of.is_null() {
@@ -77,20 +77,20 @@ pub(crate) unsafe fn turn<T>(of: *mut Turns<T>) -> io::Result<Turn<T>> {
     unsafe { Turns::take(of) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
 }
 
-/// The right to use it.
+/// The right to use the value.
 pub(crate) struct Turn<T>(*mut Turns<T>);
 
-// SAFETY: one at a time, and it goes where its operation goes.
+// SAFETY: there is one turn at a time, and it moves with its operation.
 unsafe impl<T: Send> Send for Turn<T> {}
 
 impl<T> Turn<T> {
     /// Lends the value to a future that lives no longer than the turn.
     ///
     /// # Safety
-    /// The user of the reference is dropped before this.
+    /// The user of the reference is dropped before the turn.
     #[inline]
     pub(crate) unsafe fn lend(&mut self) -> &'static mut T {
-        // SAFETY: it is there as long as the turn, by contract.
+        // SAFETY: by contract the value exists as long as the turn.
         unsafe { &mut *(*self.0).inner.get() }
     }
 }
@@ -99,7 +99,7 @@ impl<T> Deref for Turn<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: there as long as the turn, which alone uses it.
+        // SAFETY: the value exists as long as the turn, its only user.
         unsafe { &*(*self.0).inner.get() }
     }
 }
@@ -115,19 +115,19 @@ impl<T> DerefMut for Turn<T> {
 impl<T> Drop for Turn<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: it is there as long as the turn.
+        // SAFETY: the value exists as long as the turn.
         let state = unsafe { &(*self.0).state };
         if state
             .compare_exchange(BUSY, IDLE, Ordering::Release, Ordering::Acquire)
             .is_err()
         {
-            // SAFETY: `boxed` made it, it was freed meanwhile, and this was the last use.
+            // SAFETY: `boxed` made the value, it was freed meanwhile, and this was the last use.
             drop(unsafe { Box::from_raw(self.0) });
         }
     }
 }
 
-/// A future, and then its turn: dropped in this order.
+/// A future and its turn, dropped in this order.
 pub(crate) struct InTurn<F, T> {
     future: F,
     _turn: Turn<T>,

@@ -1,4 +1,4 @@
-//! Datagrams over UDP. Nothing of the caller's memory is in flight between polls.
+//! UDP sockets. The caller's memory is never in flight between polls.
 
 use std::ffi::{c_char, c_int};
 use std::io;
@@ -17,17 +17,17 @@ use crate::op::{Outcome, finish, start, upshift_op};
 /// A UDP socket. Any thread, several at once.
 pub struct upshift_udp(UdpSocket);
 
-/// An address of the internet.
+/// An internet address.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct upshift_addr {
-    /// 4 or 6.
+    /// Version of the protocol: 4 or 6.
     pub version: u16,
-    /// The port, in the byte order of the machine.
+    /// The port, in host byte order.
     pub port: u16,
-    /// The zone of an address of IPv6 that needs one.
+    /// The scope id of an IPv6 address that needs one; else 0.
     pub scope: u32,
-    /// 4 or 16 bytes, in the order of the network.
+    /// The address in network byte order: 4 or 16 bytes.
     pub ip: [u8; 16],
 }
 
@@ -87,14 +87,14 @@ pub unsafe extern "C" fn upshift_udp_bind(
     })
 }
 
-/// The socket's descriptor, which stays its own; -EBADF for null.
+/// Returns the socket's descriptor, which the socket still owns; -EBADF for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_fd(socket: *const upshift_udp) -> c_int {
     // SAFETY: by contract, or null.
     unsafe { socket.as_ref() }.map_or(-libc::EBADF, |socket| socket.0.as_raw_fd())
 }
 
-/// The address that the socket is bound to. 0 or a negative errno.
+/// Returns the address to which the socket is bound. 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_local(
     socket: *const upshift_udp,
@@ -116,14 +116,15 @@ pub unsafe extern "C" fn upshift_udp_local(
     })
 }
 
-/// Gives a socket back that nothing waits for. Nothing is done for null.
+/// Frees a socket without pending operations. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_free(socket: *mut upshift_udp) {
-    // SAFETY: the caller's, once.
+    // SAFETY: the caller owns the socket and gives it away once.
     unsafe { free(socket) };
 }
 
-/// Sends a datagram of `len` bytes, which live until the operation ends. The result is the count.
+/// Sends a datagram of `len` bytes, which must live until the operation ends. The result is the
+/// count.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_send_to(
     op: *mut upshift_op,
@@ -152,7 +153,7 @@ impl Outcome for io::Result<Datagram> {
         match self {
             Ok(Datagram(count, from)) => {
                 op.result = count as i64;
-                // SAFETY: there is room for an address, which is made of words.
+                // SAFETY: `out` has room for an address, which consists of words.
                 unsafe { (&raw mut op.out).cast::<upshift_addr>().write(from.into()) };
             }
             Err(error) => op.result = i64::from(errno(&error)),
@@ -160,8 +161,8 @@ impl Outcome for io::Result<Datagram> {
     }
 }
 
-/// Receives a datagram into `len` bytes, which live until the operation ends; bytes that do not fit
-/// are lost. The result is the count; out holds an upshift_addr, the sender's.
+/// Receives a datagram into `len` bytes, which must live until the operation ends; excess bytes are
+/// lost. The result is the count; `out` contains the sender's address, an upshift_addr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_recv_from(
     op: *mut upshift_op,

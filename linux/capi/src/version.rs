@@ -1,10 +1,9 @@
-//! Which version of the library is loaded, and of its ABI.
+//! The versions of the loaded library and of its ABI.
 
-/// The version of the ABI that this header describes. It changes when programs must be compiled
-/// again.
+/// The version of the ABI that this header describes. It changes when programs must be recompiled.
 pub const UPSHIFT_ABI_VERSION: u32 = 1;
 
-/// The version of the library: major << 16 | minor << 8 | patch. Any thread.
+/// Returns the version of the library: major << 16 | minor << 8 | patch. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_version() -> u32 {
     const fn number(text: &str) -> u32 {
@@ -22,9 +21,8 @@ pub extern "C" fn upshift_version() -> u32 {
     }
 }
 
-/// Returns UPSHIFT_ABI_VERSION of the compiled library: a program that was compiled with
-/// another one
-/// must not continue. Any thread.
+/// Returns UPSHIFT_ABI_VERSION of the loaded library. A program that was compiled with another
+/// version must not continue. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_abi_version() -> u32 {
     UPSHIFT_ABI_VERSION

@@ -23,7 +23,7 @@ impl Host for Compio {
     }
 
     fn file(file: std::fs::File) -> File {
-        // SAFETY: it is given away.
+        // SAFETY: `into_raw_fd` gives the descriptor's ownership away.
         unsafe { File::from_raw_fd(file.into_raw_fd()) }
     }
 

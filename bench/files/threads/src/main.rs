@@ -1,5 +1,6 @@
-//! Files by blocking calls: `threads`, where each thread does what a task does elsewhere, and `pool`, where one thread hands each
-//! operation to a pool of so many threads and is told when it is done, as runtimes without io_uring do.
+//! File benchmarks with blocking calls. `threads` has a thread per task. `pool` has one thread that
+//! hands each operation to a thread pool and is notified of its end, like runtimes without
+//! io_uring.
 
 mod pool;
 
@@ -17,7 +18,7 @@ use bench_kit::files::{
     aligned, first, one_connection, open_std, pattern, shuffled, small, sum, word,
 };
 
-/// What the tasks of a row share.
+/// The shared state of a row's tasks.
 struct Shared {
     plan: Plan,
     next: AtomicU64,
@@ -45,7 +46,7 @@ impl Shared {
     }
 }
 
-/// A task: what it needs for its operations.
+/// A task, with the objects of its operations.
 struct Task {
     shared: Arc<Shared>,
     file: Option<Arc<File>>,
@@ -69,7 +70,7 @@ impl Task {
         }
     }
 
-    /// One operation; false: there is none left.
+    /// Runs one operation; returns false if none is left.
     fn step(&mut self) -> bool {
         let Task { shared, buffer, .. } = self;
         let row = shared.plan.row;
@@ -114,7 +115,7 @@ impl Task {
         true
     }
 
-    /// Operations until the time is over, on this thread.
+    /// Runs operations on this thread until the time is over.
     fn run(&mut self) -> Times {
         let until = self.shared.until();
         let mut times = Times::default();
@@ -136,7 +137,7 @@ fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
         .collect()
 }
 
-/// A thread per task.
+/// Runs each task on a thread of its own.
 fn threads(tasks: Vec<Task>) -> Times {
     let mut all = Times::default();
     let threads: Vec<_> = tasks

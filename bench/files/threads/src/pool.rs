@@ -1,4 +1,4 @@
-//! A pool of threads with one queue, and a thread that keeps it busy.
+//! A thread pool with one queue, and a thread that keeps it busy.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -10,12 +10,12 @@ use crate::Task;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads' queue.
+/// The queue of the pool's threads.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<(Mutex<VecDeque<Job>>, Condvar)>);
 
 impl Pool {
-    /// Starts so many threads.
+    /// Starts a pool with `threads` threads.
     pub(crate) fn new(threads: usize) -> Pool {
         let pool = Pool(Arc::default());
         for _ in 0..threads {
@@ -40,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// Has a job done.
+    /// Queues a job.
     pub(crate) fn submit(&self, job: Job) {
         let (jobs, come) = &*self.0;
         jobs.lock().expect("nothing panics with it").push_back(job);
@@ -48,12 +48,12 @@ impl Pool {
     }
 }
 
-/// Runs the tasks, each with one operation at a time, on a pool of so many threads.
+/// Runs the tasks, each with one operation at a time, on a new pool of `threads` threads.
 pub(crate) fn run(tasks: Vec<Task>, threads: usize) -> Times {
     drive(&Pool::new(threads), tasks)
 }
 
-/// As [`run`], on a pool that is there.
+/// Runs the tasks, each with one operation at a time, on an existing pool.
 pub(crate) fn drive(pool: &Pool, tasks: Vec<Task>) -> Times {
     let (tell, told) = mpsc::channel::<(Task, Instant, bool)>();
     let start = |mut task: Task| {

@@ -1,5 +1,6 @@
-//! Files on `tokio::fs`, runtime `current_thread`. Reads and writes by position are `spawn_blocking` of the standard library's,
-//! which is in its favour: its `File` would seek on the pool, then read on the pool, and copy.
+//! File benchmarks on `tokio::fs`, runtime `current_thread`. Positional reads and writes are calls
+//! of the standard library under `spawn_blocking`, which favours tokio: its `File` would seek on
+//! the pool, then read on the pool, and copy.
 
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;

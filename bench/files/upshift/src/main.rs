@@ -1,4 +1,4 @@
-//! Files on Upshift: urgent tasks of level 0, the others of level 40.
+//! File benchmarks on Upshift: urgent tasks of level 0, the others of level 40.
 
 use std::net::TcpStream;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Two executors: conservation. Tasks never leave theirs, so the second one cannot help.
+//! Two executors: conservation. A task never leaves its executor, so the second one cannot help.
 
 use std::future::{Future, pending};
 use std::os::fd::{FromRawFd, IntoRawFd};
@@ -14,18 +14,18 @@ use glommio::{LocalExecutorBuilder, Placement, spawn_local};
 
 struct Glommio;
 
-/// A future of glommio, where `Send` is asked for.
+/// Marks a future of glommio as `Send`, for interfaces that require it.
 struct Stays<F>(F);
 
-// SAFETY: `spawn_local` keeps a task on the thread that spawned it, and every future here is made, polled and dropped by
-// such a task.
+// SAFETY: `spawn_local` keeps a task on the thread that spawned it, and every future here is
+// created, polled and dropped by such a task.
 unsafe impl<F> Send for Stays<F> {}
 
 impl<F: Future> Future for Stays<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: the field is pinned as the whole is; it is never moved out.
+        // SAFETY: the field is pinned with the whole struct and never moved out.
         unsafe { self.map_unchecked_mut(|stays| &mut stays.0) }.poll(cx)
     }
 }
@@ -45,7 +45,7 @@ impl Conserve for Glommio {
 
     fn read(socket: UnixStream) -> impl Future<Output = ()> + Send {
         Stays(async move {
-            // SAFETY: the descriptor is a socket that nothing else owns any more.
+            // SAFETY: the descriptor is a socket without another owner.
             let mut socket = unsafe { glommio::net::UnixStream::from_raw_fd(socket.into_raw_fd()) };
             let _ = pin!(socket.read(&mut [0])).await;
         })

@@ -1,6 +1,6 @@
-//! Microbenchmarks of may: stackful coroutines, one worker (two in the second part, where the scheduler
-//! places both ends as it likes). It has no timer that can be cancelled; memory is taken from 20,000 coroutines, because each
-//! maps a stack and the kernel limits maps.
+//! Microbenchmarks of may: stackful coroutines on one worker, and on two in the second part, where
+//! the scheduler places both ends freely. may has no cancellable timer. Memory is measured with
+//! 20,000 coroutines, because each maps a stack and the kernel limits the number of mappings.
 
 use bench_kit::micro::{Part, Samples, part, print_figure, resident};
 use may::coroutine::yield_now;

@@ -1,4 +1,4 @@
-//! Microbenchmarks of monoio, with its defaults: ring flags play no part here but for the wake across threads.
+//! Microbenchmarks of monoio, with its defaults: ring flags affect only the wake across threads.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Microbenchmarks of smol: async-executor and async-io; the measuring future runs inside `executor.run(…)`, as that of
-//! a server does, and is itself a task.
+//! Microbenchmarks of smol: async-executor and async-io. The measuring future is a task itself and
+//! runs inside `executor.run(…)`, as in a server.
 
 mod workers;
 

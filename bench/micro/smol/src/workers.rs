@@ -1,4 +1,5 @@
-//! Two threads that run one executor: conservation and speed. A channel of one message stands for a oneshot channel.
+//! Two threads that run one executor: conservation and speed. A channel of capacity 1 stands for a
+//! oneshot channel.
 
 use std::future::{Future, pending};
 use std::io::Read;
@@ -74,7 +75,8 @@ impl Multi for Smol {
     }
 }
 
-/// Measures; with `conserve` the main task runs on one of the two threads, which polls tasks too.
+/// Runs the benchmarks. With `conserve` the main task runs on one of the two threads, which polls
+/// tasks too.
 pub(crate) fn run(part: TwoWorkers) {
     let worker = || block_on(EXECUTOR.run(pending::<()>()));
     std::thread::spawn(worker);

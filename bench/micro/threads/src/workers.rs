@@ -1,8 +1,9 @@
-//! What a thread on the idle CPU waits for, beside one that computes on the other: the floor of `conserve`. No runtime that sleeps in the
-//! kernel wakes up sooner than a thread does.
+//! Measures the wake-up delay of a thread on an idle CPU while another CPU computes: the floor of
+//! `conserve`. No runtime that sleeps in the kernel wakes up sooner than a thread.
 //!
-//! The *neighbour* is bound to CPU 0, the *other* thread to CPU 1. It sleeps until an instant (`clock_nanosleep`, or `epoll_wait` for a
-//! timerfd), waits for the neighbour (`futex`), or for a byte that a third thread writes (`read`, or `epoll_wait`).
+//! The *neighbour* is bound to CPU 0, the *other* thread to CPU 1. The other thread sleeps until an
+//! instant (`clock_nanosleep`, or `epoll_wait` for a timerfd), waits for the neighbour (`futex`),
+//! or waits for a byte that a third thread writes (`read`, or `epoll_wait`).
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use bench_kit::conserve::{COMPUTE, ITERATIONS, SETTLE, TIMER, WRITE, print_samples};
 
-/// How the other thread waits.
+/// The way in which the other thread waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// In the call that is made for it.
+    /// The system call made for that purpose.
     Alone,
-    /// In `epoll_wait`, as a runtime does.
+    /// `epoll_wait`, as in a runtime.
     Epoll,
 }
 
-/// Measures.
+/// Runs the benchmarks.
 pub(crate) fn conserve() {
     for (waits, peer) in [
         (Waits::Alone, "a thread"),
@@ -41,7 +42,7 @@ fn samples(mut run: impl FnMut() -> Duration) -> Vec<u128> {
 }
 
 fn bind(cpu: usize) {
-    // SAFETY: an empty set, of which a bit is set, for the calling thread.
+    // SAFETY: an all-zero set is a valid empty set, and the call changes the calling thread only.
     let bound = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -50,8 +51,8 @@ fn bind(cpu: usize) {
     assert_eq!(bound, 0, "two CPUs are needed");
 }
 
-/// Runs `other` on CPU 1 and the neighbour on CPU 0, which calls `release` and computes. Returns how late the other one was: both say
-/// an instant.
+/// Runs `other` on CPU 1 and the neighbour on CPU 0, which calls `release` and computes. Either of
+/// them reports the instant of readiness. Returns the delay of the other thread after it.
 fn beside(
     other: impl FnOnce() -> Times + Send + 'static,
     release: impl FnOnce(&thread::Thread) -> Option<Instant> + Send + 'static,
@@ -141,7 +142,7 @@ fn data(waits: Waits) -> Duration {
     })
 }
 
-/// Due after `time`.
+/// Returns a timer that expires after `time`.
 fn timerfd(time: Duration) -> std::fs::File {
     use std::os::fd::FromRawFd;
     let once = libc::itimerspec {
@@ -154,7 +155,7 @@ fn timerfd(time: Duration) -> std::fs::File {
             tv_nsec: time.subsec_nanos().into(),
         },
     };
-    // SAFETY: a fresh descriptor, which is owned from here on.
+    // SAFETY: the descriptor is fresh, and owned from here on.
     let timer = unsafe {
         let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
         assert!(timer >= 0, "a timerfd");
@@ -168,13 +169,13 @@ fn timerfd(time: Duration) -> std::fs::File {
     timer
 }
 
-/// Until it can be read.
+/// Waits until the descriptor is readable.
 fn epoll_wait(fd: &impl AsRawFd) {
     let mut event = libc::epoll_event {
         events: libc::EPOLLIN as u32,
         u64: 0,
     };
-    // SAFETY: descriptors that are open, and one valid event.
+    // SAFETY: the descriptors are open, and the event is valid.
     unsafe {
         let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event);

@@ -1,5 +1,5 @@
-//! Microbenchmarks of tokio. Variants: `ct` (current_thread) and `mt` (multi_thread, one worker, the measuring future
-//! itself being a task).
+//! Microbenchmarks of tokio. Variants: `ct` (current_thread) and `mt` (multi_thread with one
+//! worker, where the measuring future is itself a task).
 
 mod workers;
 

@@ -77,7 +77,7 @@ impl Multi for Tokio {
     }
 }
 
-/// Measures; the main thread is not one of the workers.
+/// Runs the benchmarks; the main thread is not one of the workers.
 pub(crate) fn run(part: TwoWorkers) {
     let mut builder = Builder::new_multi_thread();
     let built = builder.worker_threads(2).enable_all().build();

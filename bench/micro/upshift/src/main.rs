@@ -1,5 +1,5 @@
-//! Microbenchmarks of Upshift: what every peer is measured by, and the two figures that only it has, `reprio` of a queued
-//! coroutine and `need_preempt`. Priorities are on, as always.
+//! Microbenchmarks of Upshift: those of every peer, and two that only Upshift has, `reprio` of a
+//! queued coroutine and `need_preempt`. Priorities are on, as always.
 
 mod workers;
 

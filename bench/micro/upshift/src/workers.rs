@@ -1,5 +1,5 @@
-//! Two vCPUs: conservation, with the other coroutine as urgent as the neighbour, less and more urgent, inline and with
-//! preemption; and speed, inline.
+//! Two vCPUs: conservation and speed. For conservation the other coroutine is as urgent as the
+//! neighbour, less urgent and more urgent, inline and with preemption. Speed is measured inline.
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use bench_kit::workers::TwoWorkers;
 use upshift::sync::{mpsc, oneshot};
 use upshift::{Handle, Level, Preemption, Priority, Runtime};
 
-/// The other coroutine has this level, the neighbour has level 40.
+/// Conservation with the other coroutine at level `OTHER` and the neighbour at level 40.
 struct Beside<const OTHER: u8>;
 
 impl<const OTHER: u8> Conserve for Beside<OTHER> {
@@ -78,7 +78,7 @@ impl Multi for Outside {
     }
 }
 
-/// The main coroutine is the least urgent: it only waits.
+/// Builds a runtime whose main coroutine is the least urgent: it only waits.
 fn build(preemption: Preemption) -> Runtime {
     let builder = Runtime::builder()
         .vcpus(2)
@@ -93,7 +93,7 @@ fn build(preemption: Preemption) -> Runtime {
     }
 }
 
-/// Measures; the variant `preempt` has preemption on.
+/// Runs the benchmarks; the variant `preempt` enables preemption.
 pub(crate) fn run(part: TwoWorkers, variant: &str) {
     let (preemption, peer) = match variant {
         "preempt" => (Preemption::Required, "upshift-preempt"),

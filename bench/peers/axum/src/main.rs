@@ -1,11 +1,11 @@
-//! One axum application, the same source and the same hyper, on Upshift and on tokio
-//! (current_thread, or multi_thread with one worker): `/json?name=` answers a little JSON,
-//! `/orders?count=` as much as is asked for; `/matrix?n=` computes, without a hint to either
+//! An axum application with the same source and the same hyper on Upshift and on tokio
+//! (current_thread, or multi_thread with one worker). `/json?name=` answers a little JSON, and
+//! `/orders?count=` an array of the given length. `/matrix?n=` computes, without a hint to either
 //! runtime.
 //!
-//! The other variants give requests with `Priority: u=0` precedence at `/matrix`, as a user of
-//! each runtime would: `levels` by a level per request on Upshift; on tokio, `two-nice` and
-//! `two-idle` compute the others on a second runtime, `blocking-rest` on a bounded pool.
+//! The other variants give requests with `Priority: u=0` precedence at `/matrix`, with the means of
+//! each runtime. `levels` uses a level per request on Upshift. On tokio, `two-nice` and `two-idle`
+//! compute the other requests on a second runtime, and `blocking-rest` on a bounded pool.
 //! `blocking` computes all requests by `spawn_blocking` with its default of 512 threads.
 
 use std::io;
@@ -59,7 +59,7 @@ struct Line {
     price: f64,
 }
 
-/// What an application does: records become text.
+/// Converts records to JSON, as an application does.
 async fn orders(Query(Count { count }): Query<Count>) -> Json<Vec<Order>> {
     let order = |id: u32| {
         let line = |at: u32| Line {
@@ -94,7 +94,7 @@ async fn matrix(Query(Size { n }): Query<Size>) -> Json<Product> {
     Json(product(n))
 }
 
-/// Computes the same product as `/matrix` of `upshift serve`.
+/// Returns the product that `/matrix` of `upshift serve` computes.
 fn product(n: usize) -> Product {
     let n = n.clamp(1, 512);
     let cell = |row: usize, column: usize| ((row * 31 + column * 17) % 10) as f64;
@@ -192,17 +192,17 @@ fn on_tokio(args: &Args<()>, mut builder: Builder, app: Router) -> io::Result<()
         let listener = listener.tap_io(|stream| {
             let _ = stream.set_nodelay(true);
         });
-        // As `Server` of Upshift, in a task of its own, not in that of `block_on`.
+        // A task of its own, like Upshift's `Server`, and not the task of `block_on`.
         let served = tokio::spawn(async move { axum::serve(listener, app).await });
         served.await.map_err(io::Error::other)?
     })
 }
 
-/// The answer of a handler that computes on another thread.
+/// The response of a handler that computes on another thread.
 type Computed = Result<Json<Product>, StatusCode>;
 
-/// Computes urgent requests on the runtime that accepts, the others on a second runtime of one
-/// thread, which calls `lower` first.
+/// Computes urgent requests on the runtime that accepts connections, and the others on a second
+/// runtime of one thread, which calls `lower` first.
 fn two_runtimes(args: &Args<()>, lower: fn()) -> io::Result<()> {
     let mut builder = Builder::new_multi_thread();
     let background = builder.worker_threads(1).on_thread_start(lower).build()?;
@@ -217,8 +217,8 @@ fn two_runtimes(args: &Args<()>, lower: fn()) -> io::Result<()> {
     on_tokio(args, Builder::new_current_thread(), app(get(matrix)))
 }
 
-/// Computes urgent requests in their handlers, the others by `spawn_blocking` on as many threads
-/// as the process has CPUs.
+/// Computes urgent requests in their handlers, and the others by `spawn_blocking` on as many
+/// threads as the process has CPUs.
 fn blocking_rest(args: &Args<()>) -> io::Result<()> {
     let matrix = |headers: HeaderMap, size: Query<Size>| async move {
         if is_urgent(&headers) {

@@ -1,6 +1,6 @@
 //! Plaintext and matrix servers on may: stackful coroutines, one worker.
 //!
-//! may has no bounded channel; the two queues of the matrix server are its unbounded one, which is in its favour.
+//! may has no bounded channel. The matrix server uses two unbounded queues, which favours may.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{FromRawFd, IntoRawFd};
@@ -14,7 +14,8 @@ use may::sync::mpsc;
 
 fn main() -> io::Result<()> {
     let args = args(&["default"]);
-    // 8 Ki words of stack: the 8 KiB read buffers are on the heap, the frames of the product are small.
+    // A stack has 8 Ki words: the 8 KiB read buffers are on the heap, and the product's frames are
+    // small.
     may::config().set_workers(1).set_stack_size(0x2000);
     let listener = listen(&args)?;
     listener.set_nonblocking(true)?;

@@ -1,6 +1,5 @@
-//! A plaintext server with one thread per connection, and a matrix server with three,
-//! joined by two bounded channels. Each thread has a stack of 128 KiB, of which only the used part
-//! takes memory.
+//! A plaintext server with one thread per connection, and a matrix server with three, joined by two
+//! bounded channels. Each thread has a stack of 128 KiB, of which only the used part takes memory.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -28,7 +27,7 @@ fn main() -> io::Result<()> {
 
 fn thread(body: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     let builder = std::thread::Builder::new().stack_size(STACK);
-    // A connection that is lost ends its threads.
+    // A lost connection ends its threads.
     builder.spawn(move || drop(body())).map(drop)
 }
 

@@ -1,5 +1,5 @@
 //! Plaintext and matrix servers on tokio. Variants: `ct` (current_thread) and `mt` (multi_thread,
-//! one worker or as many as `--workers` says).
+//! with one worker or with `--workers`).
 
 use std::io;
 
@@ -23,7 +23,7 @@ fn main() -> io::Result<()> {
         .worker_threads(args.workers)
         .enable_io()
         .build()?;
-    // As its docs advise: the accept loop belongs on the worker, not on the thread of `block_on`.
+    // tokio's docs advise to run the accept loop on a worker, not on the thread of `block_on`.
     runtime.block_on(async { tokio::spawn(accept(args)).await.map_err(io::Error::other)? })
 }
 

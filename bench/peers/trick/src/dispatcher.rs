@@ -1,4 +1,4 @@
-//! The dispatcher: sockets, and turns of workers.
+//! The dispatcher: sockets, and the turns of the workers.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,17 +10,17 @@ use upshift_load::spin::Frames;
 
 use crate::{QUANTUM, Shared, WORKERS, lock, worker};
 
-/// The listener's name among the connections' numbers.
+/// The listener's key among the connections' numbers.
 const LISTENER: u64 = u64::MAX;
 
 struct Connection {
     stream: TcpStream,
     frames: Frames,
-    /// Replies that the socket has not taken yet.
+    /// Replies that the socket has not accepted yet.
     owed: Vec<u8>,
 }
 
-/// Serves for ever.
+/// Serves forever.
 pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -82,7 +82,7 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     }
 }
 
-/// Whether the connection goes on.
+/// Receives requests; returns whether the connection stays open.
 fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
     let mut requests = lock(&shared.requests);
     let room = WORKERS.saturating_sub(requests.len());
@@ -107,7 +107,7 @@ fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
     }
 }
 
-/// Requests go to an idle worker, then the preempted worker runs for a quantum.
+/// Starts an idle worker if requests wait, then resumes each preempted worker for a quantum.
 fn turn(shared: &Shared) {
     let waiting = !lock(&shared.requests).is_empty();
     let mut workers = shared.workers.iter().enumerate();
@@ -124,13 +124,13 @@ fn turn(shared: &Shared) {
     }
 }
 
-/// Sends what is owed, as far as the socket takes it.
+/// Sends pending replies until the socket's buffer is full.
 fn send(connection: &mut Connection) {
     while !connection.owed.is_empty() {
         match connection.stream.write(&connection.owed) {
             Ok(sent) => drop(connection.owed.drain(..sent)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            // The receiver finds out.
+            // The receiver discovers the failure.
             Err(_) => connection.owed.clear(),
         }
     }

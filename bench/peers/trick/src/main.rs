@@ -1,21 +1,23 @@
-//! The preemptive server that was published with the priority elevation trick (Yasukata and Ishiguro, APSys 2024; design only), on
-//! `upshift-elevate`: the spin protocol over ordinary sockets, one CPU, SCHED_FIFO throughout.
+//! The preemptive server that was published with the priority elevation trick (Yasukata and
+//! Ishiguro, APSys 2024; design only), on `upshift-elevate`: the spin protocol over ordinary
+//! sockets, one CPU, SCHED_FIFO throughout.
 //!
 //! | thread | priority | does |
 //! |---|---|---|
-//! | dispatcher | 2 | receives, hands requests to an idle worker, resumes each preempted worker in turn, replies |
-//! | 128 workers | 1, or 3 while elevated | burn; the one that is elevated runs at once, and until it has emptied the queue |
-//! | switcher | 4 | sleeps on a timer that a worker arms before each request, and demotes that worker when it goes off |
+//! | dispatcher | 2 | receives, starts an idle worker, resumes preempted workers in turn, replies |
+//! | 128 workers | 1, elevated 3 | burn; an elevated worker runs until the queue is empty |
+//! | switcher | 4 | demotes the worker whose timer, armed before each request, expires |
 //!
-//! As published: the numbers of workers and of requests in the queue, and the order of the
-//! dispatcher's turn. Different: the slice is 100 µs, the published one 5. On a virtual machine a
-//! timer costs some 20 µs, so a worker with 5 µs computes nothing in it, and a request of 25 ms
-//! never ends. Besides, an idle worker sleeps in a futex where the published one yields, and
-//! an idle dispatcher sleeps in `epoll_wait` where that one polls its network card, so an idle
-//! server leaves the CPU alone. Starting an idle worker is therefore a wake-up instead of an
-//! elevation: one system call in either case. A full queue leaves requests in their socket, and
-//! the queues have locks that sleep, so that a worker which is demoted in the middle of one
-//! damages nothing. The trick knows no levels; they are echoed.
+//! Published properties: the numbers of workers and of queued requests, and the order of the
+//! dispatcher's turn.
+//!
+//! Differences: the slice is 100 µs, the published one 5. On a virtual machine a timer costs some
+//! 20 µs, so a worker with 5 µs computes nothing in it, and a request of 25 ms never ends. An idle
+//! worker sleeps in a futex where the published one yields. An idle dispatcher sleeps in
+//! `epoll_wait` where the published one polls its network card, so an idle server leaves the CPU
+//! alone. Starting an idle worker is therefore a wake-up instead of an elevation: one system call
+//! in either case. A full queue leaves requests in their socket. The queues have sleeping locks, so
+//! a worker that is demoted inside one damages nothing. The trick knows no levels; they are echoed.
 
 mod dispatcher;
 mod worker;
@@ -36,10 +38,10 @@ use upshift_load::spin::Request;
 
 use worker::Worker;
 
-/// How many requests may be preempted at a time, and how many may wait for a worker.
+/// Most requests that are preempted at a time, and most that wait for a worker.
 const WORKERS: usize = 128;
-/// How long a worker runs before the dispatcher has the CPU again, ns: five times the cost of a
-/// timer on a virtual machine.
+/// Time that a worker runs before the dispatcher gets the CPU again, in ns: five times the cost of
+/// a timer on a virtual machine.
 const QUANTUM: i64 = 100_000;
 
 const DEMOTED: Priority = Priority::of::<1>();
@@ -47,14 +49,14 @@ const DISPATCHER: Priority = Priority::of::<2>();
 const ELEVATED: Priority = Priority::of::<3>();
 const SWITCHER: Priority = Priority::of::<4>();
 
-/// A request, with the number of the connection that it came by.
+/// A request, with the number of its connection.
 type Job = (usize, Request);
 
-/// What the threads share.
+/// The state that all threads share.
 struct Shared {
     requests: Mutex<VecDeque<Job>>,
     served: Mutex<Vec<Job>>,
-    /// The worker that runs, or [`WORKERS`].
+    /// Index of the running worker, or [`WORKERS`].
     current: AtomicUsize,
     timer: OwnedFd,
     workers: Vec<Worker>,
@@ -105,7 +107,7 @@ fn main() -> io::Result<()> {
     dispatcher::run(&shared, &listener)
 }
 
-/// Priorities decide between threads of one CPU only.
+/// Binds the process to one CPU, because priorities decide between threads of one CPU only.
 fn pin_to_one_cpu() -> io::Result<()> {
     let allowed = sched_getaffinity(None)?;
     let first = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu));
@@ -114,7 +116,7 @@ fn pin_to_one_cpu() -> io::Result<()> {
     Ok(sched_setaffinity(None, &one)?)
 }
 
-/// A thread that panicked ends the process.
+/// Locks a mutex, which is never poisoned: a panic ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

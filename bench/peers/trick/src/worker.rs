@@ -1,4 +1,4 @@
-//! Workers, which burn, and the switcher, which demotes the one that runs too long.
+//! Workers, which burn CPU time, and the switcher, which demotes a worker at the end of its slice.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -11,16 +11,16 @@ use upshift_elevate::{Elevated, Priority};
 
 use crate::{DEMOTED, ELEVATED, QUANTUM, Shared, lock};
 
-/// A worker as the others see it.
+/// A worker from the view of the other threads.
 #[derive(Default)]
 pub(crate) struct Worker {
     thread: OnceLock<(Thread, Elevated)>,
-    /// It has been started, and has not emptied the queue since.
+    /// True from the start of the worker until it finds the queue empty.
     busy: AtomicBool,
 }
 
 impl Worker {
-    /// Called once, by its thread.
+    /// Stores the worker's thread; called once, by that thread.
     pub(crate) fn introduce(&self, elevated: Elevated) {
         let _ = self.thread.set((thread::current(), elevated));
     }
@@ -29,7 +29,7 @@ impl Worker {
         self.busy.load(SeqCst)
     }
 
-    /// It empties the queue, before this returns if it is quick.
+    /// Starts the worker, which empties the queue. A quick worker is done before this returns.
     pub(crate) fn start(&self) {
         self.busy.store(true, SeqCst);
         if let Some((thread, _)) = self.thread.get() {
@@ -37,20 +37,20 @@ impl Worker {
         }
     }
 
-    /// It goes on for a quantum, or to the end, before this returns.
+    /// Elevates the worker, which runs for a quantum, or to its end, before this returns.
     pub(crate) fn resume(&self) {
         self.set(ELEVATED);
     }
 
     fn set(&self, priority: Priority) {
         if let Some((_, elevated)) = self.thread.get() {
-            // The thread lives and is this process's own.
+            // The call cannot fail: the thread is alive and belongs to this process.
             let _ = elevated.set(priority);
         }
     }
 }
 
-/// Sets the switcher's timer; 0: stops it.
+/// Arms the switcher's timer; 0 disarms it.
 pub(crate) fn set_timer(timer: &impl AsFd, ns: i64) {
     let zero = Timespec {
         tv_sec: 0,
@@ -63,11 +63,11 @@ pub(crate) fn set_timer(timer: &impl AsFd, ns: i64) {
             ..zero
         },
     };
-    // The descriptor is a timer, and the time is one.
+    // The call cannot fail: the descriptor is a timer, and the time is valid.
     let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &value);
 }
 
-/// The thread of a worker.
+/// Runs the loop of a worker's thread.
 pub(crate) fn serve(shared: &Shared, worker: &Worker) -> ! {
     loop {
         while !worker.is_busy() {
@@ -87,7 +87,7 @@ fn next(shared: &Shared) -> Option<crate::Job> {
     lock(&shared.requests).pop_front()
 }
 
-/// The thread of the switcher.
+/// Runs the loop of the switcher's thread.
 pub(crate) fn switch(shared: &Shared) -> ! {
     let mut expired = [0; 8];
     loop {

@@ -1,4 +1,4 @@
-//! tonic: the service of health checks, which it publishes, has a call with one answer and one with a stream of them.
+//! tonic: its health service has a unary call and a streaming one.
 
 use tokio::sync::Mutex;
 use tonic::Streaming;
@@ -49,7 +49,7 @@ struct Watch {
     serving: bool,
 }
 
-/// One message of a stream that stays open.
+/// Creates an operation that receives one message of an open stream.
 pub(super) async fn streaming() -> Result<Operation> {
     let (reporter, mut client) = serve().await?;
     reporter

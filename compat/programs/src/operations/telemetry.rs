@@ -1,4 +1,4 @@
-//! opentelemetry: a span, by the exporter of OTLP over tonic, to a collector of our own.
+//! opentelemetry: a span, sent by the OTLP exporter over tonic to a collector of this program.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Operation, Result, operation};
 
-/// Tells the names of spans.
+/// A collector that sends the names of spans to a channel.
 struct Collector(mpsc::UnboundedSender<String>);
 
 #[tonic::async_trait]
@@ -37,7 +37,8 @@ impl TraceService for Collector {
     }
 }
 
-/// Each span is a batch. The processor exports on a thread of its own, the exporter's connection is a task of tokio's.
+/// Creates an operation whose span is a batch. The processor exports on its own thread, and the
+/// exporter's connection is a task of tokio's.
 pub(super) async fn spans() -> Result<Operation> {
     let (send, receive) = mpsc::unbounded_channel();
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));

@@ -1,4 +1,4 @@
-//! Clients that read a long file, each at its own pace.
+//! Clients that read a long file, each at a pace of its own.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::Result;
 pub const SMALL: &str = "small.txt";
 const BIG: &str = "big.bin";
 const LENGTH: u64 = 256 << 20;
-/// What a client reads at a time, and how long it rests: 160 kB/s.
+/// Bytes of a client's read, and the rest after it: 160 kB/s.
 const PIECE: usize = 16 << 10;
 const REST: Duration = Duration::from_millis(100);
 
@@ -63,9 +63,10 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
     })
 }
 
-/// The calling thread stands for the machines of 600 clients: it takes as little as it can of the CPUs that the service and its databases have.
+/// Lowers the calling thread's priority. The thread stands for the machines of 600 clients, and
+/// should take as little CPU time from the service and its databases as possible.
 fn stand_aside() {
-    // SAFETY: no pointers; 0 is the calling thread. It may always be nicer.
+    // SAFETY: no pointers; 0 is the calling thread. A thread may always lower its priority.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }
 
@@ -88,13 +89,13 @@ async fn download(address: SocketAddr, shared: Arc<Shared>) -> Result<()> {
 }
 
 impl Downloads {
-    /// The rate counts from here.
+    /// Starts the measurement of the rate.
     pub fn mark(&self) {
         let bytes = self.shared.bytes.load(Ordering::Relaxed);
         self.marked.set((bytes, Instant::now()));
     }
 
-    /// What has come, MB/s.
+    /// Ends the downloads; returns their rate in MB/s.
     pub fn stop(self) -> Result<u64> {
         let (before, began) = self.marked.get();
         let bytes = self.shared.bytes.load(Ordering::Relaxed) - before;

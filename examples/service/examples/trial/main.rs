@@ -1,14 +1,17 @@
-//! Tries the service, as its clients and its partner: every route, then how long an urgent request takes alone, beside the background
-//! job, and beside the job and 600 downloads.
+//! Tests the service in the roles of its clients and its partner. The program checks every route,
+//! then measures an urgent request alone, beside the background job, and beside the job and 600
+//! downloads.
 //!
 //! ```text
 //! DATABASE_URL=… REDIS_URL=… cargo run --release --example trial target/release/service
 //! ```
 //!
-//! The partner is an https server of this program, with a certificate that it makes. `ROUNDS` (3), `SPAN` (4, for each figure), `NAME` (of the line). It
-//! prints a line of a table: medians over the rounds of p50 and p99 and the range of p99, microseconds. On standard error it says where the time of
-//! the slowest hundredth went: how long the threads of each part waited for a CPU while the order was under way (threads that do nothing for
-//! the order count, too). `cargo xtask compat service` starts the databases and runs it in each surrounding.
+//! The partner is an https server of this program, with a certificate of its own making. The
+//! variables are `ROUNDS` (3), `SPAN` (4 seconds per figure) and `NAME` (of the line). The output
+//! is a line of a table: medians over the rounds of p50 and p99, and the range of p99, in
+//! microseconds. Standard error explains the time of the slowest hundredth: the waits of each
+//! part's threads for a CPU during the order (including threads that do nothing for the order).
+//! `cargo xtask compat service` starts the databases and runs the program in each configuration.
 
 mod downloads;
 mod partner;

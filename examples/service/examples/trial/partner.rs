@@ -1,4 +1,4 @@
-//! The partner: an https server that knows prices.
+//! The partner: an https server that quotes prices.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::Result;
 
-/// What the service is to trust.
+/// Name of the file with the certificate that the service must trust.
 pub const CERTIFICATE: &str = "partner.pem";
 
-/// Makes a certificate, leaves it in the folder, and serves for as long as the program runs.
+/// Makes a certificate, writes it to the folder, and serves until the program ends.
 pub fn start(folder: &Path) -> Result<SocketAddr> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     fs::write(folder.join(CERTIFICATE), made.cert.pem())?;
@@ -52,7 +52,7 @@ async fn serve(listener: std::net::TcpListener, acceptor: TlsAcceptor) -> Result
                 return;
             };
             let service = TowerToHyperService::new(app);
-            // How a connection ends is the service's affair.
+            // The service sees a failed connection; the partner ignores its error.
             let _ = Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(stream), service)
                 .await;

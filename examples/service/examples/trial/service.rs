@@ -1,4 +1,4 @@
-//! The service as a process, and every route of it.
+//! The service as a child process, and a check of every route.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::{Result, downloads, partner};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Killed when it is dropped.
+/// The process of the service, killed on drop.
 pub struct Service {
     child: Child,
     pub address: SocketAddr,
@@ -38,14 +38,14 @@ impl Service {
         Ok(Service { child, address })
     }
 
-    /// Of its process.
+    /// Returns the id of the process.
     pub fn number(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGTERM: what is under way is answered, and it ends in order.
+    /// Sends SIGTERM and waits: the service answers the pending requests and exits.
     pub fn stop(mut self) -> Result<()> {
-        // SAFETY: a child that has not been waited for.
+        // SAFETY: no pointers; the process is a child that has not been waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -60,7 +60,7 @@ impl Service {
         Err("the service does not end".into())
     }
 
-    /// The body of an answer with this status.
+    /// Returns the body of a response, which must have this status.
     pub fn expect(&self, method: &str, path: &str, body: &str, status: u16) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -85,7 +85,7 @@ impl Service {
         self.expect("GET", path, "", 200)
     }
 
-    /// Every route once, the orders many times.
+    /// Requests every route once, and the orders `orders` times.
     pub fn check_routes(&self, orders: usize) -> Result<()> {
         let has = |text: String, what: &str| {
             text.contains(what)
@@ -108,7 +108,7 @@ impl Service {
         self.check_events()
     }
 
-    /// The web socket answers, and tells of an order.
+    /// Checks that the web socket answers and reports an order.
     fn check_events(&self) -> Result<()> {
         let stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;

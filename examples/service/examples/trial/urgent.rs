@@ -1,4 +1,4 @@
-//! An urgent client: one request after the other, with rests, on one connection.
+//! An urgent client: one request after the other, with pauses, on one connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,16 +11,17 @@ use crate::waits::{GROUPS, Waited, Waits};
 const REQUEST: &[u8] = b"GET /orders/1 HTTP/1.1\r\nHost: here\r\n\r\n";
 const REST: Duration = Duration::from_millis(2);
 
-/// Microseconds.
+/// The latency of the requests, in microseconds.
 pub struct Figures {
     pub p50: u64,
     pub p99: u64,
-    /// The means of the slowest hundredth: how long they took, and how long threads waited for a CPU meanwhile.
+    /// Mean latency of the slowest hundredth; `waited` is the time that threads waited for a CPU
+    /// meanwhile.
     pub slow: u64,
     pub waited: Waited,
 }
 
-/// Of the service with this process number.
+/// Measures the service with this process id.
 pub fn measure(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> {
     thread::spawn(move || client(address, service, span))
         .join()
@@ -45,7 +46,7 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
         let after = waits.now();
         let waited: Waited = std::array::from_fn(|group| after[group] - before[group]);
         times.push((took, waited));
-        // Answers are shorter than a segment.
+        // An answer is shorter than a segment.
         if !answer[..count].starts_with(b"HTTP/1.1 200") {
             let text = String::from_utf8_lossy(&answer[..count]).into_owned();
             return Err(format!("the urgent client got {text:?}").into());
@@ -65,7 +66,8 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
     })
 }
 
-/// A line of a table: the means of [`Figures::slow`] and [`Figures::waited`] over the rounds.
+/// Returns a line of a table: the means of [`Figures::slow`] and [`Figures::waited`] over the
+/// rounds.
 pub fn slowest(rounds: &[Figures]) -> String {
     let mean =
         |of: &dyn Fn(&Figures) -> u64| rounds.iter().map(of).sum::<u64>() / rounds.len() as u64;
@@ -80,8 +82,9 @@ pub fn median(figures: impl IntoIterator<Item = u64>) -> u64 {
     figures[figures.len() / 2]
 }
 
-/// Has the kernel run this thread as soon as its answer is there, beside threads that compute: what is measured is the service, not the
-/// client. Needs no rights.
+/// Requests short time slices, so that the kernel runs this thread as soon as its answer arrives,
+/// even beside busy threads. The measurement is of the service, not of the client. No rights are
+/// needed.
 fn take_short_slices() {
     #[repr(C)]
     struct Attributes {
@@ -104,6 +107,7 @@ fn take_short_slices() {
         deadline: 0,
         period: 0,
     };
-    // SAFETY: a pointer to a struct of the size that it says. Kernels that know no slices refuse, or ignore it.
+    // SAFETY: a pointer to a struct of the size that it says. A kernel without custom slices
+    // refuses or ignores the request.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }

@@ -1,12 +1,12 @@
-//! How long threads wait for a CPU while a request is answered: what of its time is the service's, and what the kernel's, the databases'
-//! and this program's own, which share the CPUs.
+//! Measures how long threads wait for a CPU during a request. The service, the kernel, the
+//! databases and this program share the CPUs; these times show the part of each.
 
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Whose waiting is told apart.
+/// The groups of threads whose waits are counted separately.
 pub const GROUPS: [&str; 5] = [
     "client",
     "vCPUs",
@@ -15,14 +15,15 @@ pub const GROUPS: [&str; 5] = [
     "postgres",
 ];
 
-/// Nanoseconds, for each of [`GROUPS`].
+/// Waits in nanoseconds, for each of [`GROUPS`].
 pub type Waited = [u64; GROUPS.len()];
 
 /// The kernel's account of each thread.
 pub struct Waits(Vec<(usize, File, Cell<u64>)>);
 
 impl Waits {
-    /// Of the calling thread, the service's threads and all databases of this machine.
+    /// Opens the accounts of the calling thread, the service's threads and all databases of this
+    /// machine.
     pub fn of(service: u32) -> Waits {
         let mut files = Vec::new();
         let mut add = |group, path: &Path| {
@@ -49,12 +50,12 @@ impl Waits {
         Waits(files)
     }
 
-    /// So far.
+    /// Returns the waits so far.
     pub fn now(&self) -> Waited {
         let mut all = Waited::default();
         for (group, file, known) in &self.0 {
             let mut text = [0; 80];
-            // A thread that has ended has waited as long as it has.
+            // A thread that has ended keeps its last account.
             let count = file.read_at(&mut text, 0).unwrap_or(0);
             let text = String::from_utf8_lossy(&text[..count]);
             if let Some(waited) = text.split(' ').nth(1).and_then(|word| word.parse().ok()) {

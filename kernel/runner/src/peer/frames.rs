@@ -1,5 +1,5 @@
-//! A peer that is on the machine's own network: it speaks in frames, a datagram of 127.0.0.1 each, as QEMU's network of the
-//! kind `socket` has them. So it sends what no network stack would.
+//! A peer on the machine's own network. Each frame is a datagram of 127.0.0.1, the format of QEMU's
+//! `socket` network, so the peer can send frames that no network stack would send.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -7,31 +7,32 @@ use std::time::{Duration, Instant};
 
 use super::{PATIENCE, SOON, text};
 
-/// The addresses of that network.
+/// Addresses of that network.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 const PEER: [u8; 4] = [10, 0, 2, 2];
-/// QEMU's first card, and an address that is not in use.
+/// MAC address of QEMU's first card, and one that is not in use.
 const CARD: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// The longest frame that is answered.
+/// Bytes of the longest frame that gets an answer.
 const FRAME: usize = 1514;
-/// Too long for the medium; from 4,085 bytes on, for a buffer of the card as well.
+/// Lengths that exceed the medium; those from 4,085 bytes on exceed a buffer of the card as well.
 const TOO_LONG: [usize; 12] = [
     1515, 1518, 1600, 2048, 4000, 4083, 4084, 4085, 4096, 9000, 32_768, 65_000,
 ];
 /// Frames of a flood.
 const FLOOD: usize = 300;
-/// How long no answer is waited for.
+/// Time within which a damaged frame must stay unanswered.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// The other end of the machine's wire.
+/// The peer's end of the machine's wire.
 struct Wire {
     socket: UdpSocket,
     number: u16,
 }
 
-/// Asks whether the machine is there in frames of every length, whole, damaged, cut off, and too long; says `quit` at last. `own` is the peer's port.
+/// Checks that the machine answers after frames of every length: whole, damaged, truncated and too
+/// long. At the end it sends `quit`. `own` is the peer's port.
 pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, own)).map_err(text)?;
     socket
@@ -47,7 +48,7 @@ pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
             }
         }
     }
-    // The heading of IPv4, and what is in it.
+    // A byte of the IPv4 header, and one of its payload.
     for at in [22, 98 - 1] {
         let mut question = wire.question(98);
         question[at] ^= 1;
@@ -63,7 +64,7 @@ pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
     }
     for n in 0..FLOOD {
         let len = match n % 4 {
-            // Cut off, in all places; one of no bytes would end the wire.
+            // Truncated at every length; a frame of no bytes would end the wire.
             0 => 1 + n / 4,
             at => TOO_LONG[(n + at) % TOO_LONG.len()],
         };
@@ -77,11 +78,11 @@ pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
 
 impl Wire {
     fn send(&self, frame: &[u8]) {
-        // Before QEMU is there it is refused.
+        // The send is refused while QEMU is not up yet.
         let _ = self.socket.send(frame);
     }
 
-    /// The machine answers within [`PATIENCE`], however often it has to be asked.
+    /// Repeats an echo request until the machine answers, for at most [`PATIENCE`].
     fn is_there(&mut self, when: &str) -> Result<(), String> {
         let limit = Instant::now() + PATIENCE;
         while !self.answers(98, SOON)? {
@@ -92,7 +93,7 @@ impl Wire {
         Ok(())
     }
 
-    /// An ICMP echo request in a frame of so many bytes.
+    /// Returns an ICMP echo request in a frame of `len` bytes.
     fn question(&mut self, len: usize) -> Vec<u8> {
         self.number = self.number.wrapping_add(1);
         let mut icmp = vec![8, 0, 0, 0, 0, 1];
@@ -103,13 +104,13 @@ impl Wire {
         packet(1, &icmp)
     }
 
-    /// Is a question of so many bytes answered within that time?
+    /// Returns whether the machine answers a request of `len` bytes in time.
     fn answers(&mut self, len: usize, within: Duration) -> Result<bool, String> {
         let question = self.question(len);
         self.is_answered(&question, within)
     }
 
-    /// Is the question that was made last answered, as it is or damaged?
+    /// Returns whether the last request is answered; a damaged answer is an error.
     fn is_answered(&mut self, question: &[u8], within: Duration) -> Result<bool, String> {
         self.send(question);
         let (number, limit) = (self.number.to_be_bytes(), Instant::now() + within);
@@ -121,7 +122,7 @@ impl Wire {
             let frame = match self.socket.recv(&mut buffer) {
                 Ok(count) => &buffer[..count],
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    // QEMU is not there yet, or not any more.
+                    // QEMU is not up yet, or has ended.
                     std::thread::sleep(left);
                     return Ok(false);
                 }
@@ -132,7 +133,7 @@ impl Wire {
             }
             let is_answer = frame.get(23) == Some(&1) && frame.get(34) == Some(&0);
             if is_answer && frame.get(40..42) == Some(&number) {
-                // Its bytes are those of the question.
+                // The payload equals that of the request.
                 return match frame.get(42..question.len()) == question.get(42..) {
                     true => Ok(true),
                     false => Err(format!("the answer to {} bytes is another", question.len())),
@@ -142,7 +143,7 @@ impl Wire {
         Ok(false)
     }
 
-    /// The machine asks for our address.
+    /// Answers an ARP request for the peer's address.
     fn answer_for_ourselves(&self, question: &[u8]) {
         if question.get(20..22) != Some(&[0, 1]) || question.get(38..42) != Some(&PEER) {
             return;
@@ -152,7 +153,7 @@ impl Wire {
         self.send(&answer);
     }
 
-    /// Tells the machine to end, until it has gone.
+    /// Sends `quit` until the machine has ended.
     fn end(&self) -> Result<(), String> {
         let mut udp = [[0x30, 0x39], [0, 7], [0, 8 + 4], [0, 0]].concat();
         udp.extend(b"quit");
@@ -169,7 +170,7 @@ impl Wire {
     }
 }
 
-/// A frame to the machine with this in IPv4.
+/// Returns a frame to the machine with this payload in IPv4.
 fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let total = 20 + payload.len();
     let mut ip = vec![0x45, 0];
@@ -181,7 +182,7 @@ fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     [&CARD[..], &OURS, &[8, 0], &ip, payload].concat()
 }
 
-/// The sum of the internet protocols.
+/// Returns the checksum of the internet protocols.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|two| match *two {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),

@@ -1,5 +1,5 @@
-//! Clients of the matrix server, at forwarded ports of 127.0.0.1. Every byte of a reply is
-//! compared with the product that the host computes.
+//! Clients of the matrix server, at forwarded ports of 127.0.0.1. Every byte of a reply is compared
+//! with the product that the host computes.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -12,12 +12,12 @@ use super::{PATIENCE, SOON, text};
 /// Orders of the matrices of a connection, one request after the other.
 const ORDERS: [usize; 5] = [1, 8, 20, 2, 20];
 
-/// Asks a server for the square of a number until it is there, then on connections to all of
-/// `count` ports at once; each `of_server` of them lead to one server.
+/// Asks a server for the square of a number until it answers, then opens connections to all `count`
+/// ports at once. Each `of_server` consecutive ports lead to one server.
 pub(crate) fn speak(first: u16, count: u16, of_server: u16) -> Result<(), String> {
     let ports = first..first + count;
     for port in ports.clone().step_by(of_server.into()) {
-        // QEMU takes connections before there is a server.
+        // QEMU accepts connections before there is a server.
         let limit = Instant::now() + PATIENCE;
         while let Err(error) = ask(port, &[1]) {
             if Instant::now() > limit {
@@ -35,7 +35,7 @@ pub(crate) fn speak(first: u16, count: u16, of_server: u16) -> Result<(), String
     Ok(())
 }
 
-/// Asks for the squares of matrices of these orders on one connection.
+/// Requests the squares of matrices of these orders on one connection.
 fn ask(port: u16, orders: &[usize]) -> Result<(), String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;

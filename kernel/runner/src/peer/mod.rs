@@ -1,6 +1,6 @@
-//! A peer of the machine: it speaks to the echo server there, through a forwarded port of
-//! 127.0.0.1, of TCP or of UDP. Some of it is not polite. `frames` is on the machine's own network,
-//! `matrix` asks the matrix server.
+//! A peer of the machine: a client of its echo server, through a forwarded TCP or UDP port of
+//! 127.0.0.1. Some of its connections violate the protocol on purpose. `frames` is on the machine's
+//! own network, `matrix` is a client of the matrix server.
 
 mod frames;
 mod matrix;
@@ -11,33 +11,33 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long the machine may take to answer.
+/// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// And while it may not be up yet.
+/// Longest wait for an answer while the machine may not be up yet.
 const SOON: Duration = Duration::from_millis(300);
-/// Connections at a time, and bytes of each.
+/// Concurrent connections, and bytes of each.
 const CONNECTIONS: usize = 4;
 const BYTES: usize = 20_000;
-/// Connections that end in the middle.
+/// Connections that are dropped in the middle.
 const RUDE: usize = 6;
-/// What a program of the host sends.
+/// Input of a client program of the host.
 const WORDS: &[u8] = b"these words come back\n";
-/// Datagrams that come back, and how often one is sent before it is given up.
+/// Datagrams that must come back, and the tries of each.
 const DATAGRAMS: u8 = 20;
 const TRIES: usize = 40;
 
 pub(crate) use frames::speak as speak_frames;
 pub(crate) use matrix::speak as ask_matrix;
 
-/// A port that nothing listens at, for now.
+/// Returns a port that has no listener at present.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let address = listener.and_then(|listener| listener.local_addr());
     Ok(address.map_err(|error| error.to_string())?.port())
 }
 
-/// The first of so many ports in a row that nothing listens at, for now: below those that the host
-/// gives its clients, of which any may be in use.
+/// Returns the first of `count` consecutive ports that have no listener at present. They are below
+/// the host's ephemeral ports, any of which may be in use.
 pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     for _ in 0..100 {
@@ -50,14 +50,14 @@ pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
     Err(format!("no {count} ports in a row are free"))
 }
 
-/// Speaks to it until it serves, then on several connections at once; at last tells it to
-/// end.
+/// Repeats a request until the server answers, then uses several connections at once, and finally
+/// tells the machine to end.
 pub(crate) fn speak(port: u16) -> Result<(), String> {
     wait(port)?;
-    // One that reads nothing, until all others are done, and some that vanish.
+    // One connection is not read until all others are done, and some vanish.
     let slow = unread(port)?;
     for _ in 0..RUDE {
-        // Closed with bytes that were not read: it is reset.
+        // Closed with unread bytes: the connection is reset.
         drop(unread(port)?);
     }
     let all: Vec<_> = (0..CONNECTIONS)
@@ -76,7 +76,8 @@ pub(crate) fn speak(port: u16) -> Result<(), String> {
     end(port)
 }
 
-/// Bytes go there and back by a program of the host, if it has that. (`ping` has no way there: QEMU's network forwards ports only.)
+/// Sends bytes through a program of the host and checks the echo, if the host has that program.
+/// `ping` cannot reach the machine: QEMU's network forwards ports only.
 fn say_by(program: &str, port: u16) -> Result<(), String> {
     let mut command = Command::new(program);
     match program {
@@ -91,7 +92,7 @@ fn say_by(program: &str, port: u16) -> Result<(), String> {
     };
     let pipes = child.stdin.take().zip(child.stdout.take());
     let (mut to, mut from) = pipes.ok_or("no pipes")?;
-    // Its own thread: that its input ends may end the program before the echo is there.
+    // A separate thread, because the end of its input may end the program before the echo arrives.
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
         let mut back = vec![0; WORDS.len()];
@@ -109,18 +110,17 @@ fn say_by(program: &str, port: u16) -> Result<(), String> {
     }
 }
 
-/// The same with datagrams.
+/// Tests the echo server of datagrams.
 pub(crate) fn speak_datagrams(port: u16) -> Result<(), String> {
     wait(port)?;
     datagrams(port)?;
     end(port)
 }
 
-/// Speaks to it until it serves.
+/// Repeats a request until the server answers.
 fn wait(port: u16) -> Result<(), String> {
     let limit = Instant::now() + PATIENCE;
-    // QEMU takes connections before anything listens behind it, and tries again there after
-    // seconds only.
+    // QEMU accepts connections before the machine listens, and then retries only after seconds.
     while say(port, b"hello", SOON).is_err() {
         if Instant::now() > limit {
             return Err("nothing answers".to_owned());
@@ -130,7 +130,7 @@ fn wait(port: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Tells it to end, which it does before it closes.
+/// Tells the machine to end and waits until it closes the connection.
 fn end(port: u16) -> Result<(), String> {
     let _ = say(port, b"quit", PATIENCE);
     Ok(())
@@ -140,7 +140,7 @@ fn text(error: std::io::Error) -> String {
     error.to_string()
 }
 
-/// A connection over which as much is sent as is taken, and nothing read.
+/// Returns a connection that has sent as much as the server accepts, and has read nothing.
 fn unread(port: u16) -> Result<(TcpStream, usize), String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
     stream.set_write_timeout(Some(SOON)).map_err(text)?;
@@ -152,13 +152,13 @@ fn unread(port: u16) -> Result<(TcpStream, usize), String> {
             Err(_) => break,
         }
     }
-    // Its echo is under way, or waits for room.
+    // The echo is under way, or waits for room.
     let mut first = [0];
     stream.read_exact(&mut first).map_err(text)?;
     Ok((stream, sent - 1))
 }
 
-/// All that was sent comes back, however late it is read.
+/// Reads the connection at last and checks that every sent byte comes back.
 fn read_at_last((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
     stream.shutdown(Shutdown::Write).map_err(text)?;
     let mut back = Vec::new();
@@ -169,7 +169,7 @@ fn read_at_last((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
     }
 }
 
-/// Datagrams come back, though some may be lost on the way.
+/// Checks that datagrams come back, though some may be lost on the way.
 fn datagrams(port: u16) -> Result<(), String> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
     socket.connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
@@ -193,7 +193,7 @@ fn datagrams(port: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends these bytes, ends writing, and checks that they come back.
+/// Sends bytes, shuts down the write half, and checks the echo.
 fn say(port: u16, bytes: &[u8], patience: Duration) -> Result<(), String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
     stream.set_read_timeout(Some(patience)).map_err(text)?;
@@ -205,7 +205,7 @@ fn say(port: u16, bytes: &[u8], patience: Duration) -> Result<(), String> {
     });
     let mut back = Vec::new();
     stream.read_to_end(&mut back).map_err(text)?;
-    // A write that fails shows in what comes back.
+    // A failed write shows in the echo.
     let _ = writer.join();
     match back == bytes {
         true => Ok(()),

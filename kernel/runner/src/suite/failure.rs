@@ -1,28 +1,31 @@
-//! What is said in the end of the machines that have failed, and their second run.
+//! Reports the machines that failed, and runs them a second time.
 //!
-//! Under emulation the host decides when a hart runs, so a test that waits for a time can fail where nothing is wrong. A machine that
-//! fails and passes alone is *unstable*: named and counted, and no failure. Several at once are one. A soak runs nothing twice.
+//! Under emulation the host decides when a hart runs, so a test that waits for a time can fail
+//! where nothing is wrong. A machine that fails in the suite and passes alone is *unstable*: it is
+//! named and counted, but is not a failure. Several unstable machines at once are a failure. A soak
+//! runs nothing twice.
 
 use super::{Run, run_one};
 use crate::build::Image;
 
-/// Machines of one suite that may be run a second time.
+/// Most machines of one suite that run a second time.
 const SECOND_RUNS: usize = 3;
 
-/// Lines of the console that are said before a test that has failed, and at the end.
+/// Console lines shown before a failed test, and at the end.
 const BEFORE: usize = 8;
 
-/// A machine that has failed.
+/// A machine that failed.
 pub(super) struct Failure {
     pub(super) run: Run,
-    /// What was wrong with its end.
+    /// The reason, if the machine's end was wrong.
     pub(super) reason: Option<String>,
-    /// Everything on its console.
+    /// The whole output of the console.
     pub(super) output: String,
 }
 
 impl Failure {
-    /// What of the console says why: its tests that failed with the lines before them, and the end.
+    /// Returns the lines that explain the failure: failed tests with the lines before them, and the
+    /// end.
     fn excerpt(&self) -> Vec<&str> {
         let lines: Vec<_> = self.output.lines().collect();
         let is_shown = |at: usize| {
@@ -33,7 +36,7 @@ impl Failure {
         shown.map(|at| lines[at]).collect()
     }
 
-    /// The names of its tests that failed; its end is one.
+    /// Returns the names of the failed tests; the end of the machine counts as one.
     fn tests(&self) -> String {
         let failed = self.output.lines().filter(|line| is_of_failure(line));
         let names = failed.filter_map(|line| line.strip_prefix("test ")?.split(' ').next());
@@ -46,7 +49,7 @@ fn is_of_failure(line: &str) -> bool {
     line.starts_with("test ") && !line.ends_with(" ok")
 }
 
-/// Says which machines have failed, in the form of cargo's tests. True: none.
+/// Prints the failures in the form of cargo's tests. Returns true if there are none.
 pub(super) fn none_of(failures: &[Failure]) -> bool {
     if failures.is_empty() {
         return true;
@@ -68,12 +71,12 @@ pub(super) fn none_of(failures: &[Failure]) -> bool {
     false
 }
 
-/// Runs those that failed once more, one at a time; those that fail again.
+/// Repeats the failed machines, one at a time; returns those that fail again.
 pub(super) fn fail_again(image: &Image, failures: Vec<Failure>) -> Result<Vec<Failure>, String> {
     if failures.len() > SECOND_RUNS {
         return Ok(failures);
     }
-    // What the first run said, whatever comes of the second.
+    // The first run is reported in any case.
     none_of(&failures);
     let mut again = Vec::new();
     for failure in failures {

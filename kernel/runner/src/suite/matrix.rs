@@ -1,4 +1,4 @@
-//! What is run: the machines of the suite.
+//! The machines of the suite.
 
 use super::wrong::{failures, refusals};
 use super::{FUZZ_SEEDS_AT_ONCE, LIMIT_OF_INSTRUCTIONS, MOST_FOR_A_FIFTH, Run, run_of};
@@ -8,7 +8,7 @@ use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
 use crate::{build, doctor, peer, record, sequence};
 
-/// Only programs that make any calls, with these seeds.
+/// Runs only programs that make arbitrary calls, with these seeds.
 pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     let last = first + FUZZ_SEEDS_AT_ONCE - 1;
     let icounted = if icount { " icount" } else { "" };
@@ -23,7 +23,7 @@ pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     run
 }
 
-/// All of it.
+/// Returns all machines of the matrix.
 pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     let mut runs = failures();
     runs.extend(refusals()?);
@@ -99,7 +99,7 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
 /// Name of the machine without bit manipulation.
 pub(super) const RV64GC: &str = "rv64gc, smp 2";
 
-/// Kernel and programs for RV64GC, on a processor that has nothing else.
+/// Kernel and programs for RV64GC, on a processor without extensions.
 pub(super) fn rv64gc() -> Result<Run, String> {
     let mut run = run_of(RV64GC.to_owned(), 2, "init=tests");
     run.image = Some(build::image_for(Isa::Rv64gc)?);
@@ -110,7 +110,7 @@ pub(super) fn rv64gc() -> Result<Run, String> {
 /// Part of the names of the machines whose kernel is isolated.
 pub(super) const ISOLATED: &str = "isolated";
 
-/// The kernel's tests and the programs' in a kernel that is in no page table of a program.
+/// Tests of kernel and programs, on a kernel that is in no page table of a program.
 pub(super) fn isolated() -> Result<Vec<Run>, String> {
     let image = build::isolated()?;
     let runs = [
@@ -125,8 +125,8 @@ pub(super) fn isolated() -> Result<Vec<Run>, String> {
     Ok(runs.map(with_image).into())
 }
 
-/// An echo server in the machine, and a peer outside. On one hart the network tells the machine
-/// its address.
+/// An echo server in the machine, and a peer outside. With one hart, the network assigns the
+/// machine's address.
 fn echo(smp: u32) -> Result<Run, String> {
     let port = peer::free_port()?;
     let address = match smp {
@@ -148,7 +148,7 @@ fn echo(smp: u32) -> Result<Run, String> {
     Ok(run)
 }
 
-/// With the port that is forwarded.
+/// Calls `speak` with the forwarded port.
 fn with_port(network: Network, speak: fn(u16) -> Result<(), String>) -> Result<(), String> {
     match network {
         Network::Forwarded(port) | Network::ForwardedDatagrams(port) => speak(port),
@@ -156,7 +156,7 @@ fn with_port(network: Network, speak: fn(u16) -> Result<(), String>) -> Result<(
     }
 }
 
-/// The same server, and a peer on its network that sends frames that are too long, and others that are cut off.
+/// The echo server, and a peer on its network that sends oversized and truncated frames.
 fn wire(smp: u32) -> Result<Run, String> {
     let (machine, peer) = (peer::free_port()?, peer::free_port()?);
     let arguments = "init=sockets with=serve address=10.0.2.15/24,10.0.2.2";
@@ -174,7 +174,7 @@ fn wire(smp: u32) -> Result<Run, String> {
     Ok(run)
 }
 
-/// No segment is sent again that cannot have been lost.
+/// Checks that no segment is retransmitted that cannot have been lost.
 fn sends_nothing_twice(outcome: &Outcome) -> Result<(), String> {
     let record = outcome.record.as_deref().unwrap_or_default();
     match record::check(record)? {
@@ -183,7 +183,7 @@ fn sends_nothing_twice(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// The same server, and a peer that sends datagrams.
+/// The echo server, and a peer that sends datagrams.
 fn echo_of_datagrams() -> Result<Run, String> {
     let mut run = echo(2)?;
     run.name = "echo of datagrams, smp 2".to_owned();
@@ -201,7 +201,7 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
         _ => ("modern", if icount { ", icount" } else { "" }),
     };
     let icounted_too = if icount { " icount" } else { "" };
-    // No timer for the address: the tests know all that there are.
+    // A fixed address, because DHCP would need a timer, and the tests count the timers.
     let arguments = format!("selftest{icounted_too} address=10.0.2.15/24,10.0.2.2");
     let mut run = run_of(
         format!("{slot} network card, smp {smp}{icounted}"),
@@ -209,7 +209,7 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
         &arguments,
     );
     run.machine.network = network;
-    // Each driver leaves the other's device alone.
+    // Each driver must leave the other's device alone.
     run.machine.disk = Some(Content::Blank);
     run.check = |outcome| match outcome.output.contains("upshift: network card ") {
         true => Ok(()),
@@ -239,7 +239,7 @@ pub(super) fn tests_in_turns(smp: u32) -> Run {
     run
 }
 
-/// What threads of all levels note of when they ran, held against the laws of the scheduler.
+/// Run times that threads of all levels record, checked against the scheduler's laws.
 fn laws(smp: u32) -> Run {
     let name = format!("icount smp {smp} laws");
     let mut run = run_of(name, smp, &format!("init=laws with={smp}"));
@@ -248,7 +248,7 @@ fn laws(smp: u32) -> Run {
     run
 }
 
-/// Files of a disk, on a machine whose cards are legacy or modern.
+/// Files on a disk, on a machine with legacy or modern devices.
 fn files((smp, icount): (u32, bool)) -> Run {
     let icounted = if icount { ", icount" } else { "" };
     let mut run = run_of(format!("files, smp {smp}{icounted}"), smp, "init=files");
@@ -261,8 +261,8 @@ fn files((smp, icount): (u32, bool)) -> Run {
     run
 }
 
-/// Harts that the host keeps from coming until a program runs: it is theirs as well then, and
-/// nothing is missing afterwards.
+/// Harts that the host delays until a program runs. The program uses them then as well, and nothing
+/// is lost afterwards.
 fn late() -> Run {
     let mut run = run_of("smp 2, late".to_owned(), 2, "init=tests late");
     run.check = |outcome| match outcome.output.contains(" has not come") {
@@ -272,7 +272,7 @@ fn late() -> Run {
     run
 }
 
-/// The server of the evaluation; its clients look at every reply.
+/// The evaluation's server; its clients check every reply.
 fn matrix_server(model: &str) -> Run {
     let arguments = format!("init=matrix with={model},16,8,4,0,50,1");
     let mut run = run_of(format!("matrix server, {model}, icount"), 1, &arguments);
@@ -282,7 +282,7 @@ fn matrix_server(model: &str) -> Run {
     run
 }
 
-/// The same on a kernel that has a thread for each call that waits.
+/// The same run on a kernel that has a thread for each call that waits.
 fn on_kernel_threads(image: &Image, run: Run) -> Run {
     Run {
         name: format!("kernel threads, {}", run.name),
@@ -291,12 +291,12 @@ fn on_kernel_threads(image: &Image, run: Run) -> Run {
     }
 }
 
-/// Connections of the open loop, and of the clients of the host.
+/// Connections of the open loop, and of the clients on the host.
 const CONNECTIONS: u16 = 8;
 /// Requests of each connection of the open loop.
 const TURNS: u16 = 2;
 
-/// The server of the evaluation, asked every 20 ms on each connection.
+/// The evaluation's server, with a request every 20 ms on each connection.
 fn open_loop(model: &str, smp: u32) -> Run {
     const PERIOD: u16 = 20;
     let millis = PERIOD * TURNS;
@@ -318,7 +318,7 @@ fn slow_clock() -> Run {
     run
 }
 
-/// Every request of the open loop was answered in the time that is measured.
+/// Checks that every request of the open loop was answered within the measured time.
 fn answers_all(outcome: &Outcome) -> Result<(), String> {
     let mut lines = outcome.output.lines();
     let answered = lines.find_map(|line| line.strip_prefix("matrix: ")?.split(' ').nth(6));
@@ -329,10 +329,10 @@ fn answers_all(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// The server of the evaluation, and clients on the host that compare every reply.
+/// The evaluation's server, and clients on the host that compare every reply.
 fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
     const MODELS: [(&str, u32); 3] = [("coroutines", 1), ("threads", 2), ("coroutines", 2)];
-    // One after the other, or machines would get the same ones.
+    // One port range is taken at a time, or machines would get the same ports.
     let first = peer::free_ports(CONNECTIONS * MODELS.len() as u16)?;
     let mut next = first;
     let runs = MODELS.map(|(model, smp)| {
@@ -363,7 +363,8 @@ fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
     Ok([coroutines, threads, on_kernel_threads(kernel_threads, last)])
 }
 
-/// In a closed loop a request of the most urgent class takes as long as that of each of its connections once.
+/// Checks the law of the closed loop: a request of the most urgent class takes as long as one
+/// request of each connection of that class.
 fn says_what_a_request_costs(outcome: &Outcome) -> Result<(), String> {
     const CONNECTIONS: u64 = 16 / 4;
     let lines = outcome.output.lines();
@@ -383,7 +384,7 @@ fn says_what_a_request_costs(outcome: &Outcome) -> Result<(), String> {
     }
 }
 
-/// Four rings on 4 harts, in instructions of all harts: a vCPU too many costs little.
+/// Four rings on 4 harts, in instructions of all harts: a surplus vCPU costs little.
 fn rings_of_pipes() -> Run {
     let mut run = run_of("icount smp 4 rings".to_owned(), 4, "init=rings with=exact");
     run.machine.icount = true;
@@ -408,8 +409,8 @@ fn rings_of_pipes() -> Run {
     run
 }
 
-/// The programs' tests under chaos: every fifth seed where time counts instructions, so
-/// that it repeats exactly, the others on 2 and 4 harts.
+/// The programs' tests under chaos. Every fifth seed runs where time counts instructions, so that
+/// it repeats exactly; the others run on 2 and 4 harts.
 pub(super) fn chaos(seed: u64) -> Run {
     let (smp, icount) = match (seed % 5, seed % 2) {
         (0, _) => (1, true),
@@ -434,7 +435,7 @@ pub(super) fn chaos(seed: u64) -> Run {
     run
 }
 
-/// The coroutines of the program `traced`, and of its calls, go through exactly these
+/// Checks that the coroutines of the program `traced`, and of its calls, go through exactly these
 /// states in this order.
 fn sequence_is_exact(outcome: &Outcome) -> Result<(), String> {
     let trace = trace::parse(&outcome.output).ok_or("there is no trace")?;

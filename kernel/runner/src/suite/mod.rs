@@ -1,13 +1,11 @@
-//! The test matrix: the kernel's own tests and the programs', on each number of
-//! harts, in deterministic time, and under chaos; images that must be refused; the ways
-//! in which the machine must fail.
+//! The test matrix: tests of the kernel and of the programs, on each number of harts, in
+//! deterministic time, and under chaos; images that the kernel must refuse; and faults on which the
+//! machine must fail.
 //!
-//! Apart from these, commands are typed to the shell (`shell`), and the power is cut
-//! (`power_cut`).
+//! Two further parts type commands to the shell (`shell`) and cut the power (`power_cut`).
 //!
-//! A run passes if the machine exits with the right status, the last line is there, no
-//! line speaks of a panic, and what else is asked of its output holds. What has failed is said
-//! again at the end.
+//! A run passes if the machine exits with the right status, the last line is there, no line
+//! mentions a panic, and the run's own check holds. Failures are repeated at the end.
 
 mod failure;
 mod matrix;
@@ -26,60 +24,60 @@ use crate::state;
 use failure::Failure;
 use matrix::{ISOLATED, RV64GC, chaos, fuzz, isolated, matrix, rv64gc, tests_in_turns};
 
-/// Generous: the host may be slow, and a hang is rare.
+/// Time limit of a machine. It is generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(240);
-/// For all tests of the programs where instructions count as time, under chaos or on several harts:
-/// QEMU has one thread then, and the host may be busy.
+/// Time limit of all tests of the programs where instructions count as time, under chaos or on
+/// several harts: QEMU has one thread then, and the host may be busy.
 const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 
-/// What five vCPUs may take of the time of four, on 4 harts, in thousandths.
+/// Longest time of five vCPUs on 4 harts, in thousandths of the time of four.
 const MOST_FOR_A_FIFTH: u32 = 1_200;
 
-/// Seeds of chaos, if nothing else is said; a soak begins with those behind them.
+/// Default number of seeds of chaos; a soak begins with the next one.
 pub(crate) const SEEDS: u64 = 6;
-/// Seeds of chaos of a soak.
+/// Seeds of chaos in a soak.
 const SOAK_SEEDS: u64 = 40;
-/// Seeds of programs that make any calls, of a soak, and how many of them one machine has.
+/// Seeds of the programs that make arbitrary calls in a soak, and the seeds of one machine.
 const FUZZ_SEEDS: u64 = 200;
 const FUZZ_SEEDS_AT_ONCE: u64 = 50;
 
-/// How often the power is cut, and how often in a soak.
+/// Power cuts of the suite, and of a soak.
 const POWER_CUTS: u64 = 5;
 const SOAK_POWER_CUTS: u64 = 200;
 
 /// Machines that run at the same time.
 const AT_ONCE: usize = 2;
 
-/// Which seeds of chaos are run.
+/// The seeds of chaos to run.
 #[derive(Clone, Copy)]
 pub(crate) enum Seeds {
-    /// So many, after everything else.
+    /// The first seeds, after everything else.
     First(u64),
-    /// This one, and nothing else.
+    /// This seed, and nothing else.
     Only(u64),
 }
 
-/// One run of the machine.
+/// A machine, and the conditions on which its run passes.
 struct Run {
     name: String,
-    /// Other than the usual one.
+    /// The image, if it is not the usual one.
     image: Option<Image>,
     machine: Machine,
-    /// The exit status that is right.
+    /// The expected exit status.
     status: i32,
-    /// The last line begins so.
+    /// Prefix of the expected last line.
     last: &'static str,
-    /// How long it may take.
+    /// Time limit of the run.
     limit: Duration,
-    /// What else must hold.
+    /// A further check of the outcome.
     check: fn(&Outcome) -> Result<(), String>,
-    /// What speaks to the machine meanwhile, at its network.
+    /// The peer on the machine's network, if there is one.
     peer: Option<fn(Network) -> Result<(), String>>,
-    /// How to repeat it.
+    /// The command that repeats the run.
     repeat: Option<String>,
 }
 
-/// A run with the usual image whose programs or tests pass.
+/// Returns a run of the usual image, whose programs or tests must pass.
 fn run_of(name: String, smp: u32, arguments: &str) -> Run {
     let last = match arguments.starts_with("selftest") {
         true => "selftest: ",
@@ -99,14 +97,14 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
 }
 
 impl Run {
-    /// The same where time counts instructions.
+    /// Returns the run with time counting instructions.
     fn icount(mut self) -> Run {
         self.machine.icount = true;
         self
     }
 }
 
-/// Runs all of it, or only one seed of chaos, or what has `only` in its name, and prints one
+/// Runs the whole suite, or one seed of chaos, or the runs whose name contains `only`. Prints one
 /// line per test.
 pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitCode, String> {
     let image = build::image()?;
@@ -151,8 +149,8 @@ fn code(is_right: bool) -> ExitCode {
     ExitCode::from(u8::from(!is_right))
 }
 
-/// All tests, so many times; then the seeds that the matrix leaves out. Or of all that only what
-/// has `only` in its name.
+/// Runs all tests `runs` times, then the seeds that the matrix leaves out. `only` restricts both to
+/// runs whose name contains it.
 pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, String> {
     let image = build::image()?;
     let is_wanted = |name: &str| only.is_none_or(|only| name.contains(only));
@@ -161,7 +159,7 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
         let kernel = run_of(format!("{name} kernel"), smp, "selftest");
         [kernel, run_of(name, smp, "init=tests")]
     });
-    // A series is of one machine at a time: what it waits for is its own.
+    // A series runs one machine at a time, so that no other machine delays it.
     let turns = [2, 4, 8].map(tests_in_turns);
     let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
     let fuzz = (1..=FUZZ_SEEDS)
@@ -174,7 +172,7 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
     Ok(code(failure::none_of(&failures) && survived))
 }
 
-/// Power cuts, and nothing else: as many as a soak has, or so many.
+/// Runs power cuts only; `None`: as many as in a soak.
 pub(crate) fn power_cuts(seeds: Option<u64>) -> Result<ExitCode, String> {
     let image = build::image()?;
     let survived = power_cut::run(&image, seeds.unwrap_or(SOAK_POWER_CUTS))?;
@@ -185,7 +183,7 @@ fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<Vec<
     run_some(image, runs, AT_ONCE)
 }
 
-/// Runs them, so many at the same time, and prints what their tests say when they have ended: those that failed.
+/// Runs machines, `at_once` at a time, and prints their tests as each ends. Returns the failures.
 fn run_some(
     image: &Image,
     runs: impl Iterator<Item = Run> + Send,
@@ -216,14 +214,14 @@ fn run_some(
     Ok(failures)
 }
 
-/// Of tests; the end of a machine is one.
+/// Numbers of tests; the end of a machine counts as one.
 #[derive(Default)]
 struct Counts {
     passed: u32,
     failed: u32,
 }
 
-/// One machine.
+/// Runs one machine and prints its tests.
 fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String> {
     let image = run.image.as_ref().unwrap_or(image);
     let network = run.machine.network;
@@ -236,7 +234,7 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
     });
     let name = &run.name;
     let mut counts = Counts::default();
-    // Nothing of another machine in between.
+    // The lock keeps the report in one piece.
     let mut report = std::io::stdout().lock();
     let tests = outcome.output.lines();
     for line in tests.filter(|line| line.starts_with("test ")) {
@@ -277,7 +275,7 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
     Ok((counts, failure))
 }
 
-/// Keeps what is known of a run that has failed, and says where each hart was.
+/// Saves the state of a failed run, and returns the position of each hart.
 fn state_of(name: &str, image: &Image, outcome: &Outcome) -> String {
     let state = outcome.state.as_deref().unwrap_or("it ended by itself\n");
     let said = format!("{}\n{}", outcome.end, outcome.output);

@@ -1,6 +1,6 @@
-//! Power cuts: a machine makes the changes of a seed, and is killed in the middle, at a moment that the seed says. What it said was
-//! synced has to be on its disk, and what is on its disk has to be as after some number of changes. Then it boots again, and
-//! has to see what is there.
+//! Power cuts: a machine makes the changes of a seed, and is killed at a moment that the seed
+//! determines. Every change that the machine reported as synced must be on its disk, and the disk
+//! must equal the state after some number of changes. A second boot must see the same files.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -15,19 +15,19 @@ use crate::build::Image;
 use crate::disk::{Content, Disk};
 use crate::qemu::{self, Machine};
 
-/// What it is called.
+/// Name of these tests.
 pub(super) const NAME: &str = "power cut";
 
-/// The machine is killed after so many syncs at most, and so many microseconds after one.
+/// Limits of the moment of the cut: syncs, and microseconds after a sync.
 const MOST_SYNCS: u64 = 40;
 const MOST_MICROS: u64 = 12_000;
-/// Changes that may be on the disk beyond those that the machine said are synced: those up to the next sync, which may be
-/// over, and up to the one after that.
+/// Most changes on the disk beyond the last reported sync: those up to the next sync, which may be
+/// done, and those up to the one after it.
 const BEYOND: u64 = 14;
-/// It is booted again for every so many seeds.
+/// Number of seeds per second boot.
 const BOOTED: u64 = 5;
 
-/// Cuts the power for so many seeds. True: nothing was lost.
+/// Cuts the power once per seed. Returns true if nothing was lost.
 pub(super) fn run(image: &Image, seeds: u64) -> Result<bool, String> {
     let mut lost = 0;
     let seeds: Vec<u64> = (1..=seeds).collect();
@@ -63,7 +63,8 @@ pub(super) fn run(image: &Image, seeds: u64) -> Result<bool, String> {
     Ok(lost == 0)
 }
 
-/// Half of the seeds are at a moment within the first formatting or few syncs.
+/// Returns syncs and delay of a cut. Half of the cuts are within the first formatting or the first
+/// syncs.
 fn moment(seed: u64) -> (u64, Duration) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: u64| {
@@ -73,7 +74,7 @@ fn moment(seed: u64) -> (u64, Duration) {
     (next(MOST_SYNCS), Duration::from_micros(next(MOST_MICROS)))
 }
 
-/// One power cut: what came of it, in words.
+/// Runs one power cut; returns a description of the result.
 fn cut(image: &Image, seed: u64) -> Result<String, String> {
     let disk = Disk::new(Content::Blank)?;
     let (syncs, delay) = moment(seed);
@@ -98,7 +99,7 @@ fn cut(image: &Image, seed: u64) -> Result<String, String> {
     Ok(format!("{synced} changes synced, {changes} there"))
 }
 
-/// Boots, and kills the machine some time after it has said so many times that something is synced. What it said.
+/// Boots, and kills the machine some time after its given number of syncs. Returns its output.
 fn kill_after(
     image: &Image,
     machine: &Machine,
@@ -153,7 +154,7 @@ fn kill_after(
     }
 }
 
-/// All files of a disk but the one that the program syncs.
+/// Returns all files of a disk except the one that the program syncs.
 fn contents(mut mounted: Mounted<Vec<u8>>) -> Result<Model, String> {
     let mut names = Vec::new();
     let mut from = 0;
@@ -177,7 +178,7 @@ fn contents(mut mounted: Mounted<Vec<u8>>) -> Result<Model, String> {
     Ok(model)
 }
 
-/// How many changes were made to come to these files: not fewer than were synced.
+/// Returns the number of changes that lead to these files, which is at least `synced`.
 fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, String> {
     let mut model = Model::default();
     for n in 0..=synced + BEYOND {
@@ -186,7 +187,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
         }
         let (name, change) = load::change(seed, n);
         if n >= synced && matches!(change, Change::Write { .. }) {
-            // A file is made before it is written to.
+            // A file is created before its first write.
             let mut made = model.clone();
             made.apply(&name, &Change::Create);
             if made == *found {
@@ -200,7 +201,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
     ))
 }
 
-/// The kernel sees the same files.
+/// Checks that the kernel sees the same files.
 fn boots_again(image: &Image, disk: &Disk, found: &Model) -> Result<(), String> {
     let machine = Machine::new(1, "init=files with=sums");
     let outcome = qemu::run_on(image, &machine, Some(disk.path()), LIMIT)?;

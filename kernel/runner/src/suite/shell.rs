@@ -1,5 +1,5 @@
-//! The shell, as a person uses it: a machine boots to it, commands are typed on its console, and
-//! the answers are looked at.
+//! Tests of the shell: a machine boots to it, commands are typed on the console, and the answers
+//! are checked.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -20,7 +20,7 @@ const CTRL_D: &str = "\x04";
 
 type Outcome = Result<(), String>;
 
-/// A test: its name, and what it does on a machine.
+/// A test: its name, and its function.
 type Test = (&'static str, fn(&Image) -> Outcome);
 
 const TESTS: [Test; 5] = [
@@ -31,7 +31,7 @@ const TESTS: [Test; 5] = [
     ("a_server_is_reached", a_server_is_reached),
 ];
 
-/// Runs all of them. True: none has failed.
+/// Runs all tests. Returns true if none failed.
 pub(super) fn run(image: &Image) -> bool {
     let mut is_right = true;
     for (name, test) in TESTS {
@@ -46,7 +46,7 @@ pub(super) fn run(image: &Image) -> bool {
     is_right
 }
 
-/// A shell that has been started.
+/// A running shell.
 struct Shell(Session);
 
 impl Shell {
@@ -76,7 +76,7 @@ impl Shell {
         Ok(answer)
     }
 
-    /// Types a command whose answer has to contain all of this.
+    /// Types a command whose answer must contain all of `parts`.
     fn expect(&mut self, command: &str, parts: &[&str]) -> Outcome {
         let answer = self.ask(command)?;
         match parts.iter().find(|part| !answer.contains(*part)) {
@@ -118,7 +118,7 @@ fn commands_answer(image: &Image) -> Outcome {
     ] {
         shell.expect(wrong, &[hint])?;
     }
-    // A longer name than a call may pass.
+    // A name longer than a call accepts.
     shell.expect(&"x".repeat(200), &["an argument is out of range"])?;
     shell.expect("", &[])?;
     shell.exit()
@@ -130,7 +130,7 @@ fn levels_are_kept(image: &Image) -> Outcome {
         let number = answer.split_whitespace().next();
         number.map(str::to_owned).ok_or("no number")
     };
-    // More of them than harts, and yet the shell answers.
+    // More busy programs than harts, and still the shell answers.
     let mut all = Vec::new();
     for level in ["1", "40", "41"] {
         all.push(number(
@@ -187,7 +187,7 @@ fn programs_come_from_the_disk(image: &Image) -> Outcome {
     for wrong in ["bin/truncated", "bin/large", "bin/empty", "notes/text"] {
         shell.expect(wrong, &[wrong, "not a program: an ELF file for RISC-V"])?;
     }
-    // By its name alone, unless the archive has one of that name.
+    // By name alone, unless the archive has a program of that name.
     shell.expect("truncated", &["not a program"])?;
     shell.expect("put notes/hello Hello, disk.", &[])?;
     shell.expect("cat notes/hello", &["\nHello, disk.\n"])?;
@@ -220,21 +220,21 @@ fn programs_come_from_the_disk(image: &Image) -> Outcome {
 
 fn a_program_is_fed_and_ended(image: &Image) -> Outcome {
     let mut shell = Shell::boot(image, 1, None, Network::No)?;
-    // The echo of the console, and that of the program.
+    // The echo of the console, and the program's.
     shell.0.write("child echo\rone\r")?;
     shell.0.read_to("one\none\n")?;
     shell.0.write(CTRL_D)?;
     shell.0.read_to(PROMPT)?;
     shell.0.write("child endless\r")?;
     shell.0.read_to("child endless\n")?;
-    // A line that the program does not take is the shell's in the end.
+    // A line that the program does not read goes to the shell at last.
     shell.0.write("child exit 8\r")?;
     shell.0.read_to("child exit 8\n")?;
     shell.0.write(CTRL_C)?;
     shell.0.read_to("was killed: child")?;
     shell.0.read_to("status 8: child")?;
     shell.0.read_to(PROMPT)?;
-    // At the prompt it takes the line back.
+    // The shell takes the line back at its prompt.
     shell.0.write("nonsense")?;
     shell.0.read_to("nonsense")?;
     shell.0.write(CTRL_C)?;

@@ -4,7 +4,7 @@ use super::{Run, run_of};
 use crate::build::{self, VDSO};
 use crate::doctor;
 
-/// Ways in which the machine must fail.
+/// Returns the machines that must fail.
 pub(super) fn failures() -> Vec<Run> {
     let panic = |how: &str| Run {
         status: 101,
@@ -42,7 +42,7 @@ pub(super) fn failures() -> Vec<Run> {
     runs
 }
 
-/// Images that the kernel must refuse, saying why.
+/// Returns images that the kernel must refuse, with the expected reasons.
 pub(super) fn refusals() -> Result<Vec<Run>, String> {
     let refused = |name: &str, last, change: fn(Vec<u8>) -> Vec<u8>| {
         let image = build::variant(name, |file, bytes| match file {

@@ -47,8 +47,7 @@ pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
 }
 
 /// Starts an operation of a half of either kind of socket. The kind is examined here and not by
-/// each
-/// poll, so that the state is not that of both.
+/// each poll, so that the state does not cover both.
 macro_rules! start_on {
     ($kind:ident, $op:ident, $cx:ident, $turn:ident, |$half:ident| $future:expr) => {
         match $turn.lend() {
@@ -59,7 +58,7 @@ macro_rules! start_on {
 }
 
 /// Waits for data, in a buffer of the runtime: the result is its length, out.bytes the data; length
-/// 0: the peer has ended its direction. Dropped early it loses nothing.
+/// 0: the peer has ended its direction. Dropping the operation early loses no data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv(
     op: *mut upshift_op,
@@ -99,7 +98,7 @@ pub unsafe extern "C" fn upshift_recv_into(
 /// back.
 ///
 /// # Safety
-/// Those of [`turn`] and [`Buf::given`].
+/// The contracts of [`turn`] and [`Buf::given`].
 #[inline]
 unsafe fn given<T>(
     of: *mut Turns<T>,
@@ -113,7 +112,7 @@ unsafe fn given<T>(
     }
 }
 
-/// Memory of the caller's that is touched within polls only.
+/// The caller's memory, touched within polls only.
 struct Borrowed<D, const ALL: bool> {
     direction: D,
     data: *mut u8,
@@ -168,7 +167,7 @@ impl Future for Borrowed<Turn<Writer>, true> {
     }
 }
 
-/// Copies received bytes to `data`, at most `len`. The kernel never sees that memory: it need only
+/// Copies received bytes to `data`, at most `len`. The kernel never sees that memory, which must
 /// live until the operation ends. The result is the count; 0: the peer has ended its direction.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_copy(
@@ -182,9 +181,9 @@ pub unsafe extern "C" fn upshift_recv_copy(
     unsafe { recv_copy::<false>(op, cx, reader, data, len) }
 }
 
-/// Like `upshift_recv_copy`, until `data` is full: the result is `len`, or less if the peer has
-/// ended its
-/// direction. Dropped early, it has taken the bytes that had arrived by then.
+/// Receives like `upshift_recv_copy` until `data` is full: the result is `len`, or less if the peer
+/// has ended its direction. Dropped early, the operation has consumed the bytes that had arrived by
+/// then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_exact(
     op: *mut upshift_op,
@@ -197,10 +196,10 @@ pub unsafe extern "C" fn upshift_recv_exact(
     unsafe { recv_copy::<true>(op, cx, reader, data, len) }
 }
 
-/// The turn of a call with memory of the caller's.
+/// Takes the turn of a call with the caller's memory.
 ///
 /// # Safety
-/// Those of [`turn`].
+/// The contract of [`turn`].
 #[inline]
 unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Result<Turn<T>> {
     if !is_there(data, len) {
@@ -211,7 +210,7 @@ unsafe fn turn_for<T>(of: *mut Turns<T>, data: *const u8, len: usize) -> io::Res
 }
 
 /// # Safety
-/// Those of [`upshift_recv_copy`].
+/// The contract of [`upshift_recv_copy`].
 #[inline]
 unsafe fn recv_copy<const ALL: bool>(
     op: *mut upshift_op,
