@@ -3,7 +3,8 @@
 //! orders. All of them share the CPUs, and urgent work goes first.
 //!
 //! ```text
-//! DATABASE_URL=postgres://postgres@localhost/shop REDIS_URL=redis://localhost/ PARTNER_URL=https://partner.example/ \
+//! DATABASE_URL=postgres://postgres@localhost/shop REDIS_URL=redis://localhost/ \
+//!     PARTNER_URL=https://partner.example/ \
 //!     cargo run --release --bin service
 //! ```
 //!
@@ -14,7 +15,7 @@
 //! | `POST /orders` | 8 | inserts, tells the web sockets |
 //! | `GET /quotes/{item}` | 16 | asks the partner, over https |
 //! | `GET /events` | 16 | the web socket |
-//! | `POST`, `GET`, `DELETE /report` | 24 | starts, shows, stops the background job, which runs at level 48 |
+//! | `POST`, `GET`, `DELETE /report` | 24 | starts, shows, stops the background job of level 48 |
 //! | `GET /files/…` | 56 | a file of `FILES` |
 //!
 //! `LISTEN` (default 127.0.0.1:8080) is the address; `PARTNER_CA` names a file of certificates to

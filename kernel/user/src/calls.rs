@@ -13,10 +13,10 @@
 //! let count = read!(pipe.reader, &mut [0; 64])?;                         // the thread waits
 //! ```
 //!
-//! A buffer is borrowed by the synchronous form. The asynchronous form owns it, as a `Vec<u8>`: it
-//! comes back with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the future is
-//! dropped. Names, arguments and descriptors that are passed on have been read by the kernel when
-//! the call returns.
+//! A buffer is borrowed by the synchronous form. The asynchronous form owns it, as a `Vec<u8>`:
+//! it comes back with the result, `(Result<usize, Error>, Vec<u8>)`, and stays in place if the
+//! future is dropped. Names, arguments and descriptors that are passed on have been read by the
+//! kernel when the call returns.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;

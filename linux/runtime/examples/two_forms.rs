@@ -1,6 +1,6 @@
 //! A server whose system calls have two forms: accepting, receiving and sending are awaited by
-//! coroutines; the client, a thread, makes the same calls blocking. The SharedScheduler papers give a
-//! call one name for both: a coroutine id as the last argument makes it asynchronous.
+//! coroutines; the client, a thread, makes the same calls blocking. The SharedScheduler papers
+//! give a call one name for both: a coroutine id as the last argument makes it asynchronous.
 //!
 //! Run it with `cargo run -p upshift --example two_forms`.
 

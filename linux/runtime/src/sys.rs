@@ -81,9 +81,9 @@ use crate::host;
 use crate::runtime::handle::Handle;
 use crate::sync::{Lock, Spare, register, wake};
 
-/// Has the allocator give back to the kernel what is free in its heaps, if it is glibc's, which keeps
-/// what lies between blocks in use. Takes some 0.1 ms for each MiB that goes back, while other threads
-/// that allocate may have to wait: for the moment after much has been freed, in
+/// Has the allocator give back to the kernel what is free in its heaps, if it is glibc's, which
+/// keeps what lies between blocks in use. Takes some 0.1 ms for each MiB that goes back, while
+/// other threads that allocate may have to wait: for the moment after much has been freed, in
 /// [`spawn_blocking`](crate::spawn_blocking).
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]

@@ -4,7 +4,8 @@
 /// replaces the characters that XML forbids: control characters except tabs and ends of lines.
 ///
 /// ```
-/// assert_eq!(upshift_trace::escape("<a\tb> & \u{1b}'c'"), "&lt;a\tb&gt; &amp; \u{fffd}&#39;c&#39;");
+/// let escaped = upshift_trace::escape("<a\tb> & \u{1b}'c'");
+/// assert_eq!(escaped, "&lt;a\tb&gt; &amp; \u{fffd}&#39;c&#39;");
 /// ```
 #[must_use]
 pub fn escape(text: &str) -> String {

@@ -18,7 +18,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// let mut text = Text::new(&mut out);
 /// text.family("polls_total", "Polls begun, by level.")?;
 /// text.sample(&[("level", &4)], 17)?;
-/// assert!(out.ends_with("# TYPE upshift_polls_total counter\nupshift_polls_total{level=\"4\"} 17\n"));
+/// let sample = "upshift_polls_total{level=\"4\"} 17\n";
+/// assert!(out.ends_with(&format!("# TYPE upshift_polls_total counter\n{sample}")));
 /// # Ok::<(), std::fmt::Error>(())
 /// ```
 pub struct Text<'a> {

@@ -1,12 +1,15 @@
-//! The evaluation of the papers: the matrix server in four models. Every point is kept in a file, of which
-//! the tables and the plots are made.
+//! The evaluation of the papers: the matrix server in four models. Every point is kept in a
+//! file, of which the tables and the plots are made.
 //!
-//! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100 instructions, a
-//! millisecond a million. Harts take turns there, so on several a millisecond of the machine is as many of the
-//! simulated clock. What the file has of this commit already is not measured again.
+//! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100
+//! instructions, a millisecond a million. Harts take turns there, so on several a millisecond of
+//! the machine is as many of the simulated clock. What the file has of this commit already is
+//! not measured again.
 //!
-//! `plan` says which points there are, `point` is one of them and its line, `file` has all of them, `page` and `plot` make of them
-//! what people look at, `published` has the papers' own figures, `saturation` is the papers' figures by slower clocks, `outside` are clients on the host, `profile` counts what a request is made of.
+//! `plan` says which points there are, `point` is one of them and its line, `file` has all of
+//! them, `page` and `plot` make of them what people look at, `published` has the papers' own
+//! figures, `saturation` is the papers' figures by slower clocks, `outside` are clients on the
+//! host, `profile` counts what a request is made of.
 
 mod file;
 mod outside;
@@ -31,8 +34,8 @@ use point::{Load, MODELS, Point};
 
 /// For a machine where time counts instructions, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Threads of all programs, so that 500 connections have three each, and what a share of a share has is enough for a
-/// server.
+/// Threads of all programs, so that 500 connections have three each, and what a share of a share
+/// has is enough for a server.
 const THREADS: u32 = 4096;
 /// The file of profiles, and that of spinning.
 const PROFILE: &str = "profile.csv";
@@ -175,7 +178,8 @@ fn server_of(load: Load) -> &'static str {
     }
 }
 
-/// Boots a machine and reads what it has measured: all, then each level. Nothing of a machine that fails.
+/// Boots a machine and reads what it has measured: all, then each level. Nothing of a machine
+/// that fails.
 fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let stretch = load.stretch();
     let server = server_of(load);

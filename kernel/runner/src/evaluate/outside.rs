@@ -1,5 +1,5 @@
-//! Points whose clients are on the host: the load generator of `upshift load matrix`, through ports that QEMU forwards to the
-//! machine's network card.
+//! Points whose clients are on the host: the load generator of `upshift load matrix`, through
+//! ports that QEMU forwards to the machine's network card.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -108,7 +108,8 @@ fn ask(load: Load, ports: &[u16], of_server: usize) -> Result<Figures, String> {
     })
 }
 
-/// Asks a server for the square of a number, until it answers: QEMU takes connections before there is one.
+/// Asks a server for the square of a number, until it answers: QEMU takes connections before
+/// there is one.
 fn is_there(port: u16) -> Result<(), String> {
     let limit = Instant::now() + PATIENCE;
     let question = matrix::frame(1, 1);

@@ -12,8 +12,8 @@ pub(crate) const MEMORY: u32 = 20;
 pub(crate) const FEW_CONNECTIONS: u32 = 16;
 pub(crate) const MANY_CONNECTIONS: u32 = 64;
 
-/// Numbers of connections whose memory is told by itself: the most that are published for KTUT and KCUC, and nearly as
-/// many as there are sockets for both of their ends.
+/// Numbers of connections whose memory is told by itself: the most that are published for KTUT
+/// and KCUC, and nearly as many as there are sockets for both of their ends.
 pub(crate) const MOST_CONNECTIONS: [u32; 3] = [186, 385, 500];
 
 /// A closed loop of 1 × 1 on one connection of the first model, to be changed.
@@ -42,7 +42,8 @@ pub(crate) const RAW_ORDER: u32 = 15;
 pub(crate) const RAW_PERIOD: u32 = 100;
 /// Coroutines on both sides, and threads.
 pub(crate) const COMPARED: [usize; 2] = [0, 3];
-/// The published points with priorities: connections, levels, order, period, numbers of harts, and our clock.
+/// The published points with priorities: connections, levels, order, period, numbers of harts,
+/// and our clock.
 pub(crate) const LEVELS_8: Levels = Levels {
     connections: 128,
     levels: 8,

@@ -1,4 +1,5 @@
-//! A measured point: what was asked of a machine, and what it said. One line of the file of points each.
+//! A measured point: what was asked of a machine, and what it said. One line of the file of
+//! points each.
 
 use std::fmt;
 
@@ -23,8 +24,8 @@ pub(crate) struct Load {
     pub(crate) by_clock: bool,
 }
 
-/// The papers' names: a call that waits is a coroutine of the kernel or a kernel thread (KC, KT), the server has
-/// three coroutines or three threads for each connection (UC, UT).
+/// The papers' names: a call that waits is a coroutine of the kernel or a kernel thread (KC,
+/// KT), the server has three coroutines or three threads for each connection (UC, UT).
 pub(crate) const MODELS: [&str; 4] = ["KCUC", "KCUT", "KTUC", "KTUT"];
 
 impl Load {
@@ -38,8 +39,8 @@ impl Load {
         self.model >= 2
     }
 
-    /// What a millisecond of this machine is in milliseconds of the simulated clock. Where time counts
-    /// instructions, it counts those of all harts, which take turns.
+    /// What a millisecond of this machine is in milliseconds of the simulated clock. Where time
+    /// counts instructions, it counts those of all harts, which take turns.
     pub(crate) fn stretch(&self) -> u32 {
         if self.by_clock { 1 } else { self.harts }
     }
@@ -99,7 +100,8 @@ pub(crate) struct Figures {
     pub(crate) pages: u64,
     /// A quarter, three quarters, 90 % and 99.9 % of the latencies are shorter.
     pub(crate) spread: [u64; 4],
-    /// Nanoseconds to a request, of the simulated clock, from the first answer of each connection to its last; 0: not known.
+    /// Nanoseconds to a request, of the simulated clock, from the first answer of each
+    /// connection to its last; 0: not known.
     pub(crate) nanos: u64,
 }
 
@@ -146,8 +148,8 @@ impl Point {
         Some(all.count as f64 * 1000.0 / f64::from(self.load.millis))
     }
 
-    /// Instructions of all harts for one request, in a closed loop: from answer to answer, or, of a file that does not have
-    /// that, by how many there were in the time.
+    /// Instructions of all harts for one request, in a closed loop: from answer to answer, or,
+    /// of a file that does not have that, by how many there were in the time.
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
         if all.nanos > 0 {

@@ -1,5 +1,6 @@
-//! The papers' figures at saturation: throughput and latency of coroutines against threads over connections, and several
-//! levels on several numbers of harts, by clocks so slow that connections ask for more than harts do.
+//! The papers' figures at saturation: throughput and latency of coroutines against threads over
+//! connections, and several levels on several numbers of harts, by clocks so slow that
+//! connections ask for more than harts do.
 
 use std::fs;
 use std::path::Path;
@@ -145,7 +146,8 @@ const OF_LEVEL: [OfLevel; 3] = [
     ),
 ];
 
-/// A line over levels for each number of harts; levels without replies are left out; –: not measured.
+/// A line over levels for each number of harts; levels without replies are left out; –: not
+/// measured.
 fn by_levels(
     points: &[Point],
     model: usize,

@@ -86,7 +86,7 @@ enum State {
 /// Result and buffer of a call that is over.
 type Answer = (Result<isize, Error>, Option<Vec<u8>>);
 
-/// What is known of a call in flight.
+/// State of a call in flight.
 struct Known {
     /// The kernel's number of the call.
     number: usize,

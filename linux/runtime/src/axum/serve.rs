@@ -94,9 +94,10 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     }
 
     /// Sets the level at which connections are accepted and requests received. The default is
-    /// [`Level::URGENT`] with [`levels`](Serve::levels), and otherwise the level of the coroutine
-    /// that awaits the server. With `levels` it should be at least as urgent as the most urgent
-    /// request. A connection that takes more of the CPU there than its [`Allowance`](crate::hyper::Allowance) is received at the least urgent level.
+    /// [`Level::URGENT`] with [`levels`](Serve::levels), and otherwise the level of the
+    /// coroutine that awaits the server. With `levels` it should be at least as urgent as the
+    /// most urgent request. A connection that takes more of the CPU there than its
+    /// [`Allowance`](crate::hyper::Allowance) is received at the least urgent level.
     pub fn receive_level(self, level: Level) -> Self {
         self.with(|server| server.receive_level(level))
     }

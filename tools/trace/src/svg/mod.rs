@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   name: 20 ms, 4,711 events                                          ■ 0 ■ 8 ■ 32   legend
-//!   vCPU 0        ▒▒███▒██████▒▒         ▒▒██▒     polls by level; grey: between polls; empty: parked
+//!   vCPU 0        ▒▒███▒██████▒▒         ▒▒██▒     polls by level; grey: between; empty: parked
 //!   vCPU 1        ▒████▒
 //!   level 0       ░█  ░█                           pale: a coroutine of the level waits; full: runs
 //!   level 32      ░░░███████
-//!   7.0 main.rs:9 ··──░█──░██                      single coroutines: states of the SharedScheduler papers
+//!   7.0 main.rs:9 ··──░█──░██                      single coroutines: the papers' states
 //!                 |    |    |    |   0 … 20 ms
 //! ```
 //!

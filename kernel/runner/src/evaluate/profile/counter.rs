@@ -1,7 +1,8 @@
 //! Counts the blocks of instructions that QEMU executes, from what it logs.
 //!
-//! A block is logged with its instructions when it is translated, and each time it is executed (`-d in_asm,exec`). A program has frames of its own, so a
-//! block that is there twice is of two processes; blocks that follow one another without the kernel in between are of one.
+//! A block is logged with its instructions when it is translated, and each time it is executed
+//! (`-d in_asm,exec`). A program has frames of its own, so a block that is there twice is of two
+//! processes; blocks that follow one another without the kernel in between are of one.
 
 use std::collections::HashMap;
 
@@ -25,7 +26,8 @@ pub(super) struct Counter {
     by_code: HashMap<u64, usize>,
     /// The instructions of a block that has been translated and not yet executed.
     translated: Vec<u64>,
-    /// Of the present stretch in user mode: a block of the program, and blocks of the vDSO before there was one.
+    /// Of the present stretch in user mode: a block of the program, and blocks of the vDSO
+    /// before there was one.
     program: Option<usize>,
     pending: Vec<usize>,
 }

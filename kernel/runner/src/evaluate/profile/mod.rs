@@ -1,8 +1,10 @@
-//! Where the instructions of a request go: each block of instructions that QEMU translates and executes is counted, by the source that it is made
-//! of, from one request to another many later.
+//! Where the instructions of a request go: each block of instructions that QEMU translates and
+//! executes is counted, by the source that it is made of, from one request to another many
+//! later.
 //!
-//! `counter` counts blocks of what QEMU logs, `sources` knows the debug information, `layers` says what an instruction is part of, `table` writes the file and
-//! what the page shows of it. `spin` counts the instructions of spin loops on several harts.
+//! `counter` counts blocks of what QEMU logs, `sources` knows the debug information, `layers`
+//! says what an instruction is part of, `table` writes the file and what the page shows of it.
+//! `spin` counts the instructions of spin loops on several harts.
 
 mod counter;
 mod layers;

@@ -1,5 +1,6 @@
-//! Which source an instruction is of, by the debug information of the kernel, the program that is measured and the vDSO: the innermost function
-//! that is neither of the standard library nor a lock.
+//! Which source an instruction is of, by the debug information of the kernel, the program that
+//! is measured and the vDSO: the innermost function that is neither of the standard library nor
+//! a lock.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -128,8 +129,8 @@ pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
     address.ok_or_else(|| format!("there is no function {PRODUCT}"))
 }
 
-/// The function of a text that a line is in: the last one that begins before it. Debug information names closures without what
-/// they are in.
+/// The function of a text that a line is in: the last one that begins before it. Debug
+/// information names closures without what they are in.
 fn within(text: &str, line: u32) -> String {
     let lines = text.lines().take(line as usize);
     let names = lines.filter_map(|line| line.split_once("fn ")?.1.split(['(', '<']).next());

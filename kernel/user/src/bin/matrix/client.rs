@@ -40,8 +40,9 @@ pub(crate) async fn connect(load: &Load, of_server: usize) -> Result<Vec<usize>,
     Ok(connections)
 }
 
-/// Before what is measured in a closed loop begins, in milliseconds: by then as many requests as ever are on their
-/// way, so those that are answered in the time that is measured are as many as that time is worth.
+/// Before what is measured in a closed loop begins, in milliseconds: by then as many requests as
+/// ever are on their way, so those that are answered in the time that is measured are as many as
+/// that time is worth.
 const WARM_UP: u64 = 100;
 
 fn millis(millis: u64) -> u64 {
@@ -66,7 +67,8 @@ impl Question {
     }
 }
 
-/// Asks on all connections until the time is over. The right replies are computed before the time begins.
+/// Asks on all connections until the time is over. The right replies are computed before the
+/// time begins.
 pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Answered>, Error> {
     let questions = (0..connections.len()).map(|at| Question::new(load, at));
     let questions: Vec<_> = questions.collect();
@@ -156,9 +158,9 @@ fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
     (micros(mean), micros(deviation), SHARES.map(at))
 }
 
-/// Nanoseconds to a request, from the first answer of each connection to its last; 0 if one has fewer than two.
-/// In a closed loop connections are answered in turn, perhaps all at the end of one: how many answers fall into a given time
-/// is off by up to a turn.
+/// Nanoseconds to a request, from the first answer of each connection to its last; 0 if one has
+/// fewer than two. In a closed loop connections are answered in turn, perhaps all at the end of
+/// one: how many answers fall into a given time is off by up to a turn.
 fn nanos_per_request(all: &[&Answered]) -> u64 {
     // Of requests in a tick.
     const SCALE: u64 = 1_000_000_000_000;

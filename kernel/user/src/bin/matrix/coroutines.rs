@@ -77,8 +77,8 @@ impl Queue {
     }
 }
 
-/// Serves so many connections, on so many vCPUs, until all have ended. Their first byte says their level, if it is not
-/// said here.
+/// Serves so many connections, on so many vCPUs, until all have ended. Their first byte says
+/// their level, if it is not said here.
 pub(crate) async fn serve(
     port: u16,
     count: usize,
@@ -137,7 +137,8 @@ async fn compute(requests: Arc<Queue>, replies: Arc<Queue>) -> Result<(), Error>
     while let Some(frame) = requests.pop().await {
         let mut square = begin_square(&frame);
         for row in 0..square.words.len().isqrt() {
-            // A thread is taken off its hart for what is more urgent; a coroutine gives way to another of its process.
+            // A thread is taken off its hart for what is more urgent; a coroutine gives way to
+            // another of its process.
             if need_preempt() {
                 yield_now().await;
             }

@@ -8,11 +8,11 @@
 //!
 //! The argument is a list of words, `model,connections,n,levels,period,millis`: `coroutines` or
 //! `threads`; how many connections; the order of the matrices; over how many levels the
-//! connections are spread; the time between two requests of a connection in milliseconds, 0:
-//! one as soon as the last is answered; how long it is measured. With `serve,…` it is a server; with
-//! `outside,model,connections,harts` its clients are outside of the machine, and all connections of one level.
-//! It prints a line for all connections and one for each level:
-//! throughput, and latency from when a request was to be sent.
+//! connections are spread; the time between two requests of a connection in milliseconds, 0: one
+//! as soon as the last is answered; how long it is measured. With `serve,…` it is a server; with
+//! `outside,model,connections,harts` its clients are outside of the machine, and all connections
+//! of one level. It prints a line for all connections and one for each level: throughput, and
+//! latency from when a request was to be sent.
 //!
 //! Threads: a process has at most 64, so there is a server for every 16 connections; the
 //! clients are coroutines of one process, the same for both models.
@@ -104,8 +104,8 @@ fn of_server(model: &str, connections: usize) -> usize {
 /// The most connections that may wait for a server.
 const BACKLOG: usize = 128;
 
-/// Connections that may wait for a server of so many: from outside, of one level, they all come at once, and what finds no
-/// place is refused.
+/// Connections that may wait for a server of so many: from outside, of one level, they all come
+/// at once, and what finds no place is refused.
 fn backlog(level: Option<u8>, count: usize) -> usize {
     if level.is_some() {
         count.min(BACKLOG)
@@ -126,7 +126,8 @@ fn start(model: &str, connections: usize, more: usize, rest: &str) -> Result<Vec
     (0..connections).step_by(of_server).map(start).collect()
 }
 
-/// Starts servers, each with a connection more, by which it is asked whether it is there, and waits for their ends.
+/// Starts servers, each with a connection more, by which it is asked whether it is there, and
+/// waits for their ends.
 fn outside(model: &str, connections: usize, cpus: usize) -> Result<(), Error> {
     for server in start(model, connections, 1, &format!("{cpus},plain"))? {
         wait(server)?;

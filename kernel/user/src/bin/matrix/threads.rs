@@ -62,7 +62,8 @@ impl Queue {
 /// Pages of a thread's stack, as the papers have them: 16 KiB.
 const STACK_PAGES: usize = 4;
 
-/// Serves so many connections until all have ended. Their first byte says their level, if it is not said here.
+/// Serves so many connections until all have ended. Their first byte says their level, if it is
+/// not said here.
 pub(crate) fn serve(port: u16, count: usize, level: Option<u8>) -> Result<(), Error> {
     thread::set_stack_pages(STACK_PAGES);
     let listener = listen(port, backlog(level, count))?;
