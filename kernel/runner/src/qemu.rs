@@ -111,12 +111,13 @@ pub(crate) struct Outcome {
 /// Therefore every other hart is one that the kernel leaves unused.
 pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> Command {
     let takes_turns = machine.icount && machine.smp > 1;
-    let (harts, arguments) = match takes_turns {
-        true => (
+    let (harts, arguments) = if takes_turns {
+        (
             2 * machine.smp,
             format!("{} harts=alternate", machine.arguments),
-        ),
-        false => (machine.smp, machine.arguments.clone()),
+        )
+    } else {
+        (machine.smp, machine.arguments.clone())
     };
     let mut command = Command::new("qemu-system-riscv64");
     command

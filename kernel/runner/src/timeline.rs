@@ -111,9 +111,12 @@ fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
     let edge = |n: usize| first as f64 + whole * n as f64 / LANE as f64;
     let most = |n: usize| {
         let share = |wanted: char| -> f64 {
-            let overlap = |(begin, end, what): &(u64, u64, char)| match *what == wanted {
-                true => ((*end as f64).min(edge(n + 1)) - (*begin as f64).max(edge(n))).max(0.0),
-                false => 0.0,
+            let overlap = |(begin, end, what): &(u64, u64, char)| {
+                if *what == wanted {
+                    ((*end as f64).min(edge(n + 1)) - (*begin as f64).max(edge(n))).max(0.0)
+                } else {
+                    0.0
+                }
             };
             spans.iter().map(overlap).sum()
         };

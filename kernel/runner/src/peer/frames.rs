@@ -134,9 +134,10 @@ impl Wire {
             let is_answer = frame.get(23) == Some(&1) && frame.get(34) == Some(&0);
             if is_answer && frame.get(40..42) == Some(&number) {
                 // The payload equals that of the request.
-                return match frame.get(42..question.len()) == question.get(42..) {
-                    true => Ok(true),
-                    false => Err(format!("the answer to {} bytes is another", question.len())),
+                return if frame.get(42..question.len()) == question.get(42..) {
+                    Ok(true)
+                } else {
+                    Err(format!("the answer to {} bytes is another", question.len()))
                 };
             }
         }

@@ -163,9 +163,10 @@ fn read_at_last((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
     stream.shutdown(Shutdown::Write).map_err(text)?;
     let mut back = Vec::new();
     stream.read_to_end(&mut back).map_err(text)?;
-    match back == vec![7; sent] {
-        true => Ok(()),
-        false => Err(format!("{} of {sent} slow bytes came back", back.len())),
+    if back == vec![7; sent] {
+        Ok(())
+    } else {
+        Err(format!("{} of {sent} slow bytes came back", back.len()))
     }
 }
 
@@ -207,8 +208,9 @@ fn say(port: u16, bytes: &[u8], patience: Duration) -> Result<(), String> {
     stream.read_to_end(&mut back).map_err(text)?;
     // A failed write shows in the echo.
     let _ = writer.join();
-    match back == bytes {
-        true => Ok(()),
-        false => Err(format!("{} of {} bytes came back", back.len(), bytes.len())),
+    if back == bytes {
+        Ok(())
+    } else {
+        Err(format!("{} of {} bytes came back", back.len(), bytes.len()))
     }
 }

@@ -136,9 +136,12 @@ fn echo(smp: u32) -> Result<Run, String> {
     let arguments = format!("init=sockets with=serve address={address}");
     let mut run = run_of(format!("echo, smp {smp}"), smp, &arguments);
     run.check = match smp {
-        1 => |outcome| match outcome.output.contains("10.0.2.15/24 by DHCP") {
-            true => sends_nothing_twice(outcome),
-            false => Err("it has no address".to_owned()),
+        1 => |outcome| {
+            if outcome.output.contains("10.0.2.15/24 by DHCP") {
+                sends_nothing_twice(outcome)
+            } else {
+                Err("it has no address".to_owned())
+            }
         },
         _ => sends_nothing_twice,
     };
@@ -167,9 +170,12 @@ fn wire(smp: u32) -> Result<Run, String> {
         Network::Wire { machine, peer } => peer::speak_frames(machine, peer),
         _ => Err("there is no wire".to_owned()),
     });
-    run.check = |outcome| match outcome.output.contains("frames above 1514 bytes come in") {
-        true => Ok(()),
-        false => Err("nothing is said of frames that are too long".to_owned()),
+    run.check = |outcome| {
+        if outcome.output.contains("frames above 1514 bytes come in") {
+            Ok(())
+        } else {
+            Err("nothing is said of frames that are too long".to_owned())
+        }
     };
     Ok(run)
 }
@@ -211,9 +217,12 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
     run.machine.network = network;
     // Each driver must leave the other's device alone.
     run.machine.disk = Some(Content::Blank);
-    run.check = |outcome| match outcome.output.contains("upshift: network card ") {
-        true => Ok(()),
-        false => Err("there is no card".to_owned()),
+    run.check = |outcome| {
+        if outcome.output.contains("upshift: network card ") {
+            Ok(())
+        } else {
+            Err("there is no card".to_owned())
+        }
     };
     run.machine.icount = icount;
     run
@@ -265,9 +274,12 @@ fn files((smp, icount): (u32, bool)) -> Run {
 /// is lost afterwards.
 fn late() -> Run {
     let mut run = run_of("smp 2, late".to_owned(), 2, "init=tests late");
-    run.check = |outcome| match outcome.output.contains(" has not come") {
-        true => Ok(()),
-        false => Err("the other hart was in time".to_owned()),
+    run.check = |outcome| {
+        if outcome.output.contains(" has not come") {
+            Ok(())
+        } else {
+            Err("the other hart was in time".to_owned())
+        }
     };
     run
 }
@@ -399,11 +411,12 @@ fn rings_of_pipes() -> Run {
                 .ok()
         };
         let ratios: Vec<u32> = outcome.output.lines().filter_map(ratio).collect();
-        match ratios.len() == 2 && ratios.iter().all(|ratio| *ratio <= MOST_FOR_A_FIFTH) {
-            true => Ok(()),
-            false => Err(format!(
+        if ratios.len() == 2 && ratios.iter().all(|ratio| *ratio <= MOST_FOR_A_FIFTH) {
+            Ok(())
+        } else {
+            Err(format!(
                 "5 vCPUs took {ratios:?} thousandths of what 4 took"
-            )),
+            ))
         }
     };
     run
@@ -427,9 +440,12 @@ pub(super) fn chaos(seed: u64) -> Run {
     if icount {
         run.limit = LIMIT_OF_INSTRUCTIONS;
     }
-    run.check = |outcome| match outcome.output.contains("upshift: disturbed ") {
-        true => Ok(()),
-        false => Err("nothing was disturbed".to_owned()),
+    run.check = |outcome| {
+        if outcome.output.contains("upshift: disturbed ") {
+            Ok(())
+        } else {
+            Err("nothing was disturbed".to_owned())
+        }
     };
     run.repeat = Some(format!("cargo xtask os -- test --seed {seed}"));
     run
@@ -452,8 +468,9 @@ fn sequence_is_exact(outcome: &Outcome) -> Result<(), String> {
             ));
         }
     }
-    match seen.len() == sequence::TRACED.len() {
-        true => Ok(()),
-        false => Err(format!("{} changes: {seen:#?}", seen.len())),
+    if seen.len() == sequence::TRACED.len() {
+        Ok(())
+    } else {
+        Err(format!("{} changes: {seen:#?}", seen.len()))
     }
 }

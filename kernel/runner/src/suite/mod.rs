@@ -79,9 +79,10 @@ struct Run {
 
 /// Returns a run of the usual image, whose programs or tests must pass.
 fn run_of(name: String, smp: u32, arguments: &str) -> Run {
-    let last = match arguments.starts_with("selftest") {
-        true => "selftest: ",
-        false => "upshift: tests ended with 0",
+    let last = if arguments.starts_with("selftest") {
+        "selftest: "
+    } else {
+        "upshift: tests ended with 0"
     };
     Run {
         name,
@@ -239,9 +240,10 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
     let tests = outcome.output.lines();
     for line in tests.filter(|line| line.starts_with("test ")) {
         let _ = writeln!(report, "{name}: {line}");
-        match line.ends_with(" ok") {
-            true => counts.passed += 1,
-            false => counts.failed += 1,
+        if line.ends_with(" ok") {
+            counts.passed += 1
+        } else {
+            counts.failed += 1
         }
     }
     let took = outcome.took;
