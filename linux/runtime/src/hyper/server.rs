@@ -507,7 +507,7 @@ impl Table {
         }
         let count = self.open().count;
         notice(format_args!(
-            "connections cut off because they did not end within {limit:?} of the shutdown: {count}"
+            "connections that did not end within {limit:?} of the shutdown, and are cancelled: {count}"
         ));
         let Ok(runtime) = crate::Handle::current() else {
             return;

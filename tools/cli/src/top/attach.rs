@@ -150,7 +150,7 @@ fn missing(pid: u32) -> anyhow::Error {
         );
     }
     anyhow!(
-        "process {pid} offers no view in {}: start it with UPSHIFT_OBSERVE=1 (`upshift help top`)",
+        "process {pid} offers no view in {}: build it with the feature `observe` and start it with UPSHIFT_OBSERVE=1 (`upshift help top`)",
         socket_dir().display()
     )
 }

@@ -4,7 +4,7 @@
 //!   name: 20 ms, 4,711 events                                          ■ 0 ■ 8 ■ 32   legend
 //!   vCPU 0        ▒▒███▒██████▒▒         ▒▒██▒     polls by level; grey: between; empty: parked
 //!   vCPU 1        ▒████▒
-//!   level 0       ░█  ░█                           pale: a coroutine of the level waits; full: runs
+//!   level 0       ░█  ░█                           pale: a coroutine waits; full: one runs
 //!   level 32      ░░░███████
 //!   7.0 main.rs:9 ··──░█──░██                      single coroutines: the papers' states
 //!                 |    |    |    |   0 … 20 ms
