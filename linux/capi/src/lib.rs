@@ -21,8 +21,8 @@
 //!   released after the kernel's terminal completion, even if the task and the operation are gone.
 //! * A null pointer where an object is needed is `-EINVAL`, as the result of an operation that was
 //!   started with it (of a descriptor `-EBADF`). To free null does nothing.
-//! A task is dropped exactly once, on failure too: a function that takes a task owns it from the
-//! call on.
+//! * A task is dropped exactly once, on failure too: a function that takes a task owns it from the
+//!   call on.
 //!
 //! `tests/header.rs` compares the header with these sources.
 

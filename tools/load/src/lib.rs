@@ -8,8 +8,8 @@
 //!   client and servers; [`Burner`] burns CPU time;
 //! - [`child`] starts and ends the programs that are measured;
 //! - [`cpu`] measures CPU time of this or another process; [`Awake`] keeps a CPU from halting;
-//! - [`machine`] describes the machine and its other load; [`Report`] and [`Spread`] summarise one
-//! run and several runs;
+//! - [`machine`] describes the machine and its other load; [`Report`] and [`Spread`] summarise
+//!   one run and several runs;
 //! - [`scenario`] holds the loads that the demo and the benchmarks both measure.
 //!
 //! `unsafe` is confined to the private module `os` (epoll, affinity, clocks, signals).
