@@ -1,5 +1,5 @@
-//! The file of points: all of one commit, so that an evaluation that was ended goes on with the
-//! points that are missing. Points of another commit are forgotten when the first one is measured.
+//! The file of points: all of one commit, so that an interrupted evaluation continues with the
+//! missing points. Points of another commit are deleted when the first one is measured.
 
 use super::point::{self, COLUMNS, Load, Point};
 
@@ -22,7 +22,7 @@ impl File {
         }
     }
 
-    /// Says which commit the next points are of.
+    /// Sets the commit of the next points.
     pub(super) fn begin(&mut self, commit: &str) {
         if self.commit != commit {
             self.commit = commit.to_owned();

@@ -1,15 +1,15 @@
-//! The evaluation of the papers: the matrix server in four models. Every point is kept in a
-//! file, of which the tables and the plots are made.
+//! The papers' evaluation: the matrix server in four models. A file has every point; tables and
+//! plots are made from it.
 //!
 //! Where time counts instructions, every figure repeats exactly: a tick of the clock is 100
-//! instructions, a millisecond a million. Harts take turns there, so on several a millisecond of
-//! the machine is as many of the simulated clock. What the file has of this commit already is
-//! not measured again.
+//! instructions, a millisecond a million. Several harts take turns there, so a millisecond of a
+//! machine with n harts is n milliseconds of the simulated clock. Points of this commit that the
+//! file already has are not measured again.
 //!
-//! `plan` says which points there are, `point` is one of them and its line, `file` has all of
-//! them, `page` and `plot` make of them what people look at, `published` has the papers' own
-//! figures, `saturation` is the papers' figures by slower clocks, `outside` are clients on the
-//! host, `profile` counts what a request is made of.
+//! `plan` lists the points, `point` is one point and its line, `file` has all points, `page` and
+//! `plot` write the document, `published` has the papers' own figures, `saturation` has the papers'
+//! figures by slower clocks, `outside` has clients on the host, and `profile` divides the
+//! instructions of a request by source.
 
 mod file;
 mod outside;
@@ -32,37 +32,38 @@ use crate::qemu::{self, Machine};
 use file::File;
 use point::{Load, MODELS, Point};
 
-/// For a machine where time counts instructions, on a busy host.
+/// Longest run of a machine whose time counts instructions, on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Threads of all programs, so that 500 connections have three each, and what a share of a share
-/// has is enough for a server.
+/// Threads of all programs: enough for three per connection at 500 connections, when a server
+/// gets a share of a share.
 const THREADS: u32 = 4096;
-/// The file of profiles, and that of spinning.
+/// Names of the files of profiles and of spinning.
 const PROFILE: &str = "profile.csv";
 const SPINNING: &str = "spinning.csv";
-/// Machines at a time, where time counts instructions.
+/// Machines that run at a time, where time counts instructions.
 const AT_ONCE: usize = 2;
 
-/// What is to be done.
+/// A part of the evaluation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// All points where time counts instructions.
     All,
-    /// A few of them.
+    /// A few of these points.
     Quick,
-    /// Those of the papers' figures, by clocks so slow that connections ask for more than harts do.
+    /// Points of the papers' figures, by clocks so slow that connections ask for more than the
+    /// harts can answer.
     Saturation,
-    /// Those by the host's clock, one machine at a time: for a host that does nothing else.
+    /// Points by the host's clock, one machine at a time: for a host that does nothing else.
     Clock,
-    /// Those with clients on the host, by its clock.
+    /// Points with clients on the host, by its clock.
     Host,
-    /// Where the instructions of a request go; if it is true, also the functions that take most.
+    /// The instructions of a request by source; if true, also the functions that take most.
     Profile(bool),
-    /// Nothing is measured: tables and plots of the points that there are.
+    /// Tables and plots of the existing points, without a measurement.
     Draw,
 }
 
-/// Measures what is missing in `folder`, then draws.
+/// Measures the points that `folder` lacks, then draws.
 pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let plans = match what {
@@ -88,20 +89,20 @@ pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whose time it is, and where the clients are.
+/// The clock, and the place of the clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// Time counts instructions.
     Instructions,
-    /// The same, by slower clocks.
+    /// Time counts instructions, by slower clocks.
     Saturation,
     /// Time is the host's.
     Clock,
-    /// The same, and clients are on the host.
+    /// Time is the host's, and clients are on the host.
     Host,
 }
 
-/// The file of points.
+/// Returns the path of the file of points.
 fn points_in(folder: &Path, source: Source) -> PathBuf {
     folder.join(match source {
         Source::Instructions => "points.csv",
@@ -111,7 +112,7 @@ fn points_in(folder: &Path, source: Source) -> PathBuf {
     })
 }
 
-/// The commit, and whether it is all there is.
+/// Returns the commit, and whether the tree is that of the commit.
 fn commit() -> String {
     let git = Command::new("git")
         .args(["describe", "--always", "--dirty", "--exclude", "*"])
@@ -120,7 +121,7 @@ fn commit() -> String {
     said.unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// Measures the points that the file has not; how many failed.
+/// Measures the points that the file lacks. Returns the number of failures.
 fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, String> {
     let mut known = File::parse(&fs::read_to_string(file).unwrap_or_default());
     known.begin(&commit());
@@ -169,7 +170,7 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
     Ok(output.into_inner().map_or(0, |(_, failed)| failed))
 }
 
-/// The word for the server of a load.
+/// Returns the program's word for the server of a load.
 fn server_of(load: Load) -> &'static str {
     if load.has_threads() {
         "threads"
@@ -178,8 +179,8 @@ fn server_of(load: Load) -> &'static str {
     }
 }
 
-/// Boots a machine and reads what it has measured: all, then each level. Nothing of a machine
-/// that fails.
+/// Boots a machine and reads its figures: of all requests, then of each level. Empty if the
+/// machine fails.
 fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let stretch = load.stretch();
     let server = server_of(load);
@@ -244,7 +245,7 @@ fn wrapped(page: &str) -> String {
     lines.join("\n")
 }
 
-/// Makes the plots of the points that there are, and the page beside the folder.
+/// Draws the plots of the existing points, and writes the page beside the folder.
 fn draw(folder: &Path) -> Result<(), String> {
     let read = |source| {
         let text = fs::read_to_string(points_in(folder, source)).unwrap_or_default();

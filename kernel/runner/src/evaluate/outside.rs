@@ -17,12 +17,12 @@ use crate::qemu::{self, Machine, Network};
 
 /// Connections of a server with threads, as the program has it.
 const OF_THREADS: u32 = 16;
-/// How long a server may take to be there, or to answer.
+/// Longest time until a server listens, or answers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Time between two tries.
 const SOON: Duration = Duration::from_millis(50);
 
-/// Boots a machine with servers, and asks them. Nothing of one that fails.
+/// Boots a machine with servers, and asks them. Empty if the machine fails.
 pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let of_server = match load.has_threads() {
         true => OF_THREADS,
@@ -71,7 +71,7 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
     Ok(Point { load, figures })
 }
 
-/// Asks at these ports, of which so many lead to each server, as the load says.
+/// Sends the load to the ports, of which the given number leads to each server.
 fn ask(load: Load, ports: &[u16], of_server: usize) -> Result<Figures, String> {
     for &port in ports.iter().step_by(of_server) {
         is_there(port)?;

@@ -39,7 +39,7 @@ impl Points<'_> {
         points.find(|point| point.load.model == model && wanted(&point.load))
     }
 
-    /// The distinct values of a part of the wanted loads, ascending.
+    /// Returns the distinct values of a field of the wanted loads, ascending.
     fn values<T: Ord>(&self, wanted: impl Fn(&Load) -> bool, part: impl Fn(&Load) -> T) -> Vec<T> {
         let loads = self.0.iter().map(|point| &point.load);
         let mut values: Vec<T> = loads.filter(|load| wanted(load)).map(part).collect();
@@ -140,7 +140,7 @@ fn memory(points: &Points<'_>) -> String {
     table.0.markdown()
 }
 
-/// Which goals are reached, according to the points.
+/// Returns the goals with their results, according to the points.
 fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
     let one_hart = |load: &Load| is_closed(load) && load.harts == 1;
     let shapes = points.values(one_hart, |load| (load.n, load.connections));

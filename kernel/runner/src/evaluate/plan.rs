@@ -1,22 +1,22 @@
-//! Which points there are.
+//! The points of the evaluation.
 
 use super::point::{Load, MODELS};
 
 const CONNECTIONS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
 
-/// How long is measured in a closed loop, in milliseconds of the machine.
+/// Measured time of a closed loop, in milliseconds of the machine.
 pub(crate) const CLOSED: u32 = 200;
-/// Where only memory is asked for.
+/// Measured time of points that are for memory only, in milliseconds of the machine.
 pub(crate) const MEMORY: u32 = 20;
-/// Numbers of connections between which the memory of one is told.
+/// Numbers of connections whose difference in memory gives the memory of one.
 pub(crate) const FEW_CONNECTIONS: u32 = 16;
 pub(crate) const MANY_CONNECTIONS: u32 = 64;
 
-/// Numbers of connections whose memory is told by itself: the most that are published for KTUT
-/// and KCUC, and nearly as many as there are sockets for both of their ends.
+/// Numbers of connections whose memory the page lists: the most that are published for KTUT and
+/// KCUC, and nearly as many as there are sockets for both ends.
 pub(crate) const MOST_CONNECTIONS: [u32; 3] = [186, 385, 500];
 
-/// A closed loop of 1 × 1 on one connection of the first model, to be changed.
+/// A closed loop of 1 × 1 on one connection of the first model: the base of the other loads.
 const PLAIN: Load = Load {
     model: 0,
     connections: 1,
@@ -29,10 +29,10 @@ const PLAIN: Load = Load {
     by_clock: false,
 };
 
-/// How long is measured at saturation, in milliseconds of the machine.
+/// Measured time at saturation, in milliseconds of the machine.
 pub(crate) const SATURATED: u32 = 1_000;
-/// The orders of the published matrices with the clock for a period of 100 ms, by which a hart
-/// answers as much as some 50 to 80 connections ask for. With half the period an instruction takes
+/// Orders of the published matrices, each with the clock for a period of 100 ms: by it a hart
+/// answers the requests of some 50 to 80 connections. With half the period an instruction takes
 /// half as long.
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
@@ -52,8 +52,8 @@ pub(crate) const LEVELS_8: Levels = Levels {
     harts: &[1, 2, 3, 4],
     shift: 3,
 };
-/// Eight connections of eight levels, and of four. The period is not published; by this clock they
-/// ask for more than two harts do.
+/// Eight connections of eight levels, and of four. The period is not published; by this clock
+/// they ask for more than two harts can answer.
 pub(crate) const FEW: Levels = Levels {
     connections: 8,
     levels: 8,
@@ -72,7 +72,7 @@ pub(crate) const RAW_LEVELS: Levels = Levels {
     harts: &[1, 2, 3, 4],
     shift: 4,
 };
-/// In a closed loop, by harts.
+/// A closed loop for each number of harts.
 pub(crate) const SCALING_CONNECTIONS: u32 = 64;
 pub(crate) const SCALING_HARTS: [u32; 4] = [1, 2, 3, 4];
 
@@ -109,7 +109,7 @@ impl Levels {
     }
 }
 
-/// A closed loop on so many harts.
+/// Returns a closed loop on a number of harts.
 pub(crate) fn scaling(model: usize, harts: u32) -> Load {
     Load {
         model,
@@ -120,7 +120,7 @@ pub(crate) fn scaling(model: usize, harts: u32) -> Load {
     }
 }
 
-/// Over connections, of one hart: by order, clock and period.
+/// Returns loads over connections on one hart: by order, clock and period.
 fn over_connections((n, shift): (u32, u32), period: u32) -> impl Iterator<Item = Load> {
     let compared =
         move |model: &usize| COMPARED.contains(model) || (n, period) == (RAW_ORDER, RAW_PERIOD);
@@ -137,7 +137,7 @@ fn over_connections((n, shift): (u32, u32), period: u32) -> impl Iterator<Item =
     })
 }
 
-/// The papers' figures, most telling first.
+/// Returns the papers' figures, most telling first.
 pub(crate) fn saturation() -> Vec<Load> {
     let mut plan: Vec<Load> = SCALING_HARTS
         .into_iter()
@@ -198,14 +198,14 @@ fn memory() -> Vec<Load> {
     all.flat_map(of).collect()
 }
 
-/// All others of a hart by instructions, most telling first.
+/// Returns all other points of one hart by instructions, most telling first.
 pub(crate) fn all() -> Vec<Load> {
     let mut plan = memory();
     plan.extend(closed(&CONNECTIONS, &[1, 20, 8, 12]));
     plan
 }
 
-/// Some of it: minutes.
+/// Returns a part of the plan, which takes minutes.
 pub(crate) fn quick() -> Vec<Load> {
     let mut plan = memory();
     plan.retain(|load| !MOST_CONNECTIONS.contains(&load.connections));
@@ -213,7 +213,7 @@ pub(crate) fn quick() -> Vec<Load> {
     plan
 }
 
-/// How long is measured by the host's clock, in milliseconds.
+/// Measured time by the host's clock, in milliseconds.
 const CLOCKED: u32 = 2_000;
 
 /// Closed loops and open ones of 20 × 20, by the host's clock.
@@ -233,7 +233,7 @@ fn clocked(connections: &[u32], harts: u32) -> Vec<Load> {
     clocked.collect()
 }
 
-/// By the host's clock: some ten minutes.
+/// Returns the points by the host's clock, which take some ten minutes.
 pub(crate) fn by_clock() -> Vec<Load> {
     let of_harts = |harts| {
         let levels = models(Load {
@@ -248,7 +248,7 @@ pub(crate) fn by_clock() -> Vec<Load> {
     [1, 2].into_iter().flat_map(of_harts).collect()
 }
 
-/// With the clients on the host, by its clock: some four minutes.
+/// Returns the points with clients on the host, by its clock, which take some four minutes.
 pub(crate) fn from_host() -> Vec<Load> {
     clocked(&[1, 16, 64, 128], 1)
 }

@@ -1,9 +1,9 @@
-//! A measured point: what was asked of a machine, and what it said. One line of the file of
-//! points each.
+//! A measured point: the load of a machine, and its figures. The file of points has a line for
+//! each figure.
 
 use std::fmt;
 
-/// How a machine and its load are made.
+/// A machine and its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     /// An index into [`MODELS`].
@@ -11,16 +11,16 @@ pub(crate) struct Load {
     pub(crate) connections: u32,
     /// The order of the matrices.
     pub(crate) n: u32,
-    /// Over how many levels the connections are spread.
+    /// Number of levels over which the connections are spread.
     pub(crate) levels: u32,
     /// Milliseconds between two requests of a connection; 0: a closed loop.
     pub(crate) period: u32,
-    /// How long is measured.
+    /// Measured time, in milliseconds of the machine.
     pub(crate) millis: u32,
     pub(crate) harts: u32,
-    /// An instruction takes 2 to this power nanoseconds, where time counts instructions.
+    /// Binary logarithm of an instruction's nanoseconds, where time counts instructions.
     pub(crate) shift: u32,
-    /// Time is that of the host's clock, not a count of instructions.
+    /// Set when time is that of the host's clock, not a count of instructions.
     pub(crate) by_clock: bool,
 }
 
@@ -29,27 +29,27 @@ pub(crate) struct Load {
 pub(crate) const MODELS: [&str; 4] = ["KCUC", "KCUT", "KTUC", "KTUT"];
 
 impl Load {
-    /// Does the server have threads?
+    /// Returns whether the server has threads.
     pub(crate) fn has_threads(&self) -> bool {
         self.model % 2 == 1
     }
 
-    /// Does the kernel have threads?
+    /// Returns whether the kernel has threads.
     pub(crate) fn has_kernel_threads(&self) -> bool {
         self.model >= 2
     }
 
-    /// What a millisecond of this machine is in milliseconds of the simulated clock. Where time
+    /// Returns the milliseconds of the simulated clock in a millisecond of this machine. Where time
     /// counts instructions, it counts those of all harts, which take turns.
     pub(crate) fn stretch(&self) -> u32 {
         if self.by_clock { 1 } else { self.harts }
     }
 }
 
-/// How time is called that counts instructions, one a nanosecond; fewer are a fraction of it.
+/// Name of the time that counts instructions, one a nanosecond; slower clocks append a fraction.
 const COUNTED: &str = "icount";
 
-/// The shift of a clock, as [`Load`] writes it; of the host's, 0.
+/// Returns the shift of a clock, as [`Load`] writes it; 0 for the host's clock.
 fn shift_of(clock: &str) -> u32 {
     let nanos = clock
         .strip_prefix(COUNTED)
@@ -83,7 +83,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// What came of the requests of all connections, or of those of a level.
+/// Figures of the requests of all connections, or of one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
     /// `all`, or the level.
@@ -98,14 +98,14 @@ pub(crate) struct Figures {
     pub(crate) deviation: u64,
     /// Pages that connecting has taken.
     pub(crate) pages: u64,
-    /// A quarter, three quarters, 90 % and 99.9 % of the latencies are shorter.
+    /// Percentiles 25, 75, 90 and 99.9 of the latencies.
     pub(crate) spread: [u64; 4],
-    /// Nanoseconds to a request, of the simulated clock, from the first answer of each
-    /// connection to its last; 0: not known.
+    /// Nanoseconds per request, of the simulated clock, from the first answer of each connection
+    /// to its last; 0: not known.
     pub(crate) nanos: u64,
 }
 
-/// A load and what came of it: all, then each level. Nothing: it failed.
+/// A load and its figures: of all requests, then of each level. Empty if the machine failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
     pub(crate) load: Load,
@@ -117,7 +117,7 @@ pub(crate) const COLUMNS: &str = "model,connections,n,levels,period_ms,measured_
                                   median_us,p99_us,deviation_us,pages,p25_us,p75_us,p90_us,p999_us,request_ns";
 
 impl Point {
-    /// Its lines in the file.
+    /// Returns the point's lines in the file.
     pub(crate) fn lines(&self) -> String {
         if self.figures.is_empty() {
             return format!("{},fails,0,0,0,0,0,0,0,0,0,0,0\n", self.load);
@@ -142,14 +142,14 @@ impl Point {
         self.figures.iter().map(line).collect()
     }
 
-    /// Requests answered in a second.
+    /// Returns the requests answered in a second.
     pub(crate) fn rate(&self) -> Option<f64> {
         let all = self.figures.first()?;
         Some(all.count as f64 * 1000.0 / f64::from(self.load.millis))
     }
 
-    /// Instructions of all harts for one request, in a closed loop: from answer to answer, or,
-    /// of a file that does not have that, by how many there were in the time.
+    /// Returns the instructions of all harts per request of a closed loop: from answer to answer,
+    /// or, if the file lacks that, from the number of answers in the measured time.
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
         if all.nanos > 0 {
@@ -160,7 +160,7 @@ impl Point {
     }
 }
 
-/// The points of a file.
+/// Parses the points of a file.
 pub(crate) fn parse(file: &str) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     for line in file.lines() {
@@ -221,7 +221,8 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
     Some((load, (*who != "fails").then_some(figures)))
 }
 
-/// A line of the program: model and load, who, then numbers. Time is divided by `stretch`.
+/// Parses a line of the program: model and load, group, then numbers. Time is divided by
+/// `stretch`.
 pub(crate) fn of_program(line: &str, stretch: u32) -> Option<Figures> {
     let words: Vec<&str> = line.strip_prefix("matrix: ")?.split(' ').collect();
     let number = |at: usize| words.get(at)?.parse::<u64>().ok();

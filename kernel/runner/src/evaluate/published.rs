@@ -1,5 +1,5 @@
-//! What is published of the papers' system: the raw data beside their code, on an FPGA of 4
-//! harts at 100 MHz, 15 × 15 matrices every 100 ms, measured for 5 s; and what the papers say.
+//! Published figures of the papers' system: the raw data beside their code, from an FPGA with 4
+//! harts at 100 MHz (15 × 15 matrices every 100 ms, measured for 5 s), and the papers' claims.
 
 /// Requests answered in a second, by connections: KCUC, KCUT, KTUC, KTUT. `None`: it failed.
 pub(crate) const THROUGHPUT: [(u32, [Option<f64>; 4]); 8] = [

@@ -1,6 +1,6 @@
 //! The papers' figures at saturation: throughput and latency of coroutines against threads over
 //! connections, and several levels on several numbers of harts, by clocks so slow that
-//! connections ask for more than harts do.
+//! connections ask for more than the harts can answer.
 
 use std::fs;
 use std::path::Path;
@@ -129,7 +129,7 @@ fn over_connections_in_ms(
     plot
 }
 
-/// Of a level: the name of its plot, the unit, and the figure.
+/// A figure of a level: the name of its plot, the unit, and the value.
 type OfLevel = (&'static str, (&'static str, Kind), fn(&Figures) -> f64);
 
 const OF_LEVEL: [OfLevel; 3] = [
@@ -173,7 +173,7 @@ fn by_levels(
     (!plot.series.is_empty()).then_some(plot)
 }
 
-/// Fewer replies have no distribution.
+/// Fewest replies of which a distribution is drawn.
 const FEWEST: u64 = 10;
 
 /// Latencies of each level by percentile, on a log axis.
@@ -235,12 +235,12 @@ pub(crate) fn page(folder: &str, points: &[Point], commit: &str, spinning: &str)
     page + &raw_connections(points) + &raw_levels(points)
 }
 
-/// A cell of a table, or that there is no point.
+/// Formats a cell of a table; – without a point.
 fn or_none(cell: Option<String>) -> String {
     cell.unwrap_or("–".to_owned())
 }
 
-/// Instructions that were counted and those that span, of a model on so many harts.
+/// Number of counted instructions and of those in spin loops, of a model on a number of harts.
 fn spinning_of(file: &str, model: usize, harts: u32) -> Option<String> {
     let start = format!("{},{harts},", MODELS[model]);
     let line = file.lines().find_map(|line| line.strip_prefix(&start))?;
@@ -282,10 +282,10 @@ fn scaling(points: &[Point], spinning: &str) -> String {
     }
 }
 
-/// A share of requests that is all of them, but for those on their way when the time is over.
+/// Share of requests that counts as all of them: some are under way when the time is over.
 const ALL: f64 = 0.95;
 
-/// Where throughput ends to follow the connections, its maximum, and its end, of one hart.
+/// Knee, maximum and end of the throughput over connections, on one hart.
 fn one_hart(points: &[Point]) -> String {
     let title = "### Coroutines against threads\n\nOne hart. In each cell: KCUC / KTUT. *All answered up to*: the most connections that are answered as often as they ask (at least 95 %); then \
                  the most replies in a second, those of 128 connections, and the mean latency of one connection in ms.";

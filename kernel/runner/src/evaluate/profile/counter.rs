@@ -1,4 +1,4 @@
-//! Counts the blocks of instructions that QEMU executes, from what it logs.
+//! Counts the blocks of instructions that QEMU executes, from its log.
 //!
 //! A block is logged with its instructions when it is translated, and each time it is executed
 //! (`-d in_asm,exec`). A program has frames of its own, so a block that is there twice is of two
@@ -12,13 +12,13 @@ use super::{BEFORE, COUNTED};
 /// A block of instructions.
 pub(super) struct Block {
     pub(super) addresses: Vec<u64>,
-    /// How often it was executed while requests were counted, by the process.
+    /// Number of executions while requests were counted, by process.
     pub(super) count: HashMap<Option<usize>, u64>,
     /// Another block of the same process, or itself.
     parent: usize,
 }
 
-/// What the log says, as it comes.
+/// State while the log is read.
 pub(super) struct Counter {
     product: u64,
     pub(super) products: u64,
@@ -26,14 +26,14 @@ pub(super) struct Counter {
     by_code: HashMap<u64, usize>,
     /// The instructions of a block that has been translated and not yet executed.
     translated: Vec<u64>,
-    /// Of the present stretch in user mode: a block of the program, and blocks of the vDSO
-    /// before there was one.
+    /// A block of the program in the present stretch in user mode, and the blocks of the vDSO
+    /// before it.
     program: Option<usize>,
     pending: Vec<usize>,
 }
 
 impl Counter {
-    /// Of requests by the calls of the function at `product`.
+    /// Creates counters for requests, which are calls of the function at `product`.
     pub(super) fn new(product: u64) -> Counter {
         Counter {
             product,
@@ -65,7 +65,7 @@ impl Counter {
         (BEFORE..BEFORE + COUNTED).contains(&self.products)
     }
 
-    /// A line of the log. False: all requests are counted.
+    /// Takes a line of the log; returns false when all requests are counted.
     pub(super) fn line(&mut self, line: &str) -> bool {
         if let Some(rest) = line.strip_prefix("0x") {
             let address = rest.split(':').next().unwrap_or("");

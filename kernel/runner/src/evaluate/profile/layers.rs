@@ -1,4 +1,4 @@
-//! What a request is made of: each instruction is of a layer, by the source that it is made of.
+//! Layers of a request: each instruction belongs to one, by its source.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::counter::Counter;
 use super::sources::{Source, Sources, is_program, is_vdso};
 use crate::evaluate::point::Load;
 
-/// What a request is made of.
+/// A layer of a request.
 pub(super) const LAYERS: [(&str, &str); 16] = [
     ("client", "the client's program, all of it"),
     ("receive", "the server's program: receive"),
@@ -45,7 +45,7 @@ pub(super) const LAYERS: [(&str, &str); 16] = [
 /// Layers that no server can do without, however calls and switches are made.
 pub(super) const SHARED: [&str; 3] = ["client", "compute", "tcp"];
 
-/// What of a model is counted: instructions of a request by layer, in tenths.
+/// Instructions of a request by layer, in tenths, for one model.
 pub(super) struct Profile {
     pub(super) load: Load,
     pub(super) layers: [u64; LAYERS.len()],
@@ -57,7 +57,7 @@ impl Profile {
     }
 }
 
-/// The layer of an instruction of the kernel, by parts of the name of its file.
+/// Layers of the kernel's instructions, by parts of the name of the file.
 const OF_FILES: [(&str, &[&str]); 10] = [
     (
         "tcp",
@@ -100,7 +100,7 @@ const OF_FILES: [(&str, &[&str]); 10] = [
     ("net", &["core/src/net/"]),
 ];
 
-/// The same of what is of the standard library alone, as a function of its own: by its type.
+/// Layers of instructions that belong to the standard library alone, by the type of the function.
 const OF_NAMES: [(&str, &[&str]); 5] = [
     ("tcp", &["smoltcp"]),
     ("net", &["os_kernel::net"]),
@@ -116,14 +116,14 @@ fn layer_in_kernel(source: &Source) -> &'static str {
     let by_name = || {
         let is_named = |parts: &[&str]| source.functions.iter().any(|name| has(name, parts));
         let mut of_names = OF_NAMES.iter();
-        // What has no name is of assembly: saving and restoring registers.
+        // Code without a name is assembly: saving and restoring registers.
         let found = of_names.find(|(_, parts)| !source.file.is_empty() && is_named(parts));
         found.map_or("trap", |(layer, _)| layer)
     };
     by_file.map_or_else(by_name, |(layer, _)| layer)
 }
 
-/// The layer of an instruction of the server's program.
+/// Returns the layer of an instruction of the server's program.
 fn layer_in_program(source: &Source) -> &'static str {
     let is_in = |part: &str| source.file.contains(part);
     match source.within.as_str() {
@@ -136,7 +136,7 @@ fn layer_in_program(source: &Source) -> &'static str {
     }
 }
 
-/// Instructions by layer.
+/// Sums instructions by layer.
 pub(super) fn sum(
     mut counter: Counter,
     sources: &mut Sources<'_>,

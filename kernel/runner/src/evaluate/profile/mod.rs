@@ -1,10 +1,8 @@
 //! Where the instructions of a request go: each block of instructions that QEMU translates and
-//! executes is counted, by the source that it is made of, from one request to another many
-//! later.
+//! executes is counted by its source, over many requests.
 //!
-//! `counter` counts blocks of what QEMU logs, `sources` knows the debug information, `layers`
-//! says what an instruction is part of, `table` writes the file and what the page shows of it.
-//! `spin` counts the instructions of spin loops on several harts.
+//! `counter` counts blocks in QEMU's log, `sources` reads the debug information, `layers` assigns
+//! instructions to layers, `table` writes the file and the page's tables, and `spin` counts the instructions of spin loops on several harts.
 
 mod counter;
 mod layers;
@@ -27,7 +25,7 @@ use layers::Profile;
 use sources::{Code, Sources};
 pub(crate) use table::draw;
 
-/// Requests before those that are counted, and those.
+/// Number of requests before counting, and number of counted requests.
 const BEFORE: u64 = 256;
 const COUNTED: u64 = 512;
 
@@ -90,7 +88,7 @@ fn shapes() -> Vec<Load> {
             n,
             levels: 1,
             period: 0,
-            // More than it takes.
+            // More than enough time.
             millis: 2_000,
             harts: 1,
             shift: 0,
@@ -119,8 +117,8 @@ fn spinning(images: [&Image; 2], file: &Path) -> Result<(), String> {
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Counts all, and writes the files of layers and of spinning. `is_verbose` prints the functions
-/// that take most.
+/// Counts all shapes, and writes the files of layers and of spinning. `is_verbose` also prints the
+/// functions that take most.
 pub(crate) fn run(file: &Path, of_spinning: &Path, is_verbose: bool) -> Result<(), String> {
     let threads = build::with_kernel_threads()?;
     let coroutines = build::image()?;

@@ -1,6 +1,5 @@
-//! Which source an instruction is of, by the debug information of the kernel, the program that
-//! is measured and the vDSO: the innermost function that is neither of the standard library nor
-//! a lock.
+//! The source of an instruction, by the debug information of the kernel, the measured program and
+//! the vDSO: the innermost function that is neither of the standard library nor a lock.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,20 +9,20 @@ use os_abi::layout;
 
 use crate::{build, state};
 
-/// The function that is called for each request once.
+/// Name of the function that is called once per request.
 const PRODUCT: &str = "matrix::begin_square";
 
-/// Is it of a program?
+/// Returns whether the address is in a program.
 pub(super) fn is_program(address: u64) -> bool {
     (layout::IMAGE as u64..layout::IMAGE_END as u64).contains(&address)
 }
 
-/// Is it of the vDSO?
+/// Returns whether the address is in the vDSO.
 pub(super) fn is_vdso(address: u64) -> bool {
     (layout::VDSO as u64..layout::VDSO as u64 + (1 << 30)).contains(&address)
 }
 
-/// What is known of a file of code: its debug information, and its functions.
+/// A file of code: its debug information and its functions.
 pub(super) struct Code<'a> {
     lines: addr2line::Context<EndianSlice<'a, LittleEndian>>,
     functions: Vec<(u64, String)>,
@@ -58,13 +57,13 @@ pub(super) struct Sources<'a> {
     pub(super) known: HashMap<u64, Rc<Source>>,
 }
 
-/// The function an instruction is of, and its file.
+/// Function and file of an instruction.
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) file: String,
-    /// It and those that it was inlined into.
+    /// The function and the functions that it was inlined into.
     pub(super) functions: Vec<String>,
-    /// In the program that is measured: the function of the source that has the line.
+    /// In the measured program: the function of the source that has the line.
     pub(super) within: String,
 }
 
@@ -109,7 +108,7 @@ impl Sources<'_> {
     }
 }
 
-/// Files of the standard library, and of what is part of whatever uses it.
+/// Files of the standard library, and of code that counts as part of its caller.
 fn is_transparent(file: &str) -> bool {
     let is_library = file.contains("/rustc/") || file.contains("/rust/library/");
     let is_lock = ["/arch/lock.rs", "/arch/csr.rs", "/arch/mod.rs"];
@@ -117,7 +116,7 @@ fn is_transparent(file: &str) -> bool {
         || is_lock.iter().any(|lock| file.ends_with(lock))
 }
 
-/// Where the function is that multiplies.
+/// Returns the address of the function that multiplies.
 pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
     let is_it = |name: &str| {
         addr2line::demangle_auto(name.into(), Some(addr2line::gimli::DW_LANG_Rust))
@@ -129,8 +128,8 @@ pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
     address.ok_or_else(|| format!("there is no function {PRODUCT}"))
 }
 
-/// The function of a text that a line is in: the last one that begins before it. Debug
-/// information names closures without what they are in.
+/// Returns the function of a source text that contains a line: the last one that begins before
+/// it. Debug information names closures without their function.
 fn within(text: &str, line: u32) -> String {
     let lines = text.lines().take(line as usize);
     let names = lines.filter_map(|line| line.split_once("fn ")?.1.split(['(', '<']).next());

@@ -13,7 +13,7 @@ use crate::qemu::{self, Machine};
 
 /// The instruction `pause`, with which a spin loop begins; QEMU ends a block with it.
 const PAUSE: &str = "0100000f";
-/// Requests before those that are counted, and those.
+/// Number of requests before counting, and number of counted requests.
 const BEFORE: u64 = 128;
 const COUNTED: u64 = 128;
 
@@ -27,7 +27,7 @@ pub(super) struct Spins {
     translated: (u64, bool),
     /// Whether the last block of a hart ended with `pause`.
     has_paused: HashMap<u32, bool>,
-    /// Instructions that were counted, and those of them that span.
+    /// Number of counted instructions, and of those in spin loops.
     pub(super) all: u64,
     pub(super) spinning: u64,
 }
@@ -82,7 +82,7 @@ impl Spins {
 pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
     let server = server_of(load);
     let (connections, n, harts) = (load.connections, load.n, load.harts);
-    // Longer than it takes.
+    // More than enough time.
     let millis = 10 * plan::CLOSED * harts;
     let arguments = format!(
         "init=matrix with={server},{connections},{n},1,0,{millis},{harts} threads={THREADS}"

@@ -27,7 +27,7 @@ pub(super) fn write(profiles: &[Profile]) -> String {
     text
 }
 
-/// Of a count in tenths.
+/// Formats a count in tenths.
 pub(super) fn tenths(count: u64) -> String {
     format!("{}.{}", count / 10, count % 10)
 }
@@ -70,7 +70,7 @@ impl Known {
         self.cells.get(&key).copied().unwrap_or(0.0)
     }
 
-    /// Of those layers that `wanted` names.
+    /// Sums the layers that `wanted` names.
     fn sum(&self, shape: (u32, u32), model: usize, wanted: impl Fn(&str) -> bool) -> f64 {
         let names = LAYERS.iter().map(|(name, _)| *name);
         let wanted = names.filter(|name| wanted(name));

@@ -8,7 +8,7 @@ use os_user::{Error, now, println, read, sys, ticks_per_second, write};
 
 use crate::{PORT, connect as connect_to, level_of, square};
 
-/// What is asked for: see the program.
+/// A load, as the program's arguments describe it.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
@@ -18,11 +18,11 @@ pub(crate) struct Load {
     pub(crate) millis: u64,
 }
 
-/// The requests of a connection that were answered in the time that is measured, in ticks.
+/// Requests of a connection that were answered in the measured time; times in ticks.
 #[derive(Default)]
 pub(crate) struct Answered {
     latencies: Vec<u64>,
-    /// When the first was, and the last.
+    /// Times of the first and of the last answer.
     first: u64,
     last: u64,
 }
@@ -40,16 +40,15 @@ pub(crate) async fn connect(load: &Load, of_server: usize) -> Result<Vec<usize>,
     Ok(connections)
 }
 
-/// Before what is measured in a closed loop begins, in milliseconds: by then as many requests as
-/// ever are on their way, so those that are answered in the time that is measured are as many as
-/// that time is worth.
+/// Warm-up of a closed loop, in milliseconds. After it all requests are under way, so the answers
+/// in the measured time are as many as the server gives in that time.
 const WARM_UP: u64 = 100;
 
 fn millis(millis: u64) -> u64 {
     millis * ticks_per_second() / 1_000
 }
 
-/// A request of a connection, and the reply that is right.
+/// A request of a connection, and its right reply.
 struct Question {
     request: Vec<u8>,
     right: Vec<u8>,
@@ -102,7 +101,7 @@ async fn ask(
     let mut answered = Answered::default();
     let mut buffer = vec![0; right.len()];
     for turn in 0.. {
-        // Not all at once.
+        // The connections' requests are spread over a period.
         let offset = millis(load.period) * at as u64 / load.connections as u64;
         let intended = match load.period {
             0 => now(),
@@ -175,7 +174,7 @@ fn nanos_per_request(all: &[&Answered]) -> u64 {
     (SCALE * nanos_of_tick).checked_div(rate).unwrap_or(0)
 }
 
-/// Prints what came of it.
+/// Prints the figures of all connections, then of each level.
 pub(crate) fn report(model: &str, load: &Load, results: &[Answered], took: u64, pages: isize) {
     let line = |who: &str, answered: &[&Answered]| {
         let latencies = answered.iter().flat_map(|one| &one.latencies);

@@ -20,7 +20,7 @@ struct Queue(SpinLock<Frames>);
 
 struct Frames {
     frames: VecDeque<Vec<u8>>,
-    /// No more will come.
+    /// Set when no more frames will come.
     is_closed: bool,
     /// The coroutine that waits for frames, or for room.
     waiting: Option<Cid>,
@@ -77,8 +77,8 @@ impl Queue {
     }
 }
 
-/// Serves so many connections, on so many vCPUs, until all have ended. Their first byte says
-/// their level, if it is not said here.
+/// Serves a number of connections on a number of vCPUs until all have ended. The first byte of a
+/// connection is its level, if `level` is `None`.
 pub(crate) async fn serve(
     port: u16,
     count: usize,
@@ -105,7 +105,7 @@ pub(crate) async fn serve(
         all.push(spawn(send(connection, replies), level)?);
     }
     sys::close(listener)?;
-    // Less urgent than what it waits for, if that has not asked for more.
+    // Less urgent than the frames that it waits for, unless more was asked for.
     reprio(current(), 62);
     for one in all {
         one.await.unwrap_or(Ok(()))?;
@@ -137,8 +137,8 @@ async fn compute(requests: Arc<Queue>, replies: Arc<Queue>) -> Result<(), Error>
     while let Some(frame) = requests.pop().await {
         let mut square = begin_square(&frame);
         for row in 0..square.words.len().isqrt() {
-            // A thread is taken off its hart for what is more urgent; a coroutine gives way to
-            // another of its process.
+            // A thread is taken off its hart for a more urgent one; a coroutine gives way to
+            // another coroutine of its process.
             if need_preempt() {
                 yield_now().await;
             }

@@ -1,6 +1,6 @@
 //! The matrix server of the SharedScheduler papers, and its clients, in one machine over the
-//! loopback: what a connection asks is received, computed and sent back by three coroutines,
-//! or three threads, with two queues in between.
+//! loopback: a request is received, computed and sent back by three coroutines, or three threads,
+//! with two queues in between.
 //!
 //! ```text
 //!  client ──► receive ──► queue ──► square the matrix ──► queue ──► send ──► client
@@ -44,7 +44,7 @@ const HEADER: usize = 4;
 /// Matrices that wait in a queue.
 const WAITING: usize = 16;
 
-/// The level of a connection of the most urgent class, and what lies between two.
+/// Level of the most urgent class of connections, and the distance of two classes.
 const FIRST_LEVEL: u8 = 10;
 const STEP: u8 = 4;
 
@@ -104,8 +104,8 @@ fn of_server(model: &str, connections: usize) -> usize {
 /// The most connections that may wait for a server.
 const BACKLOG: usize = 128;
 
-/// Connections that may wait for a server of so many: from outside, of one level, they all come
-/// at once, and what finds no place is refused.
+/// Returns the backlog of a server: clients outside of the machine all connect at once, and a
+/// connection beyond the backlog is refused.
 fn backlog(level: Option<u8>, count: usize) -> usize {
     if level.is_some() {
         count.min(BACKLOG)
@@ -114,7 +114,7 @@ fn backlog(level: Option<u8>, count: usize) -> usize {
     }
 }
 
-/// Starts a server for each port, of so many more connections than there are of clients.
+/// Starts a server for each port, with a number of connections in addition to the clients'.
 fn start(model: &str, connections: usize, more: usize, rest: &str) -> Result<Vec<usize>, Error> {
     let of_server = of_server(model, connections);
     let start = |first: usize| {
@@ -200,7 +200,7 @@ fn square(frame: &[u8]) -> Vec<u8> {
     square.reply
 }
 
-/// Takes the first whole frame out of what has been received.
+/// Takes the first whole frame out of the received bytes.
 fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     let header: [u8; HEADER] = received.get(..HEADER)?.try_into().ok()?;
     let end = HEADER + u32::from_le_bytes(header) as usize;

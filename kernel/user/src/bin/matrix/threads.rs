@@ -62,8 +62,8 @@ impl Queue {
 /// Pages of a thread's stack, as the papers have them: 16 KiB.
 const STACK_PAGES: usize = 4;
 
-/// Serves so many connections until all have ended. Their first byte says their level, if it is
-/// not said here.
+/// Serves a number of connections until all have ended. The first byte of a connection is its
+/// level, if `level` is `None`.
 pub(crate) fn serve(port: u16, count: usize, level: Option<u8>) -> Result<(), Error> {
     thread::set_stack_pages(STACK_PAGES);
     let listener = listen(port, backlog(level, count))?;
