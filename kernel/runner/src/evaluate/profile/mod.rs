@@ -2,7 +2,8 @@
 //! executes is counted by its source, over many requests.
 //!
 //! `counter` counts blocks in QEMU's log, `sources` reads the debug information, `layers` assigns
-//! instructions to layers, `table` writes the file and the page's tables, and `spin` counts the instructions of spin loops on several harts.
+//! instructions to layers, `table` writes the file and the page's tables, and `spin` counts the
+//! instructions of spin loops on several harts.
 
 mod counter;
 mod layers;
