@@ -175,9 +175,12 @@ fn understand(words: Words) -> Result<Command, String> {
         time: words.seconds.unwrap_or(Duration::from_secs(2)),
         by_section: [words.rounds.is_none(), words.seconds.is_none()],
         quick: words.quick,
-        out: words.out.unwrap_or_else(|| match words.quick {
-            true => bench_dir().join("target/quick"),
-            false => bench_dir(),
+        out: words.out.unwrap_or_else(|| {
+            if words.quick {
+                bench_dir().join("target/quick")
+            } else {
+                bench_dir()
+            }
         }),
     };
     if is_named {

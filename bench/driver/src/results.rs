@@ -398,9 +398,10 @@ impl SectionResults {
 fn lines<T: Serialize>(items: &[T]) -> Result<String, serde_json::Error> {
     let items = items.iter().map(serde_json::to_string);
     let items = items.collect::<Result<Vec<_>, _>>()?;
-    Ok(match items.is_empty() {
-        true => "[]".to_owned(),
-        false => format!("[\n    {}\n  ]", items.join(",\n    ")),
+    Ok(if items.is_empty() {
+        "[]".to_owned()
+    } else {
+        format!("[\n    {}\n  ]", items.join(",\n    "))
     })
 }
 

@@ -82,9 +82,10 @@ async fn serve() -> Result<SocketAddr> {
 async fn request(http2: bool) -> Result<Operation> {
     let url = format!("http://{}/", serve().await?);
     let client = reqwest::Client::builder().no_proxy();
-    let client = match http2 {
-        true => client.http2_prior_knowledge(),
-        false => client,
+    let client = if http2 {
+        client.http2_prior_knowledge()
+    } else {
+        client
     };
     Ok(operation((client.build()?, url), |shared| async move {
         let answer = shared.0.get(&shared.1).send().await?.error_for_status()?;

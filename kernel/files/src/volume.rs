@@ -187,9 +187,10 @@ impl Volume {
         // A block of data, with two levels of map blocks above it.
         let needed = 3 * (self.cache.dirty() + blocks) + OF_DIRECTORY;
         if full || (self.space.free() as usize) < needed {
-            return match self.changes == self.committed {
-                true => Err(Error::NoSpace),
-                false => Ok(true),
+            return if self.changes == self.committed {
+                Err(Error::NoSpace)
+            } else {
+                Ok(true)
             };
         }
         Ok(false)
@@ -516,11 +517,10 @@ impl Volume {
     /// # Errors
     /// [`Error::Failed`]: they never will be.
     pub fn has(&self, moment: u64) -> Result<bool, Error> {
-        match self.committed >= moment {
-            true => Ok(true),
-            false if self.has_failed => Err(Error::Failed),
-            false => Ok(false),
+        if self.committed < moment && self.has_failed {
+            return Err(Error::Failed);
         }
+        Ok(self.committed >= moment)
     }
 }
 

@@ -153,9 +153,10 @@ impl Buffer {
             until_urgent(requests(), |requests| requests.disk.take_done(number)).await;
         asked.0 = None;
         self.0 = Some(memory);
-        match is_done {
-            true => Ok(()),
-            false => Err(Error::DiskFailed),
+        if is_done {
+            Ok(())
+        } else {
+            Err(Error::DiskFailed)
         }
     }
 
@@ -181,9 +182,10 @@ impl Buffer {
     /// [`Error::DiskFailed`].
     pub(crate) async fn flush(&mut self) -> Result<(), Error> {
         let can_flush = requests().lock().disk.can_flush();
-        match can_flush {
-            true => self.ask(Request::Flush).await,
-            false => Ok(()),
+        if can_flush {
+            self.ask(Request::Flush).await
+        } else {
+            Ok(())
         }
     }
 }

@@ -153,9 +153,10 @@ impl End {
 impl Clone for End {
     fn clone(&self) -> End {
         let mut ring = self.ring.lock();
-        match self.writes {
-            true => ring.writers += 1,
-            false => ring.readers += 1,
+        if self.writes {
+            ring.writers += 1
+        } else {
+            ring.readers += 1
         }
         End {
             ring: self.ring.clone(),
@@ -167,9 +168,10 @@ impl Clone for End {
 impl Drop for End {
     fn drop(&mut self) {
         let mut ring = self.ring.lock();
-        let ends = match self.writes {
-            true => &mut ring.writers,
-            false => &mut ring.readers,
+        let ends = if self.writes {
+            &mut ring.writers
+        } else {
+            &mut ring.readers
         };
         *ends -= 1;
         // Only the last one changes anything for the other side.

@@ -210,9 +210,10 @@ impl Turn<'_> {
             return None;
         }
         thread.end_grace(space);
-        thread.quantum = match over {
-            true => quantum(),
-            false => thread.until.saturating_sub(clock::now()),
+        thread.quantum = if over {
+            quantum()
+        } else {
+            thread.until.saturating_sub(clock::now())
         };
         Some(leave)
     }

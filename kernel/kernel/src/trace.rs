@@ -267,9 +267,10 @@ impl Ring {
         if room == 0 {
             return;
         }
-        match self.records.len() < room {
-            true => self.records.push(record),
-            false => self.records[self.count % room] = record,
+        if self.records.len() < room {
+            self.records.push(record)
+        } else {
+            self.records[self.count % room] = record
         }
         self.count += 1;
     }

@@ -267,9 +267,10 @@ pub(crate) fn ready() -> u64 {
 pub(crate) fn remove(process: &Process, place: u16) -> Option<Box<Thread>> {
     let mut users = USERS.lock();
     let here = users.places[usize::from(place)].thread.as_ref();
-    let thread = match here.is_some_and(|thread| core::ptr::eq(&*thread.process, process)) {
-        true => users.unlink(place),
-        false => None,
+    let thread = if here.is_some_and(|thread| core::ptr::eq(&*thread.process, process)) {
+        users.unlink(place)
+    } else {
+        None
     };
     drop(users);
     thread
@@ -350,13 +351,14 @@ pub(crate) fn resettle(
     let ready = users.places[usize::from(place)].thread.as_mut();
     let ready = ready.filter(|thread| core::ptr::eq(&*thread.process, process));
     let interrupted = if let Some(thread) = ready {
-        match settle(thread) {
-            true => users.unlink(place).and_then(|thread| {
+        if settle(thread) {
+            users.unlink(place).and_then(|thread| {
                 let level = thread.level.get();
                 users.link(thread, false);
                 users.announce(level)
-            }),
-            false => None,
+            })
+        } else {
+            None
         }
     } else {
         let number = process.number();

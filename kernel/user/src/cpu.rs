@@ -63,9 +63,10 @@ impl Cpu {
         self.released.store(true, SeqCst);
         let line = self.thread.number() % MAX_THREADS;
         sys::unpark(line, 62)?;
-        match self.thread.join()? {
-            true => Ok(()),
-            false => Err(Error::OutOfMemory),
+        if self.thread.join()? {
+            Ok(())
+        } else {
+            Err(Error::OutOfMemory)
         }
     }
 }

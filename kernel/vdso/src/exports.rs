@@ -232,9 +232,10 @@ extern "C" fn upshift_turn() -> u64 {
     if let Polled::Yielded(yielded) = coroutine.poll() {
         server.back.set(Some(yielded));
     }
-    match host::is_overtaken() || chaos::yields() {
-        true => Turn::Overtaken as u64,
-        false => Turn::Polled as u64,
+    if host::is_overtaken() || chaos::yields() {
+        Turn::Overtaken as u64
+    } else {
+        Turn::Polled as u64
     }
 }
 

@@ -118,9 +118,12 @@ fn the_asynchronous_form_wakes_the_coroutine_it_names() {
         let named = upshift::spawn(
             async {
                 let mut waited = false;
-                std::future::poll_fn(|_| match std::mem::replace(&mut waited, true) {
-                    false => std::task::Poll::Pending,
-                    true => std::task::Poll::Ready("woken"),
+                std::future::poll_fn(|_| {
+                    if std::mem::replace(&mut waited, true) {
+                        std::task::Poll::Ready("woken")
+                    } else {
+                        std::task::Poll::Pending
+                    }
                 })
                 .await
             },

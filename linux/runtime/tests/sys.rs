@@ -220,9 +220,12 @@ fn every_asynchronous_form_wakes_the_coroutine_it_names() {
             upshift::spawn(
                 async {
                     let mut waited = false;
-                    std::future::poll_fn(|_| match std::mem::replace(&mut waited, true) {
-                        false => std::task::Poll::Pending,
-                        true => std::task::Poll::Ready(()),
+                    std::future::poll_fn(|_| {
+                        if std::mem::replace(&mut waited, true) {
+                            std::task::Poll::Ready(())
+                        } else {
+                            std::task::Poll::Pending
+                        }
                     })
                     .await;
                 },

@@ -136,9 +136,10 @@ pub(crate) fn check_links(root: &Path) -> Result<usize, String> {
             }
         }
     }
-    match broken.is_empty() {
-        true => Ok(count),
-        false => Err(format!("links that lead nowhere: {}", broken.join("; "))),
+    if broken.is_empty() {
+        Ok(count)
+    } else {
+        Err(format!("links that lead nowhere: {}", broken.join("; ")))
     }
 }
 
@@ -178,9 +179,10 @@ pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
             }
         }
     }
-    match wrong.is_empty() {
-        true => Ok(count),
-        false => Err(format!("named and not there: {}", wrong.join("; "))),
+    if wrong.is_empty() {
+        Ok(count)
+    } else {
+        Err(format!("named and not there: {}", wrong.join("; ")))
     }
 }
 

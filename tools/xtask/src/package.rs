@@ -293,9 +293,10 @@ fn look_at(package: &Path, unpacked: &Path) -> io::Result<()> {
 /// Compresses a file as Debian's policy demands.
 fn zipped(path: &Path) -> io::Result<Vec<u8>> {
     let done = Command::new("gzip").arg("-9nc").arg(path).output()?;
-    match done.status.success() {
-        true => Ok(done.stdout),
-        false => Err(io::Error::other(format!("gzip of {}", path.display()))),
+    if done.status.success() {
+        Ok(done.stdout)
+    } else {
+        Err(io::Error::other(format!("gzip of {}", path.display())))
     }
 }
 

@@ -41,9 +41,10 @@ pub(crate) fn check_examples(root: &Path) -> Result<usize, String> {
             }
         }
     }
-    match wrong.is_empty() {
-        true => Ok(count),
-        false => Err(format!("not to be run as printed: {}", wrong.join("; "))),
+    if wrong.is_empty() {
+        Ok(count)
+    } else {
+        Err(format!("not to be run as printed: {}", wrong.join("; ")))
     }
 }
 

@@ -82,9 +82,10 @@ fn main() {
 }
 
 fn build(multi: bool) -> Runtime {
-    let mut builder = match multi {
-        true => Builder::new_multi_thread(),
-        false => Builder::new_current_thread(),
+    let mut builder = if multi {
+        Builder::new_multi_thread()
+    } else {
+        Builder::new_current_thread()
     };
     let built = builder.worker_threads(1).enable_all().build();
     built.expect("a runtime can be built")

@@ -65,9 +65,10 @@ pub(super) async fn streaming() -> Result<Operation> {
     Ok(operation(Mutex::new(watch), |watch| async move {
         let mut watch = watch.lock().await;
         watch.serving = !watch.serving;
-        let status = match watch.serving {
-            true => ServingStatus::Serving,
-            false => ServingStatus::NotServing,
+        let status = if watch.serving {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
         };
         watch.reporter.set_service_status("a", status).await;
         let message = watch.stream.message().await?.ok_or("closed")?;

@@ -120,9 +120,10 @@ impl Service {
         }
         self.expect("POST", "/orders", "{\"item\":\"vase\",\"quantity\":1}", 201)?;
         let told = socket.read()?;
-        match told.to_text()?.contains("vase") {
-            true => Ok(()),
-            false => Err(format!("the web socket tells of {told}").into()),
+        if told.to_text()?.contains("vase") {
+            Ok(())
+        } else {
+            Err(format!("the web socket tells of {told}").into())
         }
     }
 }

@@ -230,9 +230,10 @@ impl Disk {
                 header,
                 block,
             };
-            match lent.is_wanted {
-                true => self.done[number] = Some((memory, is_done)),
-                false => self.give_back(memory),
+            if lent.is_wanted {
+                self.done[number] = Some((memory, is_done))
+            } else {
+                self.give_back(memory)
             }
         }
         has_done

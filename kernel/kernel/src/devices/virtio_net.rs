@@ -94,9 +94,10 @@ impl Card {
     /// Sets whether the card interrupts. With the event index the card ignores the setting. A
     /// caller that enables interrupts looks once more afterwards.
     pub(crate) fn set_interrupts(&mut self, wanted: bool) {
-        match wanted {
-            true => self.raw.enable_interrupts(),
-            false => self.raw.disable_interrupts(),
+        if wanted {
+            self.raw.enable_interrupts()
+        } else {
+            self.raw.disable_interrupts()
         }
     }
 

@@ -64,9 +64,10 @@ impl AddressSpace {
         table.map_shared(layout::SHARED, shared.address(), Mapping::USER_DATA)?;
         let threads = SharedPage::new()?;
         table.map_shared(layout::THREADS, threads.address(), Mapping::USER_DATA)?;
-        let trace = match trace::is_on() {
-            true => Some(TracePage::new(SharedPage::new()?)),
-            false => None,
+        let trace = if trace::is_on() {
+            Some(TracePage::new(SharedPage::new()?))
+        } else {
+            None
         };
         if let Some(trace) = &trace {
             let page = trace.page.address();

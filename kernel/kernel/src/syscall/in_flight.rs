@@ -66,15 +66,16 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
         let process = &*this.process;
         let cancelled =
             matches!(this.whom, Whom::Ring { .. }) && process.is_cancelled(*this.number);
-        let answer = match cancelled {
-            true => Err(Error::Cancelled),
-            false => match this.call.as_mut().as_pin_mut() {
+        let answer = if cancelled {
+            Err(Error::Cancelled)
+        } else {
+            match this.call.as_mut().as_pin_mut() {
                 Some(call) => match call.poll(cx) {
                     Poll::Ready(answer) => answer,
                     Poll::Pending => return Poll::Pending,
                 },
                 None => return Poll::Ready(()),
-            },
+            }
         };
         // Drops the call's resources before its end can be seen.
         this.call.set(None);

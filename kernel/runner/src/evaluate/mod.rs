@@ -141,9 +141,10 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
             let Some((at, load)) = next else {
                 return Ok(());
             };
-            let image = match load.has_kernel_threads() {
-                true => &threads,
-                false => &coroutines,
+            let image = if load.has_kernel_threads() {
+                &threads
+            } else {
+                &coroutines
             };
             let point = match source {
                 Source::Host => outside::measure(image, load)?,

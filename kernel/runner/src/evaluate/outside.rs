@@ -24,9 +24,10 @@ const SOON: Duration = Duration::from_millis(50);
 
 /// Boots a machine with servers, and asks them. Empty if the machine fails.
 pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
-    let of_server = match load.has_threads() {
-        true => OF_THREADS,
-        false => load.connections,
+    let of_server = if load.has_threads() {
+        OF_THREADS
+    } else {
+        load.connections
     };
     // Each connection comes through a port of its own.
     let count = load.connections as u16;
@@ -36,9 +37,10 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Point, String> {
         count,
         of_server: of_server as u16,
     };
-    let server = match load.has_threads() {
-        true => "threads",
-        false => "coroutines",
+    let server = if load.has_threads() {
+        "threads"
+    } else {
+        "coroutines"
     };
     let (connections, harts) = (load.connections, load.harts);
     let arguments = format!(

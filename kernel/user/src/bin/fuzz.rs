@@ -113,9 +113,10 @@ fn call(random: &mut Random) -> Option<isize> {
             | number::send_to
             | number::receive_from
     );
-    let form = match waits && random.below(30) != 0 {
-        true => number::ASYNCHRONOUS,
-        false => 0,
+    let form = if waits && random.below(30) != 0 {
+        number::ASYNCHRONOUS
+    } else {
+        0
     };
     let answer = sys::raw_with(call | form, arguments, random.word());
     // In a child.

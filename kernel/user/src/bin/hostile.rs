@@ -45,12 +45,11 @@ tests! {
 const LATER: u8 = 40;
 
 async fn main() -> isize {
-    match os_user::argument().starts_with(b"seeds") {
-        true => {
-            let outcome = any_calls_at_all_harm_nobody_else().await;
-            isize::from(!passed("any_calls_at_all_harm_nobody_else", outcome))
-        }
-        false => run_all(TESTS).await,
+    if os_user::argument().starts_with(b"seeds") {
+        let outcome = any_calls_at_all_harm_nobody_else().await;
+        isize::from(!passed("any_calls_at_all_harm_nobody_else", outcome))
+    } else {
+        run_all(TESTS).await
     }
 }
 

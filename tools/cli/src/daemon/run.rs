@@ -85,12 +85,13 @@ fn whole(args: &DaemonArgs) -> Result<()> {
         }
         before = now;
     }
-    match before.is_empty() {
-        true => bail!(
+    if before.is_empty() {
+        bail!(
             "{} is empty: for the defaults, write a comment into it",
             path.display()
-        ),
-        false => bail!("{} is being written", path.display()),
+        )
+    } else {
+        bail!("{} is being written", path.display())
     }
 }
 

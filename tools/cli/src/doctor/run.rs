@@ -21,9 +21,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         printed => printed.context("cannot print the result")?,
     }
     let works = |it: &Finding| it.what != RING || it.health != Health::Not;
-    Ok(match findings.iter().all(works) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if findings.iter().all(works) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 
@@ -162,9 +163,10 @@ fn confinement(rights: &Rights) -> Finding {
         .then(|| "a user namespace: its capabilities do not reach the scheduler".to_string());
     let all: Vec<String> = [filter, space, group].into_iter().flatten().collect();
     let without_time = rights.group.as_ref().is_some_and(|it| it.runtime_us == 0);
-    let health = match rights.filtered || rights.user_namespace || without_time {
-        true => Health::Less,
-        false => Health::Fine,
+    let health = if rights.filtered || rights.user_namespace || without_time {
+        Health::Less
+    } else {
+        Health::Fine
     };
     let none = "no seccomp filter, no user namespace".to_string();
     Finding::new(

@@ -315,9 +315,10 @@ impl Picture<'_> {
         shown.sort_by_key(|(ran, first)| (std::cmp::Reverse(*ran), first.id));
         shown.truncate(COROUTINES);
         shown.sort_by_key(|(_, first)| (first.level, first.from, first.id));
-        let heading = match all > COROUTINES {
-            true => format!("coroutines: the states of the {COROUTINES} of {all} that ran longest"),
-            false => "coroutines: their states".to_owned(),
+        let heading = if all > COROUTINES {
+            format!("coroutines: the states of the {COROUTINES} of {all} that ran longest")
+        } else {
+            "coroutines: their states".to_owned()
         };
         let mut y = self.heading(out, y, &heading);
         let mut of: HashMap<CoroutineId, Vec<&Span>> = HashMap::new();

@@ -76,9 +76,10 @@ pub(super) fn service(
 fn trial(target: &Path, servers: &Servers, name: &str, driver: Option<&str>) -> Command {
     let release = target.join("release");
     let program = release.join("examples/trial");
-    let mut command = match rustix::process::geteuid().is_root() {
-        true => as_nobody(&program),
-        false => Command::new(program),
+    let mut command = if rustix::process::geteuid().is_root() {
+        as_nobody(&program)
+    } else {
+        Command::new(program)
     };
     command
         .arg(release.join("service"))
@@ -107,9 +108,10 @@ fn as_nobody(program: &Path) -> Command {
 fn container(target: &Path) -> Result<Command, String> {
     let here = host::this_program()?;
     let inner = "ip link set lo up && exec unshare --user --map-user=1000 --map-group=1000 \"$0\" confine -- \"$0\" compat service --inside container";
-    let mut command = match rustix::process::geteuid().is_root() {
-        true => as_nobody(Path::new("unshare")),
-        false => Command::new("unshare"),
+    let mut command = if rustix::process::geteuid().is_root() {
+        as_nobody(Path::new("unshare"))
+    } else {
+        Command::new("unshare")
     };
     command
         .args(["--user", "--map-root-user", "--net", "--pid", "--fork"])

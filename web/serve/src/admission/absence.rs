@@ -76,9 +76,10 @@ impl Absence {
         let used = used();
         let ran = used.saturating_sub(account.used).max(GLANCE);
         account.used = used;
-        let absent = match waits() {
-            true => passed.saturating_sub(ran).min(account.held),
-            false => 0,
+        let absent = if waits() {
+            passed.saturating_sub(ran).min(account.held)
+        } else {
+            0
         };
         account.held = (account.held - absent + (passed - absent)).min(HELD);
         // A thread that acquires the new `looked` also sees this sum.

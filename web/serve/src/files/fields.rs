@@ -25,9 +25,10 @@ impl Fields {
         let now = SystemTime::now();
         let mut validators = Validators::new(found.modified, found.size, coding, now);
         validators.weak = weak;
-        let etag = match weak {
-            true => HeaderValue::try_from(format!("W/{}", validators.etag)),
-            false => HeaderValue::from_str(&validators.etag),
+        let etag = if weak {
+            HeaderValue::try_from(format!("W/{}", validators.etag))
+        } else {
+            HeaderValue::from_str(&validators.etag)
         };
         let modified = validators.modified.map(httpdate::fmt_http_date);
         Fields {

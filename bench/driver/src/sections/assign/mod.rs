@@ -163,20 +163,22 @@ impl Drive for Load {
     fn measure(&self, upshift: &Program, _round: usize) -> Result<Measured, String> {
         let remedy = self.remedy.unwrap_or(Remedy::Nothing);
         let daemon = remedy.daemon(upshift, self.case.0)?;
-        let groups = match self.case.1 || remedy == Remedy::Weight {
-            true => Some([Cgroup::new("server", true)?, Cgroup::new("batch", false)?]),
-            false => None,
+        let groups = if self.case.1 || remedy == Remedy::Weight {
+            Some([Cgroup::new("server", true)?, Cgroup::new("batch", false)?])
+        } else {
+            None
         };
         let server = Server::start(self.case.0, remedy.prefix())?;
         let batch = match self.remedy {
             Some(_) => Some(Batch::start(upshift, &["--model", "thread"])?),
             None => None,
         };
-        let awake: Vec<Awake> = match self.awake {
+        let awake: Vec<Awake> = if self.awake {
             // As in the other sections: the wake-up of a halted virtual CPU would hide all other
             // effects.
-            true => (0..2).filter_map(|cpu| Awake::on(cpu).ok()).collect(),
-            false => Vec::new(),
+            (0..2).filter_map(|cpu| Awake::on(cpu).ok()).collect()
+        } else {
+            Vec::new()
         };
         if let Some([of_server, of_batch]) = &groups {
             server

@@ -120,12 +120,13 @@ fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
         .arg(pid.to_string())
         .output()
         .map_err(|e| format!("cannot start chrt: {e}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!(
             "SCHED_DEADLINE does not fit: {}",
             String::from_utf8_lossy(&output.stderr).trim()
-        )),
+        ))
     }
 }
 

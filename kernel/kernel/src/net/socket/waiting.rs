@@ -96,15 +96,17 @@ impl<F> Until<'_, F> {
 fn register(index: Index, is_stream: bool, side: Side, waker: &Waker) {
     let mut endpoint = endpoint(index);
     if side != Side::Write {
-        match is_stream {
-            true => endpoint.tcp().register_recv_waker(waker),
-            false => endpoint.udp().register_recv_waker(waker),
+        if is_stream {
+            endpoint.tcp().register_recv_waker(waker)
+        } else {
+            endpoint.udp().register_recv_waker(waker)
         }
     }
     if side != Side::Read {
-        match is_stream {
-            true => endpoint.tcp().register_send_waker(waker),
-            false => endpoint.udp().register_send_waker(waker),
+        if is_stream {
+            endpoint.tcp().register_send_waker(waker)
+        } else {
+            endpoint.udp().register_send_waker(waker)
         }
     }
 }

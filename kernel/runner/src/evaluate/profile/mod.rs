@@ -128,9 +128,10 @@ pub(crate) fn run(file: &Path, of_spinning: &Path, is_verbose: bool) -> Result<(
     let profiles = Mutex::new(Vec::new());
     let work = || -> Result<(), String> {
         while let Some(load) = queue.lock().map_or(None, |mut queue| queue.next()) {
-            let image = match load.has_kernel_threads() {
-                true => &threads,
-                false => &coroutines,
+            let image = if load.has_kernel_threads() {
+                &threads
+            } else {
+                &coroutines
             };
             let profile = measure(image, load, is_verbose)?;
             println!("{load}: {}", table::tenths(profile.total()));
