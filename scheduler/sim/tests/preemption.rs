@@ -1,7 +1,7 @@
 //! The theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs a million
 //! of them.
 
-use upshift_core::preempt::{KEPT, SELDOM, SHARE, TURN};
+use upshift_core::preempt::{MAX_SUSPENSION, REST, SHARE, TURN};
 use upshift_sim::suspending::{
     Arrival, Levels, Load, Outcome, Service, Shape, Wait, WatcherState, check, contend,
     search_loads,
@@ -130,10 +130,10 @@ fn load(arrivals: Vec<Arrival>, late: u64) -> Load {
 }
 
 /// Returns the longest time between two turns beside a poll that does not end: the watcher looks
-/// for turns every [`KEPT`], and only a poll that has run for as long since it was resumed may be
-/// spinning.
+/// for turns every [`MAX_SUSPENSION`], and only a poll that has run for as long since it was
+/// resumed may be spinning.
 fn apart(late: u64) -> u64 {
-    2 * KEPT + 2 * C + 3 * late
+    2 * MAX_SUSPENSION + 2 * C + 3 * late
 }
 
 /// Theorem 4: suspended polls get turns behind a poll that does not end, each within its bound
@@ -145,7 +145,7 @@ fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
         let mut arrivals: Vec<_> = (0..suspended)
             .map(|n| poll(n * 3 * C, 60 - n as u8, 20 * TURN))
             .collect();
-        arrivals.push(poll(suspended * 3 * C, 1, 400 * KEPT * suspended));
+        arrivals.push(poll(suspended * 3 * C, 1, 400 * MAX_SUSPENSION * suspended));
         let outcome = check(&load(arrivals, late)).unwrap();
         let (turns, off) = (outcome.turns[0], outcome.kept_off);
         println!("{suspended}: {turns} turns, kept off {off}");
@@ -158,7 +158,9 @@ fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
 #[test]
 fn long_polls_of_a_level_take_turns() {
     for polls in [2, 5, 20] {
-        let arrivals = (0..polls).map(|n| poll(n * 3 * C, 20, 40 * KEPT)).collect();
+        let arrivals = (0..polls)
+            .map(|n| poll(n * 3 * C, 20, 40 * MAX_SUSPENSION))
+            .collect();
         let outcome = check(&load(arrivals, 0)).unwrap();
         let (turns, off) = (outcome.turns[0], outcome.kept_off);
         let suspended = outcome.suspended[0].len() as u64;
@@ -178,14 +180,14 @@ fn a_suspended_poll_gets_turns_beside_short_ones() {
     let busy = 400_000 * C / 8;
     let outcome = contend(&load(arrivals, 0));
     assert!(outcome.end < busy + busy / 10);
-    let most = SELDOM + 3 * KEPT + TURN + 3 * C;
+    let most = REST + 3 * MAX_SUSPENSION + TURN + 3 * C;
     assert!(outcome.kept_off <= most, "{} > {most}", outcome.kept_off);
 }
 
 #[test]
 fn a_poll_that_sleeps_is_set_aside() {
     let sleeps = Arrival {
-        sleeps: Some(100 * KEPT),
+        sleeps: Some(100 * MAX_SUSPENSION),
         ..poll(0, 1, 2 * C)
     };
     let outcome = check(&load(vec![sleeps, poll(10, 30, C)], 1_000)).unwrap();

@@ -173,7 +173,7 @@ impl Preemptible {
     #[inline]
     fn watch_over(&self, worker: &Worker) {
         let begins = worker.executor().clock();
-        if self.alarm.rests(begins, self.settings.kept_ticks) {
+        if self.alarm.rests(begins, self.settings.max_suspension_ticks) {
             return;
         }
         self.listen(worker);
@@ -195,7 +195,7 @@ impl Preemptible {
     /// urgent work waits for the end of the poll, or for its sleep.
     fn look_after(&self, waits: Waits) -> u64 {
         match waits {
-            Waits::Nothing => self.settings.kept_ticks,
+            Waits::Nothing => self.settings.max_suspension_ticks,
             Waits::Equal | Waits::Urgent => self.settings.cost_ticks,
         }
     }
@@ -300,7 +300,7 @@ impl Preemptible {
     #[cold]
     fn waiter(&self, waits: Waits) {
         let ticks = clock::ticks();
-        if !self.alarm.rests(ticks, self.settings.kept_ticks) {
+        if !self.alarm.rests(ticks, self.settings.max_suspension_ticks) {
             self.alarm.look_within(ticks, self.look_after(waits));
         }
     }

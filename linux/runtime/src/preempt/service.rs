@@ -15,7 +15,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use upshift_core::preempt::KEPT;
+use upshift_core::preempt::MAX_SUSPENSION;
 
 use super::thread::Thread;
 use crate::futex::{futex_wait_for, futex_wake};
@@ -71,14 +71,14 @@ impl Service {
         if self.state.load(Acquire) == REQUESTED && !interrupt::is_lost() {
             owner.interrupt();
             // Other threads may keep a suspended thread from its CPU for this time.
-            futex_wait_for(&self.state, REQUESTED, KEPT);
+            futex_wait_for(&self.state, REQUESTED, MAX_SUSPENSION);
         }
         if self.state.load(Acquire) == REQUESTED {
             rouse();
         }
         for state in [REQUESTED, TAKEN] {
             if self.state.load(Acquire) == state {
-                futex_wait_for(&self.state, state, KEPT);
+                futex_wait_for(&self.state, state, MAX_SUSPENSION);
             }
         }
         if self
@@ -90,7 +90,7 @@ impl Service {
         }
         // Taken: the call is under way and does not block.
         while self.state.load(Acquire) == TAKEN {
-            futex_wait_for(&self.state, TAKEN, KEPT);
+            futex_wait_for(&self.state, TAKEN, MAX_SUSPENSION);
         }
         self.state.store(IDLE, Relaxed);
         self.served.store(self.served.load(Relaxed) + 1, Relaxed);
@@ -161,7 +161,10 @@ mod tests {
             }
             end.store(true, SeqCst);
             owner.interrupt();
-            assert!(quickest < Duration::from_nanos(KEPT), "{quickest:?}");
+            assert!(
+                quickest < Duration::from_nanos(MAX_SUSPENSION),
+                "{quickest:?}"
+            );
         });
     }
 }

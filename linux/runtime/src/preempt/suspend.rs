@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
-use upshift_core::preempt::{KEPT, TURN};
+use upshift_core::preempt::{MAX_SUSPENSION, TURN};
 use upshift_core::{CoroutineId, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -270,7 +270,7 @@ impl Preemptible {
         } else {
             self.listen(worker);
             if worker.executor().bitmap() != 0 {
-                self.alarm.arm(clock::now() + KEPT);
+                self.alarm.arm(clock::now() + MAX_SUSPENSION);
             }
         }
         if let Some(owner) = thread.owner.get() {

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{KEPT, Looks, Rule, TURN};
+use upshift_core::preempt::{Looks, MAX_SUSPENSION, Rule, TURN};
 use upshift_ring::Watch;
 
 use super::PreemptionStats;
@@ -70,9 +70,9 @@ pub(crate) struct Settings {
     pub(super) threads: usize,
     /// Ticks for which a vCPU that was idle has time to spare.
     pub(super) spare_time: u64,
-    /// [`Rule::cost`] and [`KEPT`] in ticks.
+    /// [`Rule::cost`] and [`MAX_SUSPENSION`] in ticks.
     pub(super) cost_ticks: u64,
-    pub(super) kept_ticks: u64,
+    pub(super) max_suspension_ticks: u64,
 }
 
 impl Settings {
@@ -83,7 +83,7 @@ impl Settings {
             threads: threads + SPARES,
             spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
             cost_ticks: clock::to_ticks(Duration::from_nanos(rule.cost)),
-            kept_ticks: clock::to_ticks(Duration::from_nanos(KEPT)),
+            max_suspension_ticks: clock::to_ticks(Duration::from_nanos(MAX_SUSPENSION)),
         }
     }
 

@@ -10,19 +10,19 @@
 //!
 //! # Waiters of suspended polls
 //!
-//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`KEPT`] and may be
-//! spinning, each suspended one gets a turn of [`TURN`] within [`KEPT`] times their number, however
-//! urgent other work is. Its waiter may not show: a thread beside the vCPU, or a coroutine that
-//! tries again in short polls. So there are turns also while nothing shows, as far apart as
-//! [`SELDOM`](upshift_core::preempt::SELDOM) says. If the current thread makes no progress outside
-//! of a poll (it waits for the allocator's lock, or is starting and has no permit yet), suspended
-//! threads run without theirs.
+//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`]
+//! and may be spinning, each suspended one gets a turn of [`TURN`] within [`MAX_SUSPENSION`]
+//! times their number, however urgent other work is. Its waiter may not show: a thread beside
+//! the vCPU, or a coroutine that tries again in short polls. So there are turns also while
+//! nothing shows, as far apart as [`REST`](upshift_core::preempt::REST) says. If the current
+//! thread makes no progress outside of a poll (it waits for the allocator's lock, or is starting
+//! and has no permit yet), suspended threads run without theirs.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::preempt::{Decision, KEPT, Policy, Ran, Snapshot, TURN};
+use upshift_core::preempt::{Decision, MAX_SUSPENSION, Policy, Ran, Snapshot, TURN};
 use upshift_core::{Level, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -38,7 +38,7 @@ use crate::time::clock;
 
 /// Nanoseconds for which a suspended poll that has had its turn lets others of its level go first:
 /// as long as it may be kept.
-pub(crate) const PATIENCE: Duration = Duration::from_nanos(KEPT);
+pub(crate) const PATIENCE: Duration = Duration::from_nanos(MAX_SUSPENSION);
 
 /// Time, ns, after which a standstill for want of threads is reported.
 const STANDSTILL_LIMIT: u64 = 1_000_000_000;
@@ -158,7 +158,7 @@ impl<'a> Watcher<'a> {
         let mut at = match next {
             Next::At(at) => at,
             // The state changes as fast as the watcher looks, and the other threads need the CPU.
-            Next::Now => now + KEPT,
+            Next::Now => now + MAX_SUSPENSION,
             Next::Rest | Next::Done => NEVER,
         };
         // The signal may not have reached the stopped thread. Pinned coroutines that were picked
@@ -207,7 +207,7 @@ impl<'a> Watcher<'a> {
                 now - since >= TURN
             }
             Some((before, _, used_before)) if before == seen => {
-                used.saturating_sub(used_before) >= KEPT
+                used.saturating_sub(used_before) >= MAX_SUSPENSION
             }
             _ => {
                 self.stuck = Some((seen, now, used));
@@ -420,7 +420,7 @@ impl<'a> Watcher<'a> {
             Err(NotStopped::NoThread) => {
                 vcpu.relay.turn.store(NONE, SeqCst);
                 self.report_standstill(id, now);
-                Next::At(now + KEPT)
+                Next::At(now + MAX_SUSPENSION)
             }
             Err(NotStopped::InUse) => self.in_use(id, now),
         }
@@ -511,7 +511,7 @@ impl<'a> Watcher<'a> {
         }
         let now = clock::now();
         if self.policy.rests_until() > now {
-            return Next::At(now + 2 * KEPT);
+            return Next::At(now + 2 * MAX_SUSPENSION);
         }
         self.listen();
         match worker.timers().next_deadline() {

@@ -72,7 +72,7 @@ fn forgotten_handles_and_runtimes() {
 }
 
 thread_local! {
-    static KEPT: RefCell<Option<Runtime>> = const { RefCell::new(None) };
+    static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_runtime_may_go_anywhere() {
 }
 
 fn keep(runtime: Runtime) {
-    KEPT.set(Some(runtime));
+    RUNTIME.set(Some(runtime));
 }
 
 #[test]

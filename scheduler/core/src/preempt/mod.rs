@@ -14,7 +14,7 @@
 //! 3. **One budget**: suspensions, turns and vain looks are charged to one [`TokenBucket`] that is
 //!    refilled by a tenth of the time. Equals use it only while it is at least half full. While it
 //!    does not hold *C*, polls run on. After a vain look (the poll that it was meant for has ended)
-//!    the watcher ignores arrivals for 20 ms ([`SELDOM`]), or until a poll is suspended; it still
+//!    the watcher ignores arrivals for 20 ms ([`REST`]), or until a poll is suspended; it still
 //!    looks at a poll that lasts for 2 to 4 ms.
 //! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while other work may
 //!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that
@@ -36,14 +36,14 @@ pub use rule::{Ran, Rule};
 pub const SHARE: u64 = 10;
 /// Longest time in nanoseconds that a suspended poll is kept off the CPU while other work may
 /// depend on it, per suspended poll.
-pub const KEPT: u64 = 2_000_000;
+pub const MAX_SUSPENSION: u64 = 2_000_000;
 /// Length of a suspended poll's turn in nanoseconds.
-pub const TURN: u64 = KEPT / SHARE;
+pub const TURN: u64 = MAX_SUSPENSION / SHARE;
 /// Time in nanoseconds between turns while nothing visible depends on a suspended poll; also the
 /// watcher's rest after a vain look.
-pub const SELDOM: u64 = SHARE * KEPT;
+pub const REST: u64 = SHARE * MAX_SUSPENSION;
 /// Capacity of the budget in nanoseconds: a burst of suspensions takes no longer than a suspended
 /// poll may be kept off the CPU.
-pub const BURST: u64 = KEPT;
+pub const BURST: u64 = MAX_SUSPENSION;
 /// Part of the budget in nanoseconds that suspensions for equals leave to more urgent work.
 pub const RESERVE: u64 = BURST / 2;

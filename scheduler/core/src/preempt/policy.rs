@@ -1,6 +1,6 @@
 //! The decision of a vCPU's watcher at a look.
 
-use super::{BURST, KEPT, RESERVE, Ran, Rule, SELDOM, SHARE, TURN};
+use super::{BURST, MAX_SUSPENSION, RESERVE, REST, Ran, Rule, SHARE, TURN};
 use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
@@ -142,7 +142,7 @@ impl Policy {
         // lost to others, the longer it takes to use the rest.
         let lost = ran.lasted.saturating_sub(ran.in_all);
         let least = (lost / 4).min(TURN).max(self.looks.timer);
-        let left = left.unwrap_or(KEPT).clamp(least, KEPT);
+        let left = left.unwrap_or(MAX_SUSPENSION).clamp(least, MAX_SUSPENSION);
         let is_young = !snapshot.was_suspended && ran.in_all < rule.quantum;
         // The poll for which the timer is set has ended before the timer goes off.
         let is_over = self
@@ -160,7 +160,7 @@ impl Policy {
         }
         if is_young && now < self.rests_until {
             return Decision::Later {
-                wait: 2 * KEPT,
+                wait: 2 * MAX_SUSPENSION,
                 listens: false,
             };
         }
@@ -186,9 +186,9 @@ impl Policy {
     pub fn rest(&mut self, now: u64) -> Decision {
         self.budget.spend(self.looks.timer, now);
         self.awaited = None;
-        self.rests_until = now + SELDOM;
+        self.rests_until = now + REST;
         Decision::Later {
-            wait: 2 * KEPT,
+            wait: 2 * MAX_SUSPENSION,
             listens: false,
         }
     }
@@ -222,14 +222,14 @@ impl Policy {
     /// under way.
     #[must_use]
     pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
-        blocked || ran.stretch >= KEPT
+        blocked || ran.stretch >= MAX_SUSPENSION
     }
 
     /// Returns whether a suspended poll is due a turn: the minimum time since the suspension of a
     /// poll that may get it.
     #[must_use]
     pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
-        let apart = if depended_on { KEPT } else { SELDOM };
+        let apart = if depended_on { MAX_SUSPENSION } else { REST };
         (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
     }
 
@@ -237,8 +237,11 @@ impl Policy {
     /// by then while a poll is suspended.
     #[must_use]
     pub fn next_turn_in(&self, now: u64) -> u64 {
-        let due = self.turned_at.saturating_add(KEPT).saturating_sub(now);
-        if due == 0 { KEPT } else { due }
+        let due = self
+            .turned_at
+            .saturating_add(MAX_SUSPENSION)
+            .saturating_sub(now);
+        if due == 0 { MAX_SUSPENSION } else { due }
     }
 
     /// Notes that a suspended poll gets its turn.
@@ -321,7 +324,10 @@ mod tests {
         let mut policy = Policy::new(LOOKS, 0);
         let mut long = snapshot(RULE.quantum, EQUAL);
         long.lingering = true;
-        assert_eq!(decide(&mut policy, &long, true), later(KEPT, true));
+        assert_eq!(
+            decide(&mut policy, &long, true),
+            later(MAX_SUSPENSION, true)
+        );
         // More urgent work does, though the poll is one of them.
         long.waiting |= URGENT;
         let urgent = decide(&mut policy, &long, true);
@@ -343,7 +349,10 @@ mod tests {
     fn less_urgent_work_interrupts_only_where_another_vcpu_idles() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut less = snapshot(200_000, LESS);
-        assert_eq!(decide(&mut policy, &less, false), later(KEPT, true));
+        assert_eq!(
+            decide(&mut policy, &less, false),
+            later(MAX_SUSPENSION, true)
+        );
         less.beside_idle = true;
         let fetched = decide(&mut policy, &less, false);
         assert_eq!(fetched, Decision::Suspend(QueueEnd::Head));
@@ -375,14 +384,23 @@ mod tests {
     #[test]
     fn turns_are_given_more_often_while_something_may_depend_on_them() {
         let mut policy = Policy::new(LOOKS, 0);
-        assert_eq!(policy.turn_is_due(true, KEPT - 1), None);
-        assert_eq!(policy.turn_is_due(true, KEPT), Some(KEPT / 2));
-        assert_eq!(policy.turn_is_due(false, KEPT), None);
-        assert_eq!(policy.turn_is_due(false, SELDOM), Some(SELDOM / 2));
-        policy.gives_turn(SELDOM);
-        assert_eq!(policy.turn_is_due(true, SELDOM + KEPT - 1), None);
-        assert_eq!(policy.next_turn_in(SELDOM + KEPT / 4), KEPT * 3 / 4);
-        assert_eq!(policy.next_turn_in(SELDOM + 3 * KEPT), KEPT);
+        assert_eq!(policy.turn_is_due(true, MAX_SUSPENSION - 1), None);
+        assert_eq!(
+            policy.turn_is_due(true, MAX_SUSPENSION),
+            Some(MAX_SUSPENSION / 2)
+        );
+        assert_eq!(policy.turn_is_due(false, MAX_SUSPENSION), None);
+        assert_eq!(policy.turn_is_due(false, REST), Some(REST / 2));
+        policy.gives_turn(REST);
+        assert_eq!(policy.turn_is_due(true, REST + MAX_SUSPENSION - 1), None);
+        assert_eq!(
+            policy.next_turn_in(REST + MAX_SUSPENSION / 4),
+            MAX_SUSPENSION * 3 / 4
+        );
+        assert_eq!(
+            policy.next_turn_in(REST + 3 * MAX_SUSPENSION),
+            MAX_SUSPENSION
+        );
     }
 
     /// A look by the clock that finds another poll begins a rest, unless it suspends that poll.
@@ -395,9 +413,15 @@ mod tests {
         );
         let mut other = snapshot(5_000, EQUAL);
         other.poll = 2;
-        assert_eq!(decide(&mut policy, &other, true), later(2 * KEPT, false));
-        assert_eq!(policy.rests_until(), SELDOM);
-        assert_eq!(decide(&mut policy, &other, true), later(2 * KEPT, false));
+        assert_eq!(
+            decide(&mut policy, &other, true),
+            later(2 * MAX_SUSPENSION, false)
+        );
+        assert_eq!(policy.rests_until(), REST);
+        assert_eq!(
+            decide(&mut policy, &other, true),
+            later(2 * MAX_SUSPENSION, false)
+        );
         let mut long = snapshot(RULE.quantum, EQUAL);
         long.poll = 3;
         assert_eq!(

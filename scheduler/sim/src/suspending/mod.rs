@@ -19,7 +19,7 @@ mod vcpu;
 pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{Decision, KEPT, Looks, Policy, Rule, Snapshot, TURN, Waits};
+use upshift_core::preempt::{Decision, Looks, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN, Waits};
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
 
@@ -300,7 +300,7 @@ impl Machine<'_> {
         } else {
             vcpu.listens = true;
             if vcpu.waiting != 0 {
-                vcpu.arm(now + KEPT, late);
+                vcpu.arm(now + MAX_SUSPENSION, late);
             }
         }
         vcpu.doing = Doing::Polls {
@@ -388,7 +388,9 @@ impl Machine<'_> {
             self.outcome.in_vain[index] += 1;
         }
         match decision {
-            Decision::Rest if vcpu.policy.rests_until() > now => self.look_in(index, 2 * KEPT),
+            Decision::Rest if vcpu.policy.rests_until() > now => {
+                self.look_in(index, 2 * MAX_SUSPENSION)
+            }
             Decision::Rest => vcpu.listens = true,
             Decision::Later { wait, listens } => {
                 vcpu.listens = listens;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use upshift_core::preempt::{BURST, KEPT, RESERVE, SELDOM, SHARE, TURN};
+use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST, SHARE, TURN};
 
 use super::{Arrival, Load, Outcome, Wait, WatcherState, contend, random};
 
@@ -182,8 +182,8 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
     let unheard = match wait.watcher {
         WatcherState::Listens => 0,
-        WatcherState::Ignores => KEPT,
-        WatcherState::Rests => 2 * KEPT,
+        WatcherState::Ignores => MAX_SUSPENSION,
+        WatcherState::Rests => 2 * MAX_SUSPENSION,
     };
     let mut most = early + unheard;
     if wait.lacked {
@@ -234,25 +234,25 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             }
         }
         let turns = outcome.turns[vcpu];
-        if turns > end / KEPT + 1 {
+        if turns > end / MAX_SUSPENSION + 1 {
             return Err(format!("theorem 3: {turns} turns in {end} ns"));
         }
         let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
         let in_vain = outcome.in_vain[vcpu];
         // A rest ends with a stop, and with a look at a poll that is resumed or has used its
         // quantum.
-        if in_vain > end / KEPT + 2 * stopped + 1 {
+        if in_vain > end / MAX_SUSPENSION + 2 * stopped + 1 {
             return Err(format!(
                 "theorem 3: {in_vain} looks in vain in {end} ns, {stopped} stopped"
             ));
         }
     }
-    let apart = SELDOM + (KEPT + TURN) * load.slow + 2 * KEPT + 3 * (cost + late);
+    let apart = REST + (MAX_SUSPENSION + TURN) * load.slow + 2 * MAX_SUSPENSION + 3 * (cost + late);
     if outcome.kept_off > apart {
         let time = outcome.kept_off;
         return Err(format!("theorem 4: kept off for {time}, at most {apart}"));
     }
-    let asleep = 2 * KEPT + cost + 2 * late;
+    let asleep = 2 * MAX_SUSPENSION + cost + 2 * late;
     if outcome.slept_in_the_way > asleep {
         let time = outcome.slept_in_the_way;
         return Err(format!(

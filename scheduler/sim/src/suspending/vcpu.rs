@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{KEPT, Looks, Policy, Ran, Waits};
+use upshift_core::preempt::{Looks, MAX_SUSPENSION, Policy, Ran, Waits};
 
 use super::load::{Outcome, Wait, WatcherState};
 
@@ -74,13 +74,13 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer for 2 · KEPT from now unless it goes off after KEPT or later, or was set for
-    /// another purpose.
+    /// Sets the timer for 2 · MAX_SUSPENSION from now unless it goes off after MAX_SUSPENSION or
+    /// later, or was set for another purpose.
     fn push(&mut self, now: u64, late: u64) {
-        if self.at != NEVER && (self.at <= now || self.at >= now + KEPT) {
+        if self.at != NEVER && (self.at <= now || self.at >= now + MAX_SUSPENSION) {
             return;
         }
-        let before = std::mem::replace(&mut self.watchdog, now + 2 * KEPT);
+        let before = std::mem::replace(&mut self.watchdog, now + 2 * MAX_SUSPENSION);
         if self.at == before {
             self.at = NEVER;
         }
@@ -178,8 +178,8 @@ impl Vcpu {
         self.listens = true;
         if self.waiting != 0 {
             let wait = match Waits::of(level, self.waiting) {
-                Waits::Equal if self.only_lingers(level) => KEPT,
-                Waits::Nothing => KEPT,
+                Waits::Equal if self.only_lingers(level) => MAX_SUSPENSION,
+                Waits::Nothing => MAX_SUSPENSION,
                 Waits::Equal | Waits::Urgent => cost,
             };
             self.alarm.arm(now + wait, late);
@@ -238,7 +238,7 @@ impl Vcpu {
     }
 
     /// Picks as the queues of the core do: lingering polls are behind the others, except for one
-    /// per KEPT whose patience is over.
+    /// per MAX_SUSPENSION whose patience is over.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
@@ -246,8 +246,9 @@ impl Vcpu {
         let lingers = queue.iter().position(|poll| poll.lingers);
         let place = match (fresh, lingers) {
             (Some(fresh), Some(lingers)) => {
-                let was_patient = queue[lingers].off_since + KEPT < queue[fresh].off_since;
-                if queue[fresh].suspended || !was_patient || now < self.turned + KEPT {
+                let was_patient =
+                    queue[lingers].off_since + MAX_SUSPENSION < queue[fresh].off_since;
+                if queue[fresh].suspended || !was_patient || now < self.turned + MAX_SUSPENSION {
                     fresh
                 } else {
                     self.turned = now;

@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use upshift_core::preempt::KEPT;
+use upshift_core::preempt::MAX_SUSPENSION;
 
 use crate::preempt;
 use crate::stand_in::arrivals;
@@ -69,7 +69,7 @@ pub(crate) struct Sent(AtomicU64);
 
 /// Nanoseconds without an answer after which a signal may be sent again: as long as a suspended
 /// poll may be kept.
-const AGAIN: u64 = KEPT;
+const AGAIN: u64 = MAX_SUSPENSION;
 
 impl Sent {
     /// Interrupts a thread, unless a signal is on its way whose handler will see the request.
