@@ -2,50 +2,50 @@
 //! The gates do not count this time as waiting: requests that queue during an absence are no sign
 //! of overload and are served as soon as the process resumes.
 //!
-//! The gates read the clock with each request. If more than [`GLANCE`] has passed since the last
-//! check while requests waited, the process compares that time with its own CPU time; the
-//! difference was an absence. A handler that sleeps in a blocking call looks the same. Therefore
-//! absences are drawn from a budget that holds [`HELD`] and is refilled by counted time. Of any
-//! time *t* the gates count at least (*t* − [`HELD`]) / 2, for any reason, and the bound on waiting
-//! still holds up to that factor.
+//! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since
+//! the last check while requests waited, the process compares that time with its own CPU time;
+//! the difference was an absence. A handler that sleeps in a blocking call looks the same.
+//! Therefore absences are drawn from a budget that holds [`MAX_ABSENCE`] and is refilled by
+//! counted time. Of any time *t* the gates count at least (*t* − [`MAX_ABSENCE`]) / 2, for any
+//! reason, and the bound on waiting still holds up to that factor.
 //!
 //! Cost: a load and a comparison per reading; a system call and a pass over all gates at most once
-//! per [`GLANCE`].
+//! per [`CHECK_INTERVAL`].
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
 /// Time that always counts, in ns; the kernel's time slices are longer.
-const GLANCE: u64 = 1_000_000;
+const CHECK_INTERVAL: u64 = 1_000_000;
 /// Largest budget for absences, in ns; clients notice a longer stop in any case.
-const HELD: u64 = 1_000_000_000;
+const MAX_ABSENCE: u64 = 1_000_000_000;
 
 /// The clock that leaves out absences (see the module). Times are nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Absence {
     /// Time of the last check.
-    looked: AtomicU64,
+    checked_at: AtomicU64,
     /// Sum of all absences up to the last check.
     absent: AtomicU64,
-    account: Mutex<Account>,
+    budget: Mutex<Budget>,
 }
 
 #[derive(Debug)]
-struct Account {
+struct Budget {
     /// CPU time of the process at the last check.
     used: u64,
-    held: u64,
+    left: u64,
 }
 
 impl Absence {
     pub(crate) fn new() -> Absence {
         Absence {
-            looked: AtomicU64::new(0),
+            checked_at: AtomicU64::new(0),
             absent: AtomicU64::new(0),
-            account: Mutex::new(Account {
+            budget: Mutex::new(Budget {
                 used: 0,
-                held: HELD,
+                left: MAX_ABSENCE,
             }),
         }
     }
@@ -59,7 +59,7 @@ impl Absence {
         used: impl FnOnce() -> u64,
         waits: impl FnOnce() -> bool,
     ) -> u64 {
-        if now.saturating_sub(self.looked.load(Acquire)) > GLANCE {
+        if now.saturating_sub(self.checked_at.load(Acquire)) > CHECK_INTERVAL {
             self.look(now, used, waits);
         }
         now.saturating_sub(self.absent.load(Relaxed))
@@ -67,24 +67,24 @@ impl Absence {
 
     #[cold]
     fn look(&self, now: u64, used: impl FnOnce() -> u64, waits: impl FnOnce() -> bool) {
-        let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = now.saturating_sub(self.looked.load(Relaxed));
-        if passed <= GLANCE {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = now.saturating_sub(self.checked_at.load(Relaxed));
+        if passed <= CHECK_INTERVAL {
             // Another thread has checked meanwhile.
             return;
         }
         let used = used();
-        let ran = used.saturating_sub(account.used).max(GLANCE);
-        account.used = used;
+        let ran = used.saturating_sub(budget.used).max(CHECK_INTERVAL);
+        budget.used = used;
         let absent = if waits() {
-            passed.saturating_sub(ran).min(account.held)
+            passed.saturating_sub(ran).min(budget.left)
         } else {
             0
         };
-        account.held = (account.held - absent + (passed - absent)).min(HELD);
-        // A thread that acquires the new `looked` also sees this sum.
+        budget.left = (budget.left - absent + (passed - absent)).min(MAX_ABSENCE);
+        // A thread that acquires the new `checked_at` also sees this sum.
         self.absent.fetch_add(absent, Relaxed);
-        self.looked.store(now, Release);
+        self.checked_at.store(now, Release);
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
             let now = step * 50 * MS;
             let counted = absence.counted(now, || 0, || true);
             assert!(
-                counted >= now.saturating_sub(HELD) / 2,
+                counted >= now.saturating_sub(MAX_ABSENCE) / 2,
                 "{counted} of {now}"
             );
             assert!(counted <= now);

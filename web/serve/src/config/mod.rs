@@ -21,7 +21,7 @@ mod redirect;
 mod site;
 pub(crate) mod units;
 
-pub use address::{Address, Place};
+pub use address::{Address, Endpoint};
 pub use redirect::Redirect;
 pub use site::Site;
 

@@ -16,8 +16,8 @@ use crate::config::Limits;
 use crate::connection::clocks::NEXT_REQUEST;
 use crate::connection::conn::Conn;
 use crate::connection::heads;
+use crate::connection::observed::ObservedIo;
 use crate::connection::transport::Transport;
-use crate::connection::watched::Watched;
 use crate::request::service::Http;
 use crate::server::shared::Live;
 use crate::tls::TlsIo;
@@ -68,7 +68,7 @@ impl Conn {
     async fn refuse_plain(self: &Arc<Conn>, io: Io) -> io::Result<()> {
         let text = "this port speaks TLS: use https\n";
         let answer = heads::refusal(StatusCode::BAD_REQUEST, text);
-        let mut io = Watched::refused(io, self.clone(), answer);
+        let mut io = ObservedIo::refused(io, self.clone(), answer);
         poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await
     }
 
@@ -99,7 +99,7 @@ impl Conn {
         I: Transport + Send + 'static,
     {
         let service = Http::new(self.clone());
-        let io = Watched::new(io, self.clone(), two);
+        let io = ObservedIo::new(io, self.clone(), two);
         let allowance = self.shared.receiving.open();
         if two {
             self.clocks.speaks_two();

@@ -1,10 +1,10 @@
 //! Files that go from the page cache to the socket without a copy through this process.
 //!
-//! The HTTP library owns the order of the bytes that a connection writes, and sees only slices of
-//! memory. So the body of a large file hands out *placeholders*: slices of a window that is never
-//! sent. [`Watched`](super::watched::Watched) recognises them by their address and sends as many
-//! bytes of the connection's first file instead. Responses of HTTP/1 follow each other, and so do
-//! their files.
+//! The HTTP library owns the order of the bytes that a connection writes, and sees only slices
+//! of memory. So the body of a large file hands out *placeholders*: slices of a window that is
+//! never sent. [`ObservedIo`](super::observed::ObservedIo) recognises them by their address and
+//! sends as many bytes of the connection's first file instead. Responses of HTTP/1 follow each
+//! other, and so do their files.
 //!
 //! The library must not copy the slices that it is given to write. It does not, since the I/O below
 //! takes several slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).

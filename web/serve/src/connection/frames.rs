@@ -4,9 +4,10 @@
 //! Every byte is passed on. Memory is bounded: the head of the current frame, and the first
 //! [`LONGEST`] bytes of a `PRIORITY_UPDATE`.
 //!
-//! To match requests with streams, the reader stops behind the header block of a new stream until
-//! the library has handed out that request: see [`Watched`](super::watched::Watched). It does so
-//! for clients that use the frame: those that have sent one, or `SETTINGS_NO_RFC7540_PRIORITIES`.
+//! To match requests with streams, the reader stops behind the header block of a new stream
+//! until the library has handed out that request: see
+//! [`ObservedIo`](super::observed::ObservedIo). It does so for clients that use the frame: those
+//! that have sent one, or `SETTINGS_NO_RFC7540_PRIORITIES`.
 
 /// Length of the client's connection preface; sent over TLS too.
 const PREFACE: usize = 24;
@@ -33,7 +34,7 @@ const RESETS: u64 = 200;
 
 /// An event in the stream of frames.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard<'a> {
+pub(crate) enum FrameEvent<'a> {
     /// The header block of a new stream, complete.
     Opened(u32),
     /// The priority of a stream, which may not be open yet.
@@ -82,7 +83,7 @@ impl Frames {
     }
 
     /// Reads the next bytes and returns how many of them to pass on: all, or up to a stop.
-    pub(crate) fn look(&mut self, data: &[u8], mut heard: impl FnMut(Heard<'_>)) -> usize {
+    pub(crate) fn look(&mut self, data: &[u8], mut heard: impl FnMut(FrameEvent<'_>)) -> usize {
         let mut at = self.preface.min(data.len());
         self.preface -= at;
         while at < data.len() {
@@ -157,7 +158,7 @@ impl Frames {
     }
 
     /// Handles a complete frame. Returns true to stop behind it.
-    fn end(&mut self, heard: &mut impl FnMut(Heard<'_>)) -> bool {
+    fn end(&mut self, heard: &mut impl FnMut(FrameEvent<'_>)) -> bool {
         match self.kind() {
             HEADERS | CONTINUATION if self.flag(END_HEADERS) => {
                 let Some(id) = self.opening.take() else {
@@ -166,7 +167,7 @@ impl Frames {
                 self.highest = id;
                 self.opened += 1;
                 if self.follows {
-                    heard(Heard::Opened(id));
+                    heard(FrameEvent::Opened(id));
                 }
                 self.follows
             }
@@ -174,7 +175,7 @@ impl Frames {
                 self.resets += 1;
                 // The library counts only requests that it has not handed out.
                 if self.follows && 2 * self.resets > self.opened + RESETS {
-                    heard(Heard::Flood);
+                    heard(FrameEvent::Flood);
                 }
                 false
             }
@@ -182,13 +183,13 @@ impl Frames {
                 let (id, field) = match parts_of(self.stream(), &self.payload) {
                     Ok(update) => update,
                     Err(error) => {
-                        heard(Heard::Wrong(error));
+                        heard(FrameEvent::Wrong(error));
                         return true;
                     }
                 };
                 if self.payload.len() <= LONGEST {
                     self.follows = true;
-                    heard(Heard::Update(id, field));
+                    heard(FrameEvent::Update(id, field));
                 }
                 false
             }
@@ -249,7 +250,7 @@ mod tests {
             let part = &all[at..all.len().min(at + size)];
             let mut stops_here = false;
             let count = frames.look(part, |heard| {
-                stops_here |= matches!(heard, Heard::Opened(_));
+                stops_here |= matches!(heard, FrameEvent::Opened(_));
                 events.push(format!("{heard:?}"));
             });
             assert!((1..=part.len()).contains(&count), "{count}");
@@ -261,7 +262,7 @@ mod tests {
     }
 
     /// Formats events as [`hear`] does.
-    fn heard<const N: usize>(all: [Heard<'_>; N]) -> Vec<String> {
+    fn heard<const N: usize>(all: [FrameEvent<'_>; N]) -> Vec<String> {
         all.iter().map(|heard| format!("{heard:?}")).collect()
     }
 
@@ -278,13 +279,13 @@ mod tests {
         for sizes in [&[][..], &[1], &[3, 7], &[10]] {
             let (events, stops) = hear(&bytes, sizes);
             // The first stream was opened before the client had used the frame.
-            let expected = heard([Heard::Update(1, b"u=0"), Heard::Opened(3)]);
+            let expected = heard([FrameEvent::Update(1, b"u=0"), FrameEvent::Opened(3)]);
             assert_eq!(events, expected, "{sizes:?}");
             assert_eq!(stops, [opened], "{sizes:?}");
         }
         let uses = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);
         let bytes = [uses, first].concat();
-        assert_eq!(hear(&bytes, &[4]).0, heard([Heard::Opened(1)]));
+        assert_eq!(hear(&bytes, &[4]).0, heard([FrameEvent::Opened(1)]));
     }
 
     #[test]
@@ -312,7 +313,7 @@ mod tests {
             (update(2, "u=0"), PROTOCOL_ERROR),
             (update(2, &long), PROTOCOL_ERROR),
         ] {
-            let expected = heard([Heard::Wrong(error)]);
+            let expected = heard([FrameEvent::Wrong(error)]);
             assert_eq!(hear(&bytes, &[]).0, expected, "{bytes:?}");
             assert_eq!(hear(&bytes, &[1]).0, expected, "{bytes:?}");
         }
@@ -325,7 +326,7 @@ mod tests {
             bytes.extend(frame(HEADERS, END_HEADERS, 2 * n + 1, b""));
             bytes.extend(frame(RST_STREAM, 0, 2 * n + 1, &[0; 4]));
         }
-        let is_flood = |bytes: &[u8]| hear(bytes, &[]).0.contains(&heard([Heard::Flood])[0]);
+        let is_flood = |bytes: &[u8]| hear(bytes, &[]).0.contains(&heard([FrameEvent::Flood])[0]);
         assert!(!is_flood(&bytes));
         bytes.extend(frame(RST_STREAM, 0, 1, &[0; 4]));
         assert!(is_flood(&bytes));

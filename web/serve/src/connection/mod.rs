@@ -5,7 +5,7 @@
 //! | `conn` | the state of a connection that its requests and the operator see |
 //! | `conversation` | its life: the protocol, and the end |
 //! | `clocks` | its time-outs |
-//! | `transport`, `watched` | its I/O, below and as the HTTP library sees it |
+//! | `transport`, `observed` | its I/O, below and as the HTTP library sees it |
 //! | `direct` | files that go to the socket without a copy |
 //! | `heads` | answers without the HTTP library |
 //! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
@@ -18,7 +18,7 @@ mod conversation;
 pub(crate) mod direct;
 mod frames;
 pub(crate) mod heads;
+mod observed;
 pub(crate) mod sending;
 mod streams;
 pub(crate) mod transport;
-mod watched;

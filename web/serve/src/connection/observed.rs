@@ -14,7 +14,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 
 use crate::connection::clocks::NEXT_REQUEST;
 use crate::connection::conn::Conn;
-use crate::connection::frames::{Frames, Heard};
+use crate::connection::frames::{FrameEvent, Frames};
 use crate::connection::transport::Transport;
 use crate::connection::{direct, heads};
 use crate::request::priority::Urgency;
@@ -23,7 +23,7 @@ use crate::request::priority::Urgency;
 const PIECE: usize = 4096;
 
 /// A connection's I/O, observed.
-pub(super) struct Watched<I> {
+pub(super) struct ObservedIo<I> {
     io: I,
     conn: Arc<Conn>,
     speaks: Speaks,
@@ -67,8 +67,8 @@ struct Two {
     wrong: &'static [u8],
 }
 
-impl<I> Watched<I> {
-    pub(super) fn new(io: I, conn: Arc<Conn>, two: bool) -> Watched<I> {
+impl<I> ObservedIo<I> {
+    pub(super) fn new(io: I, conn: Arc<Conn>, two: bool) -> ObservedIo<I> {
         let speaks = if two {
             Speaks::Two(Box::new(Two {
                 frames: Frames::new(),
@@ -78,7 +78,7 @@ impl<I> Watched<I> {
         } else {
             Speaks::One(One::default())
         };
-        Watched {
+        ObservedIo {
             io,
             conn,
             speaks,
@@ -90,8 +90,8 @@ impl<I> Watched<I> {
     }
 
     /// Creates the I/O of an HTTP/1 connection that gets this answer and no other.
-    pub(super) fn refused(io: I, conn: Arc<Conn>, answer: Bytes) -> Watched<I> {
-        let mut this = Watched::new(io, conn, false);
+    pub(super) fn refused(io: I, conn: Arc<Conn>, answer: Bytes) -> ObservedIo<I> {
+        let mut this = ObservedIo::new(io, conn, false);
         this.speaks = Speaks::One(One {
             refusal: Some(answer),
             ..One::default()
@@ -128,13 +128,13 @@ impl Two {
         let data = &data[..data.len().min(room.remaining()).min(PIECE)];
         let mut flood = false;
         let count = self.frames.look(data, |heard| match heard {
-            Heard::Opened(number) => {
+            FrameEvent::Opened(number) => {
                 streams.opened(number);
                 self.stop = true;
             }
-            Heard::Update(number, field) => update(conn, number, field),
-            Heard::Flood => flood = true,
-            Heard::Wrong(frame) => self.wrong = frame,
+            FrameEvent::Update(number, field) => update(conn, number, field),
+            FrameEvent::Flood => flood = true,
+            FrameEvent::Wrong(frame) => self.wrong = frame,
         });
         if flood {
             let why = "requests are given up as fast as they are made";
@@ -215,7 +215,7 @@ fn update(conn: &Conn, number: u32, field: &[u8]) {
     });
 }
 
-impl<I: Transport> Read for Watched<I> {
+impl<I: Transport> Read for ObservedIo<I> {
     #[inline]
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -236,7 +236,7 @@ impl<I: Transport> Read for Watched<I> {
     }
 }
 
-impl<I: Transport> Watched<I> {
+impl<I: Transport> ObservedIo<I> {
     /// Sends at most `most` bytes of the connection's first file, without a copy if possible.
     fn poll_file(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         let cut_short = || Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
@@ -307,7 +307,7 @@ impl<I: Transport> Watched<I> {
     }
 }
 
-impl<I: Transport> Write for Watched<I> {
+impl<I: Transport> Write for ObservedIo<I> {
     #[inline]
     fn poll_write(
         self: Pin<&mut Self>,

@@ -25,7 +25,7 @@ const LARGE: u64 = 32 * 1024;
 /// Number of bytes up to which a piece is copied instead of kept in a buffer of [`PIECE`] bytes.
 const COPIED: usize = 4 * 1024;
 /// Number of buffers in the pool of a thread.
-const KEPT: usize = 16;
+const MAX_POOLED: usize = 16;
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -58,7 +58,7 @@ impl Drop for Buffer {
         // Fails if the thread is ending.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            if pool.len() < KEPT && bytes.len() == PIECE {
+            if pool.len() < MAX_POOLED && bytes.len() == PIECE {
                 pool.push(bytes);
             }
         });

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `path` | from the path of a request to a name below the root |
 //! | `open` | opening it, so that nothing outside is reached |
-//! | `lately` | a cache of files that other requests have just opened |
+//! | `recent` | a cache of files that other requests have just opened |
 //! | `fields` | header fields that describe a file |
 //! | `condition` | ETag, dates, ranges: RFC 9110, sections 13 and 14 |
 //! | `kind` | the type of a file; the codings that a client accepts |
@@ -17,16 +17,16 @@ mod condition;
 mod content;
 mod fields;
 mod kind;
-mod lately;
 mod listing;
 mod open;
 mod path;
+mod recent;
 mod respond;
 mod squeeze;
 
 pub(crate) use content::{FileBody, PIECE};
 pub(crate) use kind::{content_type, field};
-pub(crate) use lately::{KEPT, Lately};
 pub(crate) use open::{Looking, Root};
+pub(crate) use recent::{CACHED_FILES, RecentFiles};
 pub(crate) use respond::respond;
 pub(crate) use squeeze::Squeezed;

@@ -21,7 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, o
 use rustix::io::Errno;
 
 use super::fields::Fields;
-use super::lately::Lately;
+use super::recent::RecentFiles;
 use crate::clock;
 
 /// Longest time for which requests are answered from a folder after its path was resolved.
@@ -78,7 +78,7 @@ pub(super) struct Found {
 #[derive(Clone, Copy)]
 pub(crate) struct Looking<'a> {
     pub(crate) root: &'a Arc<Root>,
-    pub(crate) lately: &'a Lately,
+    pub(crate) recent_files: &'a RecentFiles,
     /// Time at which the request had arrived, of the [`clock`].
     pub(crate) since: u64,
 }
@@ -89,10 +89,10 @@ impl Looking<'_> {
     pub(super) async fn find(self, name: &str) -> io::Result<Option<Arc<Found>>> {
         let Looking {
             root,
-            lately,
+            recent_files,
             since,
         } = self;
-        if let Some(found) = lately.find(root, name, since) {
+        if let Some(found) = recent_files.find(root, name, since) {
             return Ok(found);
         }
         let now = clock::nanos();
@@ -101,7 +101,7 @@ impl Looking<'_> {
         // other end.
         let is_kept = |found: &Arc<Found>| found.kind.is_file() || found.kind.is_dir();
         if found.as_ref().is_none_or(is_kept) {
-            lately.keep(root, name, now, found.as_ref());
+            recent_files.keep(root, name, now, found.as_ref());
         }
         Ok(found)
     }

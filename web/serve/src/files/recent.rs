@@ -9,7 +9,7 @@
 //!
 //! Missing names are cached too: most texts have no compressed form beside them.
 //!
-//! [`Lately::forget`] closes all cached files, so that no file stays open for long.
+//! [`RecentFiles::forget`] closes all cached files, so that no file stays open for long.
 //!
 //! Cost: a comparison of names and an uncontended lock per file; saves four system calls and the
 //! creation of header fields.
@@ -20,7 +20,7 @@ use super::open::{Found, Root};
 use crate::shards::PerVcpu;
 
 /// Number of names that a vCPU caches.
-pub(crate) const KEPT: usize = 8;
+pub(crate) const CACHED_FILES: usize = 8;
 
 /// The files that a vCPU has opened.
 #[derive(Default)]
@@ -39,11 +39,11 @@ struct One {
 }
 
 /// The cache of opened files, by vCPU.
-pub(crate) struct Lately(PerVcpu<Mutex<Opened>>);
+pub(crate) struct RecentFiles(PerVcpu<Mutex<Opened>>);
 
-impl Lately {
-    pub(crate) fn new(vcpus: usize) -> Lately {
-        Lately(PerVcpu::new(vcpus))
+impl RecentFiles {
+    pub(crate) fn new(vcpus: usize) -> RecentFiles {
+        RecentFiles(PerVcpu::new(vcpus))
     }
 
     /// Returns the result for a name that was opened after this time; `None` if it is not cached.
@@ -80,11 +80,11 @@ impl Lately {
             at,
             found,
         };
-        if kept.len() < KEPT {
+        if kept.len() < CACHED_FILES {
             kept.push(one);
         } else {
             kept[*next] = one;
-            *next = (*next + 1) % KEPT;
+            *next = (*next + 1) % CACHED_FILES;
         }
     }
 
@@ -117,15 +117,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let root = Root::open(folder.path()).unwrap();
-        let lately = Lately::new(1);
+        let recent_files = RecentFiles::new(1);
         let find = |since: u64| {
-            lately
+            recent_files
                 .find(&root, "a", since)
                 .map(|found| found.map(|found| found.size))
         };
         let opens = |at: u64| {
             let found = root.find_now("a").unwrap().map(Arc::new);
-            lately.keep(&root, "a", at, found.as_ref());
+            recent_files.keep(&root, "a", at, found.as_ref());
         };
         assert_eq!(find(0), None);
         opens(10);
@@ -136,16 +136,16 @@ mod tests {
         assert_eq!((find(20), find(21)), (Some(Some(1)), None));
         fs::write(&path, "22").unwrap();
         // This opening began before the cached one and ended after it.
-        lately.keep(&root, "a", 15, None);
+        recent_files.keep(&root, "a", 15, None);
         assert_eq!(find(20), Some(Some(1)));
         opens(30);
         assert_eq!(find(30), Some(Some(2)));
-        for n in 0..KEPT {
-            lately.keep(&root, &n.to_string(), 40, None);
+        for n in 0..CACHED_FILES {
+            recent_files.keep(&root, &n.to_string(), 40, None);
         }
         assert_eq!(find(0), None, "it has been replaced");
-        assert!(lately.find(&root, "1", 40).is_some());
-        lately.forget();
-        assert!(lately.find(&root, "1", 0).is_none());
+        assert!(recent_files.find(&root, "1", 40).is_some());
+        recent_files.forget();
+        assert!(recent_files.find(&root, "1", 0).is_none());
     }
 }

@@ -26,7 +26,7 @@ const PIECE: usize = 16 * 1024;
 /// Number of concurrent compressions; further files are sent uncompressed.
 const MOST: usize = 256;
 /// Number of compressors in the pool of a thread.
-const KEPT: usize = 4;
+const MAX_POOLED: usize = 4;
 
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
@@ -59,7 +59,7 @@ impl Drop for Compressor {
         // Fails if the thread is ending.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            if pool.len() < KEPT {
+            if pool.len() < MAX_POOLED {
                 compress.reset();
                 pool.push(compress);
             }

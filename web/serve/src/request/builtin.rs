@@ -55,7 +55,7 @@ pub(crate) async fn respond(
     let site = live.sites.get(site);
     let looking = Looking {
         root: &site.root,
-        lately: &shared.lately,
+        recent_files: &shared.recent_files,
         since,
     };
     let Parts {

@@ -3,7 +3,7 @@
 //! A client may send its whole body before it reads the answer. If the server closes the connection
 //! or resets the stream meanwhile, some clients report that instead of the answer. So an unread
 //! rest is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a coroutine, in HTTP/1 when
-//! the connection is closed (`connection::watched`).
+//! the connection is closed (`connection::observed`).
 
 use std::error::Error;
 use std::fmt;

@@ -25,12 +25,12 @@ use crate::request::request_body::RequestBody;
 use crate::request::rules::Facts;
 use crate::request::under_way::Request as UnderWay;
 use crate::request::{builtin, host, reply};
-use crate::server::shared::{App, Live, Seen};
+use crate::server::shared::{App, CachedSettings, Live};
 
 /// The service of a connection.
 pub(crate) struct Http {
     conn: Arc<Conn>,
-    seen: RefCell<Arc<Seen>>,
+    seen: RefCell<Arc<CachedSettings>>,
 }
 
 impl Service<Request<Incoming>> for Http {
@@ -126,17 +126,17 @@ enum Gate {
 
 impl Http {
     pub(crate) fn new(conn: Arc<Conn>) -> Http {
-        let seen = RefCell::new(Seen::now(&conn.shared));
+        let seen = RefCell::new(CachedSettings::now(&conn.shared));
         Http { conn, seen }
     }
 
     /// Returns the current settings.
     #[inline]
-    fn live(&self) -> Arc<Seen> {
+    fn live(&self) -> Arc<CachedSettings> {
         let shared = &self.conn.shared;
         let mut seen = self.seen.borrow_mut();
         if !seen.is_current(shared) {
-            *seen = Seen::now(shared);
+            *seen = CachedSettings::now(shared);
         }
         seen.clone()
     }
@@ -248,7 +248,7 @@ impl Http {
     /// Answers with an endpoint or a file.
     fn answer(
         &self,
-        live: &Arc<Seen>,
+        live: &Arc<CachedSettings>,
         site: usize,
         endpoint: Option<Endpoint>,
         parts: Parts,
@@ -269,7 +269,7 @@ impl Http {
     }
 
     /// Lets a service answer.
-    fn ask(&self, live: &Arc<Seen>, app: &App, mut request: Request<Incoming>) -> Answer {
+    fn ask(&self, live: &Arc<CachedSettings>, app: &App, mut request: Request<Incoming>) -> Answer {
         let limit = live.config.limits.body_bytes;
         let conn = self.conn.clone();
         request.extensions_mut().insert(conn.facts());

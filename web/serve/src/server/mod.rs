@@ -23,7 +23,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::connection::clocks::NEXT_REQUEST;
 use crate::connection::conn::Conn;
-use crate::files::{KEPT, Lately};
+use crate::files::{CACHED_FILES, RecentFiles};
 use crate::operator::access_log::AccessLog;
 use crate::operator::control::Commands;
 use crate::operator::metrics::Metrics;
@@ -106,7 +106,8 @@ impl Server {
                 .collect()
         };
         let listeners = listeners.map_err(|error| error.to_string())?;
-        let connections = Connections::within(descriptors, (KEPT + PREEMPTION) * runtime.vcpus());
+        let connections =
+            Connections::within(descriptors, (CACHED_FILES + PREEMPTION) * runtime.vcpus());
         let receive = Level::new(live.config.receive_level).map_err(|error| error.to_string())?;
         Ok(Server {
             shared: Shared {
@@ -118,7 +119,7 @@ impl Server {
                 epoch: AtomicU64::new(0),
                 gates: Gates::new(runtime.vcpus()),
                 rates: Rates::default(),
-                lately: Lately::new(runtime.vcpus()),
+                recent_files: RecentFiles::new(runtime.vcpus()),
                 metrics: Metrics::new(runtime.vcpus()),
                 connections,
                 runtime,

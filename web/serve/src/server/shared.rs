@@ -15,7 +15,7 @@ use upshift::sync::Notify;
 use crate::admission::Gates;
 use crate::admission::rates::Rates;
 use crate::config::Config;
-use crate::files::Lately;
+use crate::files::RecentFiles;
 use crate::operator::access_log::AccessLog;
 use crate::operator::metrics::Metrics;
 use crate::operator::notice;
@@ -102,7 +102,7 @@ pub(crate) struct Shared {
     pub(crate) receiving: Arc<Receiving>,
     pub(crate) gates: Gates,
     pub(crate) rates: Rates,
-    pub(crate) lately: Lately,
+    pub(crate) recent_files: RecentFiles,
     pub(crate) metrics: Metrics,
     pub(crate) connections: Connections,
     pub(crate) runtime: upshift::Handle,
@@ -156,18 +156,18 @@ impl Shared {
 
 /// The settings that a connection has read last. Its requests count references to this copy, which
 /// no other connection writes.
-pub(crate) struct Seen {
+pub(crate) struct CachedSettings {
     epoch: u64,
     live: Arc<Live>,
 }
 
-impl Seen {
-    pub(crate) fn now(shared: &Shared) -> Arc<Seen> {
+impl CachedSettings {
+    pub(crate) fn now(shared: &Shared) -> Arc<CachedSettings> {
         // The number is read before the settings: newer settings with an old number are only read
         // once more.
         let epoch = shared.epoch.load(Ordering::Acquire);
         let live = shared.live();
-        Arc::new(Seen { epoch, live })
+        Arc::new(CachedSettings { epoch, live })
     }
 
     /// Tells whether there are no newer settings.
@@ -177,7 +177,7 @@ impl Seen {
     }
 }
 
-impl Deref for Seen {
+impl Deref for CachedSettings {
     type Target = Live;
 
     #[inline]

@@ -19,11 +19,11 @@ const REST: u64 = 2000;
 
 /// Sweeps until it is cancelled.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
-    let mut tide = Tide::default();
+    let mut trend = ConnectionTrend::default();
     loop {
         time::sleep(EVERY).await;
         let now = clock::millis();
-        if tide.is_out(shared.connections.count(), now) {
+        if trend.is_out(shared.connections.count(), now) {
             upshift::spawn_blocking(upshift::sys::trim_heap).detach();
         }
         shared.coarse.store(now, Relaxed);
@@ -39,19 +39,19 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
             }
         });
         shared.rates.prune(clock::nanos());
-        shared.lately.forget();
+        shared.recent_files.forget();
     }
 }
 
 /// The course of the number of connections.
 #[derive(Default)]
-struct Tide {
+struct ConnectionTrend {
     high: usize,
     before: usize,
     trimmed: u64,
 }
 
-impl Tide {
+impl ConnectionTrend {
     /// Tells whether many connections have gone since the maximum, and none goes any more.
     /// Connections that closed after a trim would keep their memory until as many had gone again.
     fn is_out(&mut self, open: usize, now: u64) -> bool {
@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn the_tide_is_out_once_when_many_have_gone() {
-        let mut tide = Tide::default();
-        let mut is_out = |open, now| tide.is_out(open, now);
+        let mut trend = ConnectionTrend::default();
+        let mut is_out = |open, now| trend.is_out(open, now);
         assert!(!is_out(10_000, 10_000));
         assert!(!is_out(9_900, 10_250));
         assert!(!is_out(5_000, 10_500), "more may go");

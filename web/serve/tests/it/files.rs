@@ -69,8 +69,8 @@ fn requests_that_wait_share_what_one_of_them_opens() {
     let server = Running::files(&folder.0);
     let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     // The kernel merges equal consecutive events: between two openings there is a closing.
-    let watched = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
-    inotify::add_watch(&events, &path, watched).unwrap();
+    let observed = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
+    inotify::add_watch(&events, &path, observed).unwrap();
     // Receiving precedes it, and received requests wait.
     let over = Arc::new(AtomicBool::new(false));
     let ends = over.clone();
