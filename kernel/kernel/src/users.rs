@@ -1,8 +1,9 @@
 //! Assignment of user threads to harts: ready threads by level, and the state of each hart.
 //!
-//! One queue for all harts, because the rule is about all harts: the most urgent ready threads run.
-//! 64 FIFO lists and a bitmap; a thread has a [`Place`] of its own from its birth to its end, so
-//! each operation is O(1) and nothing allocates. The [settings] fix the number of places.
+//! One queue for all harts, because the rule is about all harts: the most urgent ready threads
+//! run. 64 FIFO lists and a bitmap; a thread has a [`QueueSlot`] of its own from its birth to
+//! its end, so each operation is O(1) and nothing allocates. The [settings] fix the number of
+//! places.
 //!
 //! [settings]: crate::settings
 //!
@@ -13,7 +14,7 @@
 //! happen under the lock of the queue, so a raise cannot be overwritten by an older lowering.
 
 mod lists;
-mod place;
+mod queue_slot;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -28,7 +29,7 @@ use crate::process::{Process, Thread};
 use crate::times::IDLE;
 use crate::trace::{self, Entered};
 use crate::{MAX_HARTS, global, hart, settings};
-pub(crate) use place::{PendingLevel, Place};
+pub(crate) use queue_slot::{PendingLevel, QueueSlot};
 
 /// Null link: no place.
 const NONE: u16 = u16::MAX;

@@ -17,13 +17,13 @@ macro_rules! bindings {
     ($($name:ident($($argument:ident),*);)*) => {
         /// The place of each function in the table.
         #[allow(non_camel_case_types, reason = "named like the functions")]
-        enum Place {
+        enum Entry {
             $($name),*
         }
 
         $(
             pub(crate) fn $name($($argument: u64),*) -> u64 {
-                let address = info().vdso[Place::$name as usize];
+                let address = info().vdso[Entry::$name as usize];
                 // SAFETY: the kernel has put the function of this name at this
                 // place of the table, and the table that both were made from
                 // gives its type. Without a vDSO the address is 0, and the call

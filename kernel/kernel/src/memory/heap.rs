@@ -56,17 +56,17 @@ struct KernelHeap;
 static ALLOCATOR: KernelHeap = KernelHeap;
 
 /// Allocator that serves a layout.
-enum Place {
+enum Source {
     Class(usize),
     Block(usize),
 }
 
-fn place(layout: Layout) -> Place {
+fn place(layout: Layout) -> Source {
     let size = layout.size().max(layout.align()).max(SMALLEST);
     if size <= SMALLEST << (CLASSES - 1) {
-        Place::Class((size.next_power_of_two() / SMALLEST).ilog2() as usize)
+        Source::Class((size.next_power_of_two() / SMALLEST).ilog2() as usize)
     } else {
-        Place::Block(size.div_ceil(PAGE).next_power_of_two().ilog2() as usize)
+        Source::Block(size.div_ceil(PAGE).next_power_of_two().ilog2() as usize)
     }
 }
 
@@ -180,8 +180,8 @@ impl Heap {
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let memory = match place(layout) {
-            Place::Class(class) => HEAP.lock().take(class),
-            Place::Block(order) => match frames::allocate_block(order) {
+            Source::Class(class) => HEAP.lock().take(class),
+            Source::Block(order) => match frames::allocate_block(order) {
                 Some(block) => block.direct() as *mut u8,
                 None => null_mut(),
             },
@@ -195,8 +195,8 @@ unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         HEAP.lock().in_use -= layout.size();
         match place(layout) {
-            Place::Class(class) => HEAP.lock().give(class, memory as usize),
-            Place::Block(order) => {
+            Source::Class(class) => HEAP.lock().give(class, memory as usize),
+            Source::Block(order) => {
                 let block = PhysAddr::new((memory as usize).wrapping_sub(super::DIRECT));
                 // SAFETY: allocated with this layout, hence with this order.
                 unsafe { frames::free_block(block, order) };

@@ -63,7 +63,7 @@ use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
 use crate::memory::PAGE;
 use crate::memory::space::AddressSpace;
-use crate::users::{self, PendingLevel, Place};
+use crate::users::{self, PendingLevel, QueueSlot};
 use crate::waiters::until;
 use crate::{executor, switching};
 use calls::Calls;
@@ -170,7 +170,7 @@ impl Process {
         mut context: UserContext,
         level: Level,
     ) -> Result<(usize, Box<Thread>), Error> {
-        let place = Place::reserve(self.share())?;
+        let place = QueueSlot::reserve(self.share())?;
         let (line, number) = {
             let mut threads = self.threads.lock();
             let (line, number) = threads.add(number)?;

@@ -26,7 +26,7 @@ enum Tenant {
     Process(Arc<Process>),
 }
 
-struct Place {
+struct ProcessSlot {
     tenant: Tenant,
     /// The last number of this place.
     number: usize,
@@ -34,9 +34,9 @@ struct Place {
     taken: Option<Taken>,
 }
 
-static TABLE: IrqLock<[Place; MAX_PROCESSES]> = IrqLock::new(
+static TABLE: IrqLock<[ProcessSlot; MAX_PROCESSES]> = IrqLock::new(
     [const {
-        Place {
+        ProcessSlot {
             tenant: Tenant::None,
             number: 0,
             taken: None,
@@ -65,7 +65,7 @@ pub(super) fn from_place(from: usize) -> Option<(usize, Arc<Process>)> {
 /// Returns the number of processes, ended ones that are waited for included.
 pub(crate) fn living() -> usize {
     let table = TABLE.lock();
-    let lives = |place: &&Place| !matches!(place.tenant, Tenant::None);
+    let lives = |place: &&ProcessSlot| !matches!(place.tenant, Tenant::None);
     table.iter().filter(lives).count()
 }
 
@@ -119,7 +119,7 @@ impl Reserved {
     pub(super) fn new(share: &Arc<Share>) -> Result<Reserved, Error> {
         let taken = share.take(Resource::Processes, 1)?;
         let mut table = TABLE.lock();
-        let free = |(_, place): &(usize, &mut Place)| matches!(place.tenant, Tenant::None);
+        let free = |(_, place): &(usize, &mut ProcessSlot)| matches!(place.tenant, Tenant::None);
         let found = table.iter_mut().enumerate().find(free);
         let (index, place) = found.ok_or(Error::TooMany)?;
         place.number = place.number.max(index) + MAX_PROCESSES;

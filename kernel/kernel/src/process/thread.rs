@@ -14,7 +14,7 @@ use crate::memory::pagetable::Access;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
 use crate::trace::{self, Entered};
-use crate::users::Place;
+use crate::users::QueueSlot;
 use crate::{clock, executor, switching};
 
 /// Grace of a thread in a critical section after its quantum, in microseconds.
@@ -31,7 +31,7 @@ pub(crate) struct Thread {
     /// Index among the threads of the process.
     pub(crate) line: usize,
     /// Place in the queue of ready threads.
-    pub(crate) place: Place,
+    pub(crate) place: QueueSlot,
     /// Registers while the thread does not run.
     pub(crate) context: UserContext,
     /// Level of the thread itself.
@@ -54,7 +54,7 @@ impl Thread {
     /// Creates a thread that is to start; `line` and `place` are its own.
     pub(crate) fn new(
         process: Arc<Process>,
-        (line, place): (usize, Place),
+        (line, place): (usize, QueueSlot),
         context: UserContext,
         level: Level,
     ) -> Thread {

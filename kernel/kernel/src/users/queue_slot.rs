@@ -13,17 +13,17 @@ use crate::process::Share;
 use crate::process::share::{Resource, Taken};
 
 /// A thread's place, for as long as there is the thread.
-pub(crate) struct Place {
+pub(crate) struct QueueSlot {
     index: u16,
     _taken: Taken,
 }
 
-impl Place {
+impl QueueSlot {
     /// Reserves a place for a new thread.
     ///
     /// # Errors
     /// [`Error::TooMany`]: the limit is reached, in all or in the share.
-    pub(crate) fn reserve(share: &Arc<Share>) -> Result<Place, Error> {
+    pub(crate) fn reserve(share: &Arc<Share>) -> Result<QueueSlot, Error> {
         let taken = share.take(Resource::Threads, 1)?;
         let mut users = USERS.lock();
         let index = match users.free {
@@ -37,7 +37,7 @@ impl Place {
                 free
             }
         };
-        Ok(Place {
+        Ok(QueueSlot {
             index,
             _taken: taken,
         })
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         let mut users = USERS.lock();
         users.places[usize::from(self.index)].next = users.free;

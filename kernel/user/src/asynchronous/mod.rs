@@ -78,7 +78,7 @@ pub struct AsyncCall<T, B = ()> {
 
 enum State {
     /// `None`: it was over at once.
-    InFlight(InFlight, Option<Known>),
+    InFlight(InFlight, Option<CallState>),
     /// The call was not made, or its result is to be fetched.
     Over(Result<isize, Error>, Option<Vec<u8>>),
 }
@@ -87,7 +87,7 @@ enum State {
 type Answer = (Result<isize, Error>, Option<Vec<u8>>);
 
 /// State of a call in flight.
-struct Known {
+struct CallState {
     /// The kernel's number of the call.
     number: usize,
     /// Level of the call, or [`NO_LEVEL`]: the level of the coroutine that made it.
@@ -110,7 +110,7 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
             operation.is_over(result);
             None
         }
-        (Ok(number), _) => Some(Known {
+        (Ok(number), _) => Some(CallState {
             number: (number - number::IN_FLIGHT) as usize,
             level: vdso::upshift_waits(),
         }),
@@ -204,7 +204,7 @@ impl<T: Returned> Future for AsyncCall<T, Vec<u8>> {
     }
 }
 
-impl Known {
+impl CallState {
     /// Gives the call the level of the coroutine that runs.
     fn follow(&mut self, token: usize) {
         let level = vdso::upshift_waits();
