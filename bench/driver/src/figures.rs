@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use upshift_load::child::{Child, pin};
 use upshift_load::cpu::of_ended_children;
 
-use crate::machine::{Watch, Watched};
+use crate::machine::{LoadMonitor, Watched};
 use crate::measure::DISTURBED;
 use crate::options::Options;
 use crate::peers::{Program, Programs};
@@ -92,7 +92,7 @@ pub(crate) fn lines<T: DeserializeOwned>(
     cpu: Option<usize>,
     mut take: impl FnMut(T),
 ) -> Result<f64, String> {
-    let (watch, own) = (Watch::start(), of_ended_children());
+    let (watch, own) = (LoadMonitor::start(), of_ended_children());
     let mut command = Command::new(&program.file);
     command.arg(part).args(&program.args);
     if let Some(cpu) = cpu {

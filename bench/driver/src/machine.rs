@@ -8,15 +8,15 @@ use upshift_load::machine::{CpuTimes, Machine};
 use crate::options::bench_dir;
 
 /// Start of a measurement of the busy time of CPUs 0 and 1.
-pub(crate) struct Watch {
+pub(crate) struct LoadMonitor {
     since: Instant,
     times: [CpuTimes; 2],
 }
 
-impl Watch {
+impl LoadMonitor {
     /// Starts the measurement.
-    pub(crate) fn start() -> Watch {
-        Watch {
+    pub(crate) fn start() -> LoadMonitor {
+        LoadMonitor {
             since: Instant::now(),
             times: [0, 1].map(|cpu| CpuTimes::of(Some(cpu))),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use upshift_load::cpu::Reading;
 use upshift_load::{Awake, CpuUse, Group, GroupReport, Outcome, Plan, Report, Work, run};
 
-use crate::machine::{Watch, Watched};
+use crate::machine::{LoadMonitor, Watched};
 use crate::options::Options;
 use crate::peers::Program;
 use crate::results::Run;
@@ -130,7 +130,7 @@ pub(crate) fn observe(
         Ok([used_by(&processes[0])?, used_by(&processes[1])?])
     };
     let spun = || awake.map(Awake::used).unwrap_or_default();
-    let watch = Watch::start();
+    let watch = LoadMonitor::start();
     let before = used()?;
     let spun_before = spun();
     let outcome = drive().map_err(|e| e.to_string())?;

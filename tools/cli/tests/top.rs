@@ -12,15 +12,15 @@ use std::process::{Child, Command, Output, Stdio};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
 /// A directory owned by this test, in place of `$XDG_RUNTIME_DIR`.
-struct Place(PathBuf);
+struct TestDir(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl TestDir {
+    fn new(name: &str) -> TestDir {
         let dir = std::env::temp_dir().join(format!("upshift-top-{name}-{}", std::process::id()));
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(dir.join("upshift")).unwrap();
-        Place(dir)
+        TestDir(dir)
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -59,9 +59,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place, flags: &[&str], variable: &str) -> Server {
+    fn start(dir: &TestDir, flags: &[&str], variable: &str) -> Server {
         let args = ["plaintext-server", "--listen", "127.0.0.1:0"];
-        let mut child = place
+        let mut child = dir
             .command(&[&args, flags].concat())
             .env("UPSHIFT_OBSERVE", variable)
             .stdout(Stdio::piped())
@@ -99,10 +99,10 @@ impl Drop for Server {
 
 #[test]
 fn json_has_the_documented_names() {
-    let place = Place::new("json");
-    let server = Server::start(&place, &["--observe"], "0");
+    let dir = TestDir::new("json");
+    let server = Server::start(&dir, &["--observe"], "0");
     server.request();
-    let output = place.top(&["--once", "--json", "--interval", "50ms"]);
+    let output = dir.top(&["--once", "--json", "--interval", "50ms"]);
     assert!(output.status.success(), "{output:?}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema"], 1);
@@ -148,10 +148,10 @@ fn json_has_the_documented_names() {
 
 #[test]
 fn text_names_levels_vcpus_and_places() {
-    let place = Place::new("text");
+    let dir = TestDir::new("text");
     // The environment variable has the same effect as the flag.
-    let server = Server::start(&place, &[], "1");
-    let output = place.top(&[&*server.pid(), "--once", "--interval", "50ms"]);
+    let server = Server::start(&dir, &[], "1");
+    let output = dir.top(&[&*server.pid(), "--once", "--interval", "50ms"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
         "plaintext-server",
@@ -166,35 +166,35 @@ fn text_names_levels_vcpus_and_places() {
 
 #[test]
 fn what_cannot_be_looked_at_is_said_with_what_to_do() {
-    let place = Place::new("errors");
-    let error = place.error(&["--once"]);
+    let dir = TestDir::new("errors");
+    let error = dir.error(&["--once"]);
     assert!(error.contains("UPSHIFT_OBSERVE=1"), "{error}");
-    let error = place.error(&["--once", "4194305"]);
+    let error = dir.error(&["--once", "4194305"]);
     assert!(error.contains("there is no process 4194305"), "{error}");
     let me = std::process::id().to_string();
-    let error = place.error(&["--once", &me]);
+    let error = dir.error(&["--once", &me]);
     assert!(error.contains("offers no view"), "{error}");
-    let error = place.error(&[]);
+    let error = dir.error(&[]);
     assert!(error.contains("--once"), "{error}");
-    let error = place.error(&["--once", "--machine"]);
+    let error = dir.error(&["--once", "--machine"]);
     assert!(error.contains("daemon"), "{error}");
-    assert!(place.error(&["--json"]).contains("--once"));
-    let server = Server::start(&place, &[], "0");
-    let error = place.error(&["--once", &server.pid()]);
+    assert!(dir.error(&["--json"]).contains("--once"));
+    let server = Server::start(&dir, &[], "0");
+    let error = dir.error(&["--once", &server.pid()]);
     assert!(error.contains("offers no view"), "{error}");
 }
 
 #[test]
 fn several_processes_are_listed_and_dead_ones_passed_over() {
-    let place = Place::new("several");
-    drop(UnixListener::bind(place.0.join("upshift/4194305.sock")).unwrap());
-    let error = place.error(&["--once"]);
+    let dir = TestDir::new("several");
+    drop(UnixListener::bind(dir.0.join("upshift/4194305.sock")).unwrap());
+    let error = dir.error(&["--once"]);
     assert!(error.contains("no process of yours"), "{error}");
-    let error = place.error(&["--once", "4194305"]);
+    let error = dir.error(&["--once", "4194305"]);
     assert!(error.contains("there is no process 4194305"), "{error}");
-    let first = Server::start(&place, &["--observe"], "0");
-    let second = Server::start(&place, &["--observe"], "0");
-    let error = place.error(&["--once"]);
+    let first = Server::start(&dir, &["--observe"], "0");
+    let second = Server::start(&dir, &["--observe"], "0");
+    let error = dir.error(&["--once"]);
     assert!(
         error.contains(&first.pid()) && error.contains(&second.pid()),
         "{error}"
@@ -212,7 +212,7 @@ fn root_looks_at_the_process_of_another_user() {
         eprintln!("skipped: needs root, which starts a program as another user");
         return;
     }
-    let place = Place::new("root");
+    let dir = TestDir::new("root");
     let theirs = PathBuf::from(format!("/tmp/upshift-{USER}"));
     let _ = std::fs::remove_dir_all(&theirs);
     // The user may be unable to reach this program by its path.
@@ -238,8 +238,8 @@ fn root_looks_at_the_process_of_another_user() {
         address: line,
         child,
     };
-    let named = place.top(&[&server.pid(), "--once", "--json"]);
-    let lied = place.error(&[&std::process::id().to_string(), "--once"]);
+    let named = dir.top(&[&server.pid(), "--once", "--json"]);
+    let lied = dir.error(&[&std::process::id().to_string(), "--once"]);
     drop(server);
     std::fs::remove_dir_all(&theirs).unwrap();
     assert!(named.status.success(), "{named:?}");
@@ -250,16 +250,16 @@ fn root_looks_at_the_process_of_another_user() {
 #[test]
 fn a_directory_that_others_may_write_is_not_used() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new("open");
-    let dir = place.0.join("upshift");
-    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let error = place.error(&["--once"]);
+    let dir = TestDir::new("open");
+    let sockets = dir.0.join("upshift");
+    std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = dir.error(&["--once"]);
     assert!(
         error.contains("not a directory of this user's alone"),
         "{error}"
     );
     // The server reports the error, too, and serves.
-    Server::start(&place, &["--observe"], "0").request();
+    Server::start(&dir, &["--observe"], "0").request();
 }
 
 /// Answers one request with `answer`, as a malicious process would.
@@ -286,10 +286,10 @@ fn answers_that_make_no_sense_are_errors() {
         ("refusal", b"{\"error\":\"go away\"}\n", "refuses: go away"),
         ("silence", b"", "has ended"),
     ] {
-        let place = Place::new(name);
-        let path = place.0.join(format!("upshift/{me}.sock"));
+        let dir = TestDir::new(name);
+        let path = dir.0.join(format!("upshift/{me}.sock"));
         let thread = impostor(&path, answer);
-        let error = place.error(&[&*me, "--once", "--interval", "50ms"]);
+        let error = dir.error(&[&*me, "--once", "--interval", "50ms"]);
         assert!(error.contains(message), "{name}: {error}");
         thread.join().unwrap();
     }
@@ -330,12 +330,12 @@ impl Drop for Busy {
 
 #[test]
 fn a_running_process_is_recorded_in_both_forms() {
-    let place = Place::new("record");
-    let server = Server::start(&place, &["--observe"], "0");
+    let dir = TestDir::new("record");
+    let server = Server::start(&dir, &["--observe"], "0");
     let busy = Busy::with(&server);
-    let file = |name: &str| place.0.join(name).to_str().unwrap().to_owned();
+    let file = |name: &str| dir.0.join(name).to_str().unwrap().to_owned();
     let json = file("trace.json");
-    let output = place.top(&[&server.pid(), "--record", &json, "--interval", "300ms"]);
+    let output = dir.top(&[&server.pid(), "--record", &json, "--interval", "300ms"]);
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -363,28 +363,28 @@ fn a_running_process_is_recorded_in_both_forms() {
     let count = |phase: &str| entries.iter().filter(|entry| entry["ph"] == phase).count();
     assert_eq!(count("B"), count("E"));
     let svg = file("trace.svg");
-    let output = place.top(&["--record", &svg, "--interval", "100ms"]);
+    let output = dir.top(&["--record", &svg, "--interval", "100ms"]);
     assert!(output.status.success(), "{output:?}");
     let svg = std::fs::read_to_string(&svg).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("vCPU 0") && svg.contains(".rs:"));
     drop(busy);
-    let error = place.error(&[&server.pid(), "--record", &file("trace.txt")]);
+    let error = dir.error(&[&server.pid(), "--record", &file("trace.txt")]);
     assert!(error.contains(".json") && error.contains(".svg"), "{error}");
-    let error = place.error(&[&server.pid(), "--record", "/nowhere/trace.svg"]);
+    let error = dir.error(&[&server.pid(), "--record", "/nowhere/trace.svg"]);
     assert!(error.contains("cannot write /nowhere/trace.svg"), "{error}");
 }
 
 #[test]
 fn sockets_of_processes_that_have_ended_are_removed() {
-    let place = Place::new("ended");
-    let socket = |name: &str| place.0.join("upshift").join(name);
+    let dir = TestDir::new("ended");
+    let socket = |name: &str| dir.0.join("upshift").join(name);
     // Above the largest process id; listeners as in another pid namespace.
     let (ended, other) = (socket("1073741824.sock"), socket("1073741825-2.sock"));
     drop(UnixListener::bind(&ended).unwrap());
     let listener = UnixListener::bind(&other).unwrap();
-    let _ = place.error(&["1073741824", "--once"]);
+    let _ = dir.error(&["1073741824", "--once"]);
     assert!(!ended.exists() && other.exists());
     drop(listener);
-    let _ = place.error(&["1073741824", "--once"]);
+    let _ = dir.error(&["1073741824", "--once"]);
     assert!(!other.exists());
 }

@@ -21,7 +21,7 @@ use bench_kit::files::{
 use serde::Deserialize;
 use upshift_load::child::{Child, listening, pin};
 
-use crate::machine::{Watch, Watched};
+use crate::machine::{LoadMonitor, Watched};
 use crate::options::{Options, bench_dir};
 use crate::peers::{Built, FILES, Program};
 use crate::results::{Run, SectionResults};
@@ -221,7 +221,7 @@ fn end(mut child: Child) -> Result<Printed, String> {
 }
 
 impl Printed {
-    fn run(&self, watch: &Watch) -> Run {
+    fn run(&self, watch: &LoadMonitor) -> Run {
         let Watched {
             busy: [first, second],
             time,
@@ -254,7 +254,7 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
     let tasks = TASKS[usize::from(matches!(case.row, "read" | "write"))];
     let mut args = vec!["--seconds", &seconds, "--tasks", tasks];
     args.extend(case.args);
-    let watch = Watch::start();
+    let watch = LoadMonitor::start();
     let printed = end(start(program, case.row, dir, &args)?)?;
     if printed.ops == 0.0 {
         return Err("no operation in the time".into());
@@ -273,7 +273,7 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, S
         .try_for_each(|path| prepare(path))
         .and_then(|()| warm("mixed", dir))
         .map_err(|e| e.to_string())?;
-    let watch = Watch::start();
+    let watch = LoadMonitor::start();
     let mut started = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
     let line = line(&mut started)?;
     let address = listening(&line).ok_or_else(|| format!("no address: `{line}`"))?;

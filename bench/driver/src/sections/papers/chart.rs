@@ -9,7 +9,7 @@ use upshift_load::cpu::{Reading, of_ended_children};
 use upshift_report::Table;
 
 use super::Chosen;
-use crate::machine::{Watch, Watched};
+use crate::machine::{LoadMonitor, Watched};
 use crate::measure::{Drive, Load as Closed, Measured};
 use crate::options::Options;
 use crate::peers::{
@@ -155,7 +155,7 @@ impl Drive for Ab {
             pin(&mut command, 1);
         }
         let used = || Reading::of(server.pid()).map_err(|e| e.to_string());
-        let (watch, own, before) = (Watch::start(), of_ended_children(), used()?);
+        let (watch, own, before) = (LoadMonitor::start(), of_ended_children(), used()?);
         let mut child = Child::start(&mut command).map_err(|e| format!("cannot start ab: {e}"))?;
         let text = child.rest();
         let status = child.wait().map_err(|e| e.to_string())?;
