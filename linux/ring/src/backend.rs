@@ -14,7 +14,7 @@ use crate::probe;
 use crate::readiness::Readiness;
 use crate::remote::Kick;
 use crate::uring::Uring;
-use crate::watch::Watch;
+use crate::watch::RingWatch;
 use io_uring::squeue::Entry;
 use std::io;
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl Backend {
         }
     }
 
-    /// See [`Watch`].
-    pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: &Arc<Kick>) -> io::Result<Watch> {
+    /// See [`RingWatch`].
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: &Arc<Kick>) -> io::Result<RingWatch> {
         match self {
             Self::Kernel(uring) => uring.watch(levels, kick.clone()),
             Self::Readiness(readiness) => readiness.watch(levels),

@@ -155,4 +155,4 @@ pub use remote::Remote;
 pub use ring::{Ring, StoodIn};
 pub use setup::SetupError;
 pub use submission::Submission;
-pub use watch::Watch;
+pub use watch::RingWatch;

@@ -14,7 +14,7 @@ use crate::setup::explain;
 use crate::shared::Shared;
 use crate::slot::Kind;
 use crate::submission::Submission;
-use crate::watch::Watch;
+use crate::watch::RingWatch;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -215,7 +215,7 @@ impl Ring {
         self.shared().driver.is_due(busy)
     }
 
-    /// Returns whether a [`Watch`] reports arrivals while the ring's thread is busy.
+    /// Returns whether a [`RingWatch`] reports arrivals while the ring's thread is busy.
     pub fn tells_of_arrivals(&self) -> bool {
         matches!(self.mode(), Mode::DeferTaskrun | Mode::Readiness)
     }
@@ -256,9 +256,10 @@ impl Ring {
     /// # Errors
     ///
     /// The errno of making an eventfd or of its registration (EBUSY for a second one).
-    pub fn watch(&self) -> io::Result<Watch> {
+    pub fn watch(&self) -> io::Result<RingWatch> {
         let driver = &self.shared().driver;
-        // The poll of the eventfd by which `Watch::rouse` ends a wait is under way from here on.
+        // The poll of the eventfd by which `RingWatch::rouse` ends a wait is under way from here
+        // on.
         driver.submit()?;
         driver.backend.watch(driver.in_flight.levels(), &self.kick)
     }
@@ -298,8 +299,8 @@ impl Ring {
 
     /// Runs a turn on behalf of the owner, which is stopped outside of all uses: reads its mail,
     /// publishes entries and reads completions. The owner's system calls are left to
-    /// [`Watch::enter`]. Neither wakers nor other user code run, since user code may wait for the
-    /// owner.
+    /// [`RingWatch::enter`]. Neither wakers nor other user code run, since user code may wait
+    /// for the owner.
     ///
     /// # Safety
     ///

@@ -9,7 +9,7 @@ use crate::config::{Config, Mode};
 use crate::owner::{Proxy, this_thread};
 use crate::remote::Kick;
 use crate::setup::{build, explain};
-use crate::watch::Watch;
+use crate::watch::RingWatch;
 use io_uring::cqueue::{CompletionQueue, CompletionStatus};
 use io_uring::squeue::{Entry, SubmissionQueue};
 use io_uring::types::{SubmitArgs, Timespec};
@@ -119,9 +119,9 @@ impl Uring {
         unsafe { &*self.submitter.get() }
     }
 
-    /// See [`Watch`].
-    pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: Arc<Kick>) -> io::Result<Watch> {
-        Watch::new(Arc::clone(&self.ring), levels, kick)
+    /// See [`RingWatch`].
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: Arc<Kick>) -> io::Result<RingWatch> {
+        RingWatch::new(Arc::clone(&self.ring), levels, kick)
     }
 
     /// Sets the proxy; the first one set stays.

@@ -4,9 +4,9 @@
 //! ring's thread is busy and does not enter. One bit in memory shared with the kernel masks the
 //! eventfd, so a watch costs nothing but the signals that its user wants.
 //!
-//! The kernel signals only when an empty list becomes non-empty: after [`Watch::unmask`] check
-//! [`Watch::has_arrivals`], or an earlier arrival stays unnoticed until the ring is entered. The
-//! caller puts a full barrier between the two.
+//! The kernel signals only when an empty list becomes non-empty: after [`RingWatch::unmask`]
+//! check [`RingWatch::has_arrivals`], or an earlier arrival stays unnoticed until the ring is
+//! entered. The caller puts a full barrier between the two.
 //!
 //! The kernel signals while the ring's thread is busy only in
 //! [`Mode::DeferTaskrun`](crate::Mode::DeferTaskrun). In the other modes the completions and the
@@ -33,7 +33,7 @@ use std::{fmt, io};
 /// A watch on a ring, for other threads; made by [`Ring::watch`](crate::Ring::watch). It may be
 /// used on any thread, and stays valid, without signals, when the ring is gone.
 #[derive(Clone)]
-pub struct Watch {
+pub struct RingWatch {
     kind: Kind,
     levels: Arc<AtomicU64>,
 }
@@ -46,7 +46,7 @@ enum Kind {
 
 use Kind::{Kernel, Readiness};
 
-impl Watch {
+impl RingWatch {
     /// Creates a watch with a masked eventfd on this instance.
     pub(crate) fn new(
         ring: Arc<IoUring>,
@@ -316,7 +316,7 @@ impl Instance {
     }
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for RingWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch")
             .field("fd", &self.raw_fd())
@@ -362,7 +362,7 @@ impl InFlight {
         self.levels.load(Ordering::Relaxed)
     }
 
-    /// Returns the shared bitmap, for a [`Watch`].
+    /// Returns the shared bitmap, for a [`RingWatch`].
     pub(crate) fn levels(&self) -> Arc<AtomicU64> {
         self.levels.clone()
     }

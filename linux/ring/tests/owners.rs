@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, Watch, op};
+use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, RingWatch, op};
 
 /// Returns whether the eventfd is signalled within `millis` milliseconds.
-fn rings(watch: &Watch, millis: i32) -> bool {
+fn rings(watch: &RingWatch, millis: i32) -> bool {
     let mut fd = libc::pollfd {
         fd: watch.raw_fd(),
         events: libc::POLLIN,

@@ -13,7 +13,7 @@ use upshift_core::{
     Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Panic, Poll, Served, Vcpu,
 };
 use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
-use upshift_ring::{Remote, Watch};
+use upshift_ring::{Remote, RingWatch};
 
 use crate::memory::mapping;
 use crate::observe::{self, Longest, NamedPoll, Names};
@@ -93,7 +93,7 @@ pub struct Linux {
     /// Wakers of the vCPUs' waits.
     remotes: Box<[Mutex<Option<Remote>>]>,
     /// Wakers of the preemptible vCPUs' watchers.
-    watches: Box<[Mutex<Option<Watch>>]>,
+    watches: Box<[Mutex<Option<RingWatch>>]>,
     /// The preemptible vCPUs.
     preemptible: Box<[Mutex<MaybePreempted>]>,
     /// Record of long polls.
@@ -164,7 +164,7 @@ impl Linux {
         let _ = self.longest.set(longest);
     }
 
-    pub(crate) fn set_watch(&self, index: usize, watch: Option<Watch>) {
+    pub(crate) fn set_watch(&self, index: usize, watch: Option<RingWatch>) {
         *self.watches[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = watch;

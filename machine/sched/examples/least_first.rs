@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{
-    Config, Engine, Nanos, Policy, Processes, SchedError, Scheduler, TaskId, Turn, Usage, Watch,
+    Config, Engine, Nanos, Policy, ProcessWatch, Processes, SchedError, Scheduler, TaskId, Turn,
+    Usage,
 };
 
 struct LeastFirst {
@@ -82,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let config = Config::on([0]);
         let base = config.base;
         let mut engine = Engine::new(config, Box::new(LeastFirst { used: Vec::new() }));
-        let watch = Watch::start(&engine.control(), &with, scheduler)?;
+        let watch = ProcessWatch::start(&engine.control(), &with, scheduler)?;
         for pid in pids {
             engine.add(Processes::attach(&with, &watch, pid, base, false)?)?;
         }

@@ -393,7 +393,8 @@ impl<M: Member> Engine<M> {
             .map(|(id, slot)| (TaskId(id), slot))
     }
 
-    /// Returns the CPU time of this thread and of the thread of its [`Watch`](crate::Watch), ns.
+    /// Returns the CPU time of this thread and of the thread of its
+    /// [`ProcessWatch`](crate::Watch), ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
         clock.own_cpu_time() + self.control.watch_cpu_time()
     }

@@ -112,4 +112,4 @@ pub use processes::Processes;
 pub use procfs::ancestors;
 pub use report::{Event, Quantiles, Report, TaskReport, Trace, What};
 pub use scheduler::{Ended, Scheduler};
-pub use watch::Watch;
+pub use watch::ProcessWatch;

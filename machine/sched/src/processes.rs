@@ -1,12 +1,12 @@
 //! [`Processes`]: a task that consists of one process, or of one and its descendants.
 //!
-//! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler ends.
-//! A thread that is born while its process is elevated starts as an ordinary one on the same CPU
-//! (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports births ([`Watch`]), it joins
-//! at once. Elsewhere a scan compares the link count of `/proc/PID/task`, which is the number of
-//! threads plus two, and reads the directory only if it has changed: one `fstat` for each process.
-//! A thorough scan always reads the directory, asks every thread for its policy and CPUs, and
-//! reverts changes that a thread made itself.
+//! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler
+//! ends. A thread that is born while its process is elevated starts as an ordinary one on the
+//! same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports births
+//! ([`ProcessWatch`]), it joins at once. Elsewhere a scan compares the link count of
+//! `/proc/PID/task`, which is the number of threads plus two, and reads the directory only if it
+//! has changed: one `fstat` for each process. A thorough scan always reads the directory, asks
+//! every thread for its policy and CPUs, and reverts changes that a thread made itself.
 //!
 //! Children are listed in `/proc/PID/task/TID/children` of every thread, at every scan.
 //!
@@ -24,7 +24,7 @@ use crate::error::SchedError;
 use crate::member::{Member, Standing};
 use crate::policy::Nanos;
 use crate::procfs;
-use crate::watch::Watch;
+use crate::watch::ProcessWatch;
 use process::Process;
 
 /// Threads of a task that are asked whether they want a CPU; some 10 µs each.
@@ -36,7 +36,7 @@ pub struct Processes {
     label: String,
     /// Dropped before the watch, whose thread is joined: no elevated thread keeps it from running.
     processes: Vec<Process>,
-    watch: Watch,
+    watch: ProcessWatch,
     elevator: Elevator,
     with_children: bool,
     standing: Standing,
@@ -58,7 +58,7 @@ impl Processes {
     /// [`SchedError`]; everything is then as it was.
     pub fn attach(
         elevator: &Elevator,
-        watch: &Watch,
+        watch: &ProcessWatch,
         pid: i32,
         base: Priority,
         with_children: bool,

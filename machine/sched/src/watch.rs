@@ -1,5 +1,5 @@
-//! [`Watch`]: reports the ends of processes, by pidfd, and births and ends of their threads where
-//! the kernel reports those (proc connector).
+//! [`ProcessWatch`]: reports the ends of processes, by pidfd, and births and ends of their
+//! threads where the kernel reports those (proc connector).
 //!
 //! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
 //! scheduler, so that it also runs where the tasks burn every CPU. It costs nothing until a process
@@ -25,7 +25,7 @@ const EVENTS: u64 = 2;
 
 /// A monitor of the processes of one engine. Dropping the last handle ends its thread.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct ProcessWatch {
     shared: Arc<Shared>,
 }
 
@@ -83,7 +83,7 @@ fn forward(events: &Events, pids: &Pids, control: &Control) {
     }
 }
 
-impl Watch {
+impl ProcessWatch {
     /// Starts the thread, at `priority` if `elevator` may elevate it. To be called before the tasks
     /// are elevated.
     ///
@@ -93,7 +93,7 @@ impl Watch {
         control: &Control,
         elevator: &Elevator,
         priority: Priority,
-    ) -> Result<Watch, SchedError> {
+    ) -> Result<ProcessWatch, SchedError> {
         let failed = || SchedError::os("watch for the ends of processes");
         let epoll = descriptor(|| {
             // SAFETY: integers only.
@@ -136,7 +136,7 @@ impl Watch {
         let thread = Some(thread.map_err(failed())?);
         // An error means that the thread has ended already, and nothing is watched.
         let _ = is_ready.recv();
-        Ok(Watch {
+        Ok(ProcessWatch {
             shared: Arc::new(Shared {
                 epoll,
                 stop,

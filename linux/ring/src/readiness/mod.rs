@@ -58,7 +58,7 @@ use crate::config::Config;
 use crate::offload::{Call, Job, Offload, Posts, ThreadEach};
 use crate::setup::explain;
 use crate::slot::{CANCEL, KICK};
-use crate::watch::Watch;
+use crate::watch::RingWatch;
 use attempt::{Group, Outcome, attempt};
 use epoll::Event;
 use io_uring::opcode;
@@ -137,9 +137,9 @@ impl Readiness {
         })
     }
 
-    pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<Watch> {
+    pub(crate) fn watch(&self, levels: Arc<AtomicU64>) -> io::Result<RingWatch> {
         self.notifier.register()?;
-        Ok(Watch::of_notifier(self.notifier.clone(), levels))
+        Ok(RingWatch::of_notifier(self.notifier.clone(), levels))
     }
 
     // The methods are cold so that their code stays out of the path of the kernel's ring.

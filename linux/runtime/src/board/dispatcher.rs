@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use upshift_board::{NOTHING, Standing, Vcpu};
 use upshift_core::Domain;
-use upshift_ring::Watch;
+use upshift_ring::RingWatch;
 
 use super::membership::Membership;
 use super::post::Expected;
@@ -32,7 +32,7 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 /// Handle to the thread, which ends when this is dropped.
 pub(super) struct Dispatcher {
     ended: Arc<AtomicBool>,
-    watch: Watch,
+    watch: RingWatch,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Announcer {
     pub(super) index: usize,
     pub(super) cpu: usize,
     pub(super) vcpu: Vcpu,
-    pub(super) watch: Watch,
+    pub(super) watch: RingWatch,
     pub(super) timers: Arc<Timers>,
     pub(super) expected: Arc<Expected>,
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
 use upshift_board::{NOTHING, Standing, Vcpu};
-use upshift_ring::Watch;
+use upshift_ring::RingWatch;
 
 use super::dispatcher::{Announcer, Dispatcher};
 use super::membership::Membership;
@@ -26,7 +26,7 @@ pub(super) struct Expected(AtomicU64);
 
 impl Expected {
     /// Returns the most urgent level that may arrive in the ring.
-    pub(super) fn most_urgent(&self, watch: &Watch) -> u8 {
+    pub(super) fn most_urgent(&self, watch: &RingWatch) -> u8 {
         (self.0.load(Relaxed) & watch.levels_in_flight()).trailing_zeros() as u8
     }
 }
@@ -34,7 +34,7 @@ impl Expected {
 /// The post of a vCPU, which its thread alone uses.
 pub(crate) struct Post {
     vcpu: Vcpu,
-    watch: Watch,
+    watch: RingWatch,
     membership: Arc<Membership>,
     announcer: Arc<Announcer>,
     /// Ends before the vCPU does. `None` if the vCPU is preemptible.
@@ -53,7 +53,7 @@ pub(crate) struct Post {
 impl Post {
     pub(super) fn new(
         vcpu: Vcpu,
-        watch: Watch,
+        watch: RingWatch,
         membership: Arc<Membership>,
         announcer: Arc<Announcer>,
         dispatcher: Option<Dispatcher>,
@@ -81,7 +81,7 @@ impl Post {
         &self.announcer
     }
 
-    pub(crate) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &RingWatch {
         &self.watch
     }
 

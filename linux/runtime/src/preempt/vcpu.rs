@@ -38,7 +38,7 @@ use std::time::Duration;
 use upshift_board as board;
 use upshift_core::Running;
 use upshift_core::preempt::{Looks, MAX_SUSPENSION, Rule, TURN};
-use upshift_ring::Watch;
+use upshift_ring::RingWatch;
 
 use super::PreemptionStats;
 use super::alarm::Alarm;
@@ -110,7 +110,7 @@ pub(crate) struct Preemptible {
     pub(super) service: Service,
     /// Announcer of the board, if the runtime has a daemon, for the watcher's looks.
     pub(super) announcer: Option<Arc<Announcer>>,
-    watch: Watch,
+    watch: RingWatch,
     pub(super) alarm: Alarm,
     pub(super) orders: Orders,
     pub(super) idle: Idle,
@@ -334,7 +334,7 @@ impl Preemptible {
         self.worker().meter().parked(now)
     }
 
-    pub(super) fn watch(&self) -> &Watch {
+    pub(super) fn watch(&self) -> &RingWatch {
         &self.watch
     }
 

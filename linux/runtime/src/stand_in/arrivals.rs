@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
-use upshift_ring::{Fd, Foreign, Ring, Submission, Watch, op};
+use upshift_ring::{Fd, Foreign, Ring, RingWatch, Submission, op};
 
 use crate::preempt::interrupt::{self, OnStack, Sent};
 use crate::preempt::permit;
@@ -61,7 +61,7 @@ impl AccessTable {
 /// The ring of a vCPU whose loop runs, as the others use it.
 pub(crate) struct Arrivals {
     permit: Permit,
-    pub(crate) watch: Watch,
+    pub(crate) watch: RingWatch,
     ring: *const Ring,
     /// Id of the thread that runs the loop.
     owner: AtomicU32,

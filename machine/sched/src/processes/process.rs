@@ -14,7 +14,7 @@ use crate::error::SchedError;
 use crate::member::Standing;
 use crate::policy::Nanos;
 use crate::procfs;
-use crate::watch::{self, Watch, WatchedProcess};
+use crate::watch::{self, ProcessWatch, WatchedProcess};
 
 /// Number of times that an interrupted call is repeated.
 const RETRIES: usize = 16;
@@ -65,7 +65,7 @@ impl Process {
     /// elevated then.
     pub(super) fn attach(
         elevator: &Elevator,
-        watch: &Watch,
+        watch: &ProcessWatch,
         pid: i32,
         standing: Standing,
         parent: Option<&Elevated>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Elevator, Priority, Rights};
-use upshift_sched::{Config, Engine, Policy, Processes, SchedError, Scheduler, Watch};
+use upshift_sched::{Config, Engine, Policy, ProcessWatch, Processes, SchedError, Scheduler};
 pub(crate) use upshift_testing::until;
 
 /// Environment variable with the role of the child.
@@ -161,7 +161,7 @@ pub(crate) fn attach_all(
     Scheduler::start(elevator, cpu(), SCHEDULER, move || {
         let base = config.base;
         let mut engine = Engine::new(config, policy);
-        let watch = Watch::start(&engine.control(), &with, SCHEDULER)?;
+        let watch = ProcessWatch::start(&engine.control(), &with, SCHEDULER)?;
         for pid in pids {
             engine.add(Processes::attach(&with, &watch, pid, base, children)?)?;
         }
