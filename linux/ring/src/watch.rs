@@ -318,7 +318,7 @@ impl Instance {
 
 impl fmt::Debug for RingWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch")
+        f.debug_struct("RingWatch")
             .field("fd", &self.raw_fd())
             .field("has_arrivals", &self.has_arrivals())
             .finish_non_exhaustive()

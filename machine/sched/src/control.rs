@@ -26,7 +26,7 @@ struct Shared {
     stop: AtomicBool,
     ended: AtomicBool,
     changes: Mutex<Vec<Change>>,
-    /// Thread id of the [`ProcessWatch`](crate::Watch); 0: none.
+    /// Thread id of the [`ProcessWatch`](crate::ProcessWatch); 0: none.
     watch_thread: AtomicI32,
     report: Mutex<Option<Report>>,
 }

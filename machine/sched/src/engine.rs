@@ -394,7 +394,7 @@ impl<M: Member> Engine<M> {
     }
 
     /// Returns the CPU time of this thread and of the thread of its
-    /// [`ProcessWatch`](crate::Watch), ns.
+    /// [`ProcessWatch`](crate::ProcessWatch), ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
         clock.own_cpu_time() + self.control.watch_cpu_time()
     }

@@ -75,7 +75,7 @@ pub(crate) struct Thread {
     /// Set while its poll is blocked: the thread is not to be kept from its sleep.
     pub(super) blocked: AtomicBool,
     /// Set while the thread waits in the ring, where a signal reaches it, and
-    /// [`rouse`](upshift_ring::Watch::rouse).
+    /// [`rouse`](upshift_ring::RingWatch::rouse).
     pub(super) attending: AtomicBool,
     /// Set when the thread is to enter its ring.
     pub(super) owes_enter: AtomicBool,
