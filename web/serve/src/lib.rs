@@ -66,7 +66,9 @@ mod shards;
 mod sites;
 mod tls;
 
-pub use config::{Address, Admission, Config, Endpoint, Files, Limits, Redirect, Site, TlsFiles};
+pub use config::{
+    Address, Admission, BindTo, Config, Endpoint, Files, Limits, Redirect, Site, TlsFiles,
+};
 pub use connection::client::{Connection, Tls};
 pub use operator::control::ask;
 pub use request::body::Body;

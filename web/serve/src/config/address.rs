@@ -11,26 +11,26 @@ use serde::{Deserialize, Deserializer};
 /// An address on which a server listens.
 ///
 /// ```
-/// use upshift_serve::{Address, Endpoint};
+/// use upshift_serve::{Address, BindTo};
 ///
 /// let all: Address = ":80,plain".parse()?;
-/// assert_eq!((all.place, all.plain), (Endpoint::Port(80), true));
+/// assert_eq!((all.place, all.plain), (BindTo::Port(80), true));
 /// let socket: Address = "unix:/run/web.sock,mode=660".parse()?;
 /// let path = "/run/web.sock".into();
-/// assert_eq!(socket.place, Endpoint::Unix { path, mode: Some(0o660) });
+/// assert_eq!(socket.place, BindTo::Unix { path, mode: Some(0o660) });
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The port or the socket.
-    pub place: Endpoint,
+    pub place: BindTo,
     /// HTTP without TLS, although there is a certificate.
     pub plain: bool,
 }
 
 /// The port or the socket of an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum BindTo {
     /// A TCP address and port.
     Ip(SocketAddr),
     /// A TCP port on all addresses: of IPv6 and IPv4, or of IPv4 alone if there is no IPv6.
@@ -46,8 +46,8 @@ pub enum Endpoint {
     },
 }
 
-impl From<Endpoint> for Address {
-    fn from(place: Endpoint) -> Address {
+impl From<BindTo> for Address {
+    fn from(place: BindTo) -> Address {
         Address {
             place,
             plain: false,
@@ -57,7 +57,7 @@ impl From<Endpoint> for Address {
 
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Address {
-        Endpoint::Ip(address).into()
+        BindTo::Ip(address).into()
     }
 }
 
@@ -81,7 +81,7 @@ impl FromStr for Address {
     }
 }
 
-fn unix(text: &str) -> Result<Endpoint, String> {
+fn unix(text: &str) -> Result<BindTo, String> {
     let (path, mode) = match text.rsplit_once(",mode=") {
         Some((path, mode)) => {
             let number = u32::from_str_radix(mode, 8).ok();
@@ -96,22 +96,22 @@ fn unix(text: &str) -> Result<Endpoint, String> {
             "`unix:{text}`: use a path, such as unix:/run/web.sock"
         ));
     }
-    Ok(Endpoint::Unix {
+    Ok(BindTo::Unix {
         path: Path::new(path).to_owned(),
         mode,
     })
 }
 
-fn port(text: &str) -> Result<Endpoint, String> {
+fn port(text: &str) -> Result<BindTo, String> {
     if let Ok(address) = text.parse() {
-        return Ok(Endpoint::Ip(address));
+        return Ok(BindTo::Ip(address));
     }
     if let Ok(port) = text.parse::<u16>() {
-        return Ok(Endpoint::Ip((Ipv4Addr::LOCALHOST, port).into()));
+        return Ok(BindTo::Ip((Ipv4Addr::LOCALHOST, port).into()));
     }
     let all = text.strip_prefix(':').or(text.strip_prefix("*:"));
     if let Some(Ok(port)) = all.map(str::parse::<u16>) {
-        return Ok(Endpoint::Port(port));
+        return Ok(BindTo::Port(port));
     }
     let wanted =
         "use an address and a port, such as 127.0.0.1:80, a port, or unix:/PATH".to_owned();
@@ -131,16 +131,16 @@ fn port(text: &str) -> Result<Endpoint, String> {
     let four = found.iter().find(|address| address.is_ipv4());
     let address = four.or(found.first()).copied();
     address
-        .map(Endpoint::Ip)
+        .map(BindTo::Ip)
         .ok_or_else(|| format!("`{name}` has no address: {wanted}"))
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Endpoint::Ip(address) => address.fmt(f)?,
-            Endpoint::Port(port) => write!(f, ":{port}")?,
-            Endpoint::Unix { path, mode } => {
+            BindTo::Ip(address) => address.fmt(f)?,
+            BindTo::Port(port) => write!(f, ":{port}")?,
+            BindTo::Unix { path, mode } => {
                 write!(f, "unix:{}", path.display())?;
                 mode.map_or(Ok(()), |mode| write!(f, ",mode={mode:o}"))?;
             }

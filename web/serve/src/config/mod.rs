@@ -21,7 +21,7 @@ mod redirect;
 mod site;
 pub(crate) mod units;
 
-pub use address::{Address, Endpoint};
+pub use address::{Address, BindTo};
 pub use redirect::Redirect;
 pub use site::Site;
 

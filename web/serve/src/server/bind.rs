@@ -15,7 +15,7 @@ use upshift::hyper::Io;
 use upshift::io::AsyncFd;
 use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 
-use crate::config::{Address, Endpoint};
+use crate::config::{Address, BindTo};
 use upshift_units::socket_file::{self, SocketFile};
 
 /// Number of connections that wait to be accepted on a Unix socket or on all addresses, as far as
@@ -81,9 +81,9 @@ impl Listener {
     /// The message names the reason and a remedy.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
         let socket = match &address.place {
-            Endpoint::Ip(address) => Socket::own(&listen(*address)?)?,
-            Endpoint::Port(port) => Socket::own(&listen_on_all(*port)?)?,
-            Endpoint::Unix { path, mode } => {
+            BindTo::Ip(address) => Socket::own(&listen(*address)?)?,
+            BindTo::Port(port) => Socket::own(&listen_on_all(*port)?)?,
+            BindTo::Unix { path, mode } => {
                 let named = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
                     io::Error::new(error.kind(), text)
@@ -105,10 +105,10 @@ impl Listener {
     pub(crate) fn shared(socket: OwnedFd, addresses: &[Address]) -> io::Result<Listener> {
         let socket = Socket::shared(socket)?;
         let (port, path) = (socket.ip().map(|ip| ip.port()), socket.path());
-        let is_it = |place: &Endpoint| match place {
-            Endpoint::Ip(address) => port == Some(address.port()),
-            Endpoint::Port(number) => port == Some(*number),
-            Endpoint::Unix { path: named, .. } => path.as_ref() == Some(named),
+        let is_it = |place: &BindTo| match place {
+            BindTo::Ip(address) => port == Some(address.port()),
+            BindTo::Port(number) => port == Some(*number),
+            BindTo::Unix { path: named, .. } => path.as_ref() == Some(named),
         };
         let mut plain = addresses.iter().filter(|address| address.plain);
         let plain = plain.any(|address| is_it(&address.place));

@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::config::{Address, Config, Endpoint};
+use crate::config::{Address, BindTo, Config};
 use crate::server::bind::{explain, holder};
 use crate::sites::Sites;
 
@@ -65,8 +65,8 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
 
 fn listens(address: &Address) -> Result<(), String> {
     let (ip, bound) = match &address.place {
-        Endpoint::Ip(ip) => (*ip, bind(*ip)),
-        Endpoint::Port(port) => {
+        BindTo::Ip(ip) => (*ip, bind(*ip)),
+        BindTo::Port(port) => {
             let six = SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port));
             let four = SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port));
             let bound = bind(six);
@@ -75,7 +75,7 @@ fn listens(address: &Address) -> Result<(), String> {
                 bound => (six, bound),
             }
         }
-        Endpoint::Unix { path, .. } => {
+        BindTo::Unix { path, .. } => {
             return socket(path).map_err(|error| format!("cannot listen on {address}: {error}"));
         }
     };
@@ -91,19 +91,19 @@ fn listens(address: &Address) -> Result<(), String> {
 }
 
 /// Tells whether a socket at one place keeps another from listening at the other.
-fn overlap(one: &Endpoint, other: &Endpoint) -> bool {
+fn overlap(one: &BindTo, other: &BindTo) -> bool {
     let file = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (one, other) {
-        (Endpoint::Unix { path: one, .. }, Endpoint::Unix { path: other, .. }) => {
+        (BindTo::Unix { path: one, .. }, BindTo::Unix { path: other, .. }) => {
             file(one) == file(other)
         }
-        (Endpoint::Unix { .. }, _) | (_, Endpoint::Unix { .. }) => false,
+        (BindTo::Unix { .. }, _) | (_, BindTo::Unix { .. }) => false,
         // The kernel chooses a free port for 0.
-        (Endpoint::Port(one), Endpoint::Port(other)) => one == other && *one != 0,
-        (Endpoint::Port(port), Endpoint::Ip(ip)) | (Endpoint::Ip(ip), Endpoint::Port(port)) => {
+        (BindTo::Port(one), BindTo::Port(other)) => one == other && *one != 0,
+        (BindTo::Port(port), BindTo::Ip(ip)) | (BindTo::Ip(ip), BindTo::Port(port)) => {
             ip.port() == *port && *port != 0
         }
-        (Endpoint::Ip(one), Endpoint::Ip(other)) => {
+        (BindTo::Ip(one), BindTo::Ip(other)) => {
             one.port() == other.port()
                 && one.port() != 0
                 && (covers(one.ip(), other.ip()) || covers(other.ip(), one.ip()))

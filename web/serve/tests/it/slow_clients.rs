@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use axum::routing::post;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::net::{AddressFamily, SocketType, connect, socket};
-use upshift_serve::{Config, Endpoint};
+use upshift_serve::{BindTo, Config};
 
 use crate::harness::{Folder, Running, rest};
 use crate::http2::{
@@ -154,7 +154,7 @@ fn a_slow_reader_of_http_1_is_served() {
 fn a_slow_reader_of_a_unix_socket_is_served() {
     let folder = folder();
     let path = folder.0.join("socket");
-    let listens = Endpoint::Unix {
+    let listens = BindTo::Unix {
         path: path.clone(),
         mode: None,
     };

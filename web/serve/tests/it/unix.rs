@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc;
 
-use upshift_serve::{Address, Config, Endpoint, Server};
+use upshift_serve::{Address, BindTo, Config, Server};
 
 use crate::harness::{Answer, Folder, Running, until};
 
@@ -22,7 +22,7 @@ fn ask(socket: &Path, path: &str) -> Answer {
 
 fn on(path: &Path, mode: Option<u32>) -> Address {
     let path = path.to_owned();
-    Endpoint::Unix { path, mode }.into()
+    BindTo::Unix { path, mode }.into()
 }
 
 #[test]
