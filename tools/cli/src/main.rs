@@ -40,7 +40,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use clap::error::ContextKind;
+use clap::error::{ContextKind, ContextValue};
 
 use args::{Cli, Command};
 use servers::Service;
@@ -58,7 +58,10 @@ fn main() -> ExitCode {
         Err(mut said) => {
             // No positional argument begins with `--`, so clap's hint to write it after `--`
             // misleads.
-            said.remove(ContextKind::Suggested);
+            if let Some(ContextValue::StyledStrs(mut tips)) = said.remove(ContextKind::Suggested) {
+                tips.retain(|tip| !tip.to_string().contains("as a value"));
+                said.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+            }
             return say(&said);
         }
     };

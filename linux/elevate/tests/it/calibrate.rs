@@ -69,8 +69,8 @@ fn ordinary_threads_run_several_times_during_a_calibration() {
         ends.store(true, Release);
         ordinary.join().unwrap()
     });
-    // The thread runs between two pieces, not only before the first and after the last.
-    assert!(times >= 4, "it ran {times} times");
+    // The thread runs between two pieces: without pauses it would run once, after the last piece.
+    assert!(times >= 2, "it ran {times} times");
 }
 
 /// Tries again while other threads hold the CPU: other tests do, and other programs may.
