@@ -83,3 +83,16 @@ fn a_flag_that_starts_it_is_refused_with_the_command_that_does() {
     );
     assert!(!said.contains("--status"), "{said}");
 }
+
+#[test]
+fn an_unknown_option_has_no_hint_to_pass_it_as_a_value() {
+    let output = Command::new(PROGRAM).args(["serve", "--nokey"]).output();
+    let output = output.unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said.contains("unexpected argument '--nokey' found"),
+        "{said}"
+    );
+    assert!(!said.contains("-- --nokey"), "{said}");
+}
