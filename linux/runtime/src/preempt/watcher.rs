@@ -88,6 +88,19 @@ enum Next {
 /// Looks in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
+/// A use of a permit, or a time between polls, as it was first seen.
+#[derive(Clone, Copy)]
+struct Use {
+    /// The poll, or none, and the vCPU's clock: the same ones as long as the use goes on, as far as
+    /// can be seen.
+    id: (PollId, u64),
+    since: u64,
+    /// CPU time of the thread, ns: at first, or when it was made to yield last.
+    used: u64,
+    /// It has used the CPU for as long as a suspended poll may be kept.
+    spins: bool,
+}
+
 struct Watcher<'a> {
     vcpu: &'a Preemptible,
     policy: Policy,
@@ -95,9 +108,7 @@ struct Watcher<'a> {
     last_turn: usize,
     /// The thread whose poll was suspended last, until it is known to wait.
     stopped: Option<usize>,
-    /// Observation of a use of a permit under way: the poll, or none, and the vCPU's clock; the
-    /// time of the observation, and the CPU time of the thread.
-    stuck: Option<((PollId, u64), u64, u64)>,
+    stuck: Option<Use>,
     /// The poll that could not be stopped for want of a thread, and the time of that; NEVER once
     /// it has been reported.
     without_thread: Option<(PollId, u64)>,
@@ -196,23 +207,46 @@ impl<'a> Watcher<'a> {
     /// suspended poll may be kept, in the middle of one use of its permit, as far as can be seen.
     /// It may depend on a suspended poll. A thread that waits for the CPU does not.
     fn is_stuck(&mut self, id: PollId, now: u64) -> bool {
-        let seen = (id, self.vcpu.worker().executor().clock());
-        let used = self.current().cpu_time().unwrap_or(now);
-        if self.current().is_starting() && self.current().is_asleep() {
+        let id = (id, self.vcpu.worker().executor().clock());
+        let current = self.current();
+        let is_asleep = current.is_asleep();
+        if current.is_starting() && is_asleep {
             // A thread that has not begun waits for nothing of the runtime's.
             return true;
         }
-        match self.stuck {
-            Some((before, since, _)) if before == seen && self.current().is_asleep() => {
-                now - since >= TURN
-            }
-            Some((before, _, used_before)) if before == seen => {
-                used.saturating_sub(used_before) >= MAX_SUSPENSION
+        let used = current.cpu_time().unwrap_or(now);
+        match &mut self.stuck {
+            Some(observed) if observed.id == id && is_asleep => now - observed.since >= TURN,
+            Some(observed) if observed.id == id => {
+                observed.spins |= used.saturating_sub(observed.used) >= MAX_SUSPENSION;
+                observed.spins
             }
             _ => {
-                self.stuck = Some((seen, now, used));
+                self.stuck = Some(Use {
+                    id,
+                    since: now,
+                    used,
+                    spins: false,
+                });
                 false
             }
+        }
+    }
+
+    /// Makes a current thread that spins yield, in case the kernel does not share the CPU between
+    /// it and the suspended threads; once for each [`MAX_SUSPENSION`] of CPU time.
+    ///
+    /// Elapsed time would not do: beside others that spin, the thread would yield whenever it got
+    /// the CPU, and if they wait for a lock that it holds, none would go on.
+    fn make_spinner_yield(&mut self) {
+        let current = self.current();
+        if let Some(observed) = &mut self.stuck
+            && observed.spins
+            && let Some(used) = current.cpu_time()
+            && used.saturating_sub(observed.used) >= MAX_SUSPENSION
+        {
+            observed.used = used;
+            current.interrupt();
         }
     }
 
@@ -461,9 +495,10 @@ impl<'a> Watcher<'a> {
         let before = self.stuck;
         if self.vcpu.tally.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
             self.waive_permits(true);
+            self.make_spinner_yield();
         }
         match (before, self.stuck) {
-            (Some((seen, ..)), Some((again, ..))) if seen == again => Next::At(now + TURN),
+            (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN),
             // Most threads are found there once, and run: no timer is set for them.
             _ if self.current().is_asleep() => Next::At(now + TURN),
             _ => Next::At(NEVER),
@@ -475,11 +510,6 @@ impl<'a> Watcher<'a> {
         let vcpu = self.vcpu;
         if vcpu.orders.permits_waived.swap(waived, SeqCst) == waived && !waived {
             return;
-        }
-        if waived && !self.current().is_asleep() {
-            // The current thread spins; its handler yields, in case the kernel does not share the
-            // CPU between the threads.
-            self.current().interrupt();
         }
         let roles = vcpu.roles();
         for number in roles.of(Role::Suspended) {

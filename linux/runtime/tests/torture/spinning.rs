@@ -1,7 +1,6 @@
 //! An allocator whose lock spins, and never sleeps, as the sanitizers' do. A suspended poll that
 //! holds the lock makes progress whichever thread spins for it: another poll, the runtime outside
-//! of polls, another vCPU, or a thread outside of the runtime. poll, the runtime in the middle of
-//! something, another vCPU, or a thread that is not the runtime's.
+//! of polls, another vCPU, or a thread outside of the runtime.
 
 mod parties;
 
