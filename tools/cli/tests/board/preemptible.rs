@@ -148,8 +148,11 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
                 .unwrap(),
         ),
     };
-    let mut seen = Vec::new();
-    for _ in 0..4 {
+    // Two equals would get half each of the CPU time that others leave, which on a busy machine is
+    // little in some of these seconds.
+    let yields = |(urgent, other): &(f64, f64)| *urgent > 2.0 * other;
+    let mut seen: Vec<(f64, f64)> = Vec::new();
+    while seen.len() < 20 && !seen.last().is_some_and(yields) {
         let args = ["burn", "--json", "--pin", "0", "--level", "2"];
         let more = ["--duration", "1s", "--board", "required"];
         let (mut burning, _) = Running::start(&socket, &[&args[..], &more].concat());
@@ -166,9 +169,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
         "the flood is over"
     );
     let _ = flood.child.kill();
-    // Two equals would get half each of the CPU time that others leave.
-    let yielded = |(urgent, other): &(f64, f64)| *urgent > 2.0 * other;
-    assert!(seen.iter().any(yielded), "seconds of work: {seen:?}");
+    assert!(seen.last().is_some_and(yields), "seconds of work: {seen:?}");
     is_answered(&socket, &address);
     server.signal("TERM");
     server.end();
