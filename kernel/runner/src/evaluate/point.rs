@@ -149,14 +149,19 @@ impl Point {
     }
 
     /// Returns the instructions of all harts per request of a closed loop: from answer to answer,
-    /// or, if the file lacks that, from the number of answers in the measured time.
+    /// or from the number of answers in the measured time, if the file lacks the former or a
+    /// connection was answered in a part of the time only. Then the former is too small: it would
+    /// mean more answers than there are, and one more on each connection.
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
-        if all.nanos > 0 {
-            return Some(all.nanos >> self.load.shift);
-        }
         let spent = u64::from(self.load.millis) * u64::from(self.load.stretch()) * 1_000_000;
-        Some((spent >> self.load.shift) / all.count)
+        let most = all.count + u64::from(self.load.connections);
+        let nanos = if all.nanos >= spent / most {
+            all.nanos
+        } else {
+            spent / all.count
+        };
+        Some(nanos >> self.load.shift)
     }
 }
 
@@ -312,5 +317,12 @@ mod tests {
         };
         assert_eq!(cost(9), Some(Some(221_729)));
         assert_eq!(cost(9), cost(10));
+    }
+
+    #[test]
+    fn a_connection_that_is_answered_for_a_while_only_does_not_make_requests_cheap() {
+        let line = "KTUT,64,20,1,0,200,3,icount,all,2337,4260,5055,7428,1979,2298,0,0,0,0,209208";
+        let point = &parse(&format!("{COLUMNS}\n{line}\n"))[0];
+        assert_eq!(point.instructions(), Some(600_000_000 / 2_337));
     }
 }

@@ -468,7 +468,7 @@ mod tests {
             deviation: 500,
             pages: 6,
             spread: [1_000, 2_500, 4_000, 12_000],
-            nanos: 220_000,
+            nanos: 5_000_000,
         };
         let point = |load: Load| Point {
             load,
@@ -488,7 +488,7 @@ mod tests {
         for part in [
             "| 8 × 8, 100 ms | 32 ns | 8 / 8 | 100 / 100 |",
             "| 20 × 20, 50 ms |",
-            "| 4 | 220000 | 220000 | 4.00 × | 4.00 × | 2.5 % | – |",
+            "| 4 | 5000000 | 5000000 | 4.00 × | 4.00 × | 2.5 % | – |",
             "| 4, ours | 100 |",
         ] {
             assert!(page.contains(part), "{part} is missing in {page}");
