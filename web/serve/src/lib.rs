@@ -60,9 +60,9 @@ mod files;
 #[cfg(test)]
 mod fuzz;
 mod operator;
+mod per_vcpu;
 mod request;
 mod server;
-mod shards;
 mod sites;
 mod tls;
 

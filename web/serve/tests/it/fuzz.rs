@@ -95,7 +95,7 @@ fn fuzz_heads() {
             .filter_map(|line| line.split_once(':'))
             .map(|it| it.0.to_owned())
             .collect();
-        mutate::way((first.status, names))
+        mutate::hash_of((first.status, names))
     });
     is_sound(&server);
 }
