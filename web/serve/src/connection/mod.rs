@@ -8,7 +8,7 @@
 //! | `transport`, `observed` | its I/O: the bytes below HTTP, and hyper's view of them |
 //! | `send_file` | files that go to the socket without a copy |
 //! | `heads` | responses that bypass hyper |
-//! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; the order in which streams send |
+//! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE`; the order in which HTTP/2 streams send |
 //! | `client` | the description of a client for services |
 
 pub(crate) mod client;

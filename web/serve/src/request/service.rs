@@ -120,12 +120,12 @@ impl Service<Request<Incoming>> for HttpService {
 /// The admission checks that a request has to pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AdmissionClass {
-    /// No checks: monitoring.
+    /// Monitoring: always admitted.
     Always,
-    /// The number of requests under way: files and texts in memory, which cost less than the wait
-    /// that a refusal avoids.
+    /// Files and texts in memory: the number of requests under way is checked. They cost less than
+    /// the wait that a refusal avoids.
     Counted,
-    /// The number of requests under way, and the expected wait: requests that compute.
+    /// Computations: the number of requests under way and the expected wait are checked.
     Timed,
 }
 
