@@ -97,14 +97,14 @@ impl Runtime {
         Builder::new_multi_thread().build()
     }
 
-    fn at_home(&self) -> &upshift::Runtime {
+    fn inner(&self) -> &upshift::Runtime {
         assert_eq!(thread::current().id(), self.home);
         &self.runtime
     }
 
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let runtime = self.at_home();
+        let runtime = self.inner();
         if !self.is_paused {
             return runtime.block_on(future);
         }

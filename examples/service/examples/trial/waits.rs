@@ -16,7 +16,7 @@ pub const GROUPS: [&str; 5] = [
 ];
 
 /// Waits in nanoseconds, for each of [`GROUPS`].
-pub type Waited = [u64; GROUPS.len()];
+pub type WaitTimes = [u64; GROUPS.len()];
 
 /// The kernel's account of each thread.
 pub struct Waits(Vec<(usize, File, Cell<u64>)>);
@@ -51,8 +51,8 @@ impl Waits {
     }
 
     /// Returns the waits so far.
-    pub fn now(&self) -> Waited {
-        let mut all = Waited::default();
+    pub fn now(&self) -> WaitTimes {
+        let mut all = WaitTimes::default();
         for (group, file, known) in &self.0 {
             let mut text = [0; 80];
             // A thread that has ended keeps its last account.

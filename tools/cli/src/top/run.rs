@@ -11,11 +11,11 @@ use super::figures::{self, Frame};
 use super::{live, machine, plain, record};
 
 /// Shortest time between two snapshots.
-const SHORTEST: Duration = Duration::from_millis(50);
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs `upshift top`.
 pub(crate) fn top(args: &TopArgs) -> Result<()> {
-    let interval = args.interval.max(SHORTEST);
+    let interval = args.interval.max(MIN_INTERVAL);
     if args.once {
         return once(args, interval);
     }

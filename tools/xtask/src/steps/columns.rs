@@ -11,7 +11,7 @@ const COLUMNS: usize = 100;
 const EXTENSIONS: [&str; 6] = ["rs", "h", "hpp", "c", "cpp", "S"];
 
 /// Lines that an error names; a tree that was never checked has thousands.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// Looks at each source file of the tree but those of build folders.
 ///
@@ -31,7 +31,7 @@ pub(super) fn check(root: &Path) -> Result<(), String> {
     Err(format!(
         "{} lines of comments are wider than {COLUMNS} columns: {}",
         places.len(),
-        places[..places.len().min(NAMED)].join(", ")
+        places[..places.len().min(MAX_NAMED)].join(", ")
     ))
 }
 
