@@ -254,12 +254,13 @@ pub fn check_directories(path: &Path) -> io::Result<()> {
     let Some(named) = path.parent() else {
         return Ok(());
     };
-    let nearest = named.ancestors().find(|it| it.exists());
+    let nearest = named.ancestors().find(|path| path.exists());
     let real = nearest.map(fs::canonicalize).transpose()?;
-    let last = |it: &Path| it == named || (Some(named) == nearest && Some(it) == real.as_deref());
+    let last =
+        |path: &Path| path == named || (Some(named) == nearest && Some(path) == real.as_deref());
     for directory in named
         .ancestors()
-        .chain(real.iter().flat_map(|it| it.ancestors()))
+        .chain(real.iter().flat_map(|path| path.ancestors()))
     {
         // The link itself, if it is one, and the directory to which it leads.
         for found in [fs::symlink_metadata(directory), fs::metadata(directory)] {
@@ -453,8 +454,8 @@ mod tests {
             };
             let mut listening: Vec<_> = thread::scope(|scope| {
                 let all: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
-                let all = all.into_iter().map(|one| one.join().unwrap());
-                all.filter_map(|one| match one {
+                let all = all.into_iter().map(|thread| thread.join().unwrap());
+                all.filter_map(|result| match result {
                     Ok(one) => Some(one),
                     Err(error) => {
                         let said = error.to_string();

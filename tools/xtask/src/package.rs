@@ -137,7 +137,10 @@ impl Tree {
                 .args(["-sk", "--apparent-size"])
                 .arg(&self.0),
         )?;
-        let size = all.split_whitespace().next().and_then(|it| it.parse().ok());
+        let size = all
+            .split_whitespace()
+            .next()
+            .and_then(|size| size.parse().ok());
         size.ok_or_else(|| io::Error::other(all))
     }
 }
@@ -305,7 +308,7 @@ fn needed_libc(binary: &[u8]) -> u32 {
     let mark = b"GLIBC_2.";
     let found = binary.windows(mark.len() + 3).filter_map(|at| {
         let digits = at.strip_prefix(mark)?;
-        let end = digits.iter().position(|it| !it.is_ascii_digit());
+        let end = digits.iter().position(|byte| !byte.is_ascii_digit());
         let digits = &digits[..end.unwrap_or(digits.len())];
         std::str::from_utf8(digits).ok()?.parse().ok()
     });

@@ -98,7 +98,7 @@ pub(crate) fn hash_of(of: impl Hash) -> u64 {
 
 /// Returns the end of an error message, which seldom contains parts of the input.
 pub(crate) fn error_kind(error: &str) -> String {
-    let letters = error.chars().rev().filter(|it| it.is_ascii_alphabetic());
+    let letters = error.chars().rev().filter(|c| c.is_ascii_alphabetic());
     letters.take(16).collect()
 }
 

@@ -119,11 +119,11 @@ impl Service {
             return Err("the web socket says something else".into());
         }
         self.expect("POST", "/orders", "{\"item\":\"vase\",\"quantity\":1}", 201)?;
-        let told = socket.read()?;
-        if told.to_text()?.contains("vase") {
+        let event = socket.read()?;
+        if event.to_text()?.contains("vase") {
             Ok(())
         } else {
-            Err(format!("the web socket tells of {told}").into())
+            Err(format!("the web socket tells of {event}").into())
         }
     }
 }

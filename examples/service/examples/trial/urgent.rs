@@ -30,7 +30,7 @@ pub fn measure(address: SocketAddr, service: u32, span: Duration) -> Result<Figu
 
 fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> {
     take_short_slices();
-    let waits = Waits::of(service);
+    let waits = Waits::open(service);
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;

@@ -24,7 +24,7 @@ pub struct Waits(Vec<(usize, File, Cell<u64>)>);
 impl Waits {
     /// Opens the accounts of the calling thread, the service's threads and all databases of this
     /// machine.
-    pub fn of(service: u32) -> Waits {
+    pub fn open(service: u32) -> Waits {
         let mut files = Vec::new();
         let mut add = |group, path: &Path| {
             files.extend(File::open(path).map(|file| (group, file, Cell::new(0))));

@@ -27,6 +27,9 @@ use crate::sync::Mutex;
 /// [`TcpListener`](crate::net::TcpListener), a [`UnixListener`](crate::net::UnixListener) or a
 /// `TlsListener` (feature `tls`). HTTP/1.1 and HTTP/2 are both served.
 ///
+/// The compile error "the trait bound `upshift::net::TcpListener: axum::serve::Listener` is not
+/// satisfied" means that `axum::serve` was called instead of this function.
+///
 /// Await the result to serve; without [`with_graceful_shutdown`](Serve::with_graceful_shutdown) it
 /// serves until the runtime ends.
 /// Idle connections are closed after the [time limit for heads](Serve::header_timeout).

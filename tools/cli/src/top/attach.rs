@@ -67,7 +67,7 @@ impl Peer {
     }
 
     /// Requests a snapshot.
-    pub(super) fn look(&mut self) -> Result<View> {
+    pub(super) fn fetch(&mut self) -> Result<View> {
         self.ask("metrics", MAX_ANSWER, ANSWER_TIMEOUT)
     }
 
@@ -167,5 +167,8 @@ fn command_line(pid: u32) -> String {
         .collect::<Vec<_>>()
         .join(" ");
     // Removes control characters, so that a process's name cannot move the cursor.
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(200)
+        .collect()
 }

@@ -62,7 +62,7 @@ pub(super) fn timeline(peer: &mut Peer, interval: Duration) -> Result<Timeline> 
         }
         std::thread::sleep(left.min(PROGRESS_INTERVAL));
         if left > PROGRESS_INTERVAL {
-            peer.look()?;
+            peer.fetch()?;
         }
     }
     let mut timeline = peer.end_recording()?;

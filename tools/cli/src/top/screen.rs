@@ -25,7 +25,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// Takes the terminal.
-    pub(super) fn take() -> Result<Screen> {
+    pub(super) fn acquire() -> Result<Screen> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [
             signal_hook::consts::SIGTERM,

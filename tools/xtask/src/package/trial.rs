@@ -30,7 +30,7 @@ pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
     let possible = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--net", "true"])
         .output();
-    if !possible.is_ok_and(|it| it.status.success()) || !host::has_program("dpkg") {
+    if !possible.is_ok_and(|output| output.status.success()) || !host::has_program("dpkg") {
         return Ok("not installed on trial: no namespaces, or no dpkg".to_string());
     }
     let place = work.join("trial");

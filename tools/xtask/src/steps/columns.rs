@@ -60,7 +60,7 @@ fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
                 }
             } else if kind.is_file()
                 && let Some(extension) = path.extension()
-                && EXTENSIONS.iter().any(|it| extension == *it)
+                && EXTENSIONS.iter().any(|known| extension == *known)
             {
                 found.push(path);
             }

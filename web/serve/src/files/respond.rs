@@ -67,11 +67,11 @@ pub(crate) async fn respond(
         Ok(response) => response,
         Err(error) if is_denied(&error) => {
             report_denied(&error);
-            let why = "the server may not read this\n";
-            reply::text(StatusCode::FORBIDDEN, why)
+            let text = "the server may not read this\n";
+            reply::text(StatusCode::FORBIDDEN, text)
         }
         Err(error) => {
-            FAILURES.say(format_args!("{}: {error}", uri.path()));
+            FAILURES.report(format_args!("{}: {error}", uri.path()));
             read_error(&error)
         }
     }
@@ -152,7 +152,7 @@ fn is_denied(error: &std::io::Error) -> bool {
 /// Warns the operator about a file that this process may not read.
 fn report_denied(error: &std::io::Error) {
     let user = geteuid().as_raw();
-    DENIED.say(format_args!("{error}; the server runs as user {user}"));
+    DENIED.report(format_args!("{error}; the server runs as user {user}"));
 }
 
 /// Answers a request for a file that exists but cannot be read.
@@ -161,8 +161,8 @@ fn read_error(error: &std::io::Error) -> Response<Body> {
     if short.contains(&error.raw_os_error()) {
         return reply::retry_later(StatusCode::SERVICE_UNAVAILABLE, "too much at a time\n");
     }
-    let why = "the file cannot be read\n";
-    reply::text(StatusCode::INTERNAL_SERVER_ERROR, why)
+    let text = "the file cannot be read\n";
+    reply::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 fn not_found() -> Response<Body> {

@@ -215,7 +215,7 @@ impl Queue {
             if reopen {
                 match open(path) {
                     Ok(file) => lines.set_file(file),
-                    Err(error) => FAILURES.say(format_args!(
+                    Err(error) => FAILURES.report(format_args!(
                         "access log {}: {error}; the open file remains in use",
                         path.display()
                     )),
@@ -303,7 +303,7 @@ impl<W: Write> LineWriter<W> {
                 self.lost += self.reported;
             }
             self.torn |= done.last().is_some_and(|last| *last != b'\n');
-            FAILURES.say(format_args!(
+            FAILURES.report(format_args!(
                 "access log: {error}; lines are dropped until it can be written"
             ));
         }

@@ -29,7 +29,7 @@ impl Notices {
 
     /// Writes a line, unless one has just been written. The next line reports the number of omitted
     /// messages.
-    pub(crate) fn say(&self, text: fmt::Arguments<'_>) {
+    pub(crate) fn report(&self, text: fmt::Arguments<'_>) {
         if let Some(omitted) = self.take_turn(clock::millis()) {
             let more = match omitted {
                 0 => String::new(),

@@ -120,7 +120,7 @@ impl Hosts {
             Some(name) => (&mut self.wildcard, name),
             None => (&mut self.exact, lower),
         };
-        let why = if host == "*" {
+        let reason = if host == "*" {
             "the settings outside of [[site]] are for all other hosts"
         } else if !host.is_ascii() {
             "write it in its ASCII form, `xn--…`"
@@ -141,7 +141,7 @@ impl Hosts {
                 None => Ok(()),
             };
         };
-        Err(format!("host `{host}`: {why}"))
+        Err(format!("host `{host}`: {reason}"))
     }
 
     /// Returns the site of a host, or 0, the default. The exact name takes precedence over `*.`, a

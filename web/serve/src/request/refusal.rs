@@ -25,29 +25,29 @@ impl Refusal {
     pub(crate) fn response(&self, version: Version) -> Response<Body> {
         match self {
             Refusal::InvalidTarget => {
-                let why = "a request names a path\n";
-                reply::text(StatusCode::BAD_REQUEST, why)
+                let text = "a request names a path\n";
+                reply::text(StatusCode::BAD_REQUEST, text)
             }
             Refusal::InvalidHost => {
-                let why = "a request names one host\n";
-                reply::text(StatusCode::BAD_REQUEST, why)
+                let text = "a request names one host\n";
+                reply::text(StatusCode::BAD_REQUEST, text)
             }
             Refusal::Misdirected => {
-                let why = "this connection is to another host\n";
-                reply::text(StatusCode::MISDIRECTED_REQUEST, why)
+                let text = "this connection is to another host\n";
+                reply::text(StatusCode::MISDIRECTED_REQUEST, text)
             }
             Refusal::LongUrl => {
-                let why = "the URL is too long\n";
-                with_close(reply::text(StatusCode::URI_TOO_LONG, why), version)
+                let text = "the URL is too long\n";
+                with_close(reply::text(StatusCode::URI_TOO_LONG, text), version)
             }
             Refusal::LongHead => {
-                let why = "the header fields are too long\n";
+                let text = "the header fields are too long\n";
                 let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-                with_close(reply::text(status, why), version)
+                with_close(reply::text(status, text), version)
             }
             Refusal::TooLarge => {
-                let why = "the body is too large\n";
-                with_close(reply::text(StatusCode::PAYLOAD_TOO_LARGE, why), version)
+                let text = "the body is too large\n";
+                with_close(reply::text(StatusCode::PAYLOAD_TOO_LARGE, text), version)
             }
             Refusal::UnknownCoding => {
                 let response = reply::text(StatusCode::NOT_IMPLEMENTED, UNKNOWN_CODING);

@@ -36,8 +36,8 @@ pub(crate) fn redirect(to: &str) -> Response<Body> {
 }
 
 /// Creates the response to a method other than GET and HEAD.
-pub(crate) fn method_not_allowed(why: &'static str) -> Response<Body> {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, why);
+pub(crate) fn method_not_allowed(body: &'static str) -> Response<Body> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, body);
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -45,8 +45,8 @@ pub(crate) fn method_not_allowed(why: &'static str) -> Response<Body> {
 }
 
 /// Creates a temporary refusal: the client may retry after a second.
-pub(crate) fn retry_later(status: StatusCode, why: &'static str) -> Response<Body> {
-    let mut response = text(status, why);
+pub(crate) fn retry_later(status: StatusCode, body: &'static str) -> Response<Body> {
+    let mut response = text(status, body);
     response
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -63,7 +63,7 @@ impl Connections {
         if let Some((max, limit)) = self.capacity
             && self.count() >= max
         {
-            FULL.say(format_args!(
+            FULL.report(format_args!(
                 "a connection was closed: {max} are open, as many as can be served with {limit} descriptors; raise the limit \
                  (`ulimit -Hn`, LimitNOFILE=)"
             ));

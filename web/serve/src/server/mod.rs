@@ -282,7 +282,7 @@ impl std::fmt::Debug for Started {
 
 fn service_error(error: BoxError) -> Response<Body> {
     static FAILURES: Notices = Notices::new();
-    FAILURES.say(format_args!("the service failed: {error}"));
+    FAILURES.report(format_args!("the service failed: {error}"));
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
 }
 
@@ -342,7 +342,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
             Err(error) if error.raw_os_error().is_some() => {
                 // The error concerns one connection, or the process has run out of a resource.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
-                    FAILURES.say(format_args!("cannot accept: {error}"));
+                    FAILURES.report(format_args!("cannot accept: {error}"));
                     time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
