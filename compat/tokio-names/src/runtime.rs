@@ -83,7 +83,7 @@ pub struct Runtime {
     is_paused: bool,
 }
 
-// SAFETY: the runtime itself is accessed through `at_home` only; the handle may be used on any
+// SAFETY: the runtime itself is accessed through `inner` only; the handle may be used on any
 // thread.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.

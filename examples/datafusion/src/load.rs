@@ -15,9 +15,9 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// Time without an answer after which a client ends with an error.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Measurements and rates that the clients measured.
+/// The measurements of the clients.
 pub(crate) struct Measurements {
-    /// Measurements of prices, sorted.
+    /// Latencies of prices, sorted.
     pub(crate) prices: Vec<Duration>,
     /// Reports per second.
     pub(crate) reports: f64,

@@ -2,9 +2,9 @@
 //!
 //! A test that waits for threads, processes and timers can fail on a shared machine without a
 //! defect. A test that fails and then passes alone is *unstable*: it is named, counted, and its
-//! output shown. It fails the full suite unless [`KNOWN_UNSTABLE`] names it. More than [`MAX_RETRIES`]
-//! failures at once are a failure everywhere, and so is a test program that ended without naming
-//! the failed test. A soak runs nothing twice.
+//! output shown. It fails the full suite unless [`KNOWN_UNSTABLE`] names it. More than
+//! [`MAX_RETRIES`] failures at once are a failure everywhere, and so is a test program that ended
+//! without naming the failed test. A soak runs nothing twice.
 
 use std::process::Command;
 

@@ -47,6 +47,7 @@ impl Service<Request<Incoming>> for HttpService {
         let facts = self.facts(&settings, &request);
         let endpoint = builtin::endpoint_of(&settings, facts.uri.path());
         let site = self.site(&settings, &request);
+        // A refusal has the rules, fields and pages of the default site.
         let site_or_default = *site.as_ref().unwrap_or(&0);
         let rule = settings.rule_for(site_or_default, &facts);
         let headers = settings.sites.get(site_or_default).headers.clone();

@@ -107,8 +107,8 @@ fn set_short_timeouts(config: &mut Config) {
     config.limits.body_timeout = SERVER_TIMEOUT;
 }
 
-/// Reads [`FULL_SPEED_BYTES`] bytes, and then at [`RATE`] for as long as [`MIN_CLIENT_TIME`]. Calls `on_read` after each read
-/// with the number of bytes so far.
+/// Reads [`FULL_SPEED_BYTES`] bytes, and then at [`RATE`] for as long as [`MIN_CLIENT_TIME`]. Calls
+/// `on_read` after each read with the number of bytes so far.
 ///
 /// When the server has closed the connection, the kernel goes on sending the megabytes that it
 /// holds. So the server is asked whether it has.
