@@ -97,6 +97,7 @@ impl Runtime {
         Builder::new_multi_thread().build()
     }
 
+    /// Returns the runtime. Panics on another thread than the one that created it.
     fn inner(&self) -> &upshift::Runtime {
         assert_eq!(thread::current().id(), self.home);
         &self.runtime
