@@ -167,8 +167,5 @@ fn command_line(pid: u32) -> String {
         .collect::<Vec<_>>()
         .join(" ");
     // Removes control characters, so that a process's name cannot move the cursor.
-    text.chars()
-        .filter(|c| !c.is_control())
-        .take(200)
-        .collect()
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
