@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use operations::{Operation, Result};
 use upshift::{Level, Runtime};
 
-const TIMES: usize = 300;
+const RUNS: usize = 300;
 /// Longest duration of a series: beyond it, the urgent coroutine has starved.
-const PATIENCE: Duration = Duration::from_secs(20);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
     let name = std::env::args().nth(1).ok_or("which operation?")?;
@@ -53,13 +53,13 @@ fn main() -> Result<()> {
 /// Returns the median duration of an operation, in microseconds.
 async fn median(operation: &Operation) -> Result<u128> {
     let mut times = Vec::new();
-    for _ in 0..TIMES {
+    for _ in 0..RUNS {
         let began = Instant::now();
         operation().await?;
         times.push(began.elapsed().as_micros());
     }
     times.sort_unstable();
-    Ok(times[TIMES / 2])
+    Ok(times[RUNS / 2])
 }
 
 /// Computes until `over` is set; returns true if that did not happen in time.
@@ -67,7 +67,7 @@ fn compute(over: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
     let computes = async move {
         let began = Instant::now();
         while !over.load(Ordering::Relaxed) {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > OPERATION_TIMEOUT {
                 return true;
             }
             for n in 0..2000_u32 {

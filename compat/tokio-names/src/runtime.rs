@@ -83,7 +83,7 @@ pub struct Runtime {
     is_paused: bool,
 }
 
-// SAFETY: the runtime itself is accessed through `at_home` only; the handle may be used on any
+// SAFETY: the runtime itself is accessed through `inner` only; the handle may be used on any
 // thread.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.
@@ -97,14 +97,15 @@ impl Runtime {
         Builder::new_multi_thread().build()
     }
 
-    fn at_home(&self) -> &upshift::Runtime {
+    /// Returns the runtime. Panics on another thread than the one that created it.
+    fn inner(&self) -> &upshift::Runtime {
         assert_eq!(thread::current().id(), self.home);
         &self.runtime
     }
 
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let runtime = self.at_home();
+        let runtime = self.inner();
         if !self.is_paused {
             return runtime.block_on(future);
         }

@@ -1,4 +1,4 @@
-//! Interleaved rounds of all ways, each in a process of its own.
+//! Interleaved rounds of all modes, each in a process of its own.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -6,8 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::load::{self, Seen};
-use crate::way::Way;
+use crate::load::{self, Measurements};
+use crate::mode::Mode;
 
 /// A server in its own process, which ends with this value.
 struct Server {
@@ -16,9 +16,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(way: Way) -> Result<Server, Box<dyn Error>> {
+    fn start(mode: Mode) -> Result<Server, Box<dyn Error>> {
         let mut process = Command::new(std::env::current_exe()?)
-            .args(["serve", way.name()])
+            .args(["serve", mode.name()])
             .stdout(Stdio::piped())
             .spawn()?;
         let output = process.stdout.take().expect("piped above");
@@ -30,7 +30,7 @@ impl Server {
             .unwrap_or_default();
         let address = address
             .parse()
-            .map_err(|_| format!("{}: {line:?}", way.name()));
+            .map_err(|_| format!("{}: {line:?}", mode.name()));
         match address {
             Ok(address) => Ok(Server { process, address }),
             Err(error) => {
@@ -49,27 +49,27 @@ impl Drop for Server {
     }
 }
 
-/// Prints the medians of the rounds of each way, and the ratio of its p99 to that of tokio in the
+/// Prints the medians of the rounds of each mode, and the ratio of its p99 to that of tokio in the
 /// same round.
 pub(crate) fn run(rounds: u64, long: Duration) -> Result<(), Box<dyn Error>> {
-    let mut seen: [Vec<Seen>; Way::ALL.len()] = std::array::from_fn(|_| Vec::new());
+    let mut seen: [Vec<Measurements>; Mode::ALL.len()] = std::array::from_fn(|_| Vec::new());
     let mut report = None;
     for _ in 0..rounds {
-        for (way, seen) in Way::ALL.into_iter().zip(&mut seen) {
-            let server = Server::start(way)?;
+        for (mode, seen) in Mode::ALL.into_iter().zip(&mut seen) {
+            let server = Server::start(mode)?;
             let mut connection = TcpStream::connect(server.address)?;
             let body = load::get(&mut connection, "/reports")?;
             if *report.get_or_insert_with(|| body.clone()) != body {
-                return Err(format!("{}: another report", way.name()).into());
+                return Err(format!("{}: another report", mode.name()).into());
             }
             seen.push(load::run(server.address, long)?);
         }
     }
-    println!("| way | p50 µs | p99 µs (range) | p99 / tokio's | reports/s |");
+    println!("| mode | p50 µs | p99 µs (range) | p99 / tokio's | reports/s |");
     println!("|---|---|---|---|---|");
-    for (way, rounds) in Way::ALL.into_iter().zip(&seen) {
+    for (mode, rounds) in Mode::ALL.into_iter().zip(&seen) {
         let micros = |percent| {
-            let of = |seen: &Seen| seen.percentile(percent).as_micros() as f64;
+            let of = |seen: &Measurements| seen.percentile(percent).as_micros() as f64;
             rounds.iter().map(of).collect::<Vec<_>>()
         };
         let p99 = micros(99);
@@ -81,7 +81,7 @@ pub(crate) fn run(rounds: u64, long: Duration) -> Result<(), Box<dyn Error>> {
         let ratios = p99.iter().zip(tokio).map(|(ours, tokio)| ours / tokio);
         println!(
             "| `{}` | {:.0} | {:.0} ({least:.0}–{most:.0}) | {:.3} | {:.1} |",
-            way.name(),
+            mode.name(),
             median(micros(50)),
             median(p99.clone()),
             median(ratios.collect()),

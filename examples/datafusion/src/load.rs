@@ -13,17 +13,17 @@ const REPORT_CLIENTS: u32 = 2;
 /// Time between two requests of a client for a price.
 const PERIOD: Duration = Duration::from_millis(20);
 /// Time without an answer after which a client ends with an error.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Latencies and rates that the clients measured.
-pub(crate) struct Seen {
+/// The measurements of the clients.
+pub(crate) struct Measurements {
     /// Latencies of prices, sorted.
     pub(crate) prices: Vec<Duration>,
     /// Reports per second.
     pub(crate) reports: f64,
 }
 
-impl Seen {
+impl Measurements {
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let last = self.prices.len().saturating_sub(1);
         let index = (self.prices.len() * percent / 100).min(last);
@@ -32,7 +32,7 @@ impl Seen {
 }
 
 /// Puts load on a server for this long.
-pub(crate) fn run(server: SocketAddr, long: Duration) -> io::Result<Seen> {
+pub(crate) fn run(server: SocketAddr, long: Duration) -> io::Result<Measurements> {
     let until = Instant::now() + long;
     let (prices, reports) = thread::scope(|scope| {
         let reports = (0..REPORT_CLIENTS).map(|_| scope.spawn(move || ask_reports(server, until)));
@@ -47,7 +47,7 @@ pub(crate) fn run(server: SocketAddr, long: Duration) -> io::Result<Seen> {
     let mut prices = prices?.concat();
     prices.sort_unstable();
     let reports = reports?.iter().sum();
-    Ok(Seen { prices, reports })
+    Ok(Measurements { prices, reports })
 }
 
 fn joined<T>(client: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
@@ -83,7 +83,7 @@ fn ask_reports(server: SocketAddr, until: Instant) -> io::Result<f64> {
 fn connect(server: SocketAddr) -> io::Result<TcpStream> {
     let connection = TcpStream::connect(server)?;
     connection.set_nodelay(true)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     Ok(connection)
 }
 

@@ -10,14 +10,14 @@
 //! curl localhost:8080/prices/7 localhost:8080/reports
 //! ```
 //!
-//! Without arguments the program compares four ways to serve both, each in a process of its own,
+//! Without arguments the program compares four modes of serving both, each in a process of its own,
 //! and prints the latencies of prices while two clients ask for one report after the other:
 //!
 //! ```text
 //! cargo run --release -- [ROUNDS [SECONDS]]
 //! ```
 //!
-//! | way | prices | reports |
+//! | mode | prices | reports |
 //! |---|---|---|
 //! | `tokio` | tokio, a thread for each CPU | on the same threads |
 //! | `tokio-idle` | the same | on threads of a second tokio runtime in `SCHED_IDLE` |
@@ -27,14 +27,14 @@
 mod compare;
 mod engine;
 mod load;
+mod mode;
 mod policy;
 mod service;
-mod way;
 
 use std::error::Error;
 use std::time::Duration;
 
-use way::Way;
+use mode::Mode;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -43,9 +43,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => Ok(default),
     };
     if arguments.first().is_some_and(|first| first == "serve") {
-        let way = arguments.get(1).map_or("vcpus-idle", String::as_str);
+        let mode = arguments.get(1).map_or("vcpus-idle", String::as_str);
         let address = arguments.get(2).map_or("127.0.0.1:0", String::as_str);
-        return way.parse::<Way>()?.serve(address);
+        return mode.parse::<Mode>()?.serve(address);
     }
     compare::run(number(0, 3)?, Duration::from_secs(number(1, 5)?))
 }

@@ -72,11 +72,11 @@ pub async fn health(State(shop): State<Shop>) -> Result<&'static str, Error> {
 }
 
 pub async fn events(State(shop): State<Shop>, upgrade: WebSocketUpgrade) -> Response {
-    upgrade.on_upgrade(move |socket| tell(socket, shop.orders.subscribe()))
+    upgrade.on_upgrade(move |socket| forward_events(socket, shop.orders.subscribe()))
 }
 
 /// Sends each order to a web socket, and echoes its text messages.
-async fn tell(mut socket: WebSocket, mut orders: broadcast::Receiver<Order>) {
+async fn forward_events(mut socket: WebSocket, mut orders: broadcast::Receiver<Order>) {
     loop {
         let message = tokio::select! {
             order = orders.recv() => match order {
@@ -84,7 +84,7 @@ async fn tell(mut socket: WebSocket, mut orders: broadcast::Receiver<Order>) {
                 Err(broadcast::error::RecvError::Lagged(_)) => continue,
                 Err(broadcast::error::RecvError::Closed) => return,
             },
-            asked = socket.recv() => match asked {
+            received = socket.recv() => match received {
                 Some(Ok(Message::Text(text))) => Message::Text(text),
                 Some(Ok(_)) => continue,
                 Some(Err(_)) | None => return,

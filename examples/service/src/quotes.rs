@@ -17,10 +17,10 @@ pub async fn show(
     State(shop): State<Shop>,
     Path(item): Path<String>,
 ) -> Result<Json<Quote>, Error> {
-    Ok(Json(ask(&shop, &item).await?))
+    Ok(Json(fetch(&shop, &item).await?))
 }
 
-pub async fn ask(shop: &Shop, item: &str) -> Result<Quote, reqwest::Error> {
+pub async fn fetch(shop: &Shop, item: &str) -> Result<Quote, reqwest::Error> {
     let url = format!("{}prices/{item}", shop.partner);
     let answer = shop.http.get(url).send().await?.error_for_status()?;
     answer.json().await

@@ -33,7 +33,7 @@ pub async fn start(State(shop): State<Shop>) -> StatusCode {
     let job = upshift::spawn(
         async move {
             for round in 0.. {
-                if let Err(error) = make(&runs, round).await {
+                if let Err(error) = compute(&runs, round).await {
                     tracing::error!(%error, "no report");
                     upshift::time::sleep(std::time::Duration::from_secs(1)).await;
                 }
@@ -41,12 +41,12 @@ pub async fn start(State(shop): State<Shop>) -> StatusCode {
         },
         LEVEL,
     );
-    keep(&shop, Some(job));
+    replace_job(&shop, Some(job));
     StatusCode::ACCEPTED
 }
 
 pub async fn stop(State(shop): State<Shop>) -> StatusCode {
-    keep(&shop, None);
+    replace_job(&shop, None);
     StatusCode::NO_CONTENT
 }
 
@@ -57,14 +57,14 @@ pub async fn show(State(shop): State<Shop>) -> Result<String, Error> {
 }
 
 /// Stores the current job and cancels the previous one: there is one job at a time.
-fn keep(shop: &Shop, job: Option<upshift::JoinHandle<()>>) {
-    let mut kept = shop.job.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(before) = std::mem::replace(&mut *kept, job) {
+fn replace_job(shop: &Shop, job: Option<upshift::JoinHandle<()>>) {
+    let mut current = shop.job.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(before) = std::mem::replace(&mut *current, job) {
         before.cancel();
     }
 }
 
-async fn make(shop: &Shop, round: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+async fn compute(shop: &Shop, round: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut rows =
         sqlx::query_as::<_, Order>("SELECT id, item, quantity FROM orders").fetch(&shop.database);
     let mut by_item: BTreeMap<String, (u64, u64)> = BTreeMap::new();
@@ -90,7 +90,7 @@ async fn make(shop: &Shop, round: u64) -> Result<(), Box<dyn std::error::Error +
     };
     for (item, (orders, pieces)) in by_item {
         report.orders += orders;
-        report.cents += pieces * quotes::ask(shop, &item).await?.cents;
+        report.cents += pieces * quotes::fetch(shop, &item).await?.cents;
     }
     let mut redis = shop.redis.clone();
     let text = serde_json::to_string(&report)?;

@@ -73,7 +73,7 @@ impl From<BoardChoice> for upshift::Board {
 impl BoardChoice {
     /// Reports on standard error that there is no daemon to join yet. If `UPSHIFT_DAEMON_SOCKET`
     /// names a socket, the runtime reports it instead.
-    pub(crate) fn say_if_absent(self) {
+    pub(crate) fn warn_if_absent(self) {
         if self == BoardChoice::Auto && upshift_board::client::find().is_none() {
             // The reader may be gone.
             let _ = writeln!(

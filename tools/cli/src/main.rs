@@ -46,23 +46,23 @@ use args::{Cli, Command};
 use servers::Service;
 
 fn main() -> ExitCode {
-    let words = match sched::expanded(std::env::args_os().collect()) {
-        Ok(words) => words,
+    let args = match sched::expand_config(std::env::args_os().collect()) {
+        Ok(args) => args,
         Err(error) => {
             eprintln!("error: {error:#}");
             return ExitCode::from(2);
         }
     };
-    let cli = match Cli::try_parse_from(words) {
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(mut said) => {
+        Err(mut error) => {
             // No positional argument begins with `--`, so clap's hint to write it after `--`
             // misleads.
-            if let Some(ContextValue::StyledStrs(mut tips)) = said.remove(ContextKind::Suggested) {
+            if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
                 tips.retain(|tip| !tip.to_string().contains("as a value"));
-                said.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
             }
-            return say(&said);
+            return print_parse_error(&error);
         }
     };
     match run(cli.command) {
@@ -75,10 +75,10 @@ fn main() -> ExitCode {
 }
 
 /// Prints help, the version, or the error in the command line.
-fn say(said: &clap::Error) -> ExitCode {
+fn print_parse_error(error: &clap::Error) -> ExitCode {
     // A failed write to standard output shows when it is flushed.
-    let printed = said.print().and_then(|()| std::io::stdout().flush());
-    let code = u8::try_from(said.exit_code()).unwrap_or(2);
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    let code = u8::try_from(error.exit_code()).unwrap_or(2);
     match printed {
         Err(error) if code == 0 && error.kind() != std::io::ErrorKind::BrokenPipe => {
             let _ = writeln!(std::io::stderr(), "error: cannot print: {error}");

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_named() {
+    fn an_invalid_address_is_named() {
         for (text, says) in [
             ("http://127.0.0.1:80/a?b", "write --connect 127.0.0.1:80"),
             ("http://localhost/", "write --connect localhost:80"),

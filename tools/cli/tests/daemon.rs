@@ -25,7 +25,7 @@ impl Drop for Folder {
 }
 
 /// Starts a cooperative daemon, ends it once it listens, and returns its standard error.
-fn said(socket: &Path, config: Option<&Path>) -> String {
+fn stderr_text(socket: &Path, config: Option<&Path>) -> String {
     let mut command = Command::new(PROGRAM);
     command.args(["daemon", "--cooperative", "--socket"]);
     command.arg(socket);
@@ -44,55 +44,58 @@ fn said(socket: &Path, config: Option<&Path>) -> String {
     let ended = Command::new("kill").args(["-s", "TERM", &pid]).status();
     assert!(ended.unwrap().success());
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(line.starts_with("listening at"), "{line}{said}");
-    said
+    let stderr_text = String::from_utf8(output.stderr).unwrap();
+    assert!(line.starts_with("listening at"), "{line}{stderr_text}");
+    stderr_text
 }
 
 #[test]
-fn a_directory_that_is_made_for_the_socket_is_said() {
+fn a_directory_created_for_the_socket_is_reported() {
     let folder = Folder::new("made");
     let made = folder.0.join("run");
     let text = format!("made the directory {} for its socket", made.display());
     let socket = made.join("socket");
-    assert!(said(&socket, None).contains(&text));
-    assert!(!said(&socket, None).contains(&text));
+    assert!(stderr_text(&socket, None).contains(&text));
+    assert!(!stderr_text(&socket, None).contains(&text));
 }
 
 #[test]
-fn a_cooperative_daemon_says_once_that_it_assigns_no_level() {
+fn a_cooperative_daemon_reports_once_that_it_assigns_no_level() {
     let folder = Folder::new("assign");
     let config = folder.0.join("daemon.toml");
     let text = "[[assign]]\nuser = \"root\"\ncomm = \"upshift-none\"\nlevel = 8\n";
     std::fs::write(&config, text).unwrap();
-    let said = said(&folder.0.join("socket"), Some(&config));
-    let lines = said.lines().filter(|line| line.contains("level"));
-    assert_eq!(lines.count(), 1, "{said}");
+    let stderr_text = stderr_text(&folder.0.join("socket"), Some(&config));
+    let lines = stderr_text.lines().filter(|line| line.contains("level"));
+    assert_eq!(lines.count(), 1, "{stderr_text}");
 }
 
 #[test]
 fn a_flag_that_starts_it_is_refused_with_the_command_that_does() {
     let output = Command::new(PROGRAM).args(["daemon", "--start"]).output();
     let output = output.unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr_text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("unexpected argument '--start'"), "{said}");
     assert!(
-        said.contains("`upshift daemon` starts the daemon"),
-        "{said}"
+        stderr_text.contains("unexpected argument '--start'"),
+        "{stderr_text}"
     );
-    assert!(!said.contains("--status"), "{said}");
+    assert!(
+        stderr_text.contains("`upshift daemon` starts the daemon"),
+        "{stderr_text}"
+    );
+    assert!(!stderr_text.contains("--status"), "{stderr_text}");
 }
 
 #[test]
 fn an_unknown_option_has_no_hint_to_pass_it_as_a_value() {
     let output = Command::new(PROGRAM).args(["serve", "--nokey"]).output();
     let output = output.unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr_text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        said.contains("unexpected argument '--nokey' found"),
-        "{said}"
+        stderr_text.contains("unexpected argument '--nokey' found"),
+        "{stderr_text}"
     );
-    assert!(!said.contains("-- --nokey"), "{said}");
+    assert!(!stderr_text.contains("-- --nokey"), "{stderr_text}");
 }

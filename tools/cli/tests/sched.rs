@@ -38,12 +38,12 @@ fn permitted() -> bool {
 const SPIN: &str = "sh -c 'while :; do :; done'";
 
 /// A child process, killed on drop.
-struct Ends(Child);
+struct KillOnDrop(Child);
 
-impl Ends {
-    fn start(command: &mut Command) -> Ends {
+impl KillOnDrop {
+    fn start(command: &mut Command) -> KillOnDrop {
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        Ends(command.spawn().unwrap())
+        KillOnDrop(command.spawn().unwrap())
     }
 
     fn is_elevated(&self) -> bool {
@@ -51,7 +51,7 @@ impl Ends {
     }
 }
 
-impl Drop for Ends {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -59,7 +59,7 @@ impl Drop for Ends {
 }
 
 #[test]
-fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
+fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
     if !permitted() {
         return;
     }
@@ -80,8 +80,8 @@ fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
     let give_back = || {
         // Has a CPU limit of its own, since this process may be killed.
         let spin = "ulimit -t 20; while :; do :; done";
-        let spinner = |_| Ends::start(Command::new("sh").args(["-c", spin]));
-        let spinners: Vec<Ends> = cpus.iter().map(spinner).collect();
+        let spinner = |_| KillOnDrop::start(Command::new("sh").args(["-c", spin]));
+        let spinners: Vec<KillOnDrop> = cpus.iter().map(spinner).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
         command.args([
             "sched", "rr", "--open", "0", "--floor", "50us", "--for", "8s",
@@ -90,12 +90,12 @@ fn a_signal_is_heard_while_tasks_compute_on_every_cpu() {
         for spinner in &spinners {
             command.args(["--pid", &spinner.0.id().to_string()]);
         }
-        let scheduler = Ends::start(&mut command);
-        until(&|| spinners.iter().all(Ends::is_elevated));
+        let scheduler = KillOnDrop::start(&mut command);
+        until(&|| spinners.iter().all(KillOnDrop::is_elevated));
         std::thread::sleep(Duration::from_millis(20));
         let pid = Pid::from_child(&scheduler.0);
         kill_process(pid, Signal::TERM).unwrap();
-        until(&|| !spinners.iter().any(Ends::is_elevated))
+        until(&|| !spinners.iter().any(KillOnDrop::is_elevated))
     };
     // Ordinary threads run when the kernel throttles SCHED_FIFO, after most of its period.
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
@@ -193,15 +193,16 @@ fn a_full_disk_costs_the_drawing_and_not_the_result() {
 }
 
 #[test]
-fn a_stop_from_the_terminal_does_not_leave_the_cpu_to_the_one_in_front() {
+fn ctrl_z_does_not_leave_the_cpu_to_the_running_task() {
     if !permitted() {
         return;
     }
-    let spinner = Ends::start(Command::new("sh").args(["-c", "ulimit -t 20; while :; do :; done"]));
+    let spinner =
+        KillOnDrop::start(Command::new("sh").args(["-c", "ulimit -t 20; while :; do :; done"]));
     let (cpu, pid) = (cpu(), spinner.0.id().to_string());
     let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
     command.args(["sched", "rr", "--floor", "50us", "--for", "20s"]);
-    let mut scheduler = Ends::start(command.args(["--cpu", &cpu, "--pid", &pid]));
+    let mut scheduler = KillOnDrop::start(command.args(["--cpu", &cpu, "--pid", &pid]));
     let until = |what: &str, condition: &mut dyn FnMut() -> bool| {
         let began = Instant::now();
         while !condition() {
@@ -225,7 +226,7 @@ fn a_stop_from_the_terminal_does_not_leave_the_cpu_to_the_one_in_front() {
 }
 
 #[test]
-fn wrong_command_lines_say_what_would_be_right() {
+fn wrong_command_lines_are_refused_with_a_remedy() {
     let cpu = cpu();
     for (args, expected) in [
         (&["rr", "--cpu", "4000", "--pid", "1"][..], "available"),
@@ -315,14 +316,14 @@ fn processes_are_named_by_their_command() {
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     let start = |_| {
-        let it = Ends::start(Command::new(&program).arg("20"));
+        let it = KillOnDrop::start(Command::new(&program).arg("20"));
         let comm = format!("/proc/{}/comm", it.0.id());
         while std::fs::read_to_string(&comm).unwrap().trim() != name {
             std::thread::sleep(Duration::from_millis(1));
         }
         it
     };
-    let sleepers: Vec<Ends> = (0..2).map(start).collect();
+    let sleepers: Vec<KillOnDrop> = (0..2).map(start).collect();
     let cpu = cpu();
     let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];
     let glob = format!("{}*=3", &name[..name.len() - 1]);
@@ -333,7 +334,10 @@ fn processes_are_named_by_their_command() {
     let tasks = report["tasks"].as_array().unwrap();
     let mut labels: Vec<&str> = tasks.iter().filter_map(|it| it["label"].as_str()).collect();
     labels.sort_unstable();
-    let mut pids: Vec<String> = sleepers.iter().map(|it| it.0.id().to_string()).collect();
+    let mut pids: Vec<String> = sleepers
+        .iter()
+        .map(|sleeper| sleeper.0.id().to_string())
+        .collect();
     pids.sort();
     assert_eq!(labels, pids);
     let none = error(&[&["rr", "--comm", "no-such-program"][..], &fixed].concat());
@@ -342,7 +346,7 @@ fn processes_are_named_by_their_command() {
 }
 
 #[test]
-fn its_status_is_that_of_the_command_however_short_that_is() {
+fn the_status_is_that_of_the_command_even_if_it_is_short() {
     if !permitted() {
         return;
     }
@@ -380,7 +384,7 @@ fn its_status_is_that_of_the_command_however_short_that_is() {
 }
 
 #[test]
-fn a_process_that_fits_and_cannot_be_had_is_left_out() {
+fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
     if !permitted() {
         return;
     }
@@ -392,7 +396,7 @@ fn a_process_that_fits_and_cannot_be_had_is_left_out() {
     assert!(copied.unwrap().success());
     let start = |words: &[&str]| {
         let mut command = Command::new(words[0]);
-        let it = Ends::start(command.args(&words[1..]).arg("20"));
+        let it = KillOnDrop::start(command.args(&words[1..]).arg("20"));
         let comm = format!("/proc/{}/comm", it.0.id());
         while std::fs::read_to_string(&comm).unwrap().trim() != name {
             std::thread::sleep(Duration::from_millis(1));

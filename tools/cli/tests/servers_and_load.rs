@@ -344,7 +344,7 @@ fn a_client_that_never_reads_holds_back_only_itself() {
 }
 
 #[test]
-fn help_of_the_spin_commands_tells_the_protocol() {
+fn help_of_the_spin_commands_describes_the_protocol() {
     let help = text(&upshift(&["spin-server", "--help"]).stdout);
     assert!(
         help.contains("24 bytes") && help.contains("Examples"),
@@ -357,7 +357,7 @@ fn help_of_the_spin_commands_tells_the_protocol() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_an_error_and_a_closed_pipe_is_none() {
+fn a_failed_print_is_an_error_and_a_closed_pipe_is_not() {
     for word in ["--help", "--version", "doctor"] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
         let mut command = Command::new(PROGRAM);
@@ -382,7 +382,13 @@ fn load_says_why_a_server_without_room_closes_connections() {
     let output = load("http", address, &[]);
     closes.join().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("before its first reply"), "{said}");
-    assert!(said.contains("--connections-per-peer"), "{said}");
+    let stderr_text = text(&output.stderr);
+    assert!(
+        stderr_text.contains("before its first reply"),
+        "{stderr_text}"
+    );
+    assert!(
+        stderr_text.contains("--connections-per-peer"),
+        "{stderr_text}"
+    );
 }

@@ -165,7 +165,7 @@ fn text_names_levels_vcpus_and_places() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_said_with_what_to_do() {
+fn processes_that_cannot_be_viewed_are_reported_with_a_remedy() {
     let dir = TestDir::new("errors");
     let error = dir.error(&["--once"]);
     assert!(error.contains("UPSHIFT_OBSERVE=1"), "{error}");
@@ -276,7 +276,7 @@ fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
 }
 
 #[test]
-fn answers_that_make_no_sense_are_errors() {
+fn invalid_answers_are_errors() {
     let me = std::process::id().to_string();
     for (name, answer, message) in [
         ("noise", &b"\xff\xfe not json\n"[..], "cannot look at"),
@@ -337,10 +337,10 @@ fn a_running_process_is_recorded_in_both_forms() {
     let json = file("trace.json");
     let output = dir.top(&[&server.pid(), "--record", &json, "--interval", "300ms"]);
     assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stderr_text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.starts_with(&json) && said.contains(" events in "),
-        "{said}"
+        stderr_text.starts_with(&json) && stderr_text.contains(" events in "),
+        "{stderr_text}"
     );
     let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let entries = trace["traceEvents"].as_array().unwrap();

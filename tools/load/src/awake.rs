@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Turns between two checks of the flag and the clock: some 20 µs.
-const TURNS: u32 = 20_000;
+const TURNS_PER_CHECK: u32 = 20_000;
 
 /// A CPU that does not halt; dropping the value ends the thread.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl State {
         let mut x = 1u64;
         while !self.stop.load(Ordering::Relaxed) {
             // Not the processor's pause: hypervisors may take that for a reason to halt.
-            for _ in 0..TURNS {
+            for _ in 0..TURNS_PER_CHECK {
                 x = std::hint::black_box(x.wrapping_mul(3));
             }
             let used = os::thread_clock().as_nanos() as u64;

@@ -14,11 +14,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 /// Turns of a calibration sample: about half a millisecond.
-const SAMPLE: u64 = 300_000;
+const TURNS_PER_SAMPLE: u64 = 300_000;
 /// Number of samples, of which the median is taken.
 const SAMPLES: usize = 15;
 /// CPU time burnt to check the result, in ns.
-const CHECK: u64 = 1_000_000;
+const CHECK_NS: u64 = 1_000_000;
 
 /// Burns CPU time in units of ns. Calibrated on the machine on which it runs; copies are free.
 #[derive(Clone, Copy, Debug)]
@@ -37,14 +37,14 @@ impl Burner {
             let figures = (0..samples).map(|_| timed(turns));
             Spread::of(figures).map_or(1.0, |spread| spread.median)
         };
-        let ns_of_sample = median(SAMPLES, SAMPLE);
+        let ns_of_sample = median(SAMPLES, TURNS_PER_SAMPLE);
         let mut burner = Burner {
-            turns_per_ns: SAMPLE as f64 / ns_of_sample,
+            turns_per_ns: TURNS_PER_SAMPLE as f64 / ns_of_sample,
             error: 0.0,
         };
-        let turns = burner.turns(CHECK);
+        let turns = burner.turns(CHECK_NS);
         let check = median(5, turns);
-        burner.error = check / CHECK as f64 - 1.0;
+        burner.error = check / CHECK_NS as f64 - 1.0;
         burner
     }
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_burnt_for_nothing() {
+    fn a_burn_of_zero_costs_nothing() {
         Burner::calibrate().burn(0);
     }
 }

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use crate::os;
 
 /// Time that a program may take to end after SIGTERM before it is killed.
-const END_PATIENCE: Duration = Duration::from_secs(3);
+const END_TIMEOUT: Duration = Duration::from_secs(3);
 /// Period of the checks for its end.
-const END_POLL: Duration = Duration::from_millis(5);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A running program; dropping it ends it, see [`end`](Child::end).
 #[derive(Debug)]
@@ -143,12 +143,12 @@ fn terminate(process: &mut process::Child) -> io::Result<()> {
 /// Ends a child like [`Child::end`].
 pub fn end(process: &mut process::Child) {
     if terminate(process).is_ok() {
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         while Instant::now() < deadline {
             if !matches!(process.try_wait(), Ok(None)) {
                 return;
             }
-            std::thread::sleep(END_POLL);
+            std::thread::sleep(END_POLL_INTERVAL);
         }
     }
     let _ = process.kill();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_one_by_one_and_then_the_status() {
+    fn lines_are_returned_one_by_one_before_the_status() {
         let mut child = shell("echo one; echo two; echo three; exit 3");
         assert_eq!(child.line(LONG).as_deref(), Ok("one"));
         assert_eq!(child.rest(), "two\nthree");
@@ -211,12 +211,12 @@ mod tests {
         let deadline = Instant::now() + LONG;
         while child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "it is still there");
-            std::thread::sleep(END_POLL);
+            std::thread::sleep(END_POLL_INTERVAL);
         }
     }
 
     #[test]
-    fn servers_say_where_they_listen() {
+    fn addresses_are_parsed_from_listening_lines() {
         let address = "127.0.0.1:80".parse().ok();
         assert_eq!(listening("listening on 127.0.0.1:80"), address);
         assert_eq!(

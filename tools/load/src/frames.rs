@@ -6,7 +6,7 @@
 use crate::matrix::{self, FrameError, HEADER};
 
 /// Largest memory claimed for a frame before its bytes arrive.
-const CLAIM: usize = 64 * 1024;
+const MAX_RESERVED: usize = 64 * 1024;
 
 /// A payload and the order of its matrix.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Frames {
             let length = u32::from_le_bytes(self.head);
             self.n = matrix::order(length)?;
             self.missing = length as usize;
-            self.payload = Vec::with_capacity(self.missing.min(CLAIM));
+            self.payload = Vec::with_capacity(self.missing.min(MAX_RESERVED));
         }
         let part = take(chunk, self.missing);
         self.payload.extend_from_slice(part);
@@ -77,8 +77,8 @@ impl Frames {
     }
 }
 
-fn take<'a>(chunk: &mut &'a [u8], most: usize) -> &'a [u8] {
-    let (part, rest) = chunk.split_at(most.min(chunk.len()));
+fn take<'a>(chunk: &mut &'a [u8], max: usize) -> &'a [u8] {
+    let (part, rest) = chunk.split_at(max.min(chunk.len()));
     *chunk = rest;
     part
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_whole_wherever_the_stream_is_cut() {
+    fn frames_are_complete_for_any_segmentation() {
         let stream = [
             matrix::frame(1, 1),
             matrix::frame(3, 2),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_no_matrix_is_refused_and_claims_nothing() {
+    fn an_invalid_length_is_refused_without_an_allocation() {
         for length in [0u32, 7, u32::MAX] {
             assert!(
                 Frames::default()
@@ -123,7 +123,7 @@ mod tests {
         let mut frames = Frames::default();
         let largest = matrix::payload_len(matrix::MAX_N) as u32;
         assert_eq!(frames.next(&mut &largest.to_le_bytes()[..]), Ok(None));
-        assert!(frames.payload.capacity() <= CLAIM);
+        assert!(frames.payload.capacity() <= MAX_RESERVED);
         assert!(!frames.at_boundary());
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
 /// Flags for edge-triggered reports of all events of a connection.
-pub(crate) const EDGE: u32 =
+pub(crate) const EDGE_TRIGGERED: u32 =
     (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 /// Flags of a connection whose peer has sent its last byte, or that has failed.
 pub(crate) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;

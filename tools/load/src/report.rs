@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::{CpuUse, GroupOutcome, Histogram, Outcome};
 
 /// Quantiles of [`GroupReport::curve`]: dense in the tail, which the plots show.
-const CURVE: [f64; 24] = [
+const CURVE_QUANTILES: [f64; 24] = [
     0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99,
     0.993, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999,
 ];
@@ -158,7 +158,7 @@ impl GroupReport {
             unanswered: 0,
             oldest_unanswered: 0.0,
             send_lag_p99: 0.0,
-            curve: CURVE
+            curve: CURVE_QUANTILES
                 .into_iter()
                 .filter(|&q| known(q))
                 .map(|q| (q, at(q)))

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_whole_wherever_the_stream_is_cut() {
+    fn frames_are_complete_for_any_segmentation() {
         let stream: Vec<u8> = (0..4).flat_map(|tag| request(tag).bytes()).collect();
         for first in 0..=stream.len() {
             for second in [first, first + 1, stream.len()].map(|at| at.min(stream.len())) {

@@ -41,7 +41,10 @@ mod tests {
             max: 4.0,
         };
         assert_eq!(Spread::of([4.0, 1.0, 3.0, 2.0]), Some(expected));
-        assert_eq!(Spread::of([7.0, 1.0, 2.0]).map(|it| it.median), Some(2.0));
+        assert_eq!(
+            Spread::of([7.0, 1.0, 2.0]).map(|spread| spread.median),
+            Some(2.0)
+        );
         assert_eq!(Spread::of([]), None);
     }
 }

@@ -162,7 +162,7 @@ fn a_wrong_product_is_an_error() {
 }
 
 #[test]
-fn a_server_that_closes_or_says_too_much_is_an_error() {
+fn a_server_that_closes_or_sends_too_much_is_an_error() {
     let closes = misbehaving(drop);
     let outcome = run(&plan(closes, 2, http_work(1))).unwrap();
     assert_eq!(outcome.errors(), 2);
@@ -195,7 +195,7 @@ fn a_status_other_than_2xx_is_an_error_and_the_connection_lives_on() {
 }
 
 #[test]
-fn a_silent_server_is_given_up_after_the_patience() {
+fn a_silent_server_is_an_error_after_the_patience() {
     let listener = TcpListener::bind(ANY).unwrap();
     let mut plan = plan(listener.local_addr().unwrap(), 2, http_work(1));
     plan.patience = Duration::from_millis(200);
@@ -246,7 +246,7 @@ fn cpu_time_of_server_and_client_is_reported() {
 }
 
 #[test]
-fn senseless_plans_are_refused() {
+fn invalid_plans_are_refused() {
     let addr = ANY.parse().unwrap();
     let good = plan(addr, 1, http_work(1));
     let mut bad = vec![good.clone(); 7];

@@ -206,7 +206,7 @@ fn exponential_service_times_vary() {
 }
 
 #[test]
-fn plans_that_make_no_sense_are_refused() {
+fn invalid_plans_are_refused() {
     let target = "127.0.0.1:1".parse().unwrap();
     let refused = |change: fn(&mut Plan), what: &str| {
         let mut plan = plan(target);

@@ -227,7 +227,7 @@ impl Plot {
     fn legend_rows(&self) -> Vec<Vec<&Series>> {
         let mut rows: Vec<Vec<&Series>> = Vec::new();
         let mut used = f64::INFINITY;
-        for series in self.series.iter().filter(|it| !it.name.is_empty()) {
+        for series in self.series.iter().filter(|series| !series.name.is_empty()) {
             used += series.legend_width();
             match rows.last_mut() {
                 Some(row) if used <= WIDTH - LEFT => row.push(series),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pause between two checks.
-const PAUSE: Duration = Duration::from_micros(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Waits until the condition holds.
 ///
@@ -29,7 +29,7 @@ pub fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) 
     let end = Instant::now() + limit;
     while !condition() {
         assert!(Instant::now() < end, "not within {limit:?}: {what}");
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

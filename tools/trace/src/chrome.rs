@@ -106,7 +106,7 @@ impl<W: Write> Writer<W> {
             last: 0,
         };
         if let Some(last) = vcpus.min(MAX_VCPUS as u32).checked_sub(1) {
-            writer.reach(last)?;
+            writer.ensure_vcpu(last)?;
         }
         Ok(writer)
     }
@@ -122,7 +122,7 @@ impl<W: Write> Writer<W> {
         // A late event does not break the nesting.
         let at = event.at.max(self.last);
         self.last = at;
-        self.reach(vcpu)?;
+        self.ensure_vcpu(vcpu)?;
         // The vCPU whose thread acted was awake before, except at the end of a wait.
         let (actor, was_awake) = match what {
             What::Unparked => (Some(vcpu), false),
@@ -132,7 +132,7 @@ impl<W: Write> Writer<W> {
             What::Coroutine(_, coroutine) => (coroutine.by, true),
         };
         if let Some(actor) = actor {
-            self.reach(actor)?;
+            self.ensure_vcpu(actor)?;
             let is_new = !std::mem::replace(&mut self.tracks[actor as usize].known, true);
             if is_new && was_awake {
                 self.wake_up(actor, 0)?;
@@ -172,7 +172,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Names the tracks up to that of a vCPU.
-    fn reach(&mut self, vcpu: u32) -> io::Result<()> {
+    fn ensure_vcpu(&mut self, vcpu: u32) -> io::Result<()> {
         while self.tracks.len() <= vcpu as usize {
             let number = self.tracks.len();
             self.tracks.push(Track::default());

@@ -117,7 +117,7 @@ fn a_wake_is_an_arrow_to_the_poll_and_parked_is_empty() {
 }
 
 #[test]
-fn what_was_under_way_before_the_recording_begins_with_it() {
+fn earlier_polls_begin_with_the_recording() {
     let mut timeline = Timeline::new("");
     let coroutine = coroutine(&mut timeline, 1, 9, Some(0));
     timeline.add(4_000, 0, What::Coroutine(Step::Yielded, coroutine));
@@ -242,7 +242,7 @@ proptest! {
 }
 
 #[test]
-fn vcpus_that_cannot_be_cost_nothing() {
+fn impossible_vcpus_allocate_nothing() {
     let mut timeline = Timeline::new("liar");
     for (vcpu, by) in [(u32::MAX, Some(0)), (0, Some(u32::MAX)), (u32::MAX, None)] {
         let coroutine = coroutine(&mut timeline, 1, 1, by);
@@ -262,7 +262,7 @@ fn vcpus_that_cannot_be_cost_nothing() {
 }
 
 #[test]
-fn what_is_no_event_is_refused() {
+fn invalid_events_are_refused() {
     for row in [
         "[0,0,9,0,0,0,0,0]",
         "[0,0,1,0,0,64,0,0]",

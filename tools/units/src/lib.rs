@@ -16,10 +16,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Longest duration, some thirty years: its sum with the time of any clock is a valid time.
-const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+const MAX_DURATION: Duration = Duration::from_secs(1_000_000_000);
 
 /// Largest CPU number: far more than a kernel can have, few enough for a list.
-const LAST_CPU: usize = 65_535;
+const MAX_CPU: usize = 65_535;
 
 /// Reads a duration: a number and `ns`, `us`, `ms`, `s`, `min` (or `m`) or `h`; `0` needs no unit.
 /// At most 1,000,000,000 s.
@@ -51,7 +51,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(hint()),
     };
     let ns = (number * unit_ns).round();
-    if ns > LONGEST.as_nanos() as f64 {
+    if ns > MAX_DURATION.as_nanos() as f64 {
         return Err(format!("`{text}` is too long: at most 1000000000s"));
     }
     Ok(Duration::from_nanos(ns as u64))
@@ -136,7 +136,7 @@ pub fn cpus(text: &str) -> Result<Vec<usize>, String> {
 fn range(text: &str) -> Option<RangeInclusive<usize>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-    (first <= last && last <= LAST_CPU).then_some(first..=last)
+    (first <= last && last <= MAX_CPU).then_some(first..=last)
 }
 
 /// Splits a text into its leading number and the rest.

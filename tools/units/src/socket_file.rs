@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Time for which a lock is tried. A server holds it for a few system calls, or for its life.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The file of a listening socket. Dropping it removes the file, unless its name refers to another
 /// file by then.
@@ -130,7 +130,7 @@ impl Lock {
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
                 Err(error) => return Err(named(error.into())),
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > LOCK_TIMEOUT {
                 let why = "another server has begun to listen there";
                 return Err(named(io::Error::new(io::ErrorKind::AddrInUse, why)));
             }
@@ -179,7 +179,7 @@ pub fn bind(
     mode: Option<u32>,
 ) -> io::Result<(OwnedFd, SocketFile)> {
     let address = address(path)?;
-    make_room(path, &address, kind)?;
+    remove_stale(path, &address, kind)?;
     let flags = flags | SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     if let Some(mode) = mode {
@@ -223,7 +223,7 @@ fn address(path: &Path) -> io::Result<SocketAddrUnix> {
 }
 
 /// Removes a socket without a listener.
-fn make_room(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::Result<()> {
+fn remove_stale(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
     };
@@ -254,12 +254,13 @@ pub fn check_directories(path: &Path) -> io::Result<()> {
     let Some(named) = path.parent() else {
         return Ok(());
     };
-    let nearest = named.ancestors().find(|it| it.exists());
+    let nearest = named.ancestors().find(|path| path.exists());
     let real = nearest.map(fs::canonicalize).transpose()?;
-    let last = |it: &Path| it == named || (Some(named) == nearest && Some(it) == real.as_deref());
+    let last =
+        |path: &Path| path == named || (Some(named) == nearest && Some(path) == real.as_deref());
     for directory in named
         .ancestors()
-        .chain(real.iter().flat_map(|it| it.ancestors()))
+        .chain(real.iter().flat_map(|path| path.ancestors()))
     {
         // The link itself, if it is one, and the directory to which it leads.
         for found in [fs::symlink_metadata(directory), fs::metadata(directory)] {
@@ -274,9 +275,9 @@ pub fn check_directories(path: &Path) -> io::Result<()> {
 }
 
 /// The sticky bit: only its owner may rename or remove a file of the directory.
-const STICKY: u32 = 0o1000;
+const STICKY_BIT: u32 = 0o1000;
 /// Writable by the group or by everybody.
-const SHARED: u32 = 0o022;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
@@ -287,8 +288,8 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
             found.uid()
         )));
     }
-    let sticky = found.mode() & STICKY != 0 && !last;
-    if found.is_dir() && found.mode() & SHARED != 0 && !sticky {
+    let sticky = found.mode() & STICKY_BIT != 0 && !last;
+    if found.is_dir() && found.mode() & WRITABLE_BY_OTHERS != 0 && !sticky {
         return Err(io::Error::other(format!(
             "others may write to {directory} and put another file there: give a path in a directory that only root or this user may write to"
         )));
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_held_to_what_it_leads_to() {
+    fn a_symbolic_link_is_checked_by_its_target() {
         let folder = Folder::new("linked");
         folder.make("open");
         symlink("open", folder.0.join("link")).unwrap();
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_and_mode_are_those_of_the_socket_whatever_has_its_name() {
+    fn owner_and_mode_are_set_on_the_socket_even_if_its_name_is_replaced() {
         let folder = Folder::new("replaced");
         let (socket, secret) = (folder.0.join("d.sock"), folder.0.join("secret"));
         fs::write(&secret, "secret").unwrap();
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_the_mode_asked_for_and_goes_with_its_listener() {
+    fn a_socket_has_the_requested_mode_and_is_removed_with_its_listener() {
         let folder = Folder::new("mode");
         let path = folder.0.join("socket");
         let (listener, file) = listen(&path, Some(0o666), 4).unwrap();
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_server_has_left_is_replaced_and_nothing_else() {
+    fn only_the_socket_of_a_dead_server_is_replaced() {
         let folder = Folder::new("stale");
         let path = folder.0.join("socket");
         // The file of a listener of the standard library stays.
@@ -441,7 +442,7 @@ mod tests {
 
     /// Only one listens. The others report that a server listens, and leave its file alone.
     #[test]
-    fn of_servers_that_start_at_once_one_listens() {
+    fn one_of_several_concurrent_servers_listens() {
         let folder = Folder::new("race");
         let path = folder.0.join("socket");
         for _ in 0..200 {
@@ -453,8 +454,8 @@ mod tests {
             };
             let mut listening: Vec<_> = thread::scope(|scope| {
                 let all: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
-                let all = all.into_iter().map(|one| one.join().unwrap());
-                all.filter_map(|one| match one {
+                let all = all.into_iter().map(|thread| thread.join().unwrap());
+                all.filter_map(|result| match result {
                     Ok(one) => Some(one),
                     Err(error) => {
                         let said = error.to_string();
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_not_let_go_is_named() {
+    fn a_held_lock_is_reported() {
         let folder = Folder::new("lock");
         let path = folder.0.join("socket");
         let _lock = Lock::of(&path).unwrap();
@@ -492,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_too_long_is_said_to_be() {
+    fn a_path_that_is_too_long_is_an_error() {
         let folder = Folder::new("long");
         let room = 108 - folder.0.as_os_str().len() - 1;
         let path = folder.0.join("x".repeat(room));

@@ -38,10 +38,10 @@ pub(crate) fn is_ci() -> bool {
 /// The kernel does not report a path.
 pub(crate) fn this_program() -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
-    Ok(undeleted(&here))
+    Ok(without_deleted_suffix(&here))
 }
 
-fn undeleted(path: &Path) -> PathBuf {
+fn without_deleted_suffix(path: &Path) -> PathBuf {
     let name = path.as_os_str().to_string_lossy();
     match name.strip_suffix(" (deleted)") {
         Some(before) if !path.exists() => PathBuf::from(before),
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_was_built_anew_is_where_it_was() {
+    fn the_path_of_a_rebuilt_program_has_no_deleted_suffix() {
         let path = Path::new("/nowhere/xtask (deleted)");
-        assert_eq!(undeleted(path), Path::new("/nowhere/xtask"));
+        assert_eq!(without_deleted_suffix(path), Path::new("/nowhere/xtask"));
         let path = Path::new("/nowhere/xtask");
-        assert_eq!(undeleted(path), path);
+        assert_eq!(without_deleted_suffix(path), path);
     }
 }

@@ -20,7 +20,7 @@ const PACKAGES: [&str; 6] = [
 ];
 
 /// Run of the short suite: all programs on two harts.
-const ONE_RUN: &str = "stripped";
+const SHORT_RUN: &str = "stripped";
 
 fn cargo(context: &Context<'_>, args: &[&str]) -> Command {
     let mut command = setup::cargo(&context.root.join("kernel"));
@@ -93,7 +93,7 @@ pub(crate) fn test(context: &Context<'_>) -> Verdict {
         &["run", "--quiet", "-p", "os-runner", "--", "test"],
     );
     if !context.full {
-        boot.args(["--only", ONE_RUN]);
+        boot.args(["--only", SHORT_RUN]);
     }
     context.run(boot)?;
     Ok(Done::Passed(String::new()))

@@ -24,7 +24,7 @@ use crate::setup;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Files that the package must contain, beside the other man pages.
-const PROMISED: [&str; 10] = [
+const REQUIRED_FILES: [&str; 10] = [
     "./usr/bin/upshift",
     "./usr/lib/systemd/system/upshift-daemon.service",
     "./usr/lib/systemd/system/upshift-sched.service",
@@ -117,7 +117,7 @@ pub(crate) fn command(root: &Path, form: Form) -> ExitCode {
 struct Tree(PathBuf);
 
 impl Tree {
-    fn put(&self, text: &[u8], place: &str, mode: u32) -> io::Result<()> {
+    fn add_file(&self, text: &[u8], place: &str, mode: u32) -> io::Result<()> {
         let path = self.0.join(place);
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
@@ -127,7 +127,7 @@ impl Tree {
     }
 
     fn copy(&self, from: &Path, place: &str) -> io::Result<()> {
-        self.put(&fs::read(from)?, place, 0o644)
+        self.add_file(&fs::read(from)?, place, 0o644)
     }
 
     /// Returns the installed size in KiB.
@@ -137,7 +137,10 @@ impl Tree {
                 .args(["-sk", "--apparent-size"])
                 .arg(&self.0),
         )?;
-        let size = all.split_whitespace().next().and_then(|it| it.parse().ok());
+        let size = all
+            .split_whitespace()
+            .next()
+            .and_then(|size| size.parse().ok());
         size.ok_or_else(|| io::Error::other(all))
     }
 }
@@ -151,8 +154,8 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
         fs::create_dir_all(directory)?;
     }
     output(Command::new(binary).arg("documents").arg(&papers))?;
-    tree.put(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
-    stripped(&tree.0.join("usr/bin/upshift"))?;
+    tree.add_file(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
+    strip(&tree.0.join("usr/bin/upshift"))?;
     let dist = root.join("machine/daemon/dist");
     tree.copy(&dist.join("daemon.toml"), "etc/upshift/daemon.toml")?;
     let of_sched = root.join("machine/sched/dist");
@@ -161,7 +164,7 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
         let unit = fs::read_to_string(dist.join(format!("{name}.service")))?;
         let unit = unit.replace("/usr/local/bin/", "/usr/bin/");
         let place = format!("usr/lib/systemd/system/{name}.service");
-        tree.put(unit.as_bytes(), &place, 0o644)?;
+        tree.add_file(unit.as_bytes(), &place, 0o644)?;
     }
     for (name, place) in [
         ("upshift", "bash-completion/completions/upshift"),
@@ -175,7 +178,7 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
         let page = page?.path();
         let name = page.file_name().unwrap_or_default().to_string_lossy();
         let place = format!("usr/share/man/man1/{name}.gz");
-        tree.put(&zipped(&page)?, &place, 0o644)?;
+        tree.add_file(&gzip(&page)?, &place, 0o644)?;
     }
     let doc = "usr/share/doc/upshift";
     let changes = papers.join("changelog");
@@ -185,12 +188,12 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
         output(Command::new("date").arg("-R"))?
     );
     fs::write(&changes, text)?;
-    tree.put(&zipped(&changes)?, &format!("{doc}/changelog.gz"), 0o644)?;
-    let changes = zipped(&root.join("CHANGELOG.md"))?;
-    tree.put(&changes, &format!("{doc}/CHANGELOG.md.gz"), 0o644)?;
+    tree.add_file(&gzip(&changes)?, &format!("{doc}/changelog.gz"), 0o644)?;
+    let changes = gzip(&root.join("CHANGELOG.md"))?;
+    tree.add_file(&changes, &format!("{doc}/CHANGELOG.md.gz"), 0o644)?;
     let license = fs::read_to_string(root.join("LICENSE-MIT"))?;
     let license = format!("{COPYRIGHT}{license}");
-    tree.put(license.as_bytes(), &format!("{doc}/copyright"), 0o644)?;
+    tree.add_file(license.as_bytes(), &format!("{doc}/copyright"), 0o644)?;
     for page in [
         "daemon.md",
         "observe.md",
@@ -206,23 +209,23 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     let command = fs::read(tree.0.join("usr/bin/upshift"))?;
     let control = control(&command, tree.size()?, architecture);
     let sums = sums(&tree.0)?;
-    tree.put(sums.as_bytes(), "DEBIAN/md5sums", 0o644)?;
-    tree.put(control.as_bytes(), "DEBIAN/control", 0o644)?;
-    tree.put(b"/etc/upshift/daemon.toml\n", "DEBIAN/conffiles", 0o644)?;
-    tree.put(POSTINST.as_bytes(), "DEBIAN/postinst", 0o755)?;
-    tree.put(PRERM.as_bytes(), "DEBIAN/prerm", 0o755)?;
-    tree.put(POSTRM.as_bytes(), "DEBIAN/postrm", 0o755)?;
+    tree.add_file(sums.as_bytes(), "DEBIAN/md5sums", 0o644)?;
+    tree.add_file(control.as_bytes(), "DEBIAN/control", 0o644)?;
+    tree.add_file(b"/etc/upshift/daemon.toml\n", "DEBIAN/conffiles", 0o644)?;
+    tree.add_file(POSTINST.as_bytes(), "DEBIAN/postinst", 0o755)?;
+    tree.add_file(PRERM.as_bytes(), "DEBIAN/prerm", 0o755)?;
+    tree.add_file(POSTRM.as_bytes(), "DEBIAN/postrm", 0o755)?;
     let path = work.join(format!("upshift_{VERSION}_{architecture}.deb"));
     let mut build = Command::new("dpkg-deb");
     build.args(["--build", "--root-owner-group"]);
     output(build.arg(&tree.0).arg(&path))?;
-    look_at(&path, &work.join("unpacked"))?;
+    inspect(&path, &work.join("unpacked"))?;
     let tried = trial::of(&path, &work)?;
     Ok((path, tried))
 }
 
 /// Removes symbols and notes from a program if `strip` is installed.
-fn stripped(program: &Path) -> io::Result<()> {
+fn strip(program: &Path) -> io::Result<()> {
     if host::has_program("strip") {
         let mut strip = Command::new("strip");
         strip.args(["--remove-section=.comment", "--remove-section=.note"]);
@@ -272,11 +275,11 @@ fn control(binary: &[u8], size: u64, architecture: &str) -> String {
 }
 
 /// Checks that the package contains the promised files and that the command runs.
-fn look_at(package: &Path, unpacked: &Path) -> io::Result<()> {
+fn inspect(package: &Path, unpacked: &Path) -> io::Result<()> {
     let list = output(Command::new("dpkg-deb").arg("--contents").arg(package))?;
-    for promised in PROMISED {
-        if !list.lines().any(|line| line.ends_with(promised)) {
-            let text = format!("{promised} is not in the package");
+    for required in REQUIRED_FILES {
+        if !list.lines().any(|line| line.ends_with(required)) {
+            let text = format!("{required} is not in the package");
             return Err(io::Error::other(text));
         }
     }
@@ -291,7 +294,7 @@ fn look_at(package: &Path, unpacked: &Path) -> io::Result<()> {
 }
 
 /// Compresses a file as Debian's policy demands.
-fn zipped(path: &Path) -> io::Result<Vec<u8>> {
+fn gzip(path: &Path) -> io::Result<Vec<u8>> {
     let done = Command::new("gzip").arg("-9nc").arg(path).output()?;
     if done.status.success() {
         Ok(done.stdout)
@@ -305,7 +308,7 @@ fn needed_libc(binary: &[u8]) -> u32 {
     let mark = b"GLIBC_2.";
     let found = binary.windows(mark.len() + 3).filter_map(|at| {
         let digits = at.strip_prefix(mark)?;
-        let end = digits.iter().position(|it| !it.is_ascii_digit());
+        let end = digits.iter().position(|byte| !byte.is_ascii_digit());
         let digits = &digits[..end.unwrap_or(digits.len())];
         std::str::from_utf8(digits).ok()?.parse().ok()
     });

@@ -22,8 +22,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Time between SIGTERM and SIGKILL for a group that must end.
-const GRACE: Duration = Duration::from_secs(1);
-const POLL: Duration = Duration::from_millis(10);
+const KILL_DELAY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Set by SIGINT, SIGTERM or SIGHUP; ends every wait. Clones share the flag.
 #[derive(Clone, Default)]
@@ -93,13 +93,13 @@ pub(crate) struct Limits {
 impl Limits {
     /// Time without output after which a process counts as hanging. It does not limit work: a busy
     /// machine slows every tool, but each writes several times in a minute.
-    const SILENCE: Duration = Duration::from_secs(15 * 60);
+    const MAX_SILENCE: Duration = Duration::from_secs(15 * 60);
 
     /// Creates a limit on the whole time.
     pub(crate) const fn within(whole: Duration) -> Limits {
         Limits {
             whole,
-            silence: Self::SILENCE,
+            silence: Self::MAX_SILENCE,
         }
     }
 
@@ -148,13 +148,13 @@ pub(crate) fn run(
                 break Some(Ending::Silent(limits.silence));
             }
         }
-        sleep(POLL);
+        sleep(POLL_INTERVAL);
     };
     if cut.is_some() {
         kill(leader, Signal::TERM);
         let asked = Instant::now();
-        while asked.elapsed() < GRACE && !has_exited(leader)? {
-            sleep(POLL);
+        while asked.elapsed() < KILL_DELAY && !has_exited(leader)? {
+            sleep(POLL_INTERVAL);
         }
     }
     kill(leader, Signal::KILL);
@@ -239,7 +239,7 @@ mod tests {
             {
                 return true;
             }
-            sleep(POLL);
+            sleep(POLL_INTERVAL);
         }
         false
     }

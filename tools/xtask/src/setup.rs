@@ -166,7 +166,7 @@ impl Tools {
                 );
                 continue;
             }
-            if twice(|| install(&mut tool.installer(), stop)) {
+            if retry_once(|| install(&mut tool.installer(), stop)) {
                 *self = Self::find();
             }
         }
@@ -296,7 +296,7 @@ pub(crate) fn command(root: &Path) -> ExitCode {
     }
 }
 
-fn twice(mut attempt: impl FnMut() -> bool) -> bool {
+fn retry_once(mut attempt: impl FnMut() -> bool) -> bool {
     attempt() || attempt()
 }
 

@@ -1,7 +1,7 @@
 //! A step of the suite, its context, and its outcome.
 
-mod again;
 pub(crate) mod log;
+mod retry;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -21,20 +21,20 @@ pub(crate) struct Step {
     /// Set if the step runs only with `--full`, or by name.
     pub(crate) full_only: bool,
     /// The part of the step that may run beside others.
-    pub(crate) beside: Option<Beside>,
+    pub(crate) concurrency: Option<Concurrency>,
     pub(crate) run: fn(&Context<'_>) -> Verdict,
 }
 
 /// The part of a step that neither measures time nor depends on it, so that it may run beside that
 /// of another step. The word names the build folder.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Beside {
+pub(crate) enum Concurrency {
     Whole(&'static str),
     /// The step's build runs ahead; its tests have the machine to themselves.
     Build(&'static str, fn(&Context<'_>) -> Result<(), String>),
 }
 
-impl Beside {
+impl Concurrency {
     pub(crate) fn folder(&self) -> &'static str {
         match self {
             Self::Whole(folder) | Self::Build(folder, _) => folder,
@@ -45,7 +45,7 @@ impl Beside {
 impl Step {
     pub(crate) const fn whole(self, folder: &'static str) -> Step {
         Step {
-            beside: Some(Beside::Whole(folder)),
+            concurrency: Some(Concurrency::Whole(folder)),
             ..self
         }
     }
@@ -56,7 +56,7 @@ impl Step {
         build: fn(&Context<'_>) -> Result<(), String>,
     ) -> Step {
         Step {
-            beside: Some(Beside::Build(folder, build)),
+            concurrency: Some(Concurrency::Build(folder, build)),
             ..self
         }
     }
@@ -72,7 +72,7 @@ pub(crate) const fn step(
         name,
         what,
         full_only: false,
-        beside: None,
+        concurrency: None,
         run,
     }
 }
@@ -87,7 +87,7 @@ pub(crate) const fn full(
         name,
         what,
         full_only: true,
-        beside: None,
+        concurrency: None,
         run,
     }
 }
@@ -170,25 +170,25 @@ impl Context<'_> {
     /// # Errors
     /// The error of [`Context::run`]; the first run's error if a test failed twice.
     pub(crate) fn run_tests(&self, mut command: Command) -> Result<(), String> {
-        let before = self.said().len();
+        let before = self.log_text().len();
         let Err(reason) = self.run_once(&mut command) else {
             return Ok(());
         };
-        let said = self.said();
-        let Some(tests) = again::candidates(said.get(before..).unwrap_or("")) else {
+        let said = self.log_text();
+        let Some(tests) = retry::candidates(said.get(before..).unwrap_or("")) else {
             return Err(reason);
         };
-        let second = self.run(again::command(&command, &tests));
-        let said_again = self.said();
+        let second = self.run(retry::command(&command, &tests));
+        let said_again = self.log_text();
         let said_again = said_again.get(said.len()..).unwrap_or("");
-        if second.is_err() || !again::all_passed(said_again, tests.len()) {
+        if second.is_err() || !retry::all_passed(said_again, tests.len()) {
             return Err(reason);
         }
-        let lines = tests.iter().map(|test| again::line(test));
+        let lines = tests.iter().map(|test| retry::line(test));
         let log = File::options().append(true).open(&self.log);
         log.and_then(|mut log| log.write_all(lines.collect::<String>().as_bytes()))
             .map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
-        match tests.iter().find(|test| !again::is_known(test)) {
+        match tests.iter().find(|test| !retry::is_known(test)) {
             Some(test) if self.full => Err(format!(
                 "{test} failed and passed alone: a test that needs luck is a failure"
             )),
@@ -207,7 +207,7 @@ impl Context<'_> {
     }
 
     /// Returns the log so far.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log_text(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -219,7 +219,7 @@ impl Context<'_> {
             // The output was not recorded.
             return Ok(Done::Passed(String::new()));
         }
-        Ok(count_tests(&self.said()).map_or_else(
+        Ok(count_tests(&self.log_text()).map_or_else(
             || Done::Skipped("there is no such test yet".to_owned()),
             Done::Passed,
         ))

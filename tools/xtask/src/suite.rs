@@ -24,8 +24,8 @@ use crate::host;
 use crate::packages;
 use crate::run::Stop;
 use crate::setup::{self, Tools, install_h2spec};
-use crate::step::log::{excerpt, last_words, outline, skipped_tests, unstable_tests};
-use crate::step::{Beside, Context, Done, Step, Verdict};
+use crate::step::log::{excerpt, final_messages, outline, skipped_tests, unstable_tests};
+use crate::step::{Concurrency, Context, Done, Step, Verdict};
 use crate::steps::{SOAKS, STEPS};
 use lanes::{Job, Lanes};
 
@@ -96,7 +96,7 @@ struct Tally {
     passed: usize,
     failed: Vec<String>,
     /// Last lines of each failed step, for the end of the report.
-    last_words: Vec<String>,
+    final_messages: Vec<String>,
     skipped: Vec<String>,
     /// Tests that passing steps skipped.
     skipped_tests: Vec<String>,
@@ -124,7 +124,7 @@ impl Tally {
                 "tests that failed once and passed alone",
                 &self.unstable_tests,
             ),
-            ("the end of what failed said", &self.last_words),
+            ("the end of what failed said", &self.final_messages),
             ("failed", &self.failed),
         ] {
             if !lines.is_empty() {
@@ -231,16 +231,16 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
             },
         });
     }
-    let mut early = beside(&chosen, options.verbose);
+    let mut early = run_concurrently(&chosen, options.verbose);
     let mut tally = Tally::default();
     for (place, chosen) in chosen.iter().enumerate() {
-        let verdict = match (chosen.step.beside, early.remove(&place)) {
-            (Some(Beside::Whole(_)), Some((verdict, _))) => verdict,
+        let verdict = match (chosen.step.concurrency, early.remove(&place)) {
+            (Some(Concurrency::Whole(_)), Some((verdict, _))) => verdict,
             (_, built) => chosen.run_alone(built)?,
         };
         let name = chosen.step.name;
         tally.add(name, &verdict);
-        let log = chosen.context.said();
+        let log = chosen.context.log_text();
         let named = |line: &str| format!("{name}: {line}");
         let skipped = skipped_tests(&log);
         tally
@@ -248,8 +248,8 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
             .extend(skipped.iter().map(|line| named(line)));
         if verdict.is_err() {
             tally
-                .last_words
-                .extend(last_words(&log).into_iter().map(named));
+                .final_messages
+                .extend(final_messages(&log).into_iter().map(named));
         }
         tally.unstable_tests.extend(unstable_tests(&log).map(named));
     }
@@ -272,7 +272,7 @@ struct Chosen<'a> {
 
 impl Chosen<'_> {
     /// Returns the verdict of a step that is not started.
-    fn unrun(&self) -> Option<Verdict> {
+    fn skip_verdict(&self) -> Option<Verdict> {
         let interrupted = self.context.stop.is_set();
         interrupted.then(|| Err("not run: interrupted".to_owned()))
     }
@@ -290,10 +290,10 @@ impl Chosen<'_> {
         let verdict = match built {
             Some(Err(reason)) => Err(reason),
             _ => self
-                .unrun()
+                .skip_verdict()
                 .unwrap_or_else(|| (self.step.run)(&self.context)),
         };
-        let took = Took {
+        let took = Durations {
             run: begun.elapsed(),
             built: took,
         };
@@ -304,10 +304,10 @@ impl Chosen<'_> {
 
 /// Runs the steps, or their builds, that may run concurrently; returns the verdict and duration of
 /// each. A step that completes here is reported at once.
-fn beside(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Duration)> {
+fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Duration)> {
     let jobs = chosen.iter().enumerate().filter_map(|(index, chosen)| {
-        let beside = chosen.step.beside?;
-        Some(Job { index, beside })
+        let concurrency = chosen.step.concurrency?;
+        Some(Job { index, concurrency })
     });
     let lanes = if verbose { Lanes::One } else { Lanes::All };
     let printing = Mutex::new(());
@@ -318,12 +318,16 @@ fn beside(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Dur
             println!("{}", chosen.title);
         }
         let begun = Instant::now();
-        let verdict = chosen.unrun().unwrap_or_else(|| match job.beside {
-            Beside::Whole(_) => (chosen.step.run)(context),
-            Beside::Build(_, build) => build(context).map(|()| Done::Passed(String::new())),
-        });
-        if let Beside::Whole(_) = job.beside {
-            let took = Took {
+        let verdict = chosen
+            .skip_verdict()
+            .unwrap_or_else(|| match job.concurrency {
+                Concurrency::Whole(_) => (chosen.step.run)(context),
+                Concurrency::Build(_, build) => {
+                    build(context).map(|()| Done::Passed(String::new()))
+                }
+            });
+        if let Concurrency::Whole(_) = job.concurrency {
+            let took = Durations {
                 run: begun.elapsed(),
                 built: None,
             };
@@ -343,13 +347,13 @@ fn beside(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Dur
 }
 
 /// Duration of a step.
-struct Took {
+struct Durations {
     run: Duration,
     /// Duration of the build that ran beside other steps.
     built: Option<Duration>,
 }
 
-impl Display for Took {
+impl Display for Durations {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} s", self.run.as_secs_f64())?;
         match self.built {
@@ -359,7 +363,7 @@ impl Display for Took {
     }
 }
 
-fn report(verdict: &Verdict, took: Took, context: &Context<'_>) {
+fn report(verdict: &Verdict, took: Durations, context: &Context<'_>) {
     match verdict {
         Ok(Done::Passed(detail)) if detail.is_empty() => println!("ok {took}"),
         Ok(Done::Passed(detail)) => println!("ok {took} ({detail})"),
@@ -369,7 +373,7 @@ fn report(verdict: &Verdict, took: Took, context: &Context<'_>) {
     if context.verbose {
         return;
     }
-    let log = context.said();
+    let log = context.log_text();
     let lines = match verdict {
         Err(_) => excerpt(&log),
         Ok(_) if unstable_tests(&log).next().is_some() => outline(&log),

@@ -1,22 +1,22 @@
-//! Generated input, created from samples by small changes.
+//! A mutational fuzzer.
 //!
-//! An input becomes a sample if its target reports a treatment that no earlier input had. This is
-//! the feedback that libFuzzer takes from branches, on stable Rust and without instrumented code. A
-//! seed determines all inputs; it is printed with a failure, as is the input. Two variables contain
-//! numbers: `UPSHIFT_FUZZ_SECONDS` (time per target; `cargo xtask soak fuzz` gives a minute) and
-//! `UPSHIFT_FUZZ_SEED`.
+//! An input is added to the corpus if its target returns a behaviour that no earlier input had.
+//! This replaces libFuzzer's coverage feedback, on stable Rust and without instrumented code. A
+//! seed determines all inputs; it is printed with a failure, as is the input. Two environment
+//! variables set numbers: `UPSHIFT_FUZZ_SECONDS` (time per target; `cargo xtask soak fuzz` sets 60)
+//! and `UPSHIFT_FUZZ_SEED`.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 /// Longest input, in bytes; longer ones are cut.
-const LONGEST: usize = 4096;
-/// Largest number of samples.
-const SAMPLES: usize = 4096;
+const MAX_INPUT: usize = 4096;
+/// Largest number of samples in the corpus.
+const MAX_CORPUS: usize = 4096;
 
-/// Bytes that end or begin an element of a syntax.
-const ODD: &[u8] = b"\0\t\r\n \"%,;:=./\\\xff\x80-019";
+/// Bytes that delimit elements of a syntax.
+const DELIMITERS: &[u8] = b"\0\t\r\n \"%,;:=./\\\xff\x80-019";
 
 struct Random(u64);
 
@@ -34,20 +34,19 @@ impl Random {
 }
 
 /// Reports the input with which a target has panicked.
-struct Input<'a>(&'a str, u64, &'a [u8]);
+struct FailureReport<'a>(&'a str, u64, &'a [u8]);
 
-impl Drop for Input<'_> {
+impl Drop for FailureReport<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Input(name, seed, bytes) = self;
+            let FailureReport(name, seed, bytes) = self;
             eprintln!("{name}, seed {seed}: b\"{}\"", bytes.escape_ascii());
         }
     }
 }
 
-/// Calls `target` with the samples, then with inputs derived from them and from these words: a
-/// fixed number of times, or for the time in the variable. The target returns a number for its
-/// treatment of the input.
+/// Calls `target` with the samples, then with mutations of them and of these words: `cases` times,
+/// or for the time in the variable. The target returns a hash of its behaviour.
 pub(crate) fn fuzz(
     name: &str,
     samples: &[&[u8]],
@@ -74,42 +73,45 @@ pub(crate) fn fuzz(
     {
         let input = match samples.get(count) {
             Some(sample) if count < first => sample.clone(),
-            _ => changed(&samples, words, &mut random),
+            _ => mutated(&samples, words, &mut random),
         };
-        let said = Input(name, seed, &input);
-        let way = target(&input);
-        drop(said);
-        if seen.insert(way) && count >= first && samples.len() < SAMPLES {
+        let report = FailureReport(name, seed, &input);
+        let behaviour = target(&input);
+        drop(report);
+        if seen.insert(behaviour) && count >= first && samples.len() < MAX_CORPUS {
             samples.push(input);
         }
         count += 1;
     }
-    println!("{name}: {count} inputs, {} ways, seed {seed}", seen.len());
+    println!(
+        "{name}: {count} inputs, {} behaviours, seed {seed}",
+        seen.len()
+    );
 }
 
-/// Returns a number for any value, such as the kinds of the parts found.
-pub(crate) fn way(of: impl Hash) -> u64 {
+/// Returns the hash of a value that describes the behaviour of a target.
+pub(crate) fn hash_of(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Returns the end of an error message, which seldom contains words of the input.
-pub(crate) fn kind(error: &str) -> String {
-    let letters = error.chars().rev().filter(|it| it.is_ascii_alphabetic());
+/// Returns the end of an error message, which seldom contains parts of the input.
+pub(crate) fn error_kind(error: &str) -> String {
+    let letters = error.chars().rev().filter(|c| c.is_ascii_alphabetic());
     letters.take(16).collect()
 }
 
-fn changed(samples: &[Vec<u8>], words: &[&str], random: &mut Random) -> Vec<u8> {
+fn mutated(samples: &[Vec<u8>], words: &[&str], random: &mut Random) -> Vec<u8> {
     let mut bytes = samples[random.below(samples.len())].clone();
     for _ in 0..=random.below(4) {
-        change(&mut bytes, samples, words, random);
+        mutate(&mut bytes, samples, words, random);
     }
-    bytes.truncate(LONGEST);
+    bytes.truncate(MAX_INPUT);
     bytes
 }
 
-fn change(bytes: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut Random) {
+fn mutate(bytes: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut Random) {
     let at = random.below(bytes.len() + 1);
     let end = at + random.below(bytes.len() - at + 1).min(16);
     match random.below(10) {
@@ -140,6 +142,6 @@ fn change(bytes: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut
             let from = random.below(other.len() + 1);
             bytes.splice(at..at, other[from..].iter().copied().take(64));
         }
-        _ => bytes.insert(at, ODD[random.below(ODD.len())]),
+        _ => bytes.insert(at, DELIMITERS[random.below(DELIMITERS.len())]),
     }
 }

@@ -40,12 +40,12 @@
 //! | folder | concern |
 //! |---|---|
 //! | `config` | settings, addresses, units |
-//! | `server` | listening, accepting, the end; the state that all connections share |
+//! | `server` | listening, accepting, draining; the state that all connections share |
 //! | `connection` | HTTP/1 and HTTP/2 on a connection, its time-outs, the order of streams |
 //! | `tls` | encryption, certificates |
 //! | `request` | a request from head to end: its level, its site, its bodies |
-//! | `admission` | which requests are refused |
-//! | `sites` | virtual hosts, the pages for errors |
+//! | `admission` | admission control and request rates |
+//! | `sites` | virtual hosts, error pages |
 //! | `files` | static files |
 //! | `operator` | metrics, access log, messages, commands |
 
@@ -60,9 +60,9 @@ mod files;
 #[cfg(test)]
 mod fuzz;
 mod operator;
+mod per_vcpu;
 mod request;
 mod server;
-mod shards;
 mod sites;
 mod tls;
 

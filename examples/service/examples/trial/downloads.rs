@@ -45,7 +45,7 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
         .build()?;
     let all = shared.clone();
     let thread = thread::spawn(move || {
-        stand_aside();
+        lower_priority();
         runtime.block_on(async {
             let downloads: Vec<_> = (0..count)
                 .map(|_| tokio::spawn(download(address, all.clone())))
@@ -65,7 +65,7 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
 
 /// Lowers the calling thread's priority. The thread stands for the machines of 600 clients, and
 /// should take as little CPU time from the service and its databases as possible.
-fn stand_aside() {
+fn lower_priority() {
     // SAFETY: no pointers; 0 is the calling thread. A thread may always lower its priority.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }

@@ -37,12 +37,12 @@ fn main() -> Result<()> {
     let span = Duration::from_secs(number("SPAN", 4)? as u64);
     let folder = std::env::temp_dir().join(format!("service-trial-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let tried = try_it(&program, &folder, rounds, span);
+    let tried = run_trial(&program, &folder, rounds, span);
     std::fs::remove_dir_all(&folder)?;
     tried
 }
 
-fn try_it(program: &str, folder: &std::path::Path, rounds: usize, span: Duration) -> Result<()> {
+fn run_trial(program: &str, folder: &std::path::Path, rounds: usize, span: Duration) -> Result<()> {
     let partner = partner::start(folder)?;
     downloads::make_file(folder)?;
     let service = Service::start(program, folder, partner)?;

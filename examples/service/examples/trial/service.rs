@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Result, downloads, partner};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The process of the service, killed on drop.
 pub struct Service {
@@ -48,7 +48,7 @@ impl Service {
         // SAFETY: no pointers; the process is a child that has not been waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if let Some(status) = self.child.try_wait()? {
                 return status
                     .success()
@@ -63,7 +63,7 @@ impl Service {
     /// Returns the body of a response, which must have this status.
     pub fn expect(&self, method: &str, path: &str, body: &str, status: u16) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -111,7 +111,7 @@ impl Service {
     /// Checks that the web socket answers and reports an order.
     fn check_events(&self) -> Result<()> {
         let stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let (mut socket, _) = tungstenite::client(format!("ws://{}/events", self.address), stream)
             .map_err(|error| error.to_string())?;
         socket.send("hello".into())?;
@@ -119,11 +119,11 @@ impl Service {
             return Err("the web socket says something else".into());
         }
         self.expect("POST", "/orders", "{\"item\":\"vase\",\"quantity\":1}", 201)?;
-        let told = socket.read()?;
-        if told.to_text()?.contains("vase") {
+        let event = socket.read()?;
+        if event.to_text()?.contains("vase") {
             Ok(())
         } else {
-            Err(format!("the web socket tells of {told}").into())
+            Err(format!("the web socket tells of {event}").into())
         }
     }
 }

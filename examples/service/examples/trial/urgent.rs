@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::waits::{GROUPS, Waited, Waits};
+use crate::waits::{GROUPS, WaitTimes, Waits};
 
 const REQUEST: &[u8] = b"GET /orders/1 HTTP/1.1\r\nHost: here\r\n\r\n";
 const REST: Duration = Duration::from_millis(2);
@@ -18,7 +18,7 @@ pub struct Figures {
     /// Mean latency of the slowest hundredth; `waited` is the time that threads waited for a CPU
     /// meanwhile.
     pub slow: u64,
-    pub waited: Waited,
+    pub waited: WaitTimes,
 }
 
 /// Measures the service with this process id.
@@ -30,7 +30,7 @@ pub fn measure(address: SocketAddr, service: u32, span: Duration) -> Result<Figu
 
 fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> {
     take_short_slices();
-    let waits = Waits::of(service);
+    let waits = Waits::open(service);
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -44,7 +44,7 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
         let count = stream.read(&mut answer)?;
         let took = asked.elapsed().as_micros() as u64;
         let after = waits.now();
-        let waited: Waited = std::array::from_fn(|group| after[group] - before[group]);
+        let waited: WaitTimes = std::array::from_fn(|group| after[group] - before[group]);
         times.push((took, waited));
         // An answer is shorter than a segment.
         if !answer[..count].starts_with(b"HTTP/1.1 200") {
@@ -55,7 +55,7 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
     }
     times.sort_unstable();
     let slowest = &times[times.len() * 99 / 100..];
-    let mean = |of: &dyn Fn(&(u64, Waited)) -> u64| {
+    let mean = |of: &dyn Fn(&(u64, WaitTimes)) -> u64| {
         slowest.iter().map(of).sum::<u64>() / slowest.len() as u64
     };
     Ok(Figures {

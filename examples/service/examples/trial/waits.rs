@@ -16,7 +16,7 @@ pub const GROUPS: [&str; 5] = [
 ];
 
 /// Waits in nanoseconds, for each of [`GROUPS`].
-pub type Waited = [u64; GROUPS.len()];
+pub type WaitTimes = [u64; GROUPS.len()];
 
 /// The kernel's account of each thread.
 pub struct Waits(Vec<(usize, File, Cell<u64>)>);
@@ -24,7 +24,7 @@ pub struct Waits(Vec<(usize, File, Cell<u64>)>);
 impl Waits {
     /// Opens the accounts of the calling thread, the service's threads and all databases of this
     /// machine.
-    pub fn of(service: u32) -> Waits {
+    pub fn open(service: u32) -> Waits {
         let mut files = Vec::new();
         let mut add = |group, path: &Path| {
             files.extend(File::open(path).map(|file| (group, file, Cell::new(0))));
@@ -51,8 +51,8 @@ impl Waits {
     }
 
     /// Returns the waits so far.
-    pub fn now(&self) -> Waited {
-        let mut all = Waited::default();
+    pub fn now(&self) -> WaitTimes {
+        let mut all = WaitTimes::default();
         for (group, file, known) in &self.0 {
             let mut text = [0; 80];
             // A thread that has ended keeps its last account.

@@ -24,7 +24,9 @@
 //! ```
 //!
 //! `axum::serve` itself spawns with tokio: its connections share tokio's thread and have no level.
-//! Given a listener of this runtime it does not compile, and the error names [`serve`](serve()):
+//! With a listener of this runtime it does not compile. The first error is "the trait bound
+//! `upshift::net::TcpListener: axum::serve::Listener` is not satisfied"; the second one names
+//! [`serve`](serve()):
 //!
 //! ```compile_fail,E0277
 //! # async fn example(app: axum::Router, listener: upshift::net::TcpListener) {

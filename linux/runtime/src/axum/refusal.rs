@@ -1,9 +1,9 @@
-//! A compile error that leads from `axum::serve` to [`serve`](super::serve()).
+//! A compile error that points from `axum::serve` to [`serve`](super::serve()).
 //!
-//! `axum::serve` spawns its connections with tokio, so a listener of this runtime must not compile
-//! there. axum's trait is implemented all the same, on a condition that is never met: the compiler
-//! then reports the condition, by its name and in the words below. It refuses such a condition
-//! where it is written unless a lifetime is part of it.
+//! `axum::serve` spawns its connections with tokio, so it must not accept a listener of this
+//! runtime. axum's `Listener` is implemented under a bound that is never satisfied, so that the
+//! compiler reports the bound, with the message below. The bound has a lifetime parameter, since
+//! the compiler rejects an unsatisfiable bound without parameters at its definition.
 
 use std::future::pending;
 use std::io;
@@ -14,15 +14,15 @@ use ::axum::serve::Listener;
 use crate::net::unix::SocketAddr as UnixAddr;
 use crate::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// A trait without an implementation.
+/// A trait without an implementation; its message is the compile error.
 #[diagnostic::on_unimplemented(
     message = "`axum::serve` runs on one thread of tokio's, without levels: use `upshift::axum::serve` with `{Self}`",
-    label = "this belongs to `upshift::axum::serve`",
+    label = "a listener for `upshift::axum::serve`",
     note = "`upshift::axum::serve(listener, app)` takes the same arguments and runs on the vCPUs"
 )]
 pub trait UseUpshiftAxumServe<'a> {}
 
-/// Implements axum's trait on that condition.
+/// Implements axum's `Listener` under the bound.
 macro_rules! refuse {
     ($listener:ty, $io:ty, $addr:ty) => {
         #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! A server that is built and awaited as axum's.
+//! A server with the interface of `axum::serve`.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -17,7 +17,7 @@ use tower_service::Service;
 use upshift_core::Level;
 
 use super::{IncomingStream, Listener};
-use crate::hyper::{Make, Server};
+use crate::hyper::{MakeService, Server};
 use crate::sync::Mutex;
 
 /// Serves an axum application on the vCPUs, with the arguments of `axum::serve`.
@@ -27,8 +27,11 @@ use crate::sync::Mutex;
 /// [`TcpListener`](crate::net::TcpListener), a [`UnixListener`](crate::net::UnixListener) or a
 /// `TlsListener` (feature `tls`). HTTP/1.1 and HTTP/2 are both served.
 ///
-/// The result is a future once it is awaited; without
-/// [`with_graceful_shutdown`](Serve::with_graceful_shutdown) it ends with the runtime alone.
+/// The compile error "the trait bound `upshift::net::TcpListener: axum::serve::Listener` is not
+/// satisfied" means that `axum::serve` was called instead of this function.
+///
+/// Await the result to serve; without [`with_graceful_shutdown`](Serve::with_graceful_shutdown) it
+/// serves until the runtime ends.
 /// Idle connections are closed after the [time limit for heads](Serve::header_timeout).
 ///
 /// ```
@@ -150,11 +153,11 @@ where
     type IntoFuture = ServeFuture;
 
     fn into_future(self) -> ServeFuture {
-        let make = Makes {
+        let make = TowerMakeService {
             make_service: Mutex::new(self.make_service),
             service: self.service,
         };
-        ServeFuture(Box::pin(self.server.run_making(make)))
+        ServeFuture(Box::pin(self.server.run_make_service(make)))
     }
 }
 
@@ -183,13 +186,13 @@ impl fmt::Debug for ServeFuture {
     }
 }
 
-/// Makes services with a tower service, for one connection at a time.
-struct Makes<M, S> {
+/// Makes services with a tower service, one at a time.
+struct TowerMakeService<M, S> {
     make_service: Mutex<M>,
     service: PhantomData<fn() -> S>,
 }
 
-impl<L, M, S> Make<L> for Makes<M, S>
+impl<L, M, S> MakeService<L> for TowerMakeService<M, S>
 where
     L: Listener,
     M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
@@ -197,24 +200,24 @@ where
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    type Service = TakesIncoming<S>;
+    type Service = MapIncoming<S>;
 
-    async fn make(&self, stream: IncomingStream<'_, L>) -> TakesIncoming<S> {
+    async fn make(&self, stream: IncomingStream<'_, L>) -> MapIncoming<S> {
         let made = {
             let mut make_service = self.make_service.lock().await;
             let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
             make_service.call(stream)
         };
         let Ok(service) = made.await;
-        TakesIncoming(service)
+        MapIncoming(service)
     }
 }
 
-/// A service of axum's requests, for those of hyper.
+/// Converts hyper's requests into axum's, for the inner service.
 #[derive(Clone)]
-struct TakesIncoming<S>(S);
+struct MapIncoming<S>(S);
 
-impl<S: Service<Request>> Service<::hyper::Request<Incoming>> for TakesIncoming<S> {
+impl<S: Service<Request>> Service<::hyper::Request<Incoming>> for MapIncoming<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;

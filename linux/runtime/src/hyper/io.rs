@@ -1,9 +1,9 @@
 //! A TCP connection for hyper.
 //!
 //! Reading: one multishot receive for the life of the connection; a read copies from the
-//! ring's buffer into hyper's and gives the buffer back as soon as it is empty.
+//! ring's buffer into hyper's and returns the buffer as soon as it is empty.
 //!
-//! Writing: hyper lends its bytes for the length of a call, the ring wants to own them.
+//! Writing: hyper lends its bytes for the duration of a call; the ring has to own them.
 //!
 //! ```text
 //!            ≤ COPIED bytes: gather into the connection's buffer, start a send
@@ -15,16 +15,16 @@
 //! ```
 //!
 //! A `sendmsg` copies its bytes, the socket may take megabytes, and nothing interrupts the copy.
-//! So each gets [`MESSAGE`] bytes at most, and the poll checks before each whether to yield.
+//! So each gets [`MAX_MESSAGE`] bytes at most, and the poll checks before each whether to yield.
 //!
-//! Of a file that the kernel has in memory, [`Io::poll_send_file`] sends [`PIECE`] bytes between
-//! the same checks, without a copy; in one packet with the bytes of [`Io::poll_send_before`].
+//! [`Io::poll_send_file`] sends cached bytes of a file without a copy, [`MAX_FILE_PIECE`] bytes
+//! between the same checks, in one packet with the bytes of [`Io::poll_send_before`].
 //!
 //! A write is accepted once the one before it has completed, so at most one buffer of
-//! [`Io::COPIED`] bytes is under way. When its send fails, all later writes, flushes and
-//! shutdowns report the error. A flush does not wait for it, a shutdown does, and a drop
-//! leaves it to a coroutine of its own, until the peer has taken nothing for [`LINGER`]: a peer
-//! that reads nothing must not keep the socket of a dropped connection open.
+//! [`Io::COPIED`] bytes is in flight. When its send fails, all later writes, flushes and
+//! shutdowns report the error. A flush does not wait for the send, a shutdown does. A drop spawns
+//! a coroutine that waits, until the peer has taken nothing for [`LINGER`]: a peer that reads
+//! nothing must not keep the socket of a dropped connection open.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -50,24 +50,24 @@ use crate::time;
 use crate::user_code::on_vcpu::OnVcpu;
 
 /// Largest number of bytes of a file that are sent at once.
-const PIECE: usize = 64 << 10;
+const MAX_FILE_PIECE: usize = 64 << 10;
 /// Largest number of bytes of a `sendmsg`: a piece, and the head before it.
-const MESSAGE: usize = PIECE + (4 << 10);
+const MAX_MESSAGE: usize = MAX_FILE_PIECE + (4 << 10);
 /// Time for which the last bytes of a dropped connection wait for a peer that takes nothing.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A [`TcpStream`] with hyper's I/O traits; or a [`UnixStream`].
 pub struct Io {
     stream: TcpStream,
-    /// Bytes that have been received and not been read: left over by [`Io::peek`].
+    /// Bytes that were received by [`Io::peek`] and not read.
     peeked: Vec<u8>,
     state: Writing,
-    /// Cache of the previous send's buffer.
-    spare: Vec<u8>,
+    /// Buffer of the previous send, for the next one.
+    spare_buffer: Vec<u8>,
     /// Beginning of the poll in which the connection was last read.
-    read_in: u64,
+    last_read_poll: u64,
     /// Largest number of bytes that a read returns.
-    most: usize,
+    max_read: usize,
     received: u64,
     /// True once the socket has been made non-blocking.
     sends_files: bool,
@@ -77,9 +77,9 @@ enum Writing {
     Idle,
     Sending(Submission<op::Send<Vec<u8>>>),
     Full(Submission<op::PollAdd>),
-    /// Polled on a thread of tokio's; a coroutine waits.
-    FullAway(OnVcpu<io::Result<u32>>),
-    /// Entered when a send has failed: accepted bytes are lost, so nothing may be sent after them.
+    /// Polled outside of the vCPUs, on a thread of tokio; a coroutine waits for the socket.
+    FullOutside(OnVcpu<io::Result<u32>>),
+    /// A send has failed: accepted bytes are lost, so nothing may be sent after them.
     Broken(io::ErrorKind),
 }
 
@@ -95,9 +95,9 @@ impl Io {
             stream,
             peeked: Vec::new(),
             state: Writing::Idle,
-            spare: Vec::new(),
-            read_in: 0,
-            most: usize::MAX,
+            spare_buffer: Vec::new(),
+            last_read_poll: 0,
+            max_read: usize::MAX,
             received: 0,
             sends_files: false,
         }
@@ -108,13 +108,13 @@ impl Io {
     /// hyper's reads call it themselves; [`poll_fill`](Io::poll_fill) does not.
     #[inline]
     pub fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        coop::poll_next_piece(cx, &mut self.read_in)
+        coop::poll_next_piece(cx, &mut self.last_read_poll)
     }
 
-    /// Limits the bytes of each of hyper's reads. Frames of HTTP/2 have 9 bytes at least, so a few
-    /// bytes are work for long.
-    pub(super) fn read_at_most(&mut self, bytes: usize) {
-        self.most = bytes;
+    /// Limits the bytes of each of hyper's reads. A frame of HTTP/2 may have only 9 bytes, so a
+    /// large read may cause a long poll.
+    pub(super) fn set_max_read(&mut self, bytes: usize) {
+        self.max_read = bytes;
     }
 
     /// Returns the connection, for its addresses and options. A Unix socket has neither: calls
@@ -203,13 +203,13 @@ impl Io {
                 Writing::Sending(sending) => {
                     let (result, buffer) = ready!(Pin::new(sending).poll(cx));
                     self.state = Writing::Idle;
-                    if let Err(error) = self.sent(result, buffer) {
+                    if let Err(error) = self.finish_send(result, buffer) {
                         self.state = Writing::Broken(error.kind());
                         return Poll::Ready(Err(error));
                     }
                 }
                 Writing::Broken(kind) => return Poll::Ready(Err((*kind).into())),
-                Writing::FullAway(on_vcpu) => {
+                Writing::FullOutside(on_vcpu) => {
                     let result = ready!(Pin::new(on_vcpu).poll(cx));
                     self.state = Writing::Idle;
                     result.unwrap_or_else(|| Err(context::outside()))?;
@@ -227,19 +227,19 @@ impl Io {
     }
 
     /// Handles the end of a send.
-    fn sent(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
+    fn finish_send(&mut self, result: io::Result<usize>, mut buffer: Vec<u8>) -> io::Result<()> {
         let sent = match result {
             Ok(sent) => sent,
-            // The vCPU on which it was started has been released: start it again on this one.
+            // The vCPU that started the send was released: this one restarts it.
             Err(error) if is_cancelled(&error) => 0,
             Err(error) => return Err(error),
         };
         if sent < buffer.len() {
-            // An error cut it short; the rest meets that error.
+            // An error cut the send short; sending the rest returns that error.
             buffer.drain(..sent);
             return self.send(buffer);
         }
-        self.spare = buffer;
+        self.spare_buffer = buffer;
         Ok(())
     }
 
@@ -260,10 +260,11 @@ impl Io {
         if length == 0 {
             return Poll::Ready(Ok(0));
         }
-        // While the thread that made the ring is suspended, the way through it is long.
-        let near = context::with(|worker| worker.ring().is_made_here()) == Some(true);
-        if length <= Self::COPIED && near {
-            let mut buffer = mem::take(&mut self.spare);
+        // While the thread that created the ring is suspended, other threads submit through a
+        // queue, which is slower than a system call.
+        let is_ring_local = context::with(|worker| worker.ring().is_made_here()) == Some(true);
+        if length <= Self::COPIED && is_ring_local {
+            let mut buffer = mem::take(&mut self.spare_buffer);
             buffer.clear();
             buffer.reserve(length);
             for piece in pieces {
@@ -273,12 +274,12 @@ impl Io {
             return Poll::Ready(Ok(length));
         }
         ready!(coop::poll_piece(cx));
-        self.poll_until_taken(cx, |fd| send_now(fd, pieces, 0))
+        self.poll_send_with(cx, |fd| send_now(fd, pieces, 0))
     }
 
     /// Sends the bytes that precede a file, up to 68 KiB, once all earlier writes are sent. The
-    /// socket may keep them, for a fifth of a second, until more is sent, so that they share a
-    /// packet with the first bytes of [`poll_send_file`](Io::poll_send_file).
+    /// socket may hold them back for up to 200 ms (`MSG_MORE`), so that they share a packet with
+    /// the first bytes of [`poll_send_file`](Io::poll_send_file).
     ///
     /// # Errors
     /// Those of a write.
@@ -288,10 +289,10 @@ impl Io {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_idle(cx))?;
-        self.poll_until_taken(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
+        self.poll_send_with(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
     }
 
-    /// Sends up to 64 KiB of a file, at most `most` bytes from `at` on, from the kernel's memory
+    /// Sends up to 64 KiB of a file, at most `max` bytes from `at` on, from the kernel's memory
     /// without a copy through this process, once all earlier writes are sent. Returns 0 at the end
     /// of the file. `None`: the kernel may not have all of it in memory, or does not tell this
     /// process (before Linux 6.5; a foreign file that this process may not write; where `SIGPIPE`
@@ -307,7 +308,7 @@ impl Io {
         cx: &mut Context<'_>,
         file: BorrowedFd<'_>,
         at: u64,
-        most: usize,
+        max: usize,
     ) -> Poll<io::Result<Option<usize>>> {
         ready!(self.poll_idle(cx))?;
         if !self.sends_files {
@@ -317,15 +318,15 @@ impl Io {
             }
         }
         ready!(coop::poll_piece(cx));
-        let count = most.min(PIECE);
-        self.poll_until_taken(cx, |fd| {
+        let count = max.min(MAX_FILE_PIECE);
+        self.poll_send_with(cx, |fd| {
             send_file::send_file(fd.as_raw_fd(), file, at, count)
         })
     }
 
-    /// Waits for the socket while it is full.
+    /// Returns the result of `send`, which is called again whenever the full socket is writable.
     #[inline]
-    fn poll_until_taken<R>(
+    fn poll_send_with<R>(
         &mut self,
         cx: &mut Context<'_>,
         mut send: impl FnMut(&Fd) -> io::Result<R>,
@@ -337,7 +338,9 @@ impl Io {
                     let writable = op::PollAdd::new(self.stream.fd().clone(), libc::POLLOUT as u32);
                     self.state = match context::with(|_| ()) {
                         Some(()) => Writing::Full(start(writable)?),
-                        None => Writing::FullAway(OnVcpu::run(async { start(writable)?.await })?),
+                        None => {
+                            Writing::FullOutside(OnVcpu::run(async { start(writable)?.await })?)
+                        }
                     };
                     ready!(self.poll_idle(cx))?;
                 }
@@ -347,13 +350,13 @@ impl Io {
     }
 }
 
-/// Sends the bytes that the socket takes without waiting, up to [`MESSAGE`].
+/// Sends the bytes that the socket takes without waiting, up to [`MAX_MESSAGE`].
 fn send_now(fd: &Fd, pieces: &[IoSlice<'_>], flags: libc::c_int) -> io::Result<usize> {
     let first = pieces.first().map_or(&[][..], |piece| piece);
-    let pieces = if first.len() >= MESSAGE {
-        &[IoSlice::new(&first[..MESSAGE])]
+    let pieces = if first.len() >= MAX_MESSAGE {
+        &[IoSlice::new(&first[..MAX_MESSAGE])]
     } else {
-        &pieces[..count_within(pieces, MESSAGE)]
+        &pieces[..count_within(pieces, MAX_MESSAGE)]
     };
     // SAFETY: all zeroes is an empty message.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -393,13 +396,13 @@ impl Read for Io {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut room: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_read_on(cx));
-        let most = self.most;
+        let max = self.max_read;
         let data = ready!(self.poll_fill(cx))?;
-        let count = data.len().min(room.remaining()).min(most);
-        room.put_slice(&data[..count]);
+        let count = data.len().min(buf.remaining()).min(max);
+        buf.put_slice(&data[..count]);
         self.consume(count);
         Poll::Ready(Ok(()))
     }
@@ -499,13 +502,13 @@ impl Drop for Io {
 
 /// Waits for the last send of a dropped connection while the peer takes bytes.
 async fn linger(mut sending: Submission<op::Send<Vec<u8>>>, queue: SendQueue) {
-    let mut before = queue.bytes();
+    let mut previous = queue.bytes();
     while time::timeout(LINGER, &mut sending).await.is_err() {
-        let left = queue.bytes();
-        if left == before {
+        let remaining = queue.bytes();
+        if remaining == previous {
             return;
         }
-        before = left;
+        previous = remaining;
     }
 }
 
@@ -523,31 +526,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_sends_a_message_at_most() {
+    fn a_call_sends_at_most_max_message() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let fd = Fd::from(OwnedFd::from(listener.accept().unwrap().0));
-        let bytes = vec![7; 4 * MESSAGE];
-        let halves = bytes.chunks(MESSAGE / 2).map(IoSlice::new);
+        let bytes = vec![7; 4 * MAX_MESSAGE];
+        let halves = bytes.chunks(MAX_MESSAGE / 2).map(IoSlice::new);
         let pieces = [
             vec![IoSlice::new(&bytes)],
             halves.collect(),
-            vec![IoSlice::new(&[]), IoSlice::new(&bytes[..MESSAGE + 1])],
+            vec![IoSlice::new(&[]), IoSlice::new(&bytes[..MAX_MESSAGE + 1])],
         ];
         for pieces in pieces {
             let sent = send_now(&fd, &pieces, 0).unwrap();
-            assert!(sent <= MESSAGE, "{sent}");
+            assert!(sent <= MAX_MESSAGE, "{sent}");
         }
         drop(peer);
     }
 
     #[test]
-    fn a_connection_whose_send_has_failed_says_so_from_then_on() {
+    fn a_failed_send_fails_all_later_writes() {
         let runtime = crate::Runtime::builder().vcpus(1).build().unwrap();
         runtime.block_on(async {
-            let (one, _other) = UnixStream::pair().unwrap();
-            one.shutdown(Shutdown::Write).unwrap();
-            let mut io = Io::from(one);
+            let (stream, _peer) = UnixStream::pair().unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut io = Io::from(stream);
             let written = poll_fn(|cx| Pin::new(&mut io).poll_write(cx, b"accepted")).await;
             assert_eq!(written.unwrap(), 8);
             let broken = |result: io::Result<()>| {

@@ -1,12 +1,11 @@
 //! Requests at levels of their own.
 //!
 //! An HTTP/1 connection is one coroutine that serves one request after the other; an
-//! HTTP/2 stream is a coroutine of its own. In both, the coroutine that polls a request's
-//! future is the one to be moved: at the first poll it takes the level of the request and
-//! goes to the tail of that level's ready queue; when the response has been handed over
-//! (the body is dropped) an HTTP/1 connection returns to the level at which it receives.
-//! So the next request on it is read, and its level found, at the level of receiving; the reply is
-//! handed to the kernel at the level of the request, with those of its equals.
+//! HTTP/2 stream is a coroutine of its own. The coroutine that first polls a request's future takes
+//! the level of the request and goes to the tail of that level's ready queue. When the response has
+//! been handed over (its body is dropped), an HTTP/1 connection returns to the level of receiving.
+//! So requests are read and classified at the level of receiving, and responses are sent at the
+//! level of their request.
 //!
 //! Cost: two `reprio` of the running coroutine and one turn through the ready queue;
 //! one if the request has the level of its connection.
@@ -26,7 +25,7 @@ use upshift_core::{CoroutineId, Level};
 use super::{receiving, reply};
 use crate::coroutine::coop;
 
-/// The level of a request.
+/// The function that returns the level of a request.
 pub(super) type Classify = Arc<dyn Fn(&Request<Incoming>) -> Level + Send + Sync>;
 
 /// A hyper service, each request of which runs at the level that a function gives it.
@@ -36,7 +35,7 @@ pub struct Levelled<S> {
 }
 
 impl<S> Levelled<S> {
-    /// Requests of `inner` run at `classify(request)`.
+    /// Wraps `inner`; each of its requests runs at `classify(request)`.
     pub fn new(
         inner: S,
         classify: impl Fn(&Request<Incoming>) -> Level + Send + Sync + 'static,
@@ -59,10 +58,10 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let level = (self.classify)(&request);
-        let returns = request.version() < Version::HTTP_2;
+        let restores = request.version() < Version::HTTP_2;
         LevelFuture {
             inner: self.inner.call(request),
-            level: Some(RequestLevel::new(level, returns)),
+            level: Some(RequestLevel::new(level, restores)),
         }
     }
 }
@@ -82,66 +81,66 @@ impl<S: fmt::Debug> fmt::Debug for Levelled<S> {
     }
 }
 
-/// Gives a coroutine its level back.
-struct Return {
+/// Restores the level of a coroutine when dropped.
+struct RestoreLevel {
     id: CoroutineId,
     level: Level,
 }
 
-impl Drop for Return {
+impl Drop for RestoreLevel {
     fn drop(&mut self) {
         if crate::get_cid() == Some(self.id)
             && let Some(level) = crate::current_level()
         {
             receiving::end_request();
-            reply::has_answered(self.id, level);
+            reply::set_answered(self.id, level);
         }
-        // It may be over.
+        // The coroutine may have ended.
         let _ = crate::reprio(self.id, self.level);
     }
 }
 
-/// The level of a request: moves the coroutine that polls the request, and lets it return when
+/// The level of a request: moves the coroutine that polls the request, and restores its level when
 /// dropped. Part of the future of a request, then of the body of its response.
 pub struct RequestLevel {
-    to: Option<Level>,
-    returns: bool,
+    target: Option<Level>,
+    restores: bool,
     has_begun: bool,
-    back: Option<Return>,
+    restore: Option<RestoreLevel>,
 }
 
 impl RequestLevel {
-    /// Creates the level of a request at `level`. `returns`: the coroutine has its former level
-    /// back when the response is over.
-    pub fn new(level: Level, returns: bool) -> RequestLevel {
+    /// Creates the level of a request at `level`. With `restores`, the coroutine returns to its
+    /// former level when the response is over.
+    pub fn new(level: Level, restores: bool) -> RequestLevel {
         RequestLevel {
-            to: Some(level),
-            returns,
+            target: Some(level),
+            restores,
             has_begun: false,
-            back: None,
+            restore: None,
         }
     }
 
     /// Creates the level of a request that is a part of receiving, within its
-    /// [`Allowance`](super::Allowance). `returns`: should the coroutine be given another level
-    /// meanwhile.
-    pub fn of_receiving(returns: bool) -> RequestLevel {
+    /// [`Allowance`](super::Allowance). With `restores`, the coroutine returns to the level of
+    /// receiving when the response is over, should it have been moved meanwhile.
+    pub fn of_receiving(restores: bool) -> RequestLevel {
         RequestLevel {
-            to: None,
-            ..RequestLevel::new(Level::default(), returns)
+            target: None,
+            ..RequestLevel::new(Level::default(), restores)
         }
     }
 
-    /// Moves the calling coroutine at the first call. Ready when the request may begin, also at
-    /// every later call.
+    /// Moves the calling coroutine to the level of the request. Returns ready once the request may
+    /// begin, and at every later call.
     pub fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(to) = self.to.take()
+        if let Some(to) = self.target.take()
             && let (Some(id), Some(from)) = (crate::get_cid(), crate::current_level())
         {
-            if self.returns {
-                // Also if it has that level now: it may be given another one on the way.
-                let level = receiving::level_after(from);
-                self.back = Some(Return { id, level });
+            if self.restores {
+                // Even without a change of level: the operator may move the request later.
+                let level = receiving::return_level(from);
+                self.restore = Some(RestoreLevel { id, level });
             }
             if from != to {
                 // A running coroutine is alive.
@@ -149,20 +148,20 @@ impl RequestLevel {
             }
             receiving::begin_request(to <= from);
             if to > from {
-                // Behind those of its level that came before.
+                // Queues behind earlier requests of its level.
                 self.has_begun = true;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
         if !self.has_begun {
-            if self.returns
-                && self.back.is_none()
+            if self.restores
+                && self.restore.is_none()
                 && let (Some(id), Some(level)) = (crate::get_cid(), crate::current_level())
             {
-                self.back = Some(Return { id, level });
+                self.restore = Some(RestoreLevel { id, level });
             }
-            // One after the other, they would make a long poll.
+            // Pipelined requests must not make one long poll.
             ready!(coop::poll_piece(cx));
             self.has_begun = true;
         }
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_asks_before_each_frame_but_the_first_whether_it_should_give_way() {
+    fn a_body_checks_before_each_frame_but_the_first_whether_to_yield() {
         let runtime = Runtime::builder().vcpus(1).build().unwrap();
         let body = async {
             let mut body = LevelBody {

@@ -1,8 +1,8 @@
 //! Listening sockets that HTTP is served on.
 //!
-//! A listener accepts without a word of its clients, so that none delays the others. A
-//! connection's own coroutine then makes the handshake, if there is one, and asks the connection
-//! for the version of HTTP: HTTP/2 by its preface on plain sockets, by ALPN under TLS.
+//! A listener accepts without reading from its clients, so that no client delays another. The
+//! coroutine of a connection then performs the handshake, if there is one, and determines the
+//! version of HTTP: by the preface on plain sockets, by ALPN under TLS.
 
 use std::fmt;
 use std::future::{Future, Ready, ready};
@@ -15,7 +15,7 @@ use super::Io;
 use crate::net::unix::SocketAddr as UnixAddr;
 use crate::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// The beginning of every connection of an HTTP/2 client with prior knowledge.
+/// First bytes of an HTTP/2 client with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A listening socket for [`Server`](super::Server): [`TcpListener`], [`UnixListener`], or
@@ -31,7 +31,7 @@ pub trait Listener: Sealed + Send + Sync + Sized + 'static {
     /// The address of a client.
     type Addr: Send + 'static;
 
-    /// Opens a connection: speaks to its client before HTTP.
+    /// The handshake that precedes HTTP.
     #[doc(hidden)]
     type Handshake: Future<Output = io::Result<Self::Io>> + Send + 'static;
 
@@ -60,9 +60,9 @@ pub trait Transport: Read + Write + Unpin + Send + 'static {
     /// Returns whether the client speaks HTTP/2.
     fn is_http2(&mut self) -> impl Future<Output = io::Result<bool>> + Send;
 
-    /// Limits each read to this many bytes. Frames of HTTP/2 have 9 at least, so that a few
-    /// bytes are work for long.
-    fn read_at_most(&mut self, bytes: usize);
+    /// Limits the bytes of each read. A frame of HTTP/2 may have only 9 bytes, so a large read may
+    /// cause a long poll.
+    fn set_max_read(&mut self, bytes: usize);
 }
 
 impl Transport for Io {
@@ -71,8 +71,8 @@ impl Transport for Io {
         Ok(begins.await?.starts_with(PREFACE))
     }
 
-    fn read_at_most(&mut self, bytes: usize) {
-        Io::read_at_most(self, bytes);
+    fn set_max_read(&mut self, bytes: usize) {
+        Io::set_max_read(self, bytes);
     }
 }
 

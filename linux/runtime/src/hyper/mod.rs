@@ -27,9 +27,8 @@
 //!
 //! Cost of a request beyond hyper's: one receive completion, whose bytes are copied once
 //! into hyper's buffer; one send of an owned buffer into which hyper's pieces are
-//! gathered, submitted with the vCPU's other operations; no allocation, no
-//! system call of its own. More than [`Io::COPIED`] bytes are not copied but
-//! sent at once, by one system call.
+//! gathered, submitted with the vCPU's other operations; no allocation, no system call. More than
+//! [`Io::COPIED`] bytes are not copied but sent directly, by one system call.
 
 #[cfg(feature = "hyper-client")]
 mod connect;
@@ -57,7 +56,7 @@ pub use levelled::{LevelBody, LevelFuture, Levelled, RequestLevel};
 pub use listener::{IncomingStream, Listener};
 pub use receiving::{Allowance, Held, Receiving, StreamSpawner};
 #[cfg(feature = "axum")]
-pub(crate) use server::Make;
+pub(crate) use server::MakeService;
 pub use server::{Server, serve};
 pub use timer::Clock;
 #[cfg(feature = "tls")]

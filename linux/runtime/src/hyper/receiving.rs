@@ -1,22 +1,22 @@
 //! The CPU time that a connection may take at the level at which it receives.
 //!
-//! That level goes before all requests, so the work done at it has to be bounded, also for clients
-//! that mean harm: frames that ask for nothing, heads that are refused, health checks one after the
-//! other. One rule does it: a connection is polled [`FREE`] times at the level of receiving for
-//! each time that it is polled for a request at a level of its own. Further polls are paid for from
-//! a [`TokenBucket`] of CPU time, by their duration. The bucket receives one part in [`SHARE`] of
-//! the time, or less where all buckets together would receive more than one part in [`ALL`], holds
-//! [`MOST`] at most, owes [`MOST`] at most, and is full at first.
+//! The level of receiving is more urgent than all requests, so its work has to be bounded, also for
+//! malicious clients: frames without a request, refused heads, endless health checks. A connection
+//! has [`FREE_POLLS`] polls at the level of receiving for each poll at the level of a request.
+//! Further polls are charged, by their duration, to a [`TokenBucket`] of CPU time. The bucket is
+//! refilled at 1/[`SHARE_DIVISOR`] of the time, or less if all buckets together would be refilled
+//! at more than 1/[`TOTAL_DIVISOR`]. It holds at most [`BUCKET_CAPACITY`], owes at most as much,
+//! and is full at first.
 //!
-//! While it owes time the connection is received at a level *beyond*, until it holds [`POLL`] again
-//! or has been polled for a request. A coroutine at the level of receiving waits for that, since
-//! one that is beyond may not be polled at all, least of all behind a request of its own. A
+//! A connection whose bucket owes time is received at a less urgent level *beyond*, until the
+//! bucket holds [`POLL_TIME`] again or the connection is polled for a request. A second coroutine,
+//! at the level of receiving, waits for that, since a coroutine beyond may not be polled at all. A
 //! connection returns from its request to the level of receiving, also if it was beyond before.
 //!
 //! So, while work of level *L* is ready, connections without a request of *L* or of a more urgent
-//! level take from it, by receiving, at most [`FREE`] + 1 polls and 2 [`MOST`] each, and a tenth of
-//! the time all together. A client whose requests are answered is not received beyond, however
-//! often the machine interrupts its polls, while it needs at most [`FREE`] of them for a request.
+//! level delay it, by receiving, for at most [`FREE_POLLS`] + 1 polls and 2 [`BUCKET_CAPACITY`]
+//! each, and for a tenth of the time in all. A client whose requests are answered is not received
+//! beyond while it needs at most [`FREE_POLLS`] polls for a request, regardless of their durations.
 //!
 //! Cost: per poll some 20 instructions; at the level of receiving a reading of the clock.
 
@@ -37,78 +37,77 @@ use crate::host;
 use crate::time;
 use crate::time::clock;
 
-/// The reciprocal of a connection's share of the time.
-const SHARE: u64 = 1000;
-/// The reciprocal of the share that all connections have together, at most.
-const ALL: u64 = 10;
-/// Polls at the level of receiving for each poll of a request: one for the request, one for its
-/// reply, and some more for requests in pieces.
-const FREE: u32 = 5;
-/// The longest time that a poll of reading takes.
-const POLL: Duration = budget::SHARE;
-/// The contents of a full bucket: enough for a hundred streams of HTTP/2 that begin at once.
-const MOST: Duration = POLL.saturating_mul(FREE);
+/// Reciprocal of a connection's share of the time.
+const SHARE_DIVISOR: u64 = 1000;
+/// Reciprocal of the largest share of all connections together.
+const TOTAL_DIVISOR: u64 = 10;
+/// Number of free polls for each poll of a request: one for the request, one for its reply, and
+/// some more for requests in pieces.
+const FREE_POLLS: u32 = 5;
+/// Longest poll of reading.
+const POLL_TIME: Duration = budget::SHARE;
+/// Capacity of a bucket: enough for a hundred streams of HTTP/2 that begin at once.
+const BUCKET_CAPACITY: Duration = POLL_TIME.saturating_mul(FREE_POLLS);
 
-/// The coroutine that is polled is at a level of its request's own.
-const OWN: u8 = 1;
-/// A part of the poll was at the level of a request, which it got in the middle.
-const BOTH: u8 = 2;
+/// Flag: the polled coroutine is at the level of a request.
+const AT_REQUEST_LEVEL: u8 = 1;
+/// Flag: the coroutine took the level of a request in the middle of the poll.
+const MIXED: u8 = 2;
 
 thread_local! {
-    static REQUEST: Cell<u8> = const { Cell::new(0) };
-    /// The level of receiving of the connection that is polled.
-    static RECEIVES: Cell<Option<Level>> = const { Cell::new(None) };
+    static REQUEST_FLAGS: Cell<u8> = const { Cell::new(0) };
+    /// Level of receiving of the polled connection.
+    static RECEIVE_LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
-/// A poll of a connection, which may panic.
-struct Receives;
+/// Sets [`RECEIVE_LEVEL`] during a poll, also if the poll panics.
+struct ReceiveGuard;
 
-impl Receives {
+impl ReceiveGuard {
     #[inline]
-    fn at(level: Level) -> Receives {
-        RECEIVES.set(Some(level));
-        Receives
+    fn enter(level: Level) -> ReceiveGuard {
+        RECEIVE_LEVEL.set(Some(level));
+        ReceiveGuard
     }
 }
 
-impl Drop for Receives {
+impl Drop for ReceiveGuard {
     #[inline]
     fn drop(&mut self) {
-        RECEIVES.set(None);
+        RECEIVE_LEVEL.set(None);
     }
 }
 
-/// Returns the level to which a coroutine that is at `level` returns after a request at a level of
-/// its own: the connection that is polled may be beyond its level of receiving, and the request
-/// frees its next polls.
+/// Returns the level to which a coroutine at `level` returns after a request: the level of
+/// receiving even if the polled connection is beyond, since the request restores its free polls.
 #[inline]
-pub(super) fn level_after(level: Level) -> Level {
-    RECEIVES.get().unwrap_or(level)
+pub(super) fn return_level(level: Level) -> Level {
+    RECEIVE_LEVEL.get().unwrap_or(level)
 }
 
-/// Records that the coroutine that is being polled works on a request at a level of its own.
-/// `at_once`: within the same poll.
+/// Records that the polled coroutine takes the level of a request. `at_once` is set if the request
+/// continues in the same poll.
 #[inline]
 pub(super) fn begin_request(at_once: bool) {
-    REQUEST.set(OWN | if at_once { BOTH } else { 0 });
+    REQUEST_FLAGS.set(AT_REQUEST_LEVEL | if at_once { MIXED } else { 0 });
 }
 
-/// Records that the coroutine receives again.
+/// Records that the polled coroutine returns to the level of receiving.
 #[inline]
 pub(super) fn end_request() {
-    REQUEST.set(REQUEST.get() & BOTH);
+    REQUEST_FLAGS.set(REQUEST_FLAGS.get() & MIXED);
 }
 
-/// The levels at which a server receives, and the number of connections that share.
+/// The levels at which a server receives, and the number of its connections.
 #[derive(Debug)]
 pub struct Receiving {
     level: Level,
     beyond: Level,
-    open: AtomicU64,
-    /// [`MOST`] in ticks.
-    most: u64,
-    /// [`POLL`] in ticks.
-    poll: u64,
+    connections: AtomicU64,
+    /// [`BUCKET_CAPACITY`] in ticks.
+    capacity: u64,
+    /// [`POLL_TIME`] in ticks.
+    poll_ticks: u64,
 }
 
 impl Receiving {
@@ -119,48 +118,52 @@ impl Receiving {
         Arc::new(Receiving {
             level,
             beyond: beyond.max(level),
-            open: AtomicU64::new(0),
-            most: clock::to_ticks(MOST).max(1),
-            poll: clock::to_ticks(POLL).max(1),
+            connections: AtomicU64::new(0),
+            capacity: clock::to_ticks(BUCKET_CAPACITY).max(1),
+            poll_ticks: clock::to_ticks(POLL_TIME).max(1),
         })
     }
 
     /// Returns the allowance of a new connection.
     #[must_use]
     pub fn open(self: &Arc<Receiving>) -> Arc<Allowance> {
-        self.open.fetch_add(1, Relaxed);
+        self.connections.fetch_add(1, Relaxed);
         Arc::new(Allowance {
-            free: AtomicU32::new(FREE),
-            bucket: Mutex::new(TokenBucket::new(SHARE, self.most, clock::ticks())),
+            free_polls: AtomicU32::new(FREE_POLLS),
+            bucket: Mutex::new(TokenBucket::new(
+                SHARE_DIVISOR,
+                self.capacity,
+                clock::ticks(),
+            )),
             receiving: self.clone(),
         })
     }
 
-    /// Returns the reciprocal of the share of the time that each connection receives.
-    fn share(&self) -> u64 {
-        (self.open.load(Relaxed) * ALL).max(SHARE)
+    /// Returns the reciprocal of the current share of each connection.
+    fn share_divisor(&self) -> u64 {
+        (self.connections.load(Relaxed) * TOTAL_DIVISOR).max(SHARE_DIVISOR)
     }
 }
 
 /// The CPU time that a connection may still take at the level of receiving.
 ///
-/// Two coroutines of it that are polled on two vCPUs may take one free poll.
+/// Two coroutines of a connection that are polled on two vCPUs may take the same free poll.
 pub struct Allowance {
     receiving: Arc<Receiving>,
-    /// Polls that are not paid for.
-    free: AtomicU32,
-    /// Ticks of polls that are paid for.
+    /// Number of polls that are not charged.
+    free_polls: AtomicU32,
+    /// Bucket to which the duration of other polls is charged, in ticks.
     bucket: Mutex<TokenBucket>,
 }
 
 impl Allowance {
     /// Wraps a part of the connection's work that is spawned at the level of receiving: its polls
-    /// there are paid for.
+    /// there are charged to the allowance.
     pub fn hold<F>(self: &Arc<Allowance>, future: F) -> Held<F> {
         Held {
             inner: future,
             allowance: self.clone(),
-            requests: false,
+            at_request_level: false,
             beyond: None,
         }
     }
@@ -175,42 +178,42 @@ impl Allowance {
 
     /// Takes one of the free polls, if one is left.
     #[inline]
-    fn take_free(&self) -> bool {
-        let free = self.free.load(Relaxed);
-        self.free.store(free.saturating_sub(1), Relaxed);
+    fn take_free_poll(&self) -> bool {
+        let free = self.free_polls.load(Relaxed);
+        self.free_polls.store(free.saturating_sub(1), Relaxed);
         free != 0
     }
 
-    /// Locks the bucket, which is refilled at the share that a connection has now.
+    /// Locks the bucket and sets its rate to the current share of a connection.
     fn bucket(&self, now: u64) -> MutexGuard<'_, TokenBucket> {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        bucket.set_rate((1, self.receiving.share()), now);
+        bucket.set_rate((1, self.receiving.share_divisor()), now);
         bucket
     }
 
-    /// Pays for a poll from tick `began` to tick `now`.
-    fn pay(&self, began: u64, now: u64) {
+    /// Charges a poll from tick `began` to tick `now`.
+    fn charge(&self, began: u64, now: u64) {
         let took = now.saturating_sub(began).max(1);
         self.bucket(now).spend(took, now);
     }
 
-    /// Frees the next polls, for a poll of a request.
+    /// Restores the free polls, after a poll of a request.
     #[inline]
-    fn free(&self) {
-        if self.free.load(Relaxed) != FREE {
-            self.free.store(FREE, Relaxed);
+    fn reset_free_polls(&self) {
+        if self.free_polls.load(Relaxed) != FREE_POLLS {
+            self.free_polls.store(FREE_POLLS, Relaxed);
         }
     }
 
-    /// Returns the ticks from `now` until the bucket holds a poll.
-    fn wait(&self, now: u64) -> u64 {
-        self.bucket(now).wait(self.receiving.poll, now)
+    /// Returns the ticks from `now` until the bucket holds [`POLL_TIME`].
+    fn ticks_until_poll(&self, now: u64) -> u64 {
+        self.bucket(now).wait(self.receiving.poll_ticks, now)
     }
 }
 
 impl Drop for Allowance {
     fn drop(&mut self) {
-        self.receiving.open.fetch_sub(1, Relaxed);
+        self.receiving.connections.fetch_sub(1, Relaxed);
     }
 }
 
@@ -227,9 +230,10 @@ pin_project! {
         #[pin]
         inner: F,
         allowance: Arc<Allowance>,
-        // The coroutine is at the level of a request.
-        requests: bool,
-        // It is received beyond its level, unless it has gone to another one since.
+        // Set while the coroutine is at the level of a request.
+        at_request_level: bool,
+        // Flag shared with the coroutine that returns this one from beyond; cleared when this one
+        // has taken another level.
         beyond: Option<Arc<AtomicBool>>,
     }
 }
@@ -244,68 +248,72 @@ impl<F: Future> Future for Held<F> {
             return this.inner.poll(cx);
         };
         let receiving = &*this.allowance.receiving;
-        let requested = *this.requests;
-        let receives = !requested && level <= receiving.level;
-        if receives && let Some(beyond) = this.beyond.take() {
+        let was_at_request_level = *this.at_request_level;
+        let is_receiving = !was_at_request_level && level <= receiving.level;
+        if is_receiving && let Some(beyond) = this.beyond.take() {
             beyond.store(false, Relaxed);
         }
-        let pays = receives && !this.allowance.take_free();
-        let began = if pays { clock::ticks() } else { 0 };
-        if pays && this.allowance.bucket(began).owes(began) {
-            *this.beyond = go_beyond(this.allowance);
+        let is_charged = is_receiving && !this.allowance.take_free_poll();
+        let began = if is_charged { clock::ticks() } else { 0 };
+        if is_charged && this.allowance.bucket(began).owes(began) {
+            *this.beyond = move_beyond(this.allowance);
             if this.beyond.is_some() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
-        REQUEST.set(if requested { OWN } else { 0 });
-        let at = Receives::at(receiving.level);
+        REQUEST_FLAGS.set(if was_at_request_level {
+            AT_REQUEST_LEVEL
+        } else {
+            0
+        });
+        let guard = ReceiveGuard::enter(receiving.level);
         let polled = this.inner.poll(cx);
-        drop(at);
-        let request = REQUEST.replace(0);
-        *this.requests = request & OWN != 0;
-        if *this.requests
+        drop(guard);
+        let request = REQUEST_FLAGS.replace(0);
+        *this.at_request_level = request & AT_REQUEST_LEVEL != 0;
+        if *this.at_request_level
             && let Some(beyond) = this.beyond.take()
         {
-            // Its level is that of the request now.
+            // The coroutine has the level of the request now.
             beyond.store(false, Relaxed);
         }
-        if requested || request & BOTH != 0 {
-            this.allowance.free();
-        } else if pays {
-            this.allowance.pay(began, clock::ticks());
+        if was_at_request_level || request & MIXED != 0 {
+            this.allowance.reset_free_polls();
+        } else if is_charged {
+            this.allowance.charge(began, clock::ticks());
         }
         polled
     }
 }
 
-/// Moves the running coroutine beyond the level of receiving, and spawns one that takes it back.
-/// `None`: there is no memory for that.
+/// Moves the running coroutine beyond the level of receiving, and spawns a coroutine that returns
+/// it. Returns `None` if there is no memory for that.
 #[cold]
-fn go_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
+fn move_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     let receiving = &allowance.receiving;
     let id = host::current_id()?;
     let beyond = Arc::new(AtomicBool::new(true));
-    let back = take_back(allowance.clone(), id, beyond.clone());
+    let back = return_when_refilled(allowance.clone(), id, beyond.clone());
     let spawned = crate::try_spawn(back, Priority::At(receiving.level));
     spawned.ok()?.detach();
-    // It is alive.
+    // A running coroutine is alive.
     let _ = crate::reprio(id, receiving.beyond);
     Some(beyond)
 }
 
-/// Takes a coroutine back to the level of receiving when its bucket holds a poll again. A coroutine
-/// that begins a request on another vCPU at this very moment is received at that level until the
-/// request ends.
-async fn take_back(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
+/// Returns a coroutine to the level of receiving when its bucket holds [`POLL_TIME`] again. If the
+/// coroutine begins a request on another vCPU at the same time, it runs at the level of receiving
+/// until the request ends.
+async fn return_when_refilled(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
     while beyond.load(Relaxed) {
-        match allowance.wait(clock::ticks()) {
+        match allowance.ticks_until_poll(clock::ticks()) {
             0 => break,
             ticks => time::sleep(clock::from_ticks(ticks)).await,
         }
     }
     if beyond.swap(false, Relaxed) {
-        // It may have ended.
+        // The coroutine may have ended.
         let _ = crate::reprio(id, allowance.receiving.level);
     }
 }
@@ -345,37 +353,46 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_overspends_waits_until_it_holds_a_poll() {
+    fn a_connection_that_owes_time_waits_until_its_bucket_holds_a_poll() {
         let receiving = receiving();
         let allowance = receiving.open();
-        let Receiving { poll, most, .. } = *receiving;
+        let Receiving {
+            poll_ticks,
+            capacity,
+            ..
+        } = *receiving;
         let now = clock::ticks();
-        allowance.pay(now - most, now);
+        allowance.charge(now - capacity, now);
         assert!(!allowance.bucket(now).owes(now));
-        assert_eq!(allowance.wait(now), SHARE * poll);
-        allowance.pay(now - 10 * most, now);
+        assert_eq!(allowance.ticks_until_poll(now), SHARE_DIVISOR * poll_ticks);
+        allowance.charge(now - 10 * capacity, now);
         assert!(allowance.bucket(now).owes(now));
-        assert_eq!(allowance.wait(now), SHARE * (poll + most));
+        assert_eq!(
+            allowance.ticks_until_poll(now),
+            SHARE_DIVISOR * (poll_ticks + capacity)
+        );
     }
 
     #[test]
-    fn each_poll_of_a_request_frees_some_of_receiving() {
+    fn each_poll_of_a_request_restores_the_free_polls() {
         let allowance = receiving().open();
         for _ in 0..3 {
-            assert!((0..FREE).all(|_| allowance.take_free()));
-            assert!(!allowance.take_free());
-            allowance.free();
+            assert!((0..FREE_POLLS).all(|_| allowance.take_free_poll()));
+            assert!(!allowance.take_free_poll());
+            allowance.reset_free_polls();
         }
     }
 
     #[test]
     fn many_connections_share_a_tenth_of_the_time() {
         let receiving = receiving();
-        let hundred: Vec<_> = (0..SHARE / ALL).map(|_| receiving.open()).collect();
-        assert_eq!(receiving.share(), SHARE);
-        let more: Vec<_> = hundred.iter().map(|_| receiving.open()).collect();
-        assert_eq!(receiving.share(), 2 * SHARE);
-        drop((hundred, more));
-        assert_eq!(receiving.share(), SHARE);
+        let first: Vec<_> = (0..SHARE_DIVISOR / TOTAL_DIVISOR)
+            .map(|_| receiving.open())
+            .collect();
+        assert_eq!(receiving.share_divisor(), SHARE_DIVISOR);
+        let more: Vec<_> = first.iter().map(|_| receiving.open()).collect();
+        assert_eq!(receiving.share_divisor(), 2 * SHARE_DIVISOR);
+        drop((first, more));
+        assert_eq!(receiving.share_divisor(), SHARE_DIVISOR);
     }
 }

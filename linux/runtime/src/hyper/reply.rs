@@ -1,9 +1,8 @@
-//! The level of a reply: a connection's coroutine that has answered a request goes back to its own
-//! level in the same poll, and its next send is submitted as urgently as the request was.
+//! The level of a reply: a coroutine that has answered a request returns to the level of receiving
+//! in the same poll, but its next send is submitted at the level of the request.
 //!
-//! The word is the polling thread's, as a poll begins and ends on one thread. A reply that is never
-//! sent leaves its word behind: the next send of any coroutine on this thread takes the word, and
-//! uses it only if the same coroutine sends.
+//! The level is stored in a thread-local, since a poll begins and ends on one thread. The next send
+//! of any coroutine on this thread takes the value, and uses it only if the same coroutine sends.
 
 use std::cell::Cell;
 
@@ -13,18 +12,18 @@ use upshift_ring::{Operation, Submission};
 use crate::worker::Worker;
 
 thread_local! {
-    /// The coroutine that has answered last, and the level of the request.
-    static ANSWERED: Cell<Option<(CoroutineId, Level)>> = const { Cell::new(None) };
+    /// Coroutine that has last answered a request, and the level of the request.
+    static LAST_ANSWERED: Cell<Option<(CoroutineId, Level)>> = const { Cell::new(None) };
 }
 
-/// The coroutine `id`, which this thread polls, has answered a request of `level`.
-pub(super) fn has_answered(id: CoroutineId, level: Level) {
-    ANSWERED.set(Some((id, level)));
+/// Records that the coroutine `id`, which this thread polls, has answered a request of `level`.
+pub(super) fn set_answered(id: CoroutineId, level: Level) {
+    LAST_ANSWERED.set(Some((id, level)));
 }
 
-/// Starts to send a reply, at the level of the request if that has just been answered.
+/// Starts to send, at the level of a request that the calling coroutine has just answered.
 pub(super) fn start<T: Operation>(worker: &Worker, operation: T) -> Submission<T> {
-    let answered = ANSWERED.take();
+    let answered = LAST_ANSWERED.take();
     match answered.filter(|(id, _)| worker.executor().current_id() == Some(*id)) {
         Some((_, level)) => worker.start_at(operation, level),
         None => worker.start(operation),

@@ -1,15 +1,13 @@
-//! Sending from the page cache to a socket without a copy through this process: `sendfile`, but
-//! never of pages that have to be fetched first.
+//! `sendfile` of cached pages.
 //!
-//! `sendfile` waits for the device where a page is not cached, and no flag forbids it. So the
-//! kernel is asked first: `cachestat` counts the cached pages of the piece, including those that
-//! are still being read ahead; a read of the last byte that does not wait (`RWF_NOWAIT`) shows
-//! whether they have arrived. A page may be evicted between the question and the call: then the
-//! vCPU waits for the device, once.
+//! `sendfile` waits for the device where a page is not cached, and no flag prevents that. So
+//! `cachestat` first counts the cached pages of the piece, including those under readahead; a
+//! non-blocking read of the last byte (`RWF_NOWAIT`) shows whether the readahead is complete. A
+//! page may be evicted between these calls and `sendfile`: then the vCPU waits for the device,
+//! once.
 //!
-//! `cachestat` came with Linux 6.5, and since 6.14 it answers only processes that own the file or
-//! may write it. Without an answer, files are read and written: to ask page by page costs most of
-//! the gain.
+//! `cachestat` exists since Linux 6.5, and since 6.14 only for processes that own the file or may
+//! write it. Without it, files are read and written.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -19,18 +17,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::preempt::at_once;
 
 /// Number of the system call, the same on all architectures but alpha.
-const CACHESTAT: libc::c_long = 451;
+const SYS_CACHESTAT: libc::c_long = 451;
 
 #[repr(C)]
-struct Range {
+struct CachestatRange {
     offset: u64,
     length: u64,
 }
 
-/// The answer of `cachestat`, in pages.
+/// The result of `cachestat`, in pages.
 #[repr(C)]
 #[derive(Default)]
-struct Cached {
+struct Cachestat {
     cached: u64,
     dirty: u64,
     writeback: u64,
@@ -38,8 +36,8 @@ struct Cached {
     recently_evicted: u64,
 }
 
-/// Sends the bytes that the socket takes without waiting, at most `count` from `at` on. `None`:
-/// they might have to be fetched.
+/// Sends the bytes that the socket takes without waiting, at most `count` from `at` on. Returns
+/// `None` if not all of them are known to be cached.
 pub(super) fn send_file(
     socket: RawFd,
     file: BorrowedFd<'_>,
@@ -65,50 +63,50 @@ pub(super) fn send_file(
 
 /// Returns true if the kernel reports all of the range as cached.
 fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
-    static NEVER: AtomicBool = AtomicBool::new(false);
-    if count == 0 || NEVER.load(Relaxed) {
+    static UNSUPPORTED: AtomicBool = AtomicBool::new(false);
+    if count == 0 || UNSUPPORTED.load(Relaxed) {
         return false;
     }
-    let range = Range {
+    let range = CachestatRange {
         offset: at,
         length: count as u64,
     };
-    let mut cached = Cached::default();
+    let mut cached = Cachestat::default();
     // SAFETY: both are valid during the call, and laid out as the kernel has them.
-    let asked = unsafe {
+    let result = unsafe {
         libc::syscall(
-            CACHESTAT,
+            SYS_CACHESTAT,
             file.as_raw_fd(),
             &raw const range,
             &raw mut cached,
             0,
         )
     };
-    if asked != 0 {
+    if result != 0 {
         let error = io::Error::last_os_error().raw_os_error();
-        // A seccomp filter may answer so too.
+        // Old kernels, and seccomp filters.
         if error == Some(libc::ENOSYS) {
-            NEVER.store(true, Relaxed);
+            UNSUPPORTED.store(true, Relaxed);
         }
         return false;
     }
     let page = page_size();
     let last = at + count as u64 - 1;
-    cached.cached > last / page - at / page && has_at_hand(file, last)
+    cached.cached > last / page - at / page && is_readable_now(file, last)
 }
 
 /// Returns true if this byte can be read without waiting.
-fn has_at_hand(file: BorrowedFd<'_>, at: u64) -> bool {
+fn is_readable_now(file: BorrowedFd<'_>, at: u64) -> bool {
     let mut byte = 0u8;
-    let room = libc::iovec {
+    let iovec = libc::iovec {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
     };
     let Ok(at) = libc::off64_t::try_from(at) else {
         return false;
     };
-    // SAFETY: the room is valid during the call.
-    unsafe { libc::preadv2(file.as_raw_fd(), &raw const room, 1, at, libc::RWF_NOWAIT) == 1 }
+    // SAFETY: the buffer is valid during the call.
+    unsafe { libc::preadv2(file.as_raw_fd(), &raw const iovec, 1, at, libc::RWF_NOWAIT) == 1 }
 }
 
 fn page_size() -> u64 {
@@ -125,12 +123,12 @@ fn page_size() -> u64 {
 pub(super) fn prepare(socket: RawFd) -> bool {
     // `sendfile` knows no MSG_NOSIGNAL. Rust programs ignore the signal.
     // SAFETY: a query into memory that may be all zeroes.
-    let ends = unsafe {
+    let sigpipe_kills = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) != 0
             || action.sa_sigaction == libc::SIG_DFL
     };
-    if ends {
+    if sigpipe_kills {
         return false;
     }
     // SAFETY: flags of a descriptor that the caller owns. The operations of both drivers on a
@@ -202,7 +200,7 @@ mod tests {
         let dropped =
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 8192, 4096, libc::POSIX_FADV_DONTNEED) };
         assert_eq!(dropped, 0);
-        if has_at_hand(file.as_fd(), 8192) {
+        if is_readable_now(file.as_fd(), 8192) {
             println!("skipped: this file system keeps its pages");
             return;
         }
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_an_error() {
+    fn sending_to_a_closed_reader_is_an_error() {
         let file = file(&[1; 100]);
         let (to, from) = UnixStream::pair().unwrap();
         assert!(prepare(to.as_raw_fd()));

@@ -79,8 +79,8 @@ impl Listener for TlsListener {
     fn transport(stream: TlsStream<Io>) -> TlsIo {
         TlsIo {
             stream,
-            read_in: 0,
-            most: usize::MAX,
+            last_read_poll: 0,
+            max_read: usize::MAX,
         }
     }
 }
@@ -95,9 +95,9 @@ impl fmt::Debug for TlsListener {
 pub struct TlsIo {
     stream: TlsStream<Io>,
     /// The beginning of the poll in which something was read last.
-    read_in: u64,
+    last_read_poll: u64,
     /// Most bytes of one read.
-    most: usize,
+    max_read: usize,
 }
 
 impl Transport for TlsIo {
@@ -105,8 +105,8 @@ impl Transport for TlsIo {
         Ok(self.stream.alpn_protocol() == Some(b"h2"))
     }
 
-    fn read_at_most(&mut self, bytes: usize) {
-        self.most = bytes;
+    fn set_max_read(&mut self, bytes: usize) {
+        self.max_read = bytes;
     }
 }
 
@@ -114,13 +114,13 @@ impl Read for TlsIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut room: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(coop::poll_next_piece(cx, &mut self.read_in));
-        let most = room.remaining().min(self.most);
+        ready!(coop::poll_next_piece(cx, &mut self.last_read_poll));
+        let max = buf.remaining().min(self.max_read);
         let data = ready!(self.stream.poll_fill(cx))?;
-        let count = data.len().min(most);
-        room.put_slice(&data[..count]);
+        let count = data.len().min(max);
+        buf.put_slice(&data[..count]);
         self.stream.consume(count);
         Poll::Ready(Ok(()))
     }

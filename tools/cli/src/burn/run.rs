@@ -21,18 +21,19 @@ const PIECE: Duration = Duration::from_micros(100);
 
 /// State shared by the workers.
 #[derive(Debug)]
-struct Fire {
+struct Burn {
     burner: Burner,
     /// Number of pieces burnt.
     pieces: AtomicU64,
-    out: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
 }
 
-impl Fire {
-    fn piece(&self) -> bool {
+impl Burn {
+    /// Burns one piece. Returns false when the workers must stop.
+    fn burn_piece(&self) -> bool {
         self.burner.burn(PIECE.as_nanos() as u64);
         self.pieces.fetch_add(1, Relaxed);
-        !self.out.load(Relaxed)
+        !self.stop.load(Relaxed)
     }
 }
 
@@ -52,35 +53,35 @@ pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
         })?;
     }
     let workers = args.workers.unwrap_or(2 * cpus.len());
-    let out = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register(signal, out.clone())
+        signal_hook::flag::register(signal, stop.clone())
             .context("cannot handle SIGTERM and Ctrl-C")?;
     }
-    let fire = Arc::new(Fire {
+    let burn = Arc::new(Burn {
         burner: Burner::calibrate(),
         pieces: AtomicU64::new(0),
-        out: out.clone(),
+        stop: stop.clone(),
     });
-    let ends = args.duration.map(|time| Instant::now() + time);
-    if ends.is_some() {
+    let deadline = args.duration.map(|time| Instant::now() + time);
+    if deadline.is_some() {
         thread::spawn(move || {
-            while ends.is_some_and(|end| Instant::now() < end) {
+            while deadline.is_some_and(|end| Instant::now() < end) {
                 thread::sleep(Duration::from_millis(5));
             }
-            out.store(true, Relaxed);
+            stop.store(true, Relaxed);
         });
     }
-    let began = Instant::now();
+    let started = Instant::now();
     println!("burning");
     io::stdout().flush().context("cannot print")?;
     match args.model {
-        Model::Thread => threads(&fire, workers, &cpus)?,
-        Model::Coroutine => coroutines(&fire, workers, cpus.clone(), args)?,
+        Model::Thread => threads(&burn, workers, &cpus)?,
+        Model::Coroutine => coroutines(&burn, workers, cpus.clone(), args)?,
     }
     let burnt = Burnt {
-        seconds: began.elapsed().as_secs_f64(),
-        work: fire.pieces.load(Relaxed) as f64 * PIECE.as_secs_f64(),
+        seconds: started.elapsed().as_secs_f64(),
+        work: burn.pieces.load(Relaxed) as f64 * PIECE.as_secs_f64(),
         cpus: cpus.len(),
     };
     if args.json {
@@ -97,12 +98,12 @@ pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
     Ok(())
 }
 
-fn threads(fire: &Arc<Fire>, workers: usize, cpus: &[usize]) -> Result<()> {
+fn threads(burn: &Arc<Burn>, workers: usize, cpus: &[usize]) -> Result<()> {
     machine::pin(cpus).context("cannot keep to these CPUs")?;
     let threads: Vec<_> = (0..workers)
         .map(|_| {
-            let fire = fire.clone();
-            thread::Builder::new().spawn(move || while fire.piece() {})
+            let burn = burn.clone();
+            thread::Builder::new().spawn(move || while burn.burn_piece() {})
         })
         .collect::<io::Result<_>>()
         .context("cannot start a thread")?;
@@ -113,7 +114,7 @@ fn threads(fire: &Arc<Fire>, workers: usize, cpus: &[usize]) -> Result<()> {
     Ok(())
 }
 
-fn coroutines(fire: &Arc<Fire>, workers: usize, cpus: Vec<usize>, args: &BurnArgs) -> Result<()> {
+fn coroutines(burn: &Arc<Burn>, workers: usize, cpus: Vec<usize>, args: &BurnArgs) -> Result<()> {
     let level = Level::new(args.level).context("level")?;
     let runtime = Runtime::builder()
         .vcpus(cpus.len())
@@ -126,10 +127,10 @@ fn coroutines(fire: &Arc<Fire>, workers: usize, cpus: Vec<usize>, args: &BurnArg
     runtime.block_on(async {
         let workers: Vec<_> = (0..workers)
             .map(|_| {
-                let fire = fire.clone();
+                let burn = burn.clone();
                 upshift::spawn(
                     async move {
-                        while fire.piece() {
+                        while burn.burn_piece() {
                             yield_if_needed().await;
                         }
                     },

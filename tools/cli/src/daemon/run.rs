@@ -22,7 +22,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     let socket = config.socket.clone();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
     let folder = socket.parent();
-    let folder = folder.filter(|it| !it.as_os_str().is_empty() && !it.exists());
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
     let daemon = Daemon::start(config)?;
     if let Some(folder) = folder {
         let folder = folder.display();
@@ -31,7 +31,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
             "upshift daemon: made the directory {folder} for its socket"
         );
     }
-    stay_in_memory();
+    lock_memory();
     // The reader may have closed the pipe, or the disk may be full.
     let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());
     let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
@@ -41,7 +41,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
             break;
         }
         // An unreadable file leaves the configuration unchanged.
-        match whole(args).and_then(|()| self::config(args)) {
+        match wait_until_complete(args).and_then(|()| self::config(args)) {
             Ok(config) => daemon.reload(config),
             Err(error) => {
                 let _ = writeln!(
@@ -58,7 +58,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
 /// Locks the daemon's memory: a thread above all others must not wait for a disk when memory is
 /// short. Pages stay once touched, code included. Only root does this, since no memory limit then
 /// applies later; without the required capability the kernel refuses.
-fn stay_in_memory() {
+fn lock_memory() {
     use rustix::mm::{MlockAllFlags, mlockall};
     if rustix::process::geteuid().is_root() {
         let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
@@ -66,26 +66,26 @@ fn stay_in_memory() {
 }
 
 /// Time after which an unchanged file counts as complete; also the interval between two checks.
-const UNCHANGED_FOR: Duration = Duration::from_millis(100);
+const SETTLE_TIME: Duration = Duration::from_millis(100);
 const MAX_READS: usize = 20;
 
 /// Waits until writing to the file has ended: half a file may be valid, and lack the rules that
 /// keep users out.
-fn whole(args: &DaemonArgs) -> Result<()> {
+fn wait_until_complete(args: &DaemonArgs) -> Result<()> {
     let Some(path) = &args.config else {
         return Ok(());
     };
     let read = || std::fs::read(path).with_context(|| path.display().to_string());
-    let mut before = read()?;
+    let mut previous = read()?;
     for _ in 0..MAX_READS {
-        std::thread::sleep(UNCHANGED_FOR);
-        let now = read()?;
-        if now == before && !now.is_empty() {
+        std::thread::sleep(SETTLE_TIME);
+        let current = read()?;
+        if current == previous && !current.is_empty() {
             return Ok(());
         }
-        before = now;
+        previous = current;
     }
-    if before.is_empty() {
+    if previous.is_empty() {
         bail!(
             "{} is empty: for the defaults, write a comment into it",
             path.display()
@@ -110,7 +110,7 @@ fn check(args: &DaemonArgs) -> Result<()> {
         config.socket.display()
     );
     for (rule, found) in config.assign.iter().zip(config.assigned_now()) {
-        let _ = write!(std::io::stdout(), "{}", fitting(rule, &found));
+        let _ = write!(std::io::stdout(), "{}", matching_processes(rule, &found));
     }
     Ok(())
 }
@@ -119,14 +119,17 @@ fn check(args: &DaemonArgs) -> Result<()> {
 const MAX_LISTED: usize = 50;
 
 /// Lists the processes that currently get their level from a rule, one per line.
-fn fitting(rule: &Assign, found: &[Fitting]) -> String {
+fn matching_processes(rule: &Assign, found: &[Fitting]) -> String {
     let mut text = match found.len() {
         0 => format!("{rule}: no running process matches\n"),
         1 => format!("{rule}: 1 running process matches\n"),
         all => format!("{rule}: {all} running processes match\n"),
     };
-    for it in found.iter().take(MAX_LISTED) {
-        text += &format!("  {} {} (user {})\n", it.pid, it.comm, it.user);
+    for process in found.iter().take(MAX_LISTED) {
+        text += &format!(
+            "  {} {} (user {})\n",
+            process.pid, process.comm, process.user
+        );
     }
     if found.len() > MAX_LISTED {
         text += &format!("  and {} more\n", found.len() - MAX_LISTED);

@@ -13,8 +13,8 @@ use crate::values;
   2  99.5 % short and 0.5 % long requests: preemption off and on
   3  an urgent server beside a batch process on every CPU: without and with the daemon
 
-Each comparison ends as better, worse, or as one that cannot be told because the client itself was
-late by more than the difference. A part that other programs disturb is repeated once. 3 starts its
+Each comparison ends as better, worse, or inconclusive, because the client itself was late by more
+than the difference. A part that other programs disturb is repeated once. 3 starts its
 own daemon; without the privilege to use SCHED_FIFO, the daemon only asks the batch process to
 yield, and 2 suspends long requests later.
 

@@ -15,7 +15,7 @@ use upshift_report::number::grouped;
 /// Connections to each address.
 const CONNECTIONS: usize = 8;
 /// Requests per second for each level while the capacity is measured: more than any server takes.
-const FLOOD: f64 = 50_000.0;
+const FLOOD_RATE: f64 = 50_000.0;
 
 struct Runs {
     /// Requests per second for each level.
@@ -40,7 +40,9 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
     let mut capacity = 0.0;
     // Queued requests on a connection are cheaper than those of a closed loop, but a flooding
     // client that shares the server's CPU keeps it from its work.
-    let flood = Pace::OpenRate { per_second: FLOOD };
+    let flood = Pace::OpenRate {
+        per_second: FLOOD_RATE,
+    };
     for (name, pace) in [
         ("capacity, offered too much", flood),
         ("capacity, closed loop", Pace::Closed),
@@ -121,7 +123,7 @@ mod tests {
     use crate::demo::sample;
 
     #[test]
-    fn the_urgent_level_is_held_against_itself_and_against_one_queue() {
+    fn the_urgent_level_is_compared_with_itself_alone_and_with_one_queue() {
         let report = |tails: [f64; 8]| sample(&tails.map(|tail| [tail; 3]));
         let mut runs = Runs {
             offered: 130.0,

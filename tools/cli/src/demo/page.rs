@@ -24,7 +24,7 @@ pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
     for part in parts {
         page.heading(2, &part.title);
         page.paragraph(&part.intro);
-        page.list(part.lines.iter().map(words));
+        page.list(part.lines.iter().map(format_line));
         if !part.rows.is_empty() {
             page.plots(&[part.plot()]);
             page.table(&part.table());
@@ -36,10 +36,10 @@ pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
 }
 
 /// Formats a line with its verdict.
-fn words(line: &Line) -> String {
+fn format_line(line: &Line) -> String {
     match line.verdict {
         // The text contains the verdict.
-        Verdict::Note | Verdict::CannotTell(_) => line.text.clone(),
+        Verdict::Note | Verdict::Inconclusive(_) => line.text.clone(),
         Verdict::Better => format!("Better. {}", line.text),
         Verdict::Worse => format!("Worse. {}", line.text),
         Verdict::Missing => format!("Missing. {}", line.text),

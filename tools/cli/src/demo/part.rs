@@ -37,7 +37,7 @@ pub(crate) enum Verdict {
     Better,
     Worse,
     /// The client's lateness, in µs, is at least the difference of the two.
-    CannotTell(f64),
+    Inconclusive(f64),
     /// A run has no replies, or could not be made.
     Missing,
     /// The line compares nothing.
@@ -51,7 +51,7 @@ impl Verdict {
         if !(this.is_finite() && other.is_finite()) {
             Verdict::Missing
         } else if (this - other).abs() <= lag {
-            Verdict::CannotTell(lag)
+            Verdict::Inconclusive(lag)
         } else if this < other {
             Verdict::Better
         } else {
@@ -65,7 +65,7 @@ impl fmt::Display for Verdict {
         f.pad(match self {
             Verdict::Better => "better",
             Verdict::Worse => "worse",
-            Verdict::CannotTell(_) => "?",
+            Verdict::Inconclusive(_) => "?",
             Verdict::Missing => "missing",
             Verdict::Note => "",
         })
@@ -121,9 +121,9 @@ impl Line {
             micros(b),
             other.1,
         );
-        if let Verdict::CannotTell(lag) = verdict {
+        if let Verdict::Inconclusive(lag) = verdict {
             text += &format!(
-                "; cannot be told: the client was late by {}, more than the difference",
+                "; inconclusive: the client was late by {}, more than the difference",
                 micros(lag)
             );
         }
@@ -214,7 +214,7 @@ mod tests {
     use crate::demo::sample;
 
     #[test]
-    fn a_line_judges_only_beyond_the_lateness_of_the_client() {
+    fn a_verdict_needs_a_difference_beyond_the_lateness_of_the_client() {
         let line = |a: f64, b: f64, lag: f64| {
             let mut groups = sample(&[[a; 3], [b; 3]]).groups;
             groups[1].send_lag_p99 = lag;
@@ -223,9 +223,13 @@ mod tests {
         };
         assert_eq!(line(100.0, 900.0, 5.0).verdict, Verdict::Better);
         assert_eq!(line(900.0, 100.0, 5.0).verdict, Verdict::Worse);
-        let untold = line(100.0, 90.0, 25.0);
-        assert_eq!(untold.verdict, Verdict::CannotTell(25.0));
-        assert!(untold.text.contains("late by 25.0 µs"), "{}", untold.text);
+        let inconclusive = line(100.0, 90.0, 25.0);
+        assert_eq!(inconclusive.verdict, Verdict::Inconclusive(25.0));
+        assert!(
+            inconclusive.text.contains("late by 25.0 µs"),
+            "{}",
+            inconclusive.text
+        );
         let text = line(100.0, 900.0, 5.0).text;
         assert!(text.starts_with("p99: 100 µs with, 900 µs without (9.00× less)"));
     }

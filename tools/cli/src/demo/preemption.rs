@@ -21,10 +21,10 @@ const LEVEL: u8 = 32;
 /// Load of the server, overhead included.
 const LOAD: f64 = 0.7;
 /// Requests per second that would load a server without overhead to 70 %.
-const FREE: f64 = 4_700.0;
+const RATE_WITHOUT_OVERHEAD: f64 = 4_700.0;
 
 pub(super) fn run(stage: &mut Stage) -> Result<Part> {
-    let awake = stage.awake();
+    let awake = stage.keep_awake();
     let measure = |name: &str, preempt: &str, plan: Plan| {
         let server = stage.server("spin-server", &[LEVEL], &["--preempt", preempt])?;
         let plan = plan.at(server.addresses[0]);
@@ -32,7 +32,12 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
         server.stop(stage)?;
         anyhow::Ok(report)
     };
-    let short = Plan::spin(NOWHERE, (1.0 - LONG_SHARE) * FREE, SHORT, stage.time(2500));
+    let short = Plan::spin(
+        NOWHERE,
+        (1.0 - LONG_SHARE) * RATE_WITHOUT_OVERHEAD,
+        SHORT,
+        stage.time(2500),
+    );
     let alone = measure("no long requests", "off", short)?;
     let per_second = rate(alone.server_cpu());
     let mixed = Plan::spin(NOWHERE, per_second, SHORT, stage.time(5000));
@@ -42,7 +47,7 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
     drop(awake);
     Ok(part(
         per_second,
-        stage.lacks.as_deref(),
+        stage.missing_privilege.as_deref(),
         [&alone, &off, &on],
     ))
 }
@@ -57,7 +62,7 @@ fn rate(short_us: f64) -> f64 {
     (LOAD * 1e6 / mean).round()
 }
 
-fn part(per_second: f64, lacks: Option<&str>, [alone, off, on]: [&Report; 3]) -> Part {
+fn part(per_second: f64, missing_privilege: Option<&str>, [alone, off, on]: [&Report; 3]) -> Part {
     let mut lines = Vec::new();
     let pairs = on.groups.iter().zip(&off.groups);
     for ((with, without), name) in pairs.zip(["short requests", "long requests"]) {
@@ -71,9 +76,9 @@ fn part(per_second: f64, lacks: Option<&str>, [alone, off, on]: [&Report; 3]) ->
             compare("p99", GroupReport::tail);
         }
     }
-    if let Some(lacks) = lacks {
+    if let Some(missing_privilege) = missing_privilege {
         lines.push(Line::note(format!(
-            "long requests are suspended later: {lacks}"
+            "long requests are suspended later: {missing_privilege}"
         )));
     }
     let runs = [
@@ -115,14 +120,14 @@ mod tests {
     use crate::demo::sample;
 
     #[test]
-    fn the_rate_counts_what_a_request_costs_on_this_machine() {
-        assert!((rate(f64::NAN) - FREE).abs() < 50.0);
+    fn the_rate_accounts_for_the_overhead_of_a_request() {
+        assert!((rate(f64::NAN) - RATE_WITHOUT_OVERHEAD).abs() < 50.0);
         assert_eq!(rate(10.0), rate(25.0));
-        assert!(rate(125.0) < 0.65 * FREE);
+        assert!(rate(125.0) < 0.65 * RATE_WITHOUT_OVERHEAD);
     }
 
     #[test]
-    fn short_and_long_requests_are_judged_apart() {
+    fn short_and_long_requests_have_separate_verdicts() {
         let off = sample(&[[50.0, 30_000.0, 40_000.0], [30_000.0; 3]]);
         let on = sample(&[[40.0, 90.0, 200.0], [60_000.0; 3]]);
         let part = part(

@@ -36,25 +36,37 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
         Err(error) if error.is::<Interrupted>() => return Err(error),
         Err(error) => Err(format!("no run with the daemon: {error:#}")),
     };
-    Ok(part(stage.lacks.as_deref(), alone, without, with))
+    Ok(part(
+        stage.missing_privilege.as_deref(),
+        alone,
+        without,
+        with,
+    ))
 }
 
-fn measure(stage: &mut Stage, name: &'static str, beside: bool, board: bool) -> Result<Run> {
-    let awake = (!beside).then(|| stage.awake());
+fn measure(stage: &mut Stage, name: &'static str, with_batch: bool, board: bool) -> Result<Run> {
+    let awake = (!with_batch).then(|| stage.keep_awake());
     let daemon = board.then(|| stage.start_daemon()).transpose()?;
-    let run = load(stage, name, beside, if board { "required" } else { "off" });
+    let run = load(
+        stage,
+        name,
+        with_batch,
+        if board { "required" } else { "off" },
+    );
     let stopped = stage.stop_daemon(daemon);
     drop(awake);
     let run = run?;
     stopped.map(|()| run)
 }
 
-fn load(stage: &Stage, name: &'static str, beside: bool, board: &str) -> Result<Run> {
+fn load(stage: &Stage, name: &'static str, with_batch: bool, board: &str) -> Result<Run> {
     let server = stage.server("spin-server", &[URGENT_LEVEL], &["--board", board])?;
     let batch = ["burn", "--json", "--board", board].map(str::to_owned);
-    let batch = beside.then(|| stage.program(&batch, 1)).transpose()?;
+    let batch = with_batch
+        .then(|| stage.start_program(&batch, 1))
+        .transpose()?;
     let mut plan = scenario::urgent(stage.time(3500)).at(server.addresses[0]);
-    plan.fifo = stage.lacks.is_none().then_some(CLIENT_PRIORITY);
+    plan.fifo = stage.missing_privilege.is_none().then_some(CLIENT_PRIORITY);
     let load = stage.measure(name, &server, plan)?;
     let batch = batch
         .map(|(batch, _)| {
@@ -66,7 +78,12 @@ fn load(stage: &Stage, name: &'static str, beside: bool, board: &str) -> Result<
     Ok(Run { name, load, batch })
 }
 
-fn part(lacks: Option<&str>, alone: Run, without: Run, with: Result<Run, String>) -> Part {
+fn part(
+    missing_privilege: Option<&str>,
+    alone: Run,
+    without: Run,
+    with: Result<Run, String>,
+) -> Part {
     let mut lines = Vec::new();
     match &with {
         Err(why) => lines.push(Line::missing(why)),
@@ -84,9 +101,9 @@ fn part(lacks: Option<&str>, alone: Run, without: Run, with: Result<Run, String>
             }
         }
     }
-    if let Some(lacks) = lacks {
+    if let Some(missing_privilege) = missing_privilege {
         lines.push(Line::note(format!(
-            "the daemon could only ask the batch process to yield, and the client waited for its CPU: {lacks}"
+            "the daemon could only ask the batch process to yield, and the client waited for its CPU: {missing_privilege}"
         )));
     }
     let colours = [2, 1, 0].into_iter();
@@ -130,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn the_batch_is_held_against_what_is_left() {
+    fn the_batch_share_is_of_the_remaining_cpu_time() {
         // 1,000 requests per second of 200 µs leave 1.8 CPUs.
         let share = run("batch", 50.0, 3.6).batch_share().unwrap();
         assert!((share - 1.0).abs() < 1e-9);
     }
 
     #[test]
-    fn the_daemon_is_judged_and_a_run_without_one_said() {
+    fn the_daemon_has_verdicts_and_a_missing_privilege_is_noted() {
         let [alone, without] = [run("nothing", 50.0, 0.0), run("batch", 9000.0, 3.0)];
         let judged = part(None, alone, without, Ok(run("daemon", 90.0, 1.8)));
         let verdicts: Vec<_> = judged.lines.iter().map(|line| line.verdict).collect();

@@ -1,8 +1,8 @@
 //! The parts in their order, the terminal, the report.
 //!
-//! A part is disturbed if other programs use more than [`DISTURBED`] of the CPUs meanwhile, or if
-//! it fails. It is repeated once, and the quieter run counts. The report appears under its name
-//! only when it is complete: Ctrl-C leaves an older one alone.
+//! A part is disturbed if it fails, or if other programs use more than [`MAX_FOREIGN_SHARE`] of the
+//! CPUs meanwhile. It is repeated once, and the quieter run counts. The report appears under its
+//! name only when it is complete: Ctrl-C leaves an older one alone.
 
 use std::fs;
 use std::io::{self, Write};
@@ -29,7 +29,7 @@ const PARTS: [(&str, Run); 3] = [
 ];
 
 /// Share of the CPUs above which other programs disturb a part.
-const DISTURBED: f64 = 0.1;
+const MAX_FOREIGN_SHARE: f64 = 0.1;
 
 /// Runs the demo. Ctrl-C is a result, not an error: 128 + the signal.
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
@@ -37,7 +37,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
     let stage = Stage::new(args.quick)?;
     let draft = Draft::create(&args.report)?;
     let began = Instant::now();
-    match tour(args, stage) {
+    match run_parts(args, stage) {
         Ok((html, failed)) => {
             draft.publish(&html, &args.report)?;
             let (report, seconds) = (args.report.display(), began.elapsed().as_secs_f64());
@@ -59,7 +59,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode> {
 }
 
 /// Runs the parts; returns the report, and whether a part could not be measured.
-fn tour(args: &DemoArgs, mut stage: Stage) -> Result<(String, bool)> {
+fn run_parts(args: &DemoArgs, mut stage: Stage) -> Result<(String, bool)> {
     let mut out = io::stdout();
     let facts = [
         ("Machine", Machine::read().line()),
@@ -73,7 +73,7 @@ fn tour(args: &DemoArgs, mut stage: Stage) -> Result<(String, bool)> {
             continue;
         }
         eprintln!("({n}/{}) {name} …", PARTS.len());
-        let part = undisturbed(name, || run(&mut stage))?;
+        let part = run_with_retry(name, || run(&mut stage))?;
         part.print(&mut out)?;
         parts.push(part);
     }
@@ -83,25 +83,25 @@ fn tour(args: &DemoArgs, mut stage: Stage) -> Result<(String, bool)> {
 
 /// Runs a part, and again if it was disturbed; returns the quieter run, with a note about the
 /// disturbance. An interruption is an error.
-fn undisturbed(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<Part> {
-    let mut measured = || {
-        let before = Used::now();
+fn run_with_retry(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<Part> {
+    let mut measure = || {
+        let before = CpuUsage::now();
         match run() {
-            Ok(part) => Ok((Used::now().by_others_since(&before), part)),
+            Ok(part) => Ok((CpuUsage::now().foreign_share_since(&before), part)),
             Err(error) if error.is::<Interrupted>() => Err(error),
             Err(error) => Ok((f64::INFINITY, Part::failed(name, &error))),
         }
     };
-    let mut best = measured()?;
-    if best.0 > DISTURBED {
+    let mut best = measure()?;
+    if best.0 > MAX_FOREIGN_SHARE {
         eprintln!("disturbed: once more …");
-        let again = measured()?;
-        if again.0 <= best.0 {
-            best = again;
+        let second = measure()?;
+        if second.0 <= best.0 {
+            best = second;
         }
     }
     let (share, mut part) = best;
-    if share.is_finite() && share > DISTURBED {
+    if share.is_finite() && share > MAX_FOREIGN_SHARE {
         part.lines.push(Line::note(format!(
             "Other programs used {:.0} % of the CPUs meanwhile: run it again on a quiet machine.",
             100.0 * share
@@ -111,23 +111,23 @@ fn undisturbed(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<Part
 }
 
 /// CPU time used so far.
-struct Used {
+struct CpuUsage {
     all: CpuTimes,
     own: Duration,
 }
 
-impl Used {
-    fn now() -> Used {
+impl CpuUsage {
+    fn now() -> CpuUsage {
         let process = Reading::of(std::process::id());
         let process = process.map_or(Duration::ZERO, |reading| reading.total());
-        Used {
+        CpuUsage {
             all: CpuTimes::of(None),
             own: process + of_ended_children(),
         }
     }
 
     /// Returns the share of the CPUs used by programs other than this one and its ended children.
-    fn by_others_since(&self, before: &Used) -> f64 {
+    fn foreign_share_since(&self, before: &CpuUsage) -> f64 {
         let CpuTimes { busy, idle, .. } = self.all.since(&before.all);
         let own = self.own.saturating_sub(before.own);
         match busy + idle {
@@ -184,25 +184,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_that_fails_is_run_once_more_and_then_said_to_be_missing() {
+    fn a_failed_part_is_repeated_once_and_then_reported_missing() {
         let mut runs = 0;
-        let part = undisturbed("a part", || {
+        let part = run_with_retry("a part", || {
             runs += 1;
             anyhow::bail!("the server died")
         });
         let part = part.expect("no interruption");
         assert_eq!((runs, part.rows.len(), part.lines.len()), (2, 0, 1));
         assert!(part.lines[0].text.contains("the server died"));
-        assert!(undisturbed("", || Err(Interrupted(2).into())).is_err());
+        assert!(run_with_retry("", || Err(Interrupted(2).into())).is_err());
     }
 
     #[test]
-    fn the_demo_does_not_disturb_itself() {
-        let before = Used::now();
+    fn cpu_time_of_the_demo_itself_is_not_foreign() {
+        let before = CpuUsage::now();
         let burner = upshift_load::Burner::calibrate();
         burner.burn(50_000_000);
-        let later = Used::now();
+        let later = CpuUsage::now();
         assert!(later.own - before.own >= Duration::from_millis(5));
-        assert!((0.0..=1.0).contains(&later.by_others_since(&before)));
+        assert!((0.0..=1.0).contains(&later.foreign_share_since(&before)));
     }
 }

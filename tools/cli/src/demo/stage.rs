@@ -3,7 +3,7 @@
 //! Every child is this same program with other arguments. No child outlives the demo: dropping a
 //! handle ends it, and the kernel kills it if the demo itself is killed ([`Child`]). Children have
 //! their own process group, so Ctrl-C reaches only the demo, which then ends them in order. All
-//! waits are bounded and notice Ctrl-C within [`POLL`].
+//! waits are bounded and notice Ctrl-C within [`POLL_INTERVAL`].
 
 use std::fmt;
 use std::io::{IsTerminal, Read, Write};
@@ -27,9 +27,9 @@ use upshift_load::scenario::CLIENT_PRIORITY;
 use upshift_load::{Awake, Plan, Report, machine, run};
 
 /// Time between two checks of a child and of Ctrl-C.
-const POLL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time within which a child must be ready, and within which it must end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CHILD_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The error of a wait that a signal ended; carries the signal's number.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub(crate) struct Stage {
     /// CPU of the client, if it has its own.
     client: Option<usize>,
     /// Reason why SCHED_FIFO is not permitted, with its remedies.
-    pub(crate) lacks: Option<String>,
+    pub(crate) missing_privilege: Option<String>,
     /// Socket of the daemon that children join, if any.
     daemon: Option<PathBuf>,
     stop: Arc<AtomicBool>,
@@ -77,13 +77,14 @@ impl Stage {
             _ => (None, None),
         };
         // The probe costs one short-lived thread.
-        let lacks = Priority::new(CLIENT_PRIORITY).map_err(anyhow::Error::from);
-        let lacks = lacks.and_then(|highest| Ok(Rights::probe().require(highest)?));
+        let missing_privilege = Priority::new(CLIENT_PRIORITY).map_err(anyhow::Error::from);
+        let missing_privilege =
+            missing_privilege.and_then(|highest| Ok(Rights::probe().require(highest)?));
         Ok(Stage {
             quick,
             server,
             client,
-            lacks: lacks.err().map(|error| format!("{error:#}")),
+            missing_privilege: missing_privilege.err().map(|error| format!("{error:#}")),
             daemon: None,
             stop,
             signal,
@@ -101,7 +102,7 @@ impl Stage {
     }
 
     /// Fails after a signal has arrived.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check_signal(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
             signal => Err(Interrupted(signal).into()),
@@ -115,21 +116,21 @@ impl Stage {
 
     /// Keeps the server's CPU from halting until the result is dropped, if the client has its own
     /// CPU.
-    pub(crate) fn awake(&self) -> Option<Awake> {
+    pub(crate) fn keep_awake(&self) -> Option<Awake> {
         Awake::on(self.server.filter(|_| self.client.is_some())?).ok()
     }
 
     /// Starts a server of this kind on free ports, one for each of `levels`, on the server's CPU.
-    pub(crate) fn server(&self, kind: &str, levels: &[u8], more: &[&str]) -> Result<Server> {
+    pub(crate) fn server(&self, kind: &str, levels: &[u8], extra_args: &[&str]) -> Result<Server> {
         let mut args = vec![kind.to_owned()];
         for level in levels {
             args.extend(["--listen".to_owned(), format!("127.0.0.1:0@{level}")]);
         }
-        args.extend(more.iter().map(ToString::to_string));
+        args.extend(extra_args.iter().map(ToString::to_string));
         if let Some(cpu) = self.server {
             args.extend(["--pin".to_owned(), cpu.to_string()]);
         }
-        let (program, lines) = self.program(&args, levels.len())?;
+        let (program, lines) = self.start_program(&args, levels.len())?;
         let address = |line: &String| {
             listening(line).ok_or_else(|| anyhow!("the server printed `{line}`, not its address"))
         };
@@ -149,7 +150,7 @@ impl Stage {
             .into_iter()
             .chain([socket.display().to_string()])
             .collect();
-        let (daemon, _) = self.program(&args, 1)?;
+        let (daemon, _) = self.start_program(&args, 1)?;
         self.daemon = Some(socket);
         Ok(daemon)
     }
@@ -165,7 +166,11 @@ impl Stage {
     }
 
     /// Starts a program and waits until it has printed `ready` lines, which show that it is ready.
-    pub(crate) fn program(&self, args: &[String], ready: usize) -> Result<(Program, Vec<String>)> {
+    pub(crate) fn start_program(
+        &self,
+        args: &[String],
+        ready: usize,
+    ) -> Result<(Program, Vec<String>)> {
         let command = format!("upshift {}", args.join(" "));
         let exe = std::env::current_exe()
             .context("cannot find the running program to start servers from it")?;
@@ -193,11 +198,11 @@ impl Stage {
             stderr,
             command,
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CHILD_TIMEOUT;
         let mut lines = Vec::with_capacity(ready);
         while lines.len() < ready {
-            self.check()?;
-            match program.child.line(POLL) {
+            self.check_signal()?;
+            match program.child.line(POLL_INTERVAL) {
                 Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                 Err(RecvTimeoutError::Timeout) => {
@@ -205,7 +210,7 @@ impl Stage {
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     program.child.end();
-                    let why = program.complaint();
+                    let why = program.stderr_text();
                     bail!("`{}` failed: {why}", program.command);
                 }
             }
@@ -215,7 +220,7 @@ impl Stage {
 
     /// Shows the name of the run on a line that the next name replaces; prints nothing without a
     /// terminal.
-    pub(crate) fn say(&self, run: &str) {
+    pub(crate) fn show_progress(&self, run: &str) {
         if std::io::stderr().is_terminal() {
             // A failed progress line is no reason to stop measuring.
             let _ = write!(std::io::stderr(), "\r\x1b[2K{run}")
@@ -225,14 +230,14 @@ impl Stage {
 
     /// Drives a server with `plan`, from the client's CPU.
     pub(crate) fn measure(&self, name: &str, server: &Server, mut plan: Plan) -> Result<Report> {
-        self.say(&format!("  {name} …"));
+        self.show_progress(&format!("  {name} …"));
         plan.pin = self.client;
         plan.server_pids = vec![server.program.child.pid()];
         plan.stop = Some(Arc::clone(&self.stop));
-        plan.patience = plan.warmup + plan.duration + PATIENCE;
+        plan.patience = plan.warmup + plan.duration + CHILD_TIMEOUT;
         let outcome = run(&plan);
-        self.say("");
-        self.check()?;
+        self.show_progress("");
+        self.check_signal()?;
         let report = Report::new(&outcome?);
         if report.total.errors > 0 {
             let first = report.total.first_error.as_deref().unwrap_or("no details");
@@ -258,25 +263,25 @@ impl Program {
     /// ready. Fails if it died early, did not end in time or did not end with status 0.
     pub(crate) fn stop(mut self, stage: &Stage) -> Result<String> {
         self.child.terminate().context("cannot stop a child")?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CHILD_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 if !status.success() {
-                    let why = self.complaint();
+                    let why = self.stderr_text();
                     bail!("`{}` ended with {status}: {why}", self.command);
                 }
                 return Ok(self.child.rest());
             }
-            stage.check()?;
+            stage.check_signal()?;
             if Instant::now() > deadline {
                 bail!("`{}` did not end and was killed", self.command);
             }
-            std::thread::sleep(POLL);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Returns the text of the program's standard error, after its end.
-    fn complaint(&mut self) -> String {
+    fn stderr_text(&mut self) -> String {
         let text = self.stderr.take().and_then(|thread| thread.join().ok());
         text.unwrap_or_default().trim().to_owned()
     }

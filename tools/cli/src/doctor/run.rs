@@ -20,7 +20,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         printed => printed.context("cannot print the result")?,
     }
-    let works = |it: &Finding| it.what != RING || it.health != Health::Not;
+    let works = |finding: &Finding| finding.feature != RING || finding.health != Health::Broken;
     Ok(if findings.iter().all(works) {
         ExitCode::SUCCESS
     } else {
@@ -35,7 +35,7 @@ fn examine() -> Vec<Finding> {
     vec![
         ring(),
         real_time(&rights),
-        others(&rights),
+        other_users(&rights),
         file_rights(),
         throttling(&rights),
         quota(),
@@ -49,7 +49,7 @@ fn ring() -> Finding {
     let missing = match with(Driver::Ring) {
         Ok(runtime) => {
             let report = runtime.report();
-            let health = report.gain().map_or(Health::Fine, |_| Health::Less);
+            let health = report.gain().map_or(Health::Ok, |_| Health::Restricted);
             let gain = report.gain().map(|gain| format!("; to gain: {gain}"));
             let text = format!("works: {}{}", report.mode(), gain.unwrap_or_default());
             return Finding::new(RING, health, text);
@@ -61,27 +61,27 @@ fn ring() -> Finding {
             let gain = runtime.report().gain().unwrap_or_default();
             let text =
                 format!("runtimes use epoll, and threads for files; to gain: {gain}; {missing}");
-            Finding::new(RING, Health::Less, text)
+            Finding::new(RING, Health::Restricted, text)
         }
         Err(error) => Finding::new(
             RING,
-            Health::Not,
+            Health::Broken,
             format!("no runtime can be made: {error}; {missing}"),
         ),
     }
 }
 
 fn real_time(rights: &Rights) -> Finding {
-    let what = "SCHED_FIFO";
+    let feature = "SCHED_FIFO";
     match rights.require(Priority::MAX) {
         Ok(()) => Finding::new(
-            what,
-            Health::Fine,
+            feature,
+            Health::Ok,
             "permitted: the daemon enforces, sched works",
         ),
         Err(missing) => Finding::new(
-            what,
-            Health::Less,
+            feature,
+            Health::Restricted,
             format!(
                 "a daemon started from here would be cooperative, and `upshift sched` does not work from here: {missing}"
             ),
@@ -89,31 +89,31 @@ fn real_time(rights: &Rights) -> Finding {
     }
 }
 
-fn others(rights: &Rights) -> Finding {
-    let what = "other users";
+fn other_users(rights: &Rights) -> Finding {
+    let feature = "other users";
     if rights.capable && !rights.user_namespace {
-        Finding::new(what, Health::Fine, "their threads can be scheduled, too")
+        Finding::new(feature, Health::Ok, "their threads can be scheduled, too")
     } else {
         Finding::new(
-            what,
-            Health::Less,
+            feature,
+            Health::Restricted,
             "only processes of this user can be scheduled: run as root (CAP_SYS_NICE), outside of user namespaces",
         )
     }
 }
 
-/// Whether this program's file gives its capabilities to every user of the machine.
+/// Reports whether every user of the machine may execute this program with file capabilities.
 fn file_rights() -> Finding {
-    let what = "file rights";
+    let feature = "file rights";
     let own = Path::new("/proc/self/exe");
     let capable = rustix::fs::getxattr(own, "security.capability", &mut [0u8; 64]).is_ok();
-    let for_all = std::fs::metadata(own).is_ok_and(|it| it.mode() & 0o001 != 0);
+    let for_all = std::fs::metadata(own).is_ok_and(|metadata| metadata.mode() & 0o001 != 0);
     if capable && for_all {
         let file = std::fs::read_link(own).unwrap_or_default();
         let file = file.display();
         return Finding::new(
-            what,
-            Health::Less,
+            feature,
+            Health::Restricted,
             format!(
                 "{file} has a capability and every user may execute it: each can keep a CPU from all others. Run `sudo setcap -r {file}`"
             ),
@@ -124,33 +124,33 @@ fn file_rights() -> Finding {
     } else {
         "this program has no capability of its own"
     };
-    Finding::new(what, Health::Fine, text)
+    Finding::new(feature, Health::Ok, text)
 }
 
 fn throttling(rights: &Rights) -> Finding {
     let health = match rights.throttling {
-        Throttling::On { .. } => Health::Fine,
-        Throttling::Off | Throttling::Unknown => Health::Less,
+        Throttling::On { .. } => Health::Ok,
+        Throttling::Off | Throttling::Unknown => Health::Restricted,
     };
     Finding::new("RT throttling", health, rights.throttling.to_string())
 }
 
 fn quota() -> Finding {
-    let what = "CPU quota";
+    let feature = "CPU quota";
     match upshift_daemon::cpu_quota(std::process::id().cast_signed()) {
         Some(cpus) => Finding::new(
-            what,
-            Health::Less,
+            feature,
+            Health::Restricted,
             format!(
                 "this cgroup has {cpus:.2} CPUs: beyond that its threads stand still for the rest of each 100 ms (cpu.max)"
             ),
         ),
-        None => Finding::new(what, Health::Fine, "none"),
+        None => Finding::new(feature, Health::Ok, "none"),
     }
 }
 
 fn confinement(rights: &Rights) -> Finding {
-    let what = "confinement";
+    let feature = "confinement";
     let group = rights
         .group
         .as_ref()
@@ -158,30 +158,36 @@ fn confinement(rights: &Rights) -> Finding {
     let filter = rights.filtered.then(|| {
         "a seccomp filter is on: if a line above says no, it may be the reason".to_string()
     });
-    let space = rights
+    let user_namespace = rights
         .user_namespace
         .then(|| "a user namespace: its capabilities do not reach the scheduler".to_string());
-    let all: Vec<String> = [filter, space, group].into_iter().flatten().collect();
-    let without_time = rights.group.as_ref().is_some_and(|it| it.runtime_us == 0);
-    let health = if rights.filtered || rights.user_namespace || without_time {
-        Health::Less
+    let all: Vec<String> = [filter, user_namespace, group]
+        .into_iter()
+        .flatten()
+        .collect();
+    let has_no_runtime = rights
+        .group
+        .as_ref()
+        .is_some_and(|group| group.runtime_us == 0);
+    let health = if rights.filtered || rights.user_namespace || has_no_runtime {
+        Health::Restricted
     } else {
-        Health::Fine
+        Health::Ok
     };
     let none = "no seccomp filter, no user namespace".to_string();
     Finding::new(
-        what,
+        feature,
         health,
         if all.is_empty() { none } else { all.join("; ") },
     )
 }
 
 fn daemon() -> Finding {
-    let what = "daemon";
+    let feature = "daemon";
     let Some(socket) = upshift_board::client::find() else {
         return Finding::new(
-            what,
-            Health::Less,
+            feature,
+            Health::Restricted,
             "none runs: processes do not know of each other (`upshift daemon` starts it)",
         );
     };
@@ -194,11 +200,11 @@ fn daemon() -> Finding {
                 "is cooperative"
             };
             Finding::new(
-                what,
-                Health::Fine,
+                feature,
+                Health::Ok,
                 format!("{} answers and {mode}", socket.display()),
             )
         }
-        Err(error) => Finding::new(what, Health::Less, format!("{error}")),
+        Err(error) => Finding::new(feature, Health::Restricted, format!("{error}")),
     }
 }

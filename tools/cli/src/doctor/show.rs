@@ -7,56 +7,67 @@ use serde_json::{Value, json};
 use super::args::DoctorArgs;
 use crate::wrap::wrap;
 
-/// Grade of a finding.
+/// Verdict on a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    Fine,
-    Less,
-    Not,
+    Ok,
+    Restricted,
+    Broken,
 }
 
 impl Health {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
-            Health::Fine => "ok",
-            Health::Less => "note",
-            Health::Not => "no",
+            Health::Ok => "ok",
+            Health::Restricted => "note",
+            Health::Broken => "no",
         }
     }
 }
 
-/// A finding.
+/// A feature, the verdict on it, and the reason.
 #[derive(Debug)]
 pub(super) struct Finding {
-    pub(super) what: &'static str,
+    pub(super) feature: &'static str,
     pub(super) health: Health,
     text: String,
 }
 
 impl Finding {
-    pub(super) fn new(what: &'static str, health: Health, text: impl Into<String>) -> Finding {
+    pub(super) fn new(feature: &'static str, health: Health, text: impl Into<String>) -> Finding {
         let text = text.into();
-        Finding { what, health, text }
+        Finding {
+            feature,
+            health,
+            text,
+        }
     }
 }
 
-/// Columns of a line, and columns before its text.
+/// Width of a line, and the column at which its text begins.
 const WIDTH: usize = 100;
-const MARGIN: usize = 23;
+const TEXT_COLUMN: usize = 23;
 
 pub(super) fn print(args: &DoctorArgs, findings: &[Finding]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        let value =
-            |it: &Finding| json!({"what": it.what, "health": it.health.word(), "text": it.text});
+        let value = |finding: &Finding| {
+            let health = finding.health.as_str();
+            json!({"what": finding.feature, "health": health, "text": finding.text})
+        };
         let all: Vec<Value> = findings.iter().map(value).collect();
         writeln!(out, "{:#}", Value::from(all))?;
     } else {
-        for Finding { what, health, text } in findings {
-            let lines = wrap(text, WIDTH - MARGIN);
-            writeln!(out, "{:4}  {what:15}  {}", health.word(), lines[0])?;
+        for Finding {
+            feature,
+            health,
+            text,
+        } in findings
+        {
+            let lines = wrap(text, WIDTH - TEXT_COLUMN);
+            writeln!(out, "{:4}  {feature:15}  {}", health.as_str(), lines[0])?;
             for line in &lines[1..] {
-                writeln!(out, "{:MARGIN$}{line}", "")?;
+                writeln!(out, "{:TEXT_COLUMN$}{line}", "")?;
             }
         }
     }

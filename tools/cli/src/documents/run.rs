@@ -18,13 +18,13 @@ pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
     }
-    let mut cli = visible();
+    let mut cli = visible_command();
     // The page of `help` would repeat the others.
     let main = cli.clone().disable_help_subcommand(true);
     page(main, "upshift", &man)?;
     for command in cli.get_subcommands() {
-        let said = format!("upshift {}", command.get_name());
-        page(command.clone(), &said, &man)?;
+        let command_line = format!("upshift {}", command.get_name());
+        page(command.clone(), &command_line, &man)?;
     }
     for (shell, name) in [
         (Shell::Bash, "upshift"),
@@ -39,9 +39,11 @@ pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
 }
 
 /// Returns the command line without hidden commands and flags.
-fn visible() -> clap::Command {
+fn visible_command() -> clap::Command {
     let cli = Cli::command();
-    let shown = cli.get_subcommands().filter(|it| !it.is_hide_set());
+    let shown = cli
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set());
     let bare = clap::Command::new("upshift").version(env!("CARGO_PKG_VERSION"));
     let mut bare = bare.subcommands(shown.cloned());
     if let Some(about) = cli.get_about() {
@@ -53,13 +55,13 @@ fn visible() -> clap::Command {
     bare.args(cli.get_arguments())
 }
 
-/// Writes the page of a command; `said` is the command as users type it.
-fn page(command: clap::Command, said: &str, man: &Path) -> Result<()> {
-    let name = said.replace(' ', "-");
+/// Writes the page of a command; `command_line` is the command as users type it.
+fn page(command: clap::Command, command_line: &str, man: &Path) -> Result<()> {
+    let name = command_line.replace(' ', "-");
     let path = man.join(format!("{name}.1"));
     // Clap wants a `'static` name; the leak is harmless in a short-lived program.
     let title: &'static str = Box::leak(name.into_boxed_str());
-    let command = command.name(title).bin_name(said);
+    let command = command.name(title).bin_name(command_line);
     let mut text = Vec::new();
     let page = clap_mangen::Man::new(command);
     let page = page.source(concat!("upshift ", env!("CARGO_PKG_VERSION")));

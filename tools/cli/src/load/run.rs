@@ -25,7 +25,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let (mut plan, elevate, json) = match &args.work {
         LoadWork::Matrix(args) => {
             let work = Work::Matrix { n: args.size };
-            of_groups(work, &args.common)
+            grouped_plan(work, &args.common)
         }
         LoadWork::Http(args) => {
             let work = Work::Http {
@@ -33,7 +33,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
                 headers: args.header.clone(),
                 pipeline: args.pipeline,
             };
-            of_groups(work, &args.common)
+            grouped_plan(work, &args.common)
         }
         LoadWork::Spin(args) => (args.plan(), args.elevate, args.measuring.json),
     };
@@ -71,7 +71,7 @@ fn print(outcome: &Outcome, json: bool) -> Result<ExitCode> {
 }
 
 /// Returns the plan of the flags, and whether to elevate the client and to print JSON.
-fn of_groups(work: Work, args: &LoadCommonArgs) -> (Plan, bool, bool) {
+fn grouped_plan(work: Work, args: &LoadCommonArgs) -> (Plan, bool, bool) {
     let pace = match (args.period, args.rate) {
         (Some(period), _) => Pace::Open { period },
         (None, Some(per_second)) => Pace::OpenRate { per_second },

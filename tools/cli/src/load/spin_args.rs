@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_would_refuse_is_refused_here() {
+    fn values_that_the_server_refuses_are_refused_here() {
         for wrong in [
             "--short 61s",
             "--long-share 101%",

@@ -104,7 +104,7 @@ pub(crate) struct SchedArgs {
     /// Share of the time in which ordinary threads may compete, in pieces of about 3 ms; a process
     /// that wakes during a piece may wait for its end. With 0 the kernel may instead stop
     /// everything for 50 ms of each second
-    #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open)]
+    #[arg(long, value_name = "SHARE", default_value = "12%", value_parser = open_share)]
     pub(super) open: f64,
     /// Duration [default: until all processes have ended]
     #[arg(long, visible_alias = "for", value_name = "TIME", value_parser = upshift_units::positive_duration)]
@@ -146,7 +146,7 @@ impl SchedArgs {
     }
 }
 
-fn open(text: &str) -> Result<f64, String> {
+fn open_share(text: &str) -> Result<f64, String> {
     match upshift_units::share(text)? {
         share if share <= 0.9 => Ok(share),
         _ => Err(format!(

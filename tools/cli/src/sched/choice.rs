@@ -37,18 +37,16 @@ pub(super) fn policy(
     floor: Duration,
 ) -> Result<Box<dyn Policy>> {
     let slice = slice(args, floor);
-    let given = || {
+    let args_of_tasks = || {
         let arg = |(id, spec): (usize, &'_ Spec)| spec.arg.clone().map(|arg| (TaskId(id), arg));
         specs.iter().enumerate().filter_map(arg)
     };
-    let takes = match args.policy {
+    let takes_arg = match args.policy {
         PolicyName::Rr | PolicyName::Solo => false,
         PolicyName::Table | PolicyName::Weighted | PolicyName::Edf | PolicyName::Priority => true,
     };
-    if !takes && let Some((_, arg)) = given().next() {
-        bail!(
-            "`{arg}` is unexpected: this policy has to know nothing of a process but that it is there"
-        );
+    if !takes_arg && let Some((_, arg)) = args_of_tasks().next() {
+        bail!("`{arg}` is unexpected: this policy takes no argument for a process");
     }
     Ok(match args.policy {
         PolicyName::Rr => Box::new(RoundRobin::new(slice)),
@@ -65,7 +63,7 @@ pub(super) fn policy(
         }
         PolicyName::Weighted => {
             let mut policy = Weighted::new(slice);
-            for (task, arg) in given() {
+            for (task, arg) in args_of_tasks() {
                 let shares = arg.parse().ok().filter(|&shares| shares > 0);
                 let shares = shares.with_context(|| {
                     format!("`{arg}` is no number of shares; write a whole number of at least 1")
@@ -76,7 +74,7 @@ pub(super) fn policy(
         }
         PolicyName::Priority => {
             let mut policy = Levels::new(slice);
-            for (task, arg) in given() {
+            for (task, arg) in args_of_tasks() {
                 let level = values::level(&arg).map_err(anyhow::Error::msg)?;
                 policy = policy.level(task, level);
             }
@@ -84,10 +82,10 @@ pub(super) fn policy(
         }
         PolicyName::Edf => {
             let mut policy = Edf::new().slice(slice);
-            let there = args.cpus().len() as f64 * (1.0 - args.open / 2.0);
-            for (task, arg) in given() {
+            let capacity = args.cpus().len() as f64 * (1.0 - args.open / 2.0);
+            for (task, arg) in args_of_tasks() {
                 let reserved = reservation(&arg, floor)?;
-                policy = policy.reserve(task, reserved, there)?;
+                policy = policy.reserve(task, reserved, capacity)?;
             }
             Box::new(policy)
         }
@@ -96,15 +94,15 @@ pub(super) fn policy(
 
 /// Returns the slice, raised to the shortest timer of this machine.
 fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
-    let sliced = matches!(
+    let has_slices = matches!(
         args.policy,
         PolicyName::Rr | PolicyName::Weighted | PolicyName::Priority | PolicyName::Edf
     );
-    if sliced && args.interval < floor {
+    if has_slices && args.interval < floor {
         // The reader may be gone.
         let _ = writeln!(
             std::io::stderr(),
-            "note: an interval of {} µs is below what this machine's timers can do; it is {} µs now",
+            "note: an interval of {} µs is below the shortest timer of this machine; {} µs is used",
             args.interval.as_micros(),
             floor.as_micros()
         );
@@ -124,7 +122,7 @@ fn reservation(text: &str, floor: Duration) -> Result<Reservation> {
     }
     if budget < floor {
         bail!(
-            "a budget of {} µs is below what this machine's timers can do ({} µs): make budget and period longer",
+            "a budget of {} µs is below the shortest timer of this machine ({} µs): make budget and period longer",
             budget.as_micros(),
             floor.as_micros()
         );

@@ -11,36 +11,37 @@ use toml::Value;
 use super::args::SchedArgs;
 
 /// Returns the words of a command line, with those of the file for `sched --config FILE`.
-pub(crate) fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>> {
+pub(crate) fn expand_config(words: Vec<OsString>) -> Result<Vec<OsString>> {
     if words.get(1).is_none_or(|word| word != "sched") {
         return Ok(words);
     }
     let end = words.iter().position(|word| word == "--");
     let own = &words[..end.unwrap_or(words.len())];
-    let place = own.iter().position(|word| given(word).is_some());
-    let Some((place, value)) = place.and_then(|at| Some((at, given(&words[at])?))) else {
+    let position = own.iter().position(|word| config_value(word).is_some());
+    let Some((position, value)) = position.and_then(|at| Some((at, config_value(&words[at])?)))
+    else {
         return Ok(words);
     };
     let (path, after) = match value {
-        Some(path) => (path, place + 1),
-        None => match words.get(place + 1) {
-            Some(path) => (path.clone(), place + 2),
+        Some(path) => (path, position + 1),
+        None => match words.get(position + 1) {
+            Some(path) => (path.clone(), position + 2),
             // The parser reports the missing value.
             None => return Ok(words),
         },
     };
     let at = || path.to_string_lossy().into_owned();
     let text = std::fs::read_to_string(&path).with_context(at)?;
-    let more = words_of(&text).with_context(at)?;
+    let more = args_of(&text).with_context(at)?;
     let mut all = words[..2].to_vec();
     all.extend(more.into_iter().map(OsString::from));
-    all.extend_from_slice(&words[2..place]);
+    all.extend_from_slice(&words[2..position]);
     all.extend_from_slice(&words[after..]);
     Ok(all)
 }
 
 /// Returns `Some` if the word is `--config`, with the value that the word itself contains.
-fn given(word: &OsStr) -> Option<Option<OsString>> {
+fn config_value(word: &OsStr) -> Option<Option<OsString>> {
     let rest = word.to_str()?.strip_prefix("--config")?;
     match rest.strip_prefix('=') {
         Some(value) => Some(Some(value.into())),
@@ -48,20 +49,20 @@ fn given(word: &OsStr) -> Option<Option<OsString>> {
     }
 }
 
-fn words_of(text: &str) -> Result<Vec<String>> {
+fn args_of(text: &str) -> Result<Vec<String>> {
     let mut table: toml::Table = text.parse()?;
     let mut words = Vec::new();
     for key in ["policy", "file"] {
         if let Some(value) = table.remove(key) {
-            words.push(plain(key, &value)?);
+            words.push(value_text(key, &value)?);
         }
     }
     let command = SchedArgs::augment_args(clap::Command::new("sched"));
     let is_option = |key: &str| {
         let names = command.get_arguments();
-        let names = names.filter_map(|it| it.get_long_and_visible_aliases());
+        let names = names.filter_map(|option| option.get_long_and_visible_aliases());
         let mut options = names.flatten();
-        key != "config" && options.any(|it| it == key)
+        key != "config" && options.any(|option| option == key)
     };
     for (key, value) in &table {
         if !is_option(key) {
@@ -77,13 +78,13 @@ fn words_of(text: &str) -> Result<Vec<String>> {
             value => std::slice::from_ref(value),
         };
         for value in values {
-            words.push(format!("--{key}={}", plain(key, value)?));
+            words.push(format!("--{key}={}", value_text(key, value)?));
         }
     }
     Ok(words)
 }
 
-fn plain(key: &str, value: &Value) -> Result<String> {
+fn value_text(key: &str, value: &Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
@@ -98,15 +99,15 @@ mod tests {
 
     fn words(line: &[&str]) -> Result<Vec<String>> {
         let words = line.iter().map(OsString::from).collect();
-        let all = expanded(words)?;
+        let all = expand_config(words)?;
         Ok(all
             .into_iter()
-            .map(|it| it.into_string().unwrap())
+            .map(|word| word.into_string().unwrap())
             .collect())
     }
 
     #[test]
-    fn a_file_becomes_words_before_those_of_the_command_line() {
+    fn a_file_becomes_arguments_before_those_of_the_command_line() {
         let path = std::env::temp_dir().join(format!("upshift-sched-{}.toml", std::process::id()));
         let text = "policy = \"priority\"\ncpu = [0, 1]\nchildren = true\njson = false\n\
                     unit = [\"redis.service=0\", \"batch.service=9\"]\ninterval = \"2ms\"\n";
@@ -139,18 +140,18 @@ mod tests {
         );
         assert!(format!("{wrong:#}").contains("cpu: give"));
         for text in ["cgroop = \"/x\"", "config = \"x\"", "command = [\"x\"]"] {
-            let unknown = words_of(text).unwrap_err().to_string();
+            let unknown = args_of(text).unwrap_err().to_string();
             assert!(unknown.contains("no such option"), "{unknown}");
         }
         for key in ["duration", "for"] {
-            let found = words_of(&format!("{key} = \"1s\"")).unwrap();
+            let found = args_of(&format!("{key} = \"1s\"")).unwrap();
             assert_eq!(found, [format!("--{key}=1s")]);
         }
         assert!(words(&["upshift", "sched", "--config", file]).is_err());
     }
 
     #[test]
-    fn other_commands_and_commands_behind_dashes_are_left_alone() {
+    fn other_commands_and_arguments_after_dashes_are_unchanged() {
         for line in [
             &["upshift", "daemon", "--config", "x"][..],
             &["upshift", "sched", "rr", "--", "x", "--config", "y"],

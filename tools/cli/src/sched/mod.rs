@@ -18,5 +18,5 @@ mod tasks;
 mod timeline;
 
 pub(crate) use args::SchedArgs;
-pub(crate) use file::expanded;
+pub(crate) use file::expand_config;
 pub(crate) use run::sched;

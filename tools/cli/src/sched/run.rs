@@ -32,17 +32,17 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Time without progress of the scheduler (SIGSTOP) after which the guardian demotes the tasks:
 /// many times the scheduler's longest sleep.
-const STANDSTILL: Duration = Duration::from_millis(200);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// SCHED_FIFO priorities in use, as far as privileges permit.
-struct Notches {
+/// The SCHED_FIFO priorities that the privileges permit.
+struct FifoPriorities {
     base: Priority,
     top: Priority,
     scheduler: Priority,
 }
 
-impl Notches {
-    fn within(rights: &Rights) -> Result<Notches> {
+impl FifoPriorities {
+    fn permitted_by(rights: &Rights) -> Result<FifoPriorities> {
         let usual = Priority::of::<45>();
         let least = Priority::of::<3>();
         if let Err(missing) = rights.require(least) {
@@ -50,7 +50,7 @@ impl Notches {
         }
         let scheduler = rights.highest.unwrap_or(least).min(usual);
         let below = Priority::new(scheduler.get() - 1).unwrap_or(Priority::MIN);
-        Ok(Notches {
+        Ok(FifoPriorities {
             base: Priority::MIN,
             top: below.min(Priority::of::<40>()),
             scheduler,
@@ -104,7 +104,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let mut specs = tasks::specs(args)?;
     let timetable = choice::read_timetable(args)?;
     let files = Files::create(args)?;
-    let notches = Notches::within(&Rights::probe())?;
+    let priorities = FifoPriorities::permitted_by(&Rights::probe())?;
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM, SIGTSTP]).context("cannot handle signals")?;
     // Built before anything else starts: the guardian inherits everything that exists when it is
@@ -112,7 +112,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let elevator = Elevator::builder()
         .guardian(true)
         .capacity(upshift_elevate::MAX_CAPACITY)
-        .heartbeat(STANDSTILL)
+        .heartbeat(HEARTBEAT_TIMEOUT)
         .build()
         .context("cannot start the guardian, which restores processes if this one dies")?;
     let cpus = args.cpus();
@@ -123,8 +123,8 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     };
     let policy = choice::policy(args, &specs, timetable.as_deref(), floor)?;
     let config = Config {
-        base: notches.base,
-        top: notches.top,
+        base: priorities.base,
+        top: priorities.top,
         floor,
         open: Open {
             part: args.open,
@@ -144,14 +144,14 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let (left_out, notes) = std::sync::mpsc::channel();
     let build = move || -> Result<Engine<Processes>> {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessWatch::start(&engine.control(), &with, notches.scheduler)?;
+        let watch = ProcessWatch::start(&engine.control(), &with, priorities.scheduler)?;
         for (pid, label, origin) in &tasks {
-            match Processes::attach(&with, &watch, *pid, notches.base, children) {
+            match Processes::attach(&with, &watch, *pid, priorities.base, children) {
                 Ok(task) => engine.add(task.labelled(label))?,
-                Err(error) if origin.bears(&error) => {
+                Err(error) if origin.tolerates(&error) => {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
                     // The reader of the pipe waits for this thread.
-                    if *origin == Origin::Fits {
+                    if *origin == Origin::Matched {
                         let _ = left_out.send(error);
                     }
                     if ended {
@@ -169,13 +169,13 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     };
     // Elevated before the tasks, or this thread would not get that far. A missing privilege is
     // reported by the scheduler.
-    let above = elevator.elevate_current(notches.scheduler);
-    let scheduler = Scheduler::start(&elevator, scheduler_cpu, notches.scheduler, build)?;
-    let chosen = specs.iter().filter(|spec| spec.origin() == Origin::Fits);
-    say_what_is_left_out(notes.try_iter().collect(), chosen.count())?;
-    let signal = watch_over(args, &scheduler, &mut signals);
+    let elevated = elevator.elevate_current(priorities.scheduler);
+    let scheduler = Scheduler::start(&elevator, scheduler_cpu, priorities.scheduler, build)?;
+    let matched = specs.iter().filter(|spec| spec.origin() == Origin::Matched);
+    report_left_out(notes.try_iter().collect(), matched.count())?;
+    let signal = wait_for_end(args, &scheduler, &mut signals);
     let (report, trace) = scheduler.stop()?;
-    drop(above);
+    drop(elevated);
     let main = started.main_status();
     started.end();
     let printed = show::finish(args, &report, floor);
@@ -186,34 +186,34 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         printed => printed.context("cannot print the result")?,
     }
     Ok(match (signal, main) {
-        (Some(signal), _) => ended_by(signal),
-        (None, Some(status)) => code_of(status),
+        (Some(signal), _) => signal_exit_code(signal),
+        (None, Some(status)) => exit_code(status),
         (None, None) => ExitCode::SUCCESS,
     })
 }
 
 /// Returns a shell's exit code for a program ended by a signal.
-fn ended_by(signal: i32) -> ExitCode {
+fn signal_exit_code(signal: i32) -> ExitCode {
     ExitCode::from(128 + u8::try_from(signal).unwrap_or(1))
 }
 
-fn code_of(status: ExitStatus) -> ExitCode {
+fn exit_code(status: ExitStatus) -> ExitCode {
     match (status.code(), status.signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        (None, signal) => ended_by(signal.unwrap_or(1)),
+        (None, signal) => signal_exit_code(signal.unwrap_or(1)),
     }
 }
 
-/// Reports the matching processes that cannot be scheduled, of `chosen`; processes that have ended
+/// Reports the matching processes that cannot be scheduled, of `matched`; processes that have ended
 /// are not mentioned. Fails if no other process is left.
-fn say_what_is_left_out(reasons: Vec<SchedError>, chosen: usize) -> Result<()> {
+fn report_left_out(reasons: Vec<SchedError>, matched: usize) -> Result<()> {
     let left_out = reasons.len();
-    let mut said: Vec<SchedError> = reasons;
-    said.retain(|error| !matches!(error, SchedError::NoSuchProcess(_)));
-    if left_out == chosen && !said.is_empty() {
-        return Err(said.swap_remove(0)).context("cannot schedule any process that fits");
+    let mut reported: Vec<SchedError> = reasons;
+    reported.retain(|error| !matches!(error, SchedError::NoSuchProcess(_)));
+    if left_out == matched && !reported.is_empty() {
+        return Err(reported.swap_remove(0)).context("cannot schedule any process that fits");
     }
-    for error in &said {
+    for error in &reported {
         // The reader may be gone.
         let _ = writeln!(io::stderr(), "note: left out: {error}");
     }
@@ -221,28 +221,28 @@ fn say_what_is_left_out(reasons: Vec<SchedError>, chosen: usize) -> Result<()> {
 }
 
 /// Waits for the end and shows progress. Returns the signal that ended the run.
-fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) -> Option<i32> {
+fn wait_for_end(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) -> Option<i32> {
     let ends = args.duration.map(|time| Instant::now() + time);
-    let live = !args.json && io::stderr().is_terminal();
-    let mut shown = Instant::now();
+    let is_interactive = !args.json && io::stderr().is_terminal();
+    let mut last_shown = Instant::now();
     let signal = loop {
-        let (stops, ends_it): (Vec<i32>, Vec<i32>) =
+        let (suspending, ending): (Vec<i32>, Vec<i32>) =
             signals.pending().partition(|&signal| signal == SIGTSTP);
-        if let Some(&signal) = ends_it.first() {
+        if let Some(&signal) = ending.first() {
             break Some(signal);
         }
-        if !stops.is_empty() {
+        if !suspending.is_empty() {
             // The reader may be gone.
             let _ = writeln!(
                 io::stderr(),
-                "note: this cannot be stopped from the keyboard while tasks depend on it; Ctrl-C ends it"
+                "note: Ctrl-Z is ignored while tasks depend on this scheduler; Ctrl-C ends it"
             );
         }
         if scheduler.is_finished() || ends.is_some_and(|end| Instant::now() >= end) {
             break None;
         }
-        if live && shown.elapsed() >= Duration::from_secs(1) {
-            shown = Instant::now();
+        if is_interactive && last_shown.elapsed() >= Duration::from_secs(1) {
+            last_shown = Instant::now();
             if let Some(report) = scheduler.control().report() {
                 // The terminal may have gone.
                 let _ = write!(io::stderr(), "\r\x1b[K{}", show::line(&report));
@@ -250,7 +250,7 @@ fn watch_over(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) ->
         }
         std::thread::sleep(SIGNAL_INTERVAL);
     };
-    if live {
+    if is_interactive {
         let _ = write!(io::stderr(), "\r\x1b[K");
     }
     signal
@@ -263,11 +263,11 @@ mod tests {
     #[test]
     fn scheduling_fails_if_no_process_that_matches_is_left() {
         let refused = || SchedError::Leased(7);
-        assert!(say_what_is_left_out(vec![refused(), refused()], 2).is_err());
+        assert!(report_left_out(vec![refused(), refused()], 2).is_err());
         let ended = SchedError::NoSuchProcess(8);
-        assert!(say_what_is_left_out(vec![refused(), ended], 2).is_err());
-        assert!(say_what_is_left_out(vec![refused()], 2).is_ok());
-        assert!(say_what_is_left_out(vec![SchedError::NoSuchProcess(8)], 1).is_ok());
-        assert!(say_what_is_left_out(Vec::new(), 0).is_ok());
+        assert!(report_left_out(vec![refused(), ended], 2).is_err());
+        assert!(report_left_out(vec![refused()], 2).is_ok());
+        assert!(report_left_out(vec![SchedError::NoSuchProcess(8)], 1).is_ok());
+        assert!(report_left_out(Vec::new(), 0).is_ok());
     }
 }

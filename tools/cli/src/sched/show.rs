@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_left_out_is_not_said_to_have_ended() {
+    fn a_process_that_was_left_out_is_not_reported_as_ended() {
         let mut report = report();
         report.tasks[0].left_out = true;
         let text = format!("{}", tasks(&report));

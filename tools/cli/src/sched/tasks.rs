@@ -14,7 +14,7 @@ use super::args::SchedArgs;
 use crate::values;
 
 /// Time that started commands have to end when they are asked to.
-const PATIENCE: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A task of the command line.
 #[derive(Debug)]
@@ -29,18 +29,18 @@ pub(super) struct Spec {
 enum Source {
     Pid(i32),
     /// Pid of a process that matches a selection.
-    Fits(i32),
+    Matched(i32),
     Command(Vec<String>),
     /// Index into the started commands.
     Started(usize),
 }
 
 impl Spec {
-    /// Returns the origin, which decides whether an error ends everything.
+    /// Returns the origin, which decides whether an error ends the run.
     pub(super) fn origin(&self) -> Origin {
         match self.source {
             Source::Pid(_) => Origin::Named,
-            Source::Fits(_) => Origin::Fits,
+            Source::Matched(_) => Origin::Matched,
             Source::Command(_) | Source::Started(_) => Origin::Started,
         }
     }
@@ -53,19 +53,19 @@ pub(super) enum Origin {
     Named,
     /// The process matches a selection. Any user may start such a process, and make it impossible
     /// to schedule.
-    Fits,
+    Matched,
     /// `upshift sched` started the process.
     Started,
 }
 
 impl Origin {
-    /// Whether a task that fails for this reason is left out, rather than ending everything.
-    pub(super) fn bears(self, error: &SchedError) -> bool {
+    /// Tells whether a task that fails with this error is left out, instead of ending the run.
+    pub(super) fn tolerates(self, error: &SchedError) -> bool {
         let has_ended = matches!(error, SchedError::NoSuchProcess(_));
         match self {
             Origin::Named => false,
             Origin::Started => has_ended,
-            Origin::Fits => true,
+            Origin::Matched => true,
         }
     }
 }
@@ -87,19 +87,19 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
             source: Source::Pid(pid),
         });
     }
-    specs.extend(chosen(args, &specs)?);
+    specs.extend(matching(args, &specs)?);
     for text in &args.run {
         let (arg, command) = match text.strip_prefix('@').and_then(|t| t.split_once(' ')) {
             Some((arg, command)) => (Some(arg.to_owned()), command),
             None => (None, text.as_str()),
         };
         let words = shlex::split(command).unwrap_or_default();
-        specs.push(started(words, arg).with_context(|| {
+        specs.push(command_spec(words, arg).with_context(|| {
             format!("`{text}` is no command: write e.g. --run '@ARG program argument', and close all quotes")
         })?);
     }
     if !args.command.is_empty() {
-        specs.push(started(args.command.clone(), args.arg.clone())?);
+        specs.push(command_spec(args.command.clone(), args.arg.clone())?);
     }
     if specs.is_empty() {
         bail!(
@@ -109,7 +109,7 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
     for at in 1..specs.len() {
         let label = specs[at].label.clone();
         if specs[..at].iter().any(|other| other.label == label) {
-            if matches!(specs[at].source, Source::Pid(_) | Source::Fits(_)) {
+            if matches!(specs[at].source, Source::Pid(_) | Source::Matched(_)) {
                 bail!("process {label} is named twice: name it once");
             }
             specs[at].label = format!("{label}#{at}");
@@ -120,7 +120,7 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
 
 /// Returns the processes selected by --cgroup, --unit, --user and --comm that `named` does not
 /// contain.
-fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
+fn matching(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
     let split = |text: &'_ String| match text.split_once('=') {
         Some((what, arg)) => (what.to_owned(), Some(arg.to_owned())),
         None => (text.clone(), None),
@@ -147,9 +147,9 @@ fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
             rules.push((format!("{option} {text}"), arg, rule));
         }
     }
-    let mut not = upshift_sched::ancestors();
-    not.extend([1, i32::try_from(std::process::id()).unwrap_or(0)]);
-    not.extend(
+    let mut excluded = upshift_sched::ancestors();
+    excluded.extend([1, i32::try_from(std::process::id()).unwrap_or(0)]);
+    excluded.extend(
         named
             .iter()
             .filter_map(|spec| spec.label.parse::<i32>().ok()),
@@ -158,14 +158,14 @@ fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
     for (text, arg, rule) in rules {
         let before = specs.len();
         for pid in rule.processes() {
-            if not.contains(&pid) {
+            if excluded.contains(&pid) {
                 continue;
             }
-            not.push(pid);
+            excluded.push(pid);
             specs.push(Spec {
                 label: pid.to_string(),
                 arg: arg.clone(),
-                source: Source::Fits(pid),
+                source: Source::Matched(pid),
             });
         }
         if specs.len() == before {
@@ -180,7 +180,7 @@ fn chosen(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
     Ok(specs)
 }
 
-fn started(words: Vec<String>, arg: Option<String>) -> Result<Spec> {
+fn command_spec(words: Vec<String>, arg: Option<String>) -> Result<Spec> {
     let program = words.first().context("there is no program in it")?;
     let name = Path::new(program).file_name();
     Ok(Spec {
@@ -222,7 +222,7 @@ impl Tasks {
     /// Returns the process of a task.
     pub(super) fn pid(&self, spec: &Spec) -> i32 {
         let id = match spec.source {
-            Source::Pid(pid) | Source::Fits(pid) => return pid,
+            Source::Pid(pid) | Source::Matched(pid) => return pid,
             Source::Started(at) => self.children.get(at).map_or(0, Child::id),
             Source::Command(_) => 0,
         };
@@ -248,7 +248,7 @@ impl Tasks {
                 let _ = kill_process(pid, Signal::TERM);
             }
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         for child in &mut self.children {
             while runs(child) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));

@@ -29,7 +29,7 @@ struct Bar {
 
 /// Draws the trace.
 pub(super) fn svg(report: &Report, trace: &Trace) -> String {
-    let (mut bars, open) = stretches(report, trace);
+    let (mut bars, open) = bars_and_open_times(report, trace);
     let cut = bars.len().saturating_sub(MAX_BARS);
     bars.drain(..cut);
     let begin = if cut > 0 { bars[0].from } else { 0 };
@@ -99,7 +99,7 @@ pub(super) fn svg(report: &Report, trace: &Trace) -> String {
 }
 
 /// Returns the bars in the order of their ends, and the open pieces.
-fn stretches(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u64)>) {
+fn bars_and_open_times(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u64)>) {
     let mut bars = Vec::new();
     let mut open = Vec::new();
     let mut opened = None;

@@ -200,9 +200,9 @@ fn endpoint(word: &str) -> Result<Option<Endpoint>, String> {
 }
 
 /// Overwrites a setting with the value of a flag, if it is given.
-fn put<T: Clone>(place: &mut T, flag: &Option<T>) {
+fn override_with<T: Clone>(setting: &mut T, flag: &Option<T>) {
     if let Some(value) = flag {
-        place.clone_from(value);
+        setting.clone_from(value);
     }
 }
 
@@ -216,14 +216,14 @@ impl ServeArgs {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         };
-        put(&mut config.root, &self.root);
+        override_with(&mut config.root, &self.root);
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);
         }
-        self.priorities.put_into(&mut config);
-        self.tls.put_into(&mut config);
-        self.content.put_into(&mut config);
-        self.limits.put_into(&mut config);
+        self.priorities.apply_to(&mut config);
+        self.tls.apply_to(&mut config);
+        self.content.apply_to(&mut config);
+        self.limits.apply_to(&mut config);
         let operation = self.operation.clone();
         config.access_log = operation.access_log.or(config.access_log);
         config.control = operation.control.or(config.control);
@@ -233,17 +233,17 @@ impl ServeArgs {
 }
 
 impl PriorityArgs {
-    fn put_into(&self, config: &mut Config) {
+    fn apply_to(&self, config: &mut Config) {
         // Rules of flags take precedence, so they come first.
         config.priority.splice(0..0, self.priority.iter().cloned());
-        put(&mut config.ceiling, &self.ceiling);
-        put(&mut config.receive_level, &self.receive_level);
-        put(&mut config.admission.max_wait, &self.max_wait);
+        override_with(&mut config.ceiling, &self.ceiling);
+        override_with(&mut config.receive_level, &self.receive_level);
+        override_with(&mut config.admission.max_wait, &self.max_wait);
     }
 }
 
 impl TlsArgs {
-    fn put_into(&self, config: &mut Config) {
+    fn apply_to(&self, config: &mut Config) {
         if let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) {
             config.tls = Some(TlsFiles {
                 certificate: certificate.clone(),
@@ -254,11 +254,11 @@ impl TlsArgs {
 }
 
 impl ContentArgs {
-    fn put_into(&self, config: &mut Config) {
+    fn apply_to(&self, config: &mut Config) {
         let is_on = |switch: &Option<Switch>| switch.map(|switch| switch == Switch::On);
         let files = &mut config.files;
-        put(&mut files.listing, &is_on(&self.listing));
-        put(&mut files.hidden, &is_on(&self.hidden));
+        override_with(&mut files.listing, &is_on(&self.listing));
+        override_with(&mut files.hidden, &is_on(&self.hidden));
         if self.fallback.is_some() {
             files.fallback.clone_from(&self.fallback);
         }
@@ -272,19 +272,19 @@ impl ContentArgs {
 }
 
 impl LimitArgs {
-    fn put_into(&self, config: &mut Config) {
+    fn apply_to(&self, config: &mut Config) {
         let limits = &mut config.limits;
-        put(&mut limits.connections, &self.connections);
-        put(&mut limits.connections_per_peer, &self.connections_per_peer);
-        put(&mut limits.request_rate, &self.request_rate);
-        put(&mut limits.header_bytes, &self.header_bytes);
-        put(&mut limits.body_bytes, &self.body_bytes);
-        put(&mut limits.header_timeout, &self.header_timeout);
-        put(&mut limits.idle_timeout, &self.idle_timeout);
-        put(&mut limits.body_timeout, &self.body_timeout);
-        put(&mut limits.write_timeout, &self.write_timeout);
-        put(&mut config.drain_delay, &self.drain_delay);
-        put(&mut config.drain_timeout, &self.drain_timeout);
+        override_with(&mut limits.connections, &self.connections);
+        override_with(&mut limits.connections_per_peer, &self.connections_per_peer);
+        override_with(&mut limits.request_rate, &self.request_rate);
+        override_with(&mut limits.header_bytes, &self.header_bytes);
+        override_with(&mut limits.body_bytes, &self.body_bytes);
+        override_with(&mut limits.header_timeout, &self.header_timeout);
+        override_with(&mut limits.idle_timeout, &self.idle_timeout);
+        override_with(&mut limits.body_timeout, &self.body_timeout);
+        override_with(&mut limits.write_timeout, &self.write_timeout);
+        override_with(&mut config.drain_delay, &self.drain_delay);
+        override_with(&mut config.drain_timeout, &self.drain_timeout);
     }
 }
 
@@ -296,7 +296,7 @@ mod tests {
     use crate::args::Cli;
 
     /// Flags without a field in the file: they control the process itself.
-    const OF_THE_PROCESS: [&str; 9] = [
+    const PROCESS_FLAGS: [&str; 9] = [
         "ask", "board", "check", "config", "cpu", "help", "preempt", "quantum", "vcpus",
     ];
 
@@ -342,7 +342,7 @@ mod tests {
         cli.build();
         let serve = cli.find_subcommand("serve").expect("the command");
         for flag in serve.get_opts().filter_map(clap::Arg::get_long) {
-            if OF_THE_PROCESS.contains(&flag) {
+            if PROCESS_FLAGS.contains(&flag) {
                 continue;
             }
             let is_field = match flag.strip_prefix("tls-") {

@@ -19,7 +19,7 @@ use super::args::ServeArgs;
 use crate::choice::Switch;
 
 /// Level of signals and control messages, before that of requests.
-const OPERATOR: Level = Level::at::<1>();
+const OPERATOR_LEVEL: Level = Level::at::<1>();
 
 /// Serves until SIGTERM or Ctrl-C, checks the settings, or queries a running server.
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
@@ -28,7 +28,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     }
     let operation = &args.operation;
     match (&operation.ask, &operation.control) {
-        (Some(command), Some(socket)) => command_to(socket, command)?,
+        (Some(command), Some(socket)) => send_command(socket, command)?,
         _ => run(args)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -38,16 +38,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
 fn check(args: &ServeArgs) -> ExitCode {
     let checked = args.settings().and_then(|config| Server::check(&config));
     match checked {
-        Ok(remarks) => {
-            for remark in remarks {
-                say(format_args!("warning: {remark}"));
+        Ok(warnings) => {
+            for warning in warnings {
+                report(format_args!("warning: {warning}"));
             }
             let _ = writeln!(io::stdout(), "valid");
             ExitCode::SUCCESS
         }
         Err(faults) => {
             for fault in faults.lines() {
-                say(format_args!("error: {fault}"));
+                report(format_args!("error: {fault}"));
             }
             ExitCode::FAILURE
         }
@@ -58,7 +58,7 @@ fn run(args: &ServeArgs) -> Result<()> {
     let config = args.settings().map_err(|error| anyhow!(error))?;
     let mut builder = Runtime::builder()
         .name("serve")
-        .main_level(OPERATOR)
+        .main_level(OPERATOR_LEVEL)
         .observe(true)
         .board(args.scheduling.board.into());
     let cpus = args.cpus.cpu.as_ref().map(|cpus| &cpus.0);
@@ -78,7 +78,7 @@ fn run(args: &ServeArgs) -> Result<()> {
     // the end of the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("SIGXFSZ")?;
     let sockets = inherited()?;
-    args.scheduling.board.say_if_absent();
+    args.scheduling.board.warn_if_absent();
     let runtime = builder.build().context("cannot start the runtime")?;
     let flags = args.clone();
     runtime.block_on(async move {
@@ -91,17 +91,17 @@ fn run(args: &ServeArgs) -> Result<()> {
         listen_to_signals(&control).context("cannot listen to signals")?;
         // The reader may be gone.
         let _ = announce(&urls, &config);
-        tell(&[NotifyState::Ready]);
+        notify_manager(&[NotifyState::Ready]);
         let cut_off = started.run().await;
         let answered = control.answered();
-        say(format_args!(
+        report(format_args!(
             "ended: {answered} requests answered, {cut_off} connections cut off"
         ));
         Ok(())
     })
 }
 
-fn command_to(socket: &Path, command: &str) -> Result<()> {
+fn send_command(socket: &Path, command: &str) -> Result<()> {
     let answer = ask(socket, command)
         .with_context(|| format!("no server answers on {}", socket.display()))?;
     match answer.strip_prefix("error: ") {
@@ -119,10 +119,10 @@ fn inherited() -> Result<Vec<OwnedFd>> {
     if std::env::var_os("LISTEN_PID").is_none() {
         return Ok(Vec::new());
     }
-    let mut given = ListenFd::from_env();
+    let mut inherited_fds = ListenFd::from_env();
     let mut sockets = Vec::new();
-    for at in 0..given.len() {
-        let socket = given.take_raw_fd(at);
+    for at in 0..inherited_fds.len() {
+        let socket = inherited_fds.take_raw_fd(at);
         let socket = socket.with_context(|| format!("LISTEN_FDS: descriptor {}", 3 + at))?;
         // SAFETY: the descriptor was passed to this process, which takes ownership once.
         sockets.extend(socket.map(|socket| unsafe { OwnedFd::from_raw_fd(socket) }));
@@ -131,14 +131,14 @@ fn inherited() -> Result<Vec<OwnedFd>> {
 }
 
 /// Notifies the service manager, if there is one that expects it.
-fn tell(states: &[NotifyState<'_>]) {
+fn notify_manager(states: &[NotifyState<'_>]) {
     // A lost notification is harmless.
     let _ = sd_notify::notify(states);
 }
 
 /// Prints a line on standard error. If that fails (a closed pipe, a full disk) the server
 /// continues.
-fn say(line: fmt::Arguments<'_>) {
+fn report(line: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
@@ -182,17 +182,19 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
         async move {
             while hangups.recv().await.is_ok() {
                 if let Ok(now) = NotifyState::monotonic_usec_now() {
-                    tell(&[NotifyState::Reloading, now]);
+                    notify_manager(&[NotifyState::Reloading, now]);
                 }
                 let done = reload.reload();
-                tell(&[NotifyState::Ready]);
+                notify_manager(&[NotifyState::Ready]);
                 match done {
-                    Ok(done) => say(format_args!("reloaded; {done}")),
-                    Err(error) => say(format_args!("not reloaded, the old settings stay: {error}")),
+                    Ok(done) => report(format_args!("reloaded; {done}")),
+                    Err(error) => {
+                        report(format_args!("not reloaded, the old settings stay: {error}"))
+                    }
                 }
             }
         },
-        OPERATOR,
+        OPERATOR_LEVEL,
     )
     .detach();
     for number in [SIGINT, SIGTERM] {
@@ -201,17 +203,17 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
         upshift::spawn(
             async move {
                 if ends.recv().await.is_ok() {
-                    tell(&[NotifyState::Stopping]);
+                    notify_manager(&[NotifyState::Stopping]);
                     control.drain();
                     let open = control.connections();
-                    say(format_args!("draining: {open} connections are open"));
+                    report(format_args!("draining: {open} connections are open"));
                 }
                 if ends.recv().await.is_ok() {
-                    say(format_args!("ended at once"));
+                    report(format_args!("ended at once"));
                     std::process::exit(1);
                 }
             },
-            OPERATOR,
+            OPERATOR_LEVEL,
         )
         .detach();
     }

@@ -14,11 +14,11 @@ use super::coroutine::{self, Client};
 pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
     coroutine::run("plaintext-server", args, |client| {
         let level = client.level;
-        upshift::spawn(converse(client), level).detach();
+        upshift::spawn(serve_connection(client), level).detach();
     })
 }
 
-async fn converse(client: Client) {
+async fn serve_connection(client: Client) {
     let mut stream = client.stream;
     let (mut requests, mut replies) = (Requests::default(), Vec::new());
     loop {

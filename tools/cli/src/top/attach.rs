@@ -18,13 +18,13 @@ pub(super) const NO_PROCESS: &str = "no process of yours is observable: start on
      (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
 
 /// Size of an answer in bytes, at most.
-const LONGEST: u64 = 8 << 20;
+const MAX_ANSWER: u64 = 8 << 20;
 /// Time limit of an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Size of a timeline in bytes, at most: a quarter of a million events take 12 MiB.
-const LONGEST_RECORDING: u64 = 64 << 20;
-const RECORDING_PATIENCE: Duration = Duration::from_secs(20);
+const MAX_RECORDING: u64 = 64 << 20;
+const RECORDING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An observable process.
 #[derive(Debug)]
@@ -50,37 +50,37 @@ impl Peer {
         let mut all = sockets().context("cannot look for processes")?;
         all.extend(sockets_of(pid));
         match all.iter().find(|name| name.pid == pid) {
-            Some(name) => Peer::connect(name).map_err(|error| explain(pid, &error)),
-            None => Err(missing(pid)),
+            Some(name) => Peer::connect(name).map_err(|error| connect_error(pid, &error)),
+            None => Err(no_socket_error(pid)),
         }
     }
 
     fn connect(name: &SocketName) -> io::Result<Peer> {
         let stream = UnixStream::connect(&name.path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Peer {
             pid: name.pid,
-            command: command(name.pid),
+            command: command_line(name.pid),
             stream: BufReader::new(stream),
         })
     }
 
     /// Requests a snapshot.
-    pub(super) fn look(&mut self) -> Result<View> {
-        self.ask("metrics", LONGEST, PATIENCE)
+    pub(super) fn fetch(&mut self) -> Result<View> {
+        self.ask("metrics", MAX_ANSWER, ANSWER_TIMEOUT)
     }
 
     /// Starts a recording of the process's coroutines. It ends with [`Peer::end_recording`], or
     /// when requests cease.
     pub(super) fn begin_recording(&mut self) -> Result<()> {
-        let _: serde_json::Value = self.ask("record", LONGEST, PATIENCE)?;
+        let _: serde_json::Value = self.ask("record", MAX_ANSWER, ANSWER_TIMEOUT)?;
         Ok(())
     }
 
     /// Ends the recording and returns it.
     pub(super) fn end_recording(&mut self) -> Result<Timeline> {
-        let recording: Recording = self.ask("timeline", LONGEST_RECORDING, RECORDING_PATIENCE)?;
+        let recording: Recording = self.ask("timeline", MAX_RECORDING, RECORDING_TIMEOUT)?;
         Ok(recording.timeline)
     }
 
@@ -102,7 +102,7 @@ impl Peer {
         match answered {
             Ok(0) => bail!("process {pid} has ended, or has too many viewers (8 at most)"),
             Ok(_) => {}
-            Err(error) => return Err(explain(pid, &error)),
+            Err(error) => return Err(connect_error(pid, &error)),
         }
         let answer: serde_json::Value = serde_json::from_str(&line)
             .with_context(|| format!("process {pid} answers something else than JSON"))?;
@@ -122,9 +122,9 @@ impl Peer {
     }
 }
 
-fn explain(pid: u32, error: &io::Error) -> anyhow::Error {
+fn connect_error(pid: u32, error: &io::Error) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::ConnectionRefused | ErrorKind::NotFound => missing(pid),
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => no_socket_error(pid),
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => anyhow!("process {pid} has ended"),
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             anyhow!("process {pid} does not answer: is it stopped?")
@@ -137,7 +137,7 @@ fn explain(pid: u32, error: &io::Error) -> anyhow::Error {
 }
 
 /// Returns the reason why there is no socket.
-fn missing(pid: u32) -> anyhow::Error {
+fn no_socket_error(pid: u32) -> anyhow::Error {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
         return anyhow!("there is no process {pid}");
     };
@@ -156,7 +156,7 @@ fn missing(pid: u32) -> anyhow::Error {
 }
 
 /// Returns the command line of a process, without the path of the program.
-fn command(pid: u32) -> String {
+fn command_line(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = words.next().unwrap_or_default();

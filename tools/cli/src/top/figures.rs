@@ -308,8 +308,8 @@ pub(super) fn end_of(text: &str, width: usize) -> String {
     if cells <= width {
         return text.into();
     }
-    let kept = width.saturating_sub(1);
-    let end: String = text.chars().skip(cells - kept).collect();
+    let shown_width = width.saturating_sub(1);
+    let end: String = text.chars().skip(cells - shown_width).collect();
     format!("…{end}")
 }
 

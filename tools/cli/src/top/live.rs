@@ -55,12 +55,12 @@ impl Page {
         Ok(Page::Choose {
             peers: attach::peers()?,
             selected: 0,
-            has_machine: machine::look().is_ok(),
+            has_machine: machine::fetch().is_ok(),
         })
     }
 
     fn process(mut peer: Box<Peer>) -> Result<Page> {
-        let last = Box::new(peer.look()?);
+        let last = Box::new(peer.fetch()?);
         Ok(Page::Process {
             peer,
             last,
@@ -71,7 +71,7 @@ impl Page {
     fn machine() -> Result<Page> {
         Ok(Page::Machine {
             last: None,
-            now: Box::new(machine::look()?),
+            now: Box::new(machine::fetch()?),
         })
     }
 
@@ -84,17 +84,17 @@ impl Page {
                 has_machine,
             } => {
                 *peers = attach::peers()?;
-                *has_machine = machine::look().is_ok();
+                *has_machine = machine::fetch().is_ok();
                 let rows = peers.len() + usize::from(*has_machine);
                 *selected = (*selected).min(rows.saturating_sub(1));
             }
             Page::Process { peer, last, frame } => {
-                let now = Box::new(peer.look()?);
+                let now = Box::new(peer.fetch()?);
                 *frame = Some(Box::new(Frame::new(peer, last, &now)));
                 *last = now;
             }
             Page::Machine { last, now } => {
-                let next = Box::new(machine::look()?);
+                let next = Box::new(machine::fetch()?);
                 *last = Some(std::mem::replace(now, next));
             }
         }
@@ -117,7 +117,7 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
         bottom: Bottom::Polls,
         scroll: 0,
     };
-    let mut screen = Screen::take()?;
+    let mut screen = Screen::acquire()?;
     // The first figures arrive early.
     let mut due = Instant::now() + interval.min(Duration::from_millis(300));
     while !screen.has_ended() {

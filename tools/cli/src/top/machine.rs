@@ -57,7 +57,7 @@ pub(super) struct Vcpu {
 }
 
 /// Requests the census from the daemon.
-pub(super) fn look() -> Result<Machine> {
+pub(super) fn fetch() -> Result<Machine> {
     let socket = upshift_board::client::find().ok_or_else(|| {
         anyhow!("no `upshift daemon` listens here: start one (`upshift help daemon`)")
     })?;

@@ -11,7 +11,7 @@ use upshift::trace::Timeline;
 use super::attach::Peer;
 
 /// Interval of keep-alive requests: the process drops a viewer that is silent for a minute.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Format of the file.
 #[derive(Clone, Copy)]
@@ -60,9 +60,9 @@ pub(super) fn timeline(peer: &mut Peer, interval: Duration) -> Result<Timeline> 
         if left.is_zero() {
             break;
         }
-        std::thread::sleep(left.min(SIGN_OF_LIFE));
-        if left > SIGN_OF_LIFE {
-            peer.look()?;
+        std::thread::sleep(left.min(PROGRESS_INTERVAL));
+        if left > PROGRESS_INTERVAL {
+            peer.fetch()?;
         }
     }
     let mut timeline = peer.end_recording()?;

@@ -11,11 +11,11 @@ use super::figures::{self, Frame};
 use super::{live, machine, plain, record};
 
 /// Shortest time between two snapshots.
-const SHORTEST: Duration = Duration::from_millis(50);
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs `upshift top`.
 pub(crate) fn top(args: &TopArgs) -> Result<()> {
-    let interval = args.interval.max(SHORTEST);
+    let interval = args.interval.max(MIN_INTERVAL);
     if args.once {
         return once(args, interval);
     }
@@ -39,9 +39,9 @@ pub(crate) fn top(args: &TopArgs) -> Result<()> {
 
 fn once(args: &TopArgs, interval: Duration) -> Result<()> {
     let text = if args.machine {
-        let before = machine::look()?;
+        let before = machine::fetch()?;
         std::thread::sleep(interval);
-        let now = machine::look()?;
+        let now = machine::fetch()?;
         if args.json {
             now.json
         } else {
@@ -49,9 +49,9 @@ fn once(args: &TopArgs, interval: Duration) -> Result<()> {
         }
     } else {
         let mut peer = peer(args)?;
-        let before = peer.look()?;
+        let before = peer.fetch()?;
         std::thread::sleep(interval);
-        let now = peer.look()?;
+        let now = peer.fetch()?;
         let frame = Frame::new(&peer, &before, &now);
         if args.json {
             serde_json::to_string_pretty(&figures::Document::new(&frame, &now))?

@@ -25,7 +25,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// Takes the terminal.
-    pub(super) fn take() -> Result<Screen> {
+    pub(super) fn acquire() -> Result<Screen> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [
             signal_hook::consts::SIGTERM,
@@ -37,7 +37,7 @@ impl Screen {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             // Restores the terminal first, so that the message can be read.
-            give_back();
+            restore();
             before(panic);
         }));
         enable_raw_mode().context("cannot take the terminal")?;
@@ -46,7 +46,7 @@ impl Screen {
         match taken {
             Ok(terminal) => Ok(Screen { terminal, ended }),
             Err(error) => {
-                give_back();
+                restore();
                 Err(error).context("cannot draw on the terminal")
             }
         }
@@ -80,12 +80,12 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
 /// Restores the terminal. A failure here means that the terminal no longer exists.
-fn give_back() {
+fn restore() {
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
 }

@@ -21,7 +21,7 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     });
     wait_for(&socket, 2);
     let used = || {
-        let of = |it: &Running| process_time(it.child.id() as i32).unwrap();
+        let of = |running: &Running| process_time(running.child.id() as i32).unwrap();
         both.each_ref().map(of)
     };
     let (before, began) = (used(), Instant::now());
@@ -45,7 +45,7 @@ fn the_more_urgent_gets_twice_as_much(test: &str, daemon_args: &[&str]) {
 }
 
 #[test]
-fn the_less_urgent_gives_way_by_itself_and_never_starves() {
+fn the_less_urgent_yields_voluntarily_and_never_starves() {
     the_more_urgent_gets_twice_as_much("cooperative", &["--cooperative"]);
 }
 

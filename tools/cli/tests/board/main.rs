@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A child that is killed when the test ends early.
 struct Running {
@@ -42,7 +42,7 @@ impl Running {
 
     /// Waits for the child's end; returns the rest of its output.
     fn end(mut self) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "a child does not end");
             std::thread::sleep(Duration::from_millis(10));
@@ -115,7 +115,7 @@ fn registered(socket: &Path) -> Vec<serde_json::Value> {
 
 /// Waits until `count` processes are registered.
 fn wait_for(socket: &Path, count: usize) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while registered(socket).len() != count {
         assert!(
             Instant::now() < deadline,
@@ -208,14 +208,14 @@ fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
 }
 
 #[test]
-fn a_daemon_and_its_guardian_stay_in_memory() {
+fn a_daemon_and_its_guardian_lock_their_memory() {
     let socket = socket("memory");
     let daemon = daemon(&socket, &[]);
     let pid = daemon.child.id();
     let locked = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
-        let kib = line.and_then(|it| it.split_whitespace().next());
+        let kib = line.and_then(|text| text.split_whitespace().next());
         kib.is_some_and(|kib| kib != "0")
     };
     let effective = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -234,12 +234,12 @@ fn a_daemon_and_its_guardian_stay_in_memory() {
             .unwrap()
             .flatten();
         let of = |it: std::fs::DirEntry| std::fs::read_to_string(it.path().join("children"));
-        let all: Vec<String> = tasks.filter_map(|it| of(it).ok()).collect();
+        let all: Vec<String> = tasks.filter_map(|entry| of(entry).ok()).collect();
         let all = all.join(" ");
         let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
         pids.collect::<Vec<u32>>()
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !locked(pid) || !children().into_iter().any(locked) {
         assert!(
             Instant::now() < deadline,
@@ -250,7 +250,7 @@ fn a_daemon_and_its_guardian_stay_in_memory() {
 }
 
 #[test]
-fn a_daemon_goes_on_when_nobody_reads_its_complaints() {
+fn a_daemon_continues_when_nobody_reads_its_standard_error() {
     let socket = socket("unread");
     let Ok(full) = std::fs::File::create("/dev/full") else {
         eprintln!("skipped: there is no /dev/full");
@@ -286,7 +286,7 @@ fn a_daemon_tells_its_service_manager_that_it_is_ready_lives_and_ends() {
     let path = socket("notify");
     let ear = path.with_extension("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&ear).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["daemon", "--cooperative", "--socket"]);
     command.arg(&*path).stdout(Stdio::piped());
@@ -345,7 +345,7 @@ fn the_doctor_finds_a_capability_that_every_user_may_execute() {
     let setcap = Command::new("setcap")
         .args(["cap_sys_nice+ep", copy.to_str().unwrap()])
         .status();
-    if !setcap.is_ok_and(|it| it.success()) {
+    if !setcap.is_ok_and(|status| status.success()) {
         eprintln!("skipped: setcap is not there, or not permitted");
         return;
     }
@@ -362,7 +362,7 @@ fn the_doctor_finds_a_capability_that_every_user_may_execute() {
 }
 
 #[test]
-fn half_a_configuration_is_not_taken_for_a_whole_one() {
+fn an_incomplete_configuration_is_not_applied() {
     let socket = socket("half");
     let file = socket.with_extension("toml");
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
@@ -384,7 +384,7 @@ fn half_a_configuration_is_not_taken_for_a_whole_one() {
     };
     assert_eq!(ceiling(), 20);
     let reaches = |expected: u64| {
-        let (deadline, mut seen) = (Instant::now() + PATIENCE, vec![ceiling()]);
+        let (deadline, mut seen) = (Instant::now() + TIMEOUT, vec![ceiling()]);
         while seen.last() != Some(&expected) {
             assert!(Instant::now() < deadline, "{seen:?}");
             std::thread::sleep(Duration::from_millis(1));
@@ -399,7 +399,10 @@ fn half_a_configuration_is_not_taken_for_a_whole_one() {
     std::fs::write(&file, rule(21)).unwrap();
     daemon.signal("HUP");
     let seen = reaches(21);
-    assert!(seen.iter().all(|it| [20, 21].contains(it)), "{seen:?}");
+    assert!(
+        seen.iter().all(|level| [20, 21].contains(level)),
+        "{seen:?}"
+    );
     // Written piece by piece. The writer may be delayed for longer than a daemon can wait.
     let is_whole = |ceiling: u8| {
         let text = format!(
@@ -437,17 +440,17 @@ fn a_configuration_is_checked_without_a_daemon() {
         (output.status.code(), String::from_utf8(text).unwrap())
     };
     let dist = "../../machine/daemon/dist/daemon.toml";
-    let (code, said) = check(&std::fs::read_to_string(dist).unwrap());
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("valid"), "{said}");
-    let (code, said) = check("[[assign]]\nunit = \"redis.service\"\nlevel = 8\n");
+    let (code, stderr_text) = check(&std::fs::read_to_string(dist).unwrap());
+    assert_eq!(code, Some(0), "{stderr_text}");
+    assert!(stderr_text.contains("valid"), "{stderr_text}");
+    let (code, stderr_text) = check("[[assign]]\nunit = \"redis.service\"\nlevel = 8\n");
     let first = std::fs::read_to_string("/proc/1/comm").unwrap();
     let has_systemd = Path::new("/run/systemd/system").is_dir() || first == "systemd\n";
-    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(code, Some(0), "{stderr_text}");
     assert_eq!(
-        said.contains("systemd does not run here"),
+        stderr_text.contains("systemd does not run here"),
         !has_systemd,
-        "{said}"
+        "{stderr_text}"
     );
     // The processes that each rule currently matches; each counts for its first rule.
     let name = format!("upc-{}", std::process::id());
@@ -462,19 +465,19 @@ fn a_configuration_is_checked_without_a_daemon() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let rule = |level: u8| format!("[[assign]]\ncomm = \"{name}\"\nlevel = {level}\n");
-    let (code, said) = check(&(rule(8) + &rule(9)));
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr_text) = check(&(rule(8) + &rule(9)));
+    assert_eq!(code, Some(0), "{stderr_text}");
     for line in [
         format!("comm = \"{name}\", level = 8: 1 running process matches\n"),
         format!("\n  {} {name} (user ", sleeper.id()),
         format!("comm = \"{name}\", level = 9: no running process matches\n"),
     ] {
-        assert!(said.contains(&line), "{line} in {said}");
+        assert!(stderr_text.contains(&line), "{line} in {stderr_text}");
     }
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    let (code, said) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("redis.service"), "{said}");
+    let (code, stderr_text) = check("[[assign]]\nunit = \"redis\"\nlevel = 8\n");
+    assert_eq!(code, Some(1), "{stderr_text}");
+    assert!(stderr_text.contains("redis.service"), "{stderr_text}");
     assert!(!socket.exists());
 }

@@ -68,7 +68,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_given_back() {
         let output = BufReader::new(child.stdout.take().unwrap());
         Running { child, output }
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut seen: Vec<(String, Option<(u32, u32)>)>;
     let is_elevated = loop {
         let threads = threads(&process_of(&socket, pid));
@@ -103,7 +103,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_given_back() {
     burning.signal("TERM");
     burning.end();
     // Alone again, all threads are ordinary.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let all = || threads(&process_of(&socket, pid)).into_iter();
     while all().any(|(_, tid)| policy(tid).is_some_and(|policy| policy.0 == FIFO)) {
         assert!(Instant::now() < deadline, "something is left elevated");

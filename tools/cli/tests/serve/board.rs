@@ -27,7 +27,7 @@ fn with_board_auto_it_serves_without_a_daemon_and_joins_one_that_comes() {
 }
 
 #[test]
-fn with_board_auto_it_says_that_there_is_no_daemon() {
+fn with_board_auto_it_reports_that_there_is_no_daemon() {
     if Path::new("/run/upshift/daemon.sock").exists() {
         println!("skipped: this machine has a daemon");
         return;
@@ -41,8 +41,11 @@ fn with_board_auto_it_says_that_there_is_no_daemon() {
         .stderr(std::fs::File::create(folder.0.join("stderr")).unwrap());
     let server = Server::launch(&mut command).unwrap();
     assert!(server.get("/healthz", "").contains("ok"));
-    let said = folder.read("stderr");
-    assert!(said.contains("--board auto: there is no daemon"), "{said}");
+    let stderr_text = folder.read("stderr");
+    assert!(
+        stderr_text.contains("--board auto: there is no daemon"),
+        "{stderr_text}"
+    );
 }
 
 /// A daemon, killed on drop.

@@ -5,24 +5,24 @@ use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::harness::{Folder, PATIENCE, Server, all, output, wait_until};
+use crate::harness::{Folder, Server, TIMEOUT, all, output, wait_until};
 
 #[test]
-fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
+fn sigterm_answers_requests_under_way_refuses_new_ones_and_ends_with_0() {
     let folder = Folder::new();
     let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
     let server = Server::start(&folder, &patient);
     let address = server.address();
     // A connection in the middle of a request head.
     let begun = TcpStream::connect(address).unwrap();
-    begun.set_read_timeout(Some(PATIENCE)).unwrap();
+    begun.set_read_timeout(Some(TIMEOUT)).unwrap();
     let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
     // All requests are accepted: an unaccepted one is not in progress.
     wait_until("requests under way", || {
         let metrics = server.get("/metrics", "");
         let count = |name: &str| {
             let line = format!("upshift_http_{name}{{level=\"28\"}} ");
-            let mut counts = metrics.lines().filter_map(|it| it.strip_prefix(&line));
+            let mut counts = metrics.lines().filter_map(|text| text.strip_prefix(&line));
             counts.next().map_or(0, |count| count.parse().unwrap())
         };
         count("in_flight") + count("request_duration_seconds_count") >= 4_u64
@@ -40,16 +40,16 @@ fn sigterm_answers_what_is_under_way_refuses_what_is_new_and_ends_with_0() {
     let _ = begun.shutdown(Shutdown::Write);
     let (status, _) = server.end();
     assert_eq!(status, Some(0));
-    let said = folder.read("stderr");
+    let stderr_text = folder.read("stderr");
     assert!(
-        said.contains("requests answered, 0 connections cut off"),
-        "{said}"
+        stderr_text.contains("requests answered, 0 connections cut off"),
+        "{stderr_text}"
     );
 }
 
 /// Drains for the default time; the other time-outs would take longer.
 #[test]
-fn clients_that_never_do_their_part_do_not_keep_it_from_ending() {
+fn unresponsive_clients_do_not_prevent_the_end() {
     let folder = Folder::new();
     let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
     big.set_len(256 << 20).unwrap();
@@ -59,7 +59,7 @@ fn clients_that_never_do_their_part_do_not_keep_it_from_ending() {
     );
     let connect = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(bytes).unwrap();
         stream
     };
@@ -70,8 +70,8 @@ fn clients_that_never_do_their_part_do_not_keep_it_from_ending() {
     answers_no_ping.peek(&mut [0]).unwrap();
     server.signal("TERM");
     assert_eq!(server.end().0, Some(0));
-    let said = folder.read("stderr");
-    assert!(said.contains("connections cut off"), "{said}");
+    let stderr_text = folder.read("stderr");
+    assert!(stderr_text.contains("connections cut off"), "{stderr_text}");
     drop((half_a_head, reads_nothing, answers_no_ping));
 }
 
@@ -83,7 +83,7 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
     let ask = |mut stream: &TcpStream, text: &str| stream.write_all(text.as_bytes()).unwrap();
     let connect = || {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         ask(&stream, "GET /index.html HTTP/1.1\r\nhost: a\r\n\r\n");
         let mut answer = Vec::new();
         while !answer.ends_with(b"here") {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A folder owned by the test, removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -59,7 +59,7 @@ pub(crate) fn output(folder: &Folder, args: &[&str]) -> Output {
     let mut command = command(folder, args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -70,12 +70,12 @@ pub(crate) fn output(folder: &Folder, args: &[&str]) -> Output {
 /// Returns the error message of a failing command.
 pub(crate) fn error(folder: &Folder, args: &[&str]) -> String {
     let output = output(folder, args);
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr_text = String::from_utf8(output.stderr).unwrap();
     assert!(
         !output.status.success() && output.stdout.is_empty(),
-        "{said}"
+        "{stderr_text}"
     );
-    said
+    stderr_text
 }
 
 /// A server, killed when the test ends early. Its standard error is in `FOLDER/stderr`.
@@ -124,7 +124,7 @@ impl Server {
 
     pub(crate) fn send(&self, path: &str, more: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{more}\r\n");
         stream.write_all(head.as_bytes()).unwrap();
         stream
@@ -142,7 +142,7 @@ impl Server {
 
     /// Waits for the end; returns the status, and the rest of the output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
@@ -171,7 +171,7 @@ pub(crate) fn all(mut stream: TcpStream) -> String {
 
 /// Waits until `is_so` returns true.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what} does not come");
         std::thread::sleep(Duration::from_millis(20));

@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Folder, PATIENCE, PROGRAM, Server, all, metric, wait_until};
+use crate::harness::{Folder, PROGRAM, Server, TIMEOUT, all, metric, wait_until};
 
 #[test]
 fn with_preemption_a_long_request_is_suspended_for_short_ones() {
     let folder = Folder::new();
     let args = ["--cpu", "0", "--preempt", "on", "--quantum", "100us"];
     let server = Server::start(&folder, &args);
-    let said = folder.read("stderr");
-    if said.contains("long polls are not interrupted") {
-        eprintln!("skipped: {}", said.trim());
+    let stderr_text = folder.read("stderr");
+    if stderr_text.contains("long polls are not interrupted") {
+        eprintln!("skipped: {}", stderr_text.trim());
         return;
     }
     let suspensions = || metric(&server, "upshift_preemption_suspensions_total");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while suspensions() == 0 {
         assert!(Instant::now() < deadline, "nothing is suspended");
         let long: Vec<_> = (0..2)
@@ -83,7 +83,7 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
 }
 
 #[test]
-fn readers_that_read_nothing_cost_little_and_give_it_back() {
+fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
     const READERS: u64 = 400;
     let folder = Folder::new();
     let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
@@ -138,7 +138,7 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
         .collect();
     let (mut served, mut closed) = (0, 0);
     for stream in &mut open {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let _ = stream.write_all(b"GET /page.txt HTTP/1.1\r\nhost: a\r\n\r\n");
         let mut bytes = [0; 4096];
         match stream.read(&mut bytes) {
@@ -154,16 +154,16 @@ fn connections_leave_descriptors_for_the_files_of_those_that_are_open() {
         served >= 10 && closed >= 50,
         "{served} served, {closed} closed"
     );
-    let said = folder.read("stderr");
+    let stderr_text = folder.read("stderr");
     assert!(
-        said.contains("with 100 descriptors; raise the limit"),
-        "{said}"
+        stderr_text.contains("with 100 descriptors; raise the limit"),
+        "{stderr_text}"
     );
     drop(open);
     // Until the server has noticed the closed connections, it closes a new one, too.
     wait_until("an answer", || {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let _ = stream.write_all(b"GET /page.txt HTTP/1.0\r\nhost: a\r\n\r\n");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).is_ok() && answer.contains("a page")
@@ -180,7 +180,7 @@ fn a_burst_of_connections_takes_no_descriptor_from_those_that_are_open() {
     let server = under("-n 256", &folder, &[]);
     let connect = || {
         let stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     };
     let mut open: Vec<_> = (0..OPEN).map(|_| connect()).collect();
@@ -210,9 +210,12 @@ fn a_burst_of_connections_takes_no_descriptor_from_those_that_are_open() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    let said = folder.read("stderr");
-    assert!(said.contains("with 256 descriptors"), "{said}");
-    assert!(!said.contains("cannot accept"), "{said}");
+    let stderr_text = folder.read("stderr");
+    assert!(
+        stderr_text.contains("with 256 descriptors"),
+        "{stderr_text}"
+    );
+    assert!(!stderr_text.contains("cannot accept"), "{stderr_text}");
 }
 
 #[test]
@@ -236,7 +239,7 @@ fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
     let over = AtomicBool::new(false);
     let client = || {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (mut answered, mut refused) = (0_u32, 0_u32);
         let mut answer = [0; 4096];
         while !over.load(Ordering::Relaxed) {

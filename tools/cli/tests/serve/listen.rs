@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::harness::{Folder, PATIENCE, PROGRAM, Server};
+use crate::harness::{Folder, PROGRAM, Server, TIMEOUT};
 
 fn ask(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = "GET /plaintext HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -83,7 +83,7 @@ fn a_port_without_an_address_does_not_depend_on_the_settings_of_ipv6() {
         ("net.ipv6.bindv6only=1", 2),
         ("net.ipv6.conf.all.disable_ipv6=1", 1),
     ] {
-        let Some(said) = in_namespace(&folder, &format!("sysctl -q {setting}")) else {
+        let Some(stderr_text) = in_namespace(&folder, &format!("sysctl -q {setting}")) else {
             println!(
                 "skipped: no namespace, or no sysctl: {}",
                 folder.read("stderr")
@@ -91,6 +91,10 @@ fn a_port_without_an_address_does_not_depend_on_the_settings_of_ipv6() {
             return;
         };
         let greeting = "Hello, World!";
-        assert_eq!(said.matches(greeting).count(), answers, "{setting}: {said}");
+        assert_eq!(
+            stderr_text.matches(greeting).count(),
+            answers,
+            "{setting}: {stderr_text}"
+        );
     }
 }

@@ -76,10 +76,13 @@ fn an_unreadable_file_or_folder_is_403_and_a_line_names_it_and_the_user() {
             assert_eq!(status(&server, path, ""), "403", "{path}");
             // Lines of a kind are at least a second apart.
             thread::sleep(Duration::from_millis(100));
-            let said = folder.read("stderr");
-            let mut lines = said.lines().filter(|said| said.starts_with(&line));
-            lines.any(|said| {
-                said.contains("Permission denied") && said.contains("the server runs as user ")
+            let stderr_text = folder.read("stderr");
+            let mut lines = stderr_text
+                .lines()
+                .filter(|stderr_text| stderr_text.starts_with(&line));
+            lines.any(|stderr_text| {
+                stderr_text.contains("Permission denied")
+                    && stderr_text.contains("the server runs as user ")
             })
         });
     }

@@ -102,7 +102,7 @@ fn the_access_log_may_be_the_standard_output() {
 }
 
 #[test]
-fn a_standard_error_that_nobody_reads_ends_nothing() {
+fn a_closed_standard_error_does_not_end_the_server() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
     let mut limited = Command::new("sh");
@@ -137,7 +137,7 @@ fn a_standard_error_that_nobody_reads_ends_nothing() {
 }
 
 #[test]
-fn sighup_opens_the_log_anew_and_says_what_takes_a_restart() {
+fn sighup_reopens_the_log_and_names_settings_that_need_a_restart() {
     let folder = Folder::new();
     let config = folder.write("serve.toml", "receive-level = 3\n");
     let args = ["--config", &config, "--access-log", "access.jsonl"];
@@ -147,8 +147,8 @@ fn sighup_opens_the_log_anew_and_says_what_takes_a_restart() {
     std::fs::rename(folder.0.join("access.jsonl"), folder.0.join("old.jsonl")).unwrap();
     folder.write("serve.toml", "receive-level = 1\ncontrol = \"x\"\n");
     server.signal("HUP");
-    let said = "a restart makes it so: receive-level, control";
-    wait_until("the reload", || folder.read("stderr").contains(said));
+    let stderr_text = "a restart makes it so: receive-level, control";
+    wait_until("the reload", || folder.read("stderr").contains(stderr_text));
     server.get("/b", "");
     wait_until("a line of the new log", || logged(&folder).len() == 1);
     assert_eq!(logged(&folder)[0].0, "/b");
@@ -156,7 +156,7 @@ fn sighup_opens_the_log_anew_and_says_what_takes_a_restart() {
 }
 
 #[test]
-fn a_log_on_a_full_disk_ends_nothing_and_is_said() {
+fn a_log_on_a_full_disk_is_reported_and_does_not_end_the_server() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--access-log", "/dev/full"]);
     wait_until("the complaint", || {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{Folder, PATIENCE, PROGRAM, Server};
+use crate::harness::{Folder, PROGRAM, Server, TIMEOUT};
 
 const RESTARTS: usize = 20;
 
@@ -81,8 +81,8 @@ impl Load {
                 .unwrap()
                 .success()
         );
-        let said = client.wait_with_output().unwrap();
-        String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
+        let stderr_text = client.wait_with_output().unwrap();
+        String::from_utf8_lossy(&[stderr_text.stdout, stderr_text.stderr].concat()).into_owned()
     }
 }
 
@@ -111,13 +111,13 @@ fn a_restart_loses_no_request_of_http1() {
     };
     let load = Load(Some(client));
     let _last = site.restart(server);
-    let said = load.end();
-    assert!(said.contains("Requests/sec"), "{said}");
+    let stderr_text = load.end();
+    assert!(stderr_text.contains("Requests/sec"), "{stderr_text}");
     let failed = ["Socket errors", "Non-2xx"].iter();
     assert_eq!(
-        failed.filter(|line| said.contains(**line)).count(),
+        failed.filter(|line| stderr_text.contains(**line)).count(),
         0,
-        "{said}"
+        "{stderr_text}"
     );
 }
 
@@ -167,7 +167,7 @@ impl Seen {
     fn converse(&mut self, address: SocketAddr, over: &AtomicBool) {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         self.connections += 1;
         let hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
         let mut out = [&hello[..], &frame(SETTINGS, 0, 0, &[])].concat();
@@ -208,14 +208,20 @@ impl Seen {
                 }
                 RST_STREAM => panic!("stream {id} was reset: {payload:?}"),
                 GOAWAY => {
-                    let (said, code) = (number(&payload), number(&payload[4..]));
+                    let (stderr_text, code) = (number(&payload), number(&payload[4..]));
                     assert_eq!(code, 0, "an error");
-                    assert!(said <= last, "it said {last} before, and now {said}");
+                    assert!(
+                        stderr_text <= last,
+                        "it said {last} before, and now {stderr_text}"
+                    );
                     // The first GOAWAY has the greatest number. The second one names the last
                     // accepted stream, which is the last one requested: its PING has been answered
                     // since.
-                    assert!(said == u32::MAX >> 1 || said == next - 2, "{said}, {next}");
-                    last = said;
+                    assert!(
+                        stderr_text == u32::MAX >> 1 || stderr_text == next - 2,
+                        "{stderr_text}, {next}"
+                    );
+                    last = stderr_text;
                     self.not_taken += open.split_off(&last.saturating_add(1)).len() as u64;
                 }
                 _ => {}
@@ -272,7 +278,7 @@ fn a_slow_client_of_http2_has_all_of_its_answer_when_the_server_ends() {
     folder.write("index.html", &"x".repeat(LENGTH));
     let server = Server::start(&folder, &["--drain-timeout", "60s"]);
     let mut stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let head = [0x82, 0x86, 0x85, 0x01, 0x01, b'a'];
     let hello = [
         &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],

@@ -11,10 +11,13 @@ fn without_arguments_it_serves_the_current_folder_and_says_where() {
     folder.write("page.txt", "a page");
     let Some(server) = Server::try_start(&folder, &[]) else {
         // If another process has taken the port, the error names it.
-        let said = folder.read("stderr");
-        assert!(said.contains("cannot listen on 127.0.0.1:8080"), "{said}");
-        assert!(said.contains("holds the port"), "{said}");
-        assert!(said.contains("--listen"), "{said}");
+        let stderr_text = folder.read("stderr");
+        assert!(
+            stderr_text.contains("cannot listen on 127.0.0.1:8080"),
+            "{stderr_text}"
+        );
+        assert!(stderr_text.contains("holds the port"), "{stderr_text}");
+        assert!(stderr_text.contains("--listen"), "{stderr_text}");
         return;
     };
     let place = folder.0.canonicalize().unwrap();
@@ -34,13 +37,13 @@ fn a_port_that_is_taken_is_an_error_that_names_its_holder() {
     let folder = Folder::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let said = error(&folder, &["--listen", &address, "--vcpus", "1"]);
+    let stderr_text = error(&folder, &["--listen", &address, "--vcpus", "1"]);
     for part in [
         &*address,
         &format!("process {}", std::process::id()),
         "choose another port with --listen",
     ] {
-        assert!(said.contains(part), "{part} in {said}");
+        assert!(stderr_text.contains(part), "{part} in {stderr_text}");
     }
 }
 
@@ -67,7 +70,7 @@ fn help_shows_priorities_and_examples() {
 }
 
 #[test]
-fn mistakes_say_what_to_do() {
+fn mistakes_are_refused_with_a_remedy() {
     let folder = Folder::new();
     let misspelt = folder.write("misspelt.toml", "lissen = []\n");
     let level = folder.write("level.toml", "[[priority]]\npath = \"/a\"\nlevel = 64\n");
@@ -106,15 +109,18 @@ fn mistakes_say_what_to_do() {
         ),
         (&["--board", "required"], &["upshift daemon"]),
     ] {
-        let said = error(&folder, &[&listen, args].concat());
+        let stderr_text = error(&folder, &[&listen, args].concat());
         for part in parts {
-            assert!(said.contains(part), "{args:?}: {part} in {said}");
+            assert!(
+                stderr_text.contains(part),
+                "{args:?}: {part} in {stderr_text}"
+            );
         }
     }
 }
 
 #[test]
-fn sockets_of_a_process_above_are_not_taken() {
+fn sockets_of_an_ancestor_are_not_used() {
     let folder = Folder::new();
     let start = |pid: &str| {
         let script = format!("{pid} export LISTEN_FDS=1; exec \"$@\" 3</dev/null");
@@ -131,15 +137,15 @@ fn sockets_of_a_process_above_are_not_taken() {
     };
     assert!(start("").is_some(), "{}", folder.read("stderr"));
     assert!(start("export LISTEN_PID=$$;").is_none());
-    let said = folder.read("stderr");
+    let stderr_text = folder.read("stderr");
     assert!(
-        said.contains("descriptor 3, which was handed over, is no socket"),
-        "{said}"
+        stderr_text.contains("descriptor 3, which was handed over, is no socket"),
+        "{stderr_text}"
     );
 }
 
 #[test]
-fn a_port_whose_holder_was_killed_is_waited_for() {
+fn the_port_of_a_killed_holder_is_awaited() {
     let folder = Folder::new();
     for _ in 0..5 {
         let mut first = Server::start(&folder, &[]);

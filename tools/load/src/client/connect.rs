@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Number of connections that are being established at a time.
-const AT_A_TIME: usize = 64;
+const MAX_CONNECTING: usize = 64;
 
 /// Establishes a non-blocking stream for each of `groups`, which are indices of the plan's groups;
 /// `None` stands for a failure.
@@ -29,7 +29,7 @@ pub(crate) fn establish(
     // The rest of the process uses some descriptors.
     os::raise_open_files(targets.len() as u64 + 128)?;
 
-    let mut epoll = Epoll::new(AT_A_TIME)?;
+    let mut epoll = Epoll::new(MAX_CONNECTING)?;
     let mut streams: Vec<Option<TcpStream>> = targets.iter().map(|_| None).collect();
     let mut pending: BTreeMap<usize, Socket> = BTreeMap::new();
     let mut next = 0;
@@ -42,14 +42,14 @@ pub(crate) fn establish(
         {
             return Ok(streams);
         }
-        while next < targets.len() && pending.len() < AT_A_TIME {
+        while next < targets.len() && pending.len() < MAX_CONNECTING {
             let (group, target) = targets[next];
             match begin_connect(target, plan.groups[group].source) {
                 Ok(socket) => {
-                    epoll.add(&socket, next as u64, os::EDGE)?;
+                    epoll.add(&socket, next as u64, os::EDGE_TRIGGERED)?;
                     pending.insert(next, socket);
                 }
-                Err(error) => failed(group, explain(target, &error)),
+                Err(error) => failed(group, connect_error(target, &error)),
             }
             next += 1;
         }
@@ -67,7 +67,7 @@ pub(crate) fn establish(
             };
             match refused {
                 None => streams[place] = Some(socket.into()),
-                Some(error) => failed(group, explain(target, &error)),
+                Some(error) => failed(group, connect_error(target, &error)),
             }
         }
         if moved.elapsed() > plan.patience {
@@ -103,7 +103,7 @@ fn begin_connect(target: SocketAddr, source: Option<IpAddr>) -> io::Result<Socke
     }
 }
 
-fn explain(target: SocketAddr, error: &io::Error) -> String {
+fn connect_error(target: SocketAddr, error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::ECONNREFUSED) => ": is the server running there?",
         Some(libc::EMFILE) => ": raise the limit on open files (ulimit -n)",

@@ -9,7 +9,7 @@
 use super::arrivals::{Arrivals, Request};
 use super::connect;
 use super::connection::Connection;
-use super::meter::{BURST, Meter, NAP, PRIME, SPIN, nanos};
+use super::meter::{BUSY_POLL_TIME, MAX_BURST, MAX_SLEEP, Meter, PRIMING_TIMEOUT, nanos};
 use super::outcome::{GroupOutcome, Outcome};
 use super::plan::{Plan, Work};
 use super::reply::{self, Found, HeadMemo, Template};
@@ -19,11 +19,11 @@ use std::io::{self, Read};
 use std::time::Duration;
 
 /// Period in which all connections are checked for silence, in ns.
-const CHECK: u64 = 100_000_000;
+const SILENCE_CHECK_PERIOD: u64 = 100_000_000;
 /// Number of connections checked at a time, so that tens of thousands do not delay a request.
-const CHECKED: usize = 512;
+const SILENCE_CHECK_BATCH: usize = 512;
 /// Longest wait for the last replies, in ns.
-const LAST: u64 = 250_000_000;
+const MAX_DRAIN: u64 = 250_000_000;
 /// Number of different matrices, if their products cost little.
 const VARIANTS: usize = 8;
 
@@ -116,7 +116,7 @@ impl<'p> Engine<'p> {
         }
         for (at, (stream, group)) in streams.into_iter().zip(targets).enumerate() {
             if let Some(stream) = &stream {
-                epoll.add(stream, at as u64, os::EDGE)?;
+                epoll.add(stream, at as u64, os::EDGE_TRIGGERED)?;
             }
             let index = at - groups[group].first;
             let template = if per_group { group } else { index % variants };
@@ -146,7 +146,7 @@ impl<'p> Engine<'p> {
     /// Primes, warms up, measures, drains.
     pub(crate) fn run(mut self) -> io::Result<Outcome> {
         self.prime()?;
-        self.occupy();
+        self.send_hog_request();
         let begin = self.meter.now();
         let from = begin + nanos(self.plan.warmup);
         self.until = from + nanos(self.plan.duration);
@@ -161,7 +161,7 @@ impl<'p> Engine<'p> {
             );
         }
         self.stage = Stage::Warming;
-        self.fire(begin);
+        self.send_due(begin);
         for at in 0..self.connections.len() {
             self.refill(at, begin);
             self.send(at, begin);
@@ -174,7 +174,7 @@ impl<'p> Engine<'p> {
         going = going && self.drive(self.until)?;
         while going && self.next_due < self.until {
             // Requests that are due and late because of the client count.
-            self.fire(self.meter.now());
+            self.send_due(self.meter.now());
         }
         let to = self.meter.now();
         let after = self.meter.used();
@@ -192,7 +192,7 @@ impl<'p> Engine<'p> {
                 self.connections[at].withdraw();
                 self.waiting += self.connections[at].waiting();
             }
-            self.drive(self.meter.now() + LAST)?;
+            self.drive(self.meter.now() + MAX_DRAIN)?;
         }
         let (server_cpu, client_cpu) = before.until(&after);
         let served = self.outcomes.iter().step_by(self.classes);
@@ -224,7 +224,7 @@ impl<'p> Engine<'p> {
                 self.send(at, begin);
             }
         }
-        self.drive(begin + 2 * PRIME)?;
+        self.drive(begin + 2 * PRIMING_TIMEOUT)?;
         for (at, template) in own.into_iter().enumerate() {
             if self.connections[at].waiting() > 0 && !self.meter.is_stopped() {
                 self.fail(at, || "the first reply did not end in time".into());
@@ -244,7 +244,7 @@ impl<'p> Engine<'p> {
 
     /// Sends the hog's request on its connection, the last one. The loop does not wait for its
     /// reply.
-    fn occupy(&mut self) {
+    fn send_hog_request(&mut self) {
         if let Some(hog) = self.plan.hog {
             let (at, now) = (self.connections.len() - 1, self.meter.now());
             self.push(at, Request::uncounted(nanos(hog.service), hog.level));
@@ -269,36 +269,39 @@ impl<'p> Engine<'p> {
                 return Ok(false);
             }
             if now >= self.next_check {
-                let looks = self.connections.len().div_ceil(CHECKED).max(1);
-                self.next_check = now + CHECK / looks as u64;
-                self.check(now);
+                let looks = self.connections.len().div_ceil(SILENCE_CHECK_BATCH).max(1);
+                self.next_check = now + SILENCE_CHECK_PERIOD / looks as u64;
+                self.check_silence(now);
             }
             if now >= self.next_due {
-                self.fire(now);
+                self.send_due(now);
             }
-            let free = self.next_due.saturating_sub(now).saturating_sub(SPIN);
-            let nap = NAP.min(end - now).min(free);
+            let free = self
+                .next_due
+                .saturating_sub(now)
+                .saturating_sub(BUSY_POLL_TIME);
+            let nap = MAX_SLEEP.min(end - now).min(free);
             let n = self.epoll.wait(Duration::from_nanos(nap))?;
             for i in 0..n {
                 let ready = self.epoll.ready(i);
                 let now = self.handle(ready);
                 if now >= self.next_due {
-                    self.fire(now);
+                    self.send_due(now);
                 }
             }
         }
     }
 
-    /// Fails the silent ones of the next [`CHECKED`] connections.
-    fn check(&mut self, now: u64) {
+    /// Fails the silent ones of the next [`SILENCE_CHECK_BATCH`] connections.
+    fn check_silence(&mut self, now: u64) {
         let mut patience = self.plan.patience;
         match self.stage {
-            Stage::Priming => patience = patience.min(Duration::from_nanos(PRIME)),
+            Stage::Priming => patience = patience.min(Duration::from_nanos(PRIMING_TIMEOUT)),
             Stage::Warming | Stage::Measuring if !matches!(self.plan.work, Work::Spin) => {}
             _ => return,
         }
         let from = self.unchecked;
-        let to = (from + CHECKED).min(self.connections.len());
+        let to = (from + SILENCE_CHECK_BATCH).min(self.connections.len());
         self.unchecked = to % self.connections.len().max(1);
         for at in from..to {
             let c = &self.connections[at];
@@ -310,7 +313,7 @@ impl<'p> Engine<'p> {
     }
 
     /// Sends due requests, at most a burst for each group, and finds the next send time.
-    fn fire(&mut self, mut now: u64) {
+    fn send_due(&mut self, mut now: u64) {
         self.next_due = u64::MAX;
         for i in 0..self.groups.len() {
             for sent in 0.. {
@@ -320,7 +323,7 @@ impl<'p> Engine<'p> {
                     first,
                 } = &mut self.groups[i];
                 let due = arrivals.next_due();
-                if due >= self.until || due > now || sent == BURST {
+                if due >= self.until || due > now || sent == MAX_BURST {
                     self.next_due = self.next_due.min(due);
                     break;
                 }
@@ -378,7 +381,7 @@ impl<'p> Engine<'p> {
         let template = self.templates.get(c.template);
         c.start(template, self.groups[c.group].depth, now);
         if let Err(error) = c.flush(template) {
-            self.lost(at, &format!("connection lost while sending: {error}"));
+            self.on_closed(at, &format!("connection lost while sending: {error}"));
         }
     }
 
@@ -391,7 +394,7 @@ impl<'p> Engine<'p> {
             // Reads until the socket is empty: the edge will not be reported again.
             while let Some(mut stream) = self.connections[at].stream.as_ref() {
                 match stream.read(&mut self.scratch) {
-                    Ok(0) => self.lost(at, "the server closed the connection"),
+                    Ok(0) => self.on_closed(at, "the server closed the connection"),
                     Ok(n) => {
                         now = self.meter.now();
                         if let Err(why) = self.receive(at, n, now) {
@@ -403,7 +406,7 @@ impl<'p> Engine<'p> {
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => self.lost(at, &format!("connection lost: {error}")),
+                    Err(error) => self.on_closed(at, &format!("connection lost: {error}")),
                 }
             }
         }
@@ -471,7 +474,7 @@ impl<'p> Engine<'p> {
     }
 
     /// Handles a connection that the server has closed.
-    fn lost(&mut self, at: usize, how: &str) {
+    fn on_closed(&mut self, at: usize, how: &str) {
         let hint = if self.connections[at].has_replied {
             ""
         } else {

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest sleep, in ns; it bounds the reaction to `stop`.
-pub(super) const NAP: u64 = 20_000_000;
+pub(super) const MAX_SLEEP: u64 = 20_000_000;
 /// Time before a send time that the client spends polling instead of sleeping, in ns.
-pub(super) const SPIN: u64 = 60_000;
+pub(super) const BUSY_POLL_TIME: u64 = 60_000;
 /// Longest wait for the first reply of a connection, in ns.
-pub(super) const PRIME: u64 = 10_000_000_000;
+pub(super) const PRIMING_TIMEOUT: u64 = 10_000_000_000;
 /// Number of requests that may be fired before replies are read again.
-pub(super) const BURST: usize = 64;
+pub(super) const MAX_BURST: usize = 64;
 
 /// The measuring side of a run.
 pub(super) struct Meter {
@@ -25,7 +25,7 @@ pub(super) struct Meter {
 }
 
 /// CPU time used so far.
-pub(super) struct Used {
+pub(super) struct CpuReading {
     servers: Option<Vec<Reading>>,
     client: (Duration, Duration),
 }
@@ -58,8 +58,8 @@ impl Meter {
     }
 
     /// Reads the CPU time of the server, if all its processes run, and of the calling thread.
-    pub(super) fn used(&self) -> Used {
-        Used {
+    pub(super) fn used(&self) -> CpuReading {
+        CpuReading {
             servers: self
                 .servers
                 .iter()
@@ -70,10 +70,10 @@ impl Meter {
     }
 }
 
-impl Used {
+impl CpuReading {
     /// Returns the CPU time of the server, if it is known, and of the client until a `later`
     /// reading.
-    pub(super) fn until(&self, later: &Used) -> (Option<CpuUse>, CpuUse) {
+    pub(super) fn until(&self, later: &CpuReading) -> (Option<CpuUse>, CpuUse) {
         let servers = self.servers.as_ref().zip(later.servers.as_ref());
         let servers = servers.filter(|(before, _)| !before.is_empty());
         let client = CpuUse {

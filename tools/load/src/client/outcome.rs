@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Longest latency that a histogram distinguishes, in ns (1000 s); longer ones are recorded as this
 /// value.
-const LONGEST: u64 = 1_000_000_000_000;
+const MAX_LATENCY: u64 = 1_000_000_000_000;
 
 /// The results of a run.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ impl GroupOutcome {
 }
 
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST, 3).expect("the bounds are in range")
+    Histogram::new_with_bounds(1, MAX_LATENCY, 3).expect("the bounds are in range")
 }
 
 fn rate(requests: u64, elapsed: Duration) -> f64 {

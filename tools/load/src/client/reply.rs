@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn matrix_replies_are_counted_however_they_are_cut() {
+    fn matrix_replies_are_counted_for_any_segmentation() {
         let template = template(3);
         let stream = template.expected.repeat(5);
         for size in 1..=stream.len() {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn http_replies_are_counted_however_they_are_cut() {
+    fn http_replies_are_counted_for_any_segmentation() {
         let mut stream = service::REPLY.repeat(2);
         stream.extend_from_slice(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
         stream.extend_from_slice(service::REPLY_KEEP_ALIVE);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_reply_with_a_length_is_an_error() {
+    fn a_reply_without_a_length_is_an_error() {
         for (stream, what) in [
             (&b"SSH-2.0-OpenSSH\r\n"[..], "not HTTP"),
             (b"HTTP/1.1 200 OK\r\n\r\n", "Content-Length"),

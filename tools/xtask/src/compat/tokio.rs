@@ -50,7 +50,7 @@ const FILES: [&str; 26] = [
     "task_abort",
     "task_join_set",
 ];
-const ALSO: [&str; 1] = ["join_handle_panic"];
+const OWN_FILES: [&str; 1] = ["join_handle_panic"];
 
 /// Limit of one test; the slowest takes a second.
 const TEST_LIMIT: Duration = Duration::from_secs(10);
@@ -160,7 +160,7 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
 fn files(only: &[String]) -> Vec<&'static str> {
     FILES
         .iter()
-        .chain(&ALSO)
+        .chain(&OWN_FILES)
         .copied()
         .filter(|file| only.is_empty() || only.iter().any(|only| only == file))
         .collect()
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_compared_both_ways() {
+    fn missing_and_surplus_differences_are_reported() {
         let mut report = Report::default();
         let fails = || Err("exit status 101".to_owned());
         report.add(
@@ -375,7 +375,7 @@ mod tests {
         for name in known {
             let (file, _) = name.split_once("::").unwrap();
             assert!(
-                FILES.iter().chain(&ALSO).any(|known| *known == file),
+                FILES.iter().chain(&OWN_FILES).any(|known| *known == file),
                 "{name}"
             );
         }

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Tree, VERSION, output, stripped};
+use super::{Tree, VERSION, output, strip};
 use crate::setup;
 
 /// User and group of the image's process; by default no user of the machine has this number.
 const USER: u32 = 65532;
 /// Time within which the command on trial must answer or end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Builds an image with this command; returns the archive and the result of its trial.
 pub(crate) fn image(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)> {
@@ -30,17 +30,17 @@ pub(crate) fn image(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)>
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
     }
-    tree.put(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
-    stripped(&tree.0.join("usr/bin/upshift"))?;
+    tree.add_file(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
+    strip(&tree.0.join("usr/bin/upshift"))?;
     for library in libraries(binary)? {
         let place = library.strip_prefix("/").unwrap_or(&library);
-        tree.put(&fs::read(&library)?, &place.to_string_lossy(), 0o755)?;
+        tree.add_file(&fs::read(&library)?, &place.to_string_lossy(), 0o755)?;
     }
     let user = format!("upshift:x:{USER}:{USER}::/srv:/sbin/nologin\n");
-    tree.put(user.as_bytes(), "etc/passwd", 0o644)?;
+    tree.add_file(user.as_bytes(), "etc/passwd", 0o644)?;
     let group = format!("upshift:x:{USER}:\n");
-    tree.put(group.as_bytes(), "etc/group", 0o644)?;
-    tree.put(b"hosts: files dns\n", "etc/nsswitch.conf", 0o644)?;
+    tree.add_file(group.as_bytes(), "etc/group", 0o644)?;
+    tree.add_file(b"hosts: files dns\n", "etc/nsswitch.conf", 0o644)?;
     for (place, mode) in [("srv", 0o755), ("proc", 0o555), ("tmp", 0o1777)] {
         fs::create_dir(tree.0.join(place))?;
         fs::set_permissions(tree.0.join(place), fs::Permissions::from_mode(mode))?;
@@ -143,7 +143,7 @@ impl Served {
         let address = line.trim().rsplit_once("http://").map(|(_, it)| it);
         let address = address.ok_or_else(|| wrong(format!("it says `{line}`")))?;
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(START_TIMEOUT))?;
         stream.write_all(b"GET /page HTTP/1.1\r\nhost: image\r\nconnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -153,7 +153,7 @@ impl Served {
         let pid = self.0.id().to_string();
         output(Command::new("kill").args(["-s", "TERM", &pid]))?;
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < START_TIMEOUT {
             if let Some(status) = self.0.try_wait()? {
                 let is_good = status.success();
                 return is_good

@@ -20,7 +20,7 @@ const TRY: &str = include_str!("try.sh");
 const CLEAN: &str = include_str!("clean.sh");
 
 /// Lines of the script's output that are shown when it fails.
-const SHOWN: usize = 20;
+const SHOWN_LINES: usize = 20;
 
 /// Tries the package; returns the checks that were made, or the reason for making none.
 pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
@@ -30,7 +30,7 @@ pub(super) fn of(package: &Path, work: &Path) -> io::Result<String> {
     let possible = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--net", "true"])
         .output();
-    if !possible.is_ok_and(|it| it.status.success()) || !host::has_program("dpkg") {
+    if !possible.is_ok_and(|output| output.status.success()) || !host::has_program("dpkg") {
         return Ok("not installed on trial: no namespaces, or no dpkg".to_string());
     }
     let place = work.join("trial");
@@ -68,10 +68,10 @@ fn clean_root(base: &Path) -> Result<PathBuf, String> {
     make.args(["--variant=minbase", release]).arg(&half);
     let made = make.output().map_err(|error| error.to_string())?;
     if !made.status.success() {
-        let said = String::from_utf8_lossy(&made.stdout).into_owned();
+        let output = String::from_utf8_lossy(&made.stdout).into_owned();
         return Err(format!(
             "debootstrap fails: {}",
-            said.lines().last().unwrap_or_default()
+            output.lines().last().unwrap_or_default()
         ));
     }
     let _ = std::fs::remove_dir_all(base);
@@ -99,13 +99,13 @@ fn run(package: &Path, place: &Path, base: &Path, script: &str) -> io::Result<()
     enter.env_remove("UPSHIFT_DAEMON_SOCKET");
     let done = enter.output()?;
     let _ = std::fs::remove_dir(place);
-    let mut said = String::from_utf8_lossy(&done.stdout).into_owned();
-    said.push_str(&String::from_utf8_lossy(&done.stderr));
+    let mut output = String::from_utf8_lossy(&done.stdout).into_owned();
+    output.push_str(&String::from_utf8_lossy(&done.stderr));
     if done.status.success() {
         return Ok(());
     }
-    let lines: Vec<&str> = said.lines().collect();
-    let end = lines[lines.len().saturating_sub(SHOWN)..].join("\n");
+    let lines: Vec<&str> = output.lines().collect();
+    let end = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
     Err(io::Error::other(format!(
         "the package fails its trial ({}):\n{end}",
         done.status

@@ -9,7 +9,7 @@ const SHOWN_END: usize = 50;
 const SHOWN_UNSTABLE: usize = 12;
 
 /// Lines of a failed step that are printed again at the end of the report.
-const SHOWN_LAST: usize = 25;
+const SHOWN_FINAL: usize = 25;
 
 /// Numbers of tests in a log.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -161,7 +161,7 @@ pub(crate) fn outline(log: &str) -> Vec<&str> {
 
 /// Returns the lines most likely to explain a failure: panics and names of tests, else the last
 /// lines.
-pub(crate) fn last_words(log: &str) -> Vec<&str> {
+pub(crate) fn final_messages(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let mut told: Vec<&str> = Vec::new();
     let mut after_panic = 0;
@@ -174,9 +174,9 @@ pub(crate) fn last_words(log: &str) -> Vec<&str> {
         }
         after_panic = usize::saturating_sub(after_panic, 1);
     }
-    told.truncate(SHOWN_LAST);
-    let left = SHOWN_LAST - told.len();
-    let end = lines.len().saturating_sub(left.max(SHOWN_LAST / 3));
+    told.truncate(SHOWN_FINAL);
+    let left = SHOWN_FINAL - told.len();
+    let end = lines.len().saturating_sub(left.max(SHOWN_FINAL / 3));
     told.extend(&lines[end..]);
     told
 }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_the_second_time_is_shown_without_its_middle() {
+    fn an_unstable_test_is_shown_without_the_middle_of_its_output() {
         let long = "said\n".repeat(100);
         let log = format!(
             "failures:\n\n---- a stdout ----\n{long}---- b stdout ----\nthread 'b' panicked\n\n\
@@ -229,16 +229,16 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_the_panics_and_the_end() {
+    fn final_messages_are_the_panics_and_the_end() {
         let long = "said\n".repeat(300);
         let log = format!(
             "failures:\n\n---- b stdout ----\n{long}thread 'b' panicked at b.rs:1:1:\nleft != right\n{long}\n\
              failures:\n    b\n\ntest result: FAILED. 0 passed; 1 failed\nerror: 1 target failed\n"
         );
-        let shown = last_words(&log);
+        let shown = final_messages(&log);
         assert_eq!(shown.last(), Some(&"error: 1 target failed"));
-        assert!(last_words("a\nb") == ["a", "b"]);
-        assert!(shown.len() <= SHOWN_LAST + SHOWN_LAST / 3);
+        assert!(final_messages("a\nb") == ["a", "b"]);
+        assert!(shown.len() <= SHOWN_FINAL + SHOWN_FINAL / 3);
     }
 
     #[test]

@@ -11,7 +11,7 @@ const COLUMNS: usize = 100;
 const EXTENSIONS: [&str; 6] = ["rs", "h", "hpp", "c", "cpp", "S"];
 
 /// Lines that an error names; a tree that was never checked has thousands.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// Looks at each source file of the tree but those of build folders.
 ///
@@ -31,7 +31,7 @@ pub(super) fn check(root: &Path) -> Result<(), String> {
     Err(format!(
         "{} lines of comments are wider than {COLUMNS} columns: {}",
         places.len(),
-        places[..places.len().min(NAMED)].join(", ")
+        places[..places.len().min(MAX_NAMED)].join(", ")
     ))
 }
 
@@ -60,7 +60,7 @@ fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
                 }
             } else if kind.is_file()
                 && let Some(extension) = path.extension()
-                && EXTENSIONS.iter().any(|it| extension == *it)
+                && EXTENSIONS.iter().any(|known| extension == *known)
             {
                 found.push(path);
             }

@@ -14,7 +14,7 @@ use crate::setup::{self, Tool};
 use crate::step::{Context, Done, Verdict};
 
 /// Tests of the runtime that also run without privileges.
-const HUMBLE: [&str; 8] = [
+const UNPRIVILEGED_TESTS: [&str; 8] = [
     "async_fd",
     "datagrams",
     "descriptors",
@@ -26,16 +26,16 @@ const HUMBLE: [&str; 8] = [
 ];
 
 /// Arguments that select the tests of `unit`.
-const UNIT: [&str; 3] = ["--lib", "--bins", "--tests"];
+const UNIT_TEST_ARGS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 pub(super) fn unit(context: &Context<'_>) -> Verdict {
-    tests(context, &UNIT)
+    tests(context, &UNIT_TEST_ARGS)
 }
 
 /// Builds the tests.
 pub(super) fn build(context: &Context<'_>) -> Result<(), String> {
     let mut command = cargo(context, ["test", "--workspace", "--no-run"]);
-    command.args(UNIT);
+    command.args(UNIT_TEST_ARGS);
     context.run(command)
 }
 
@@ -79,7 +79,7 @@ pub(super) fn readiness(context: &Context<'_>) -> Verdict {
         false,
     )];
     if is_root() && has_setpriv() {
-        let some = ring.iter().map(String::as_str).chain(HUMBLE);
+        let some = ring.iter().map(String::as_str).chain(UNPRIVILEGED_TESTS);
         results.push(run(&["-p", "upshift-ring", "--lib"], true));
         results.push(run(&[&ALL[..], &named(some)].concat(), true));
     }

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::step::Beside;
+use crate::step::Concurrency;
 
 /// Number of jobs that run at once. A single job leaves much of a second CPU idle: an interpreter
 /// or a model has one thread, and a build ends with one crate. More jobs would multiply the memory
@@ -19,7 +19,7 @@ const LANES: usize = 2;
 pub(super) struct Job {
     /// Index of the step in the list of chosen steps.
     pub(super) index: usize,
-    pub(super) beside: Beside,
+    pub(super) concurrency: Concurrency,
 }
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ pub(super) fn run<T: Send>(
             let begun = Instant::now();
             let result = work(&job);
             lock(&done).push((job.index, result, begun.elapsed()));
-            let folder = job.beside.folder();
+            let folder = job.concurrency.folder();
             lock(&queue).taken.retain(|taken| *taken != folder);
             freed.notify_all();
         }
@@ -85,10 +85,10 @@ fn next(queue: &Mutex<Queue>, freed: &Condvar) -> Option<Job> {
         if queue.waiting.is_empty() {
             return None;
         }
-        let is_free = |job: &Job| !queue.taken.contains(&job.beside.folder());
+        let is_free = |job: &Job| !queue.taken.contains(&job.concurrency.folder());
         if let Some(place) = queue.waiting.iter().position(is_free) {
             let job = queue.waiting.remove(place);
-            queue.taken.push(job.beside.folder());
+            queue.taken.push(job.concurrency.folder());
             return Some(job);
         }
         queue = freed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +107,7 @@ mod tests {
     fn jobs(folders: &[&'static str]) -> Vec<Job> {
         let job = |(index, folder): (usize, &&'static str)| Job {
             index,
-            beside: Beside::Whole(folder),
+            concurrency: Concurrency::Whole(folder),
         };
         folders.iter().enumerate().map(job).collect()
     }

@@ -5,9 +5,9 @@
 //! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since
 //! the last check while requests waited, the process compares that time with its own CPU time;
 //! the difference was an absence. A handler that sleeps in a blocking call looks the same.
-//! Therefore absences are drawn from a budget that holds [`MAX_ABSENCE`] and is refilled by
-//! counted time. Of any time *t* the gates count at least (*t* − [`MAX_ABSENCE`]) / 2, for any
-//! reason, and the bound on waiting still holds up to that factor.
+//! Therefore absences are drawn from a budget that holds [`MAX_ABSENCE`] and is refilled by counted
+//! time. Of any time *t* the gates count at least (*t* − [`MAX_ABSENCE`]) / 2, so the bound on
+//! waiting holds up to a factor of two.
 //!
 //! Cost: a load and a comparison per reading; a system call and a pass over all gates at most once
 //! per [`CHECK_INTERVAL`].
@@ -21,7 +21,7 @@ const CHECK_INTERVAL: u64 = 1_000_000;
 /// Largest budget for absences, in ns; clients notice a longer stop in any case.
 const MAX_ABSENCE: u64 = 1_000_000_000;
 
-/// The clock that leaves out absences (see the module). Times are nanoseconds.
+/// A clock that leaves out absences (see the module). Times are nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Absence {
     /// Time of the last check.
@@ -34,7 +34,8 @@ pub(crate) struct Absence {
 #[derive(Debug)]
 struct Budget {
     /// CPU time of the process at the last check.
-    used: u64,
+    cpu_time: u64,
+    /// Absence that need not count, in ns.
     left: u64,
 }
 
@@ -44,39 +45,39 @@ impl Absence {
             checked_at: AtomicU64::new(0),
             absent: AtomicU64::new(0),
             budget: Mutex::new(Budget {
-                used: 0,
+                cpu_time: 0,
                 left: MAX_ABSENCE,
             }),
         }
     }
 
-    /// Returns the time `now` without absences. `used` returns the CPU time of the process. `waits`
-    /// tells whether any request waits: without one there is no absence.
+    /// Returns the time `now` without absences. `cpu_time` returns the CPU time of the process,
+    /// `is_waiting` whether any request waits: without one there is no absence.
     #[inline]
     pub(crate) fn counted(
         &self,
         now: u64,
-        used: impl FnOnce() -> u64,
-        waits: impl FnOnce() -> bool,
+        cpu_time: impl FnOnce() -> u64,
+        is_waiting: impl FnOnce() -> bool,
     ) -> u64 {
         if now.saturating_sub(self.checked_at.load(Acquire)) > CHECK_INTERVAL {
-            self.look(now, used, waits);
+            self.check(now, cpu_time, is_waiting);
         }
         now.saturating_sub(self.absent.load(Relaxed))
     }
 
     #[cold]
-    fn look(&self, now: u64, used: impl FnOnce() -> u64, waits: impl FnOnce() -> bool) {
+    fn check(&self, now: u64, cpu_time: impl FnOnce() -> u64, is_waiting: impl FnOnce() -> bool) {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = now.saturating_sub(self.checked_at.load(Relaxed));
         if passed <= CHECK_INTERVAL {
             // Another thread has checked meanwhile.
             return;
         }
-        let used = used();
-        let ran = used.saturating_sub(budget.used).max(CHECK_INTERVAL);
-        budget.used = used;
-        let absent = if waits() {
+        let cpu_time = cpu_time();
+        let ran = cpu_time.saturating_sub(budget.cpu_time).max(CHECK_INTERVAL);
+        budget.cpu_time = cpu_time;
+        let absent = if is_waiting() {
             passed.saturating_sub(ran).min(budget.left)
         } else {
             0
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn at_least_half_of_what_goes_beyond_the_account_counts() {
+    fn at_least_half_of_the_time_beyond_the_budget_counts() {
         let absence = Absence::new();
         for step in 1..=100 {
             let now = step * 50 * MS;

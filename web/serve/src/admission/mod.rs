@@ -1,8 +1,8 @@
 //! Admission control: a gate per level, which refuses requests that would wait too long.
 //!
 //! A gate knows two facts about its level: the number of requests under way, and the time for which
-//! requests wait to begin. The level's ready queue is first come, first served. The next request
-//! must therefore expect the wait of the request that began last, or the time since then while
+//! requests wait to begin. The ready queue of a level is FIFO. The expected wait of the next
+//! request is therefore the wait of the request that began last, or the time since then while
 //! others wait, whichever is longer. If that exceeds the bound, the request is refused. Gates share
 //! no state: a queue at one level does not close the gate of another. Since strict priority makes
 //! the least urgent requests wait first, they are also refused first.
@@ -24,7 +24,7 @@ use upshift::{LEVELS, Level};
 
 use crate::admission::absence::{Absence, process_cpu_time};
 use crate::clock;
-use crate::shards::PerVcpu;
+use crate::per_vcpu::PerVcpu;
 
 mod absence;
 pub(crate) mod rates;
@@ -36,7 +36,7 @@ struct Gate {
     in_flight: AtomicU32,
     /// Number of requests admitted and not begun.
     waiting: AtomicU32,
-    /// Time at which a request began last, or at which one came to wait at an empty gate.
+    /// Time at which a request last began, or last arrived at a gate without waiting requests.
     progress: AtomicU64,
     /// Wait of the request that began last.
     last_wait: AtomicU64,
@@ -44,6 +44,7 @@ struct Gate {
 }
 
 impl Gate {
+    /// Returns the expected wait of the next request.
     fn expected(&self, now: u64) -> u64 {
         if self.waiting.load(Relaxed) == 0 {
             return 0;
@@ -56,24 +57,24 @@ impl Gate {
 /// The gates of all levels, by vCPU.
 #[derive(Debug)]
 pub(crate) struct Gates {
-    gates: PerVcpu<OfVcpu>,
+    gates: PerVcpu<VcpuGates>,
     absence: Absence,
 }
 
 #[derive(Debug)]
-struct OfVcpu([Gate; LEVELS]);
+struct VcpuGates([Gate; LEVELS]);
 
-impl Default for OfVcpu {
-    fn default() -> OfVcpu {
-        OfVcpu(std::array::from_fn(|_| Gate::default()))
+impl Default for VcpuGates {
+    fn default() -> VcpuGates {
+        VcpuGates(std::array::from_fn(|_| Gate::default()))
     }
 }
 
 /// An admitted request, from [`admit`](Gates::admit) to [`end`](Gates::end).
 #[derive(Debug)]
-#[must_use = "a request that is not ended is under way for ever"]
+#[must_use = "a request counts as in flight until `end`"]
 pub(crate) struct Ticket {
-    place: usize,
+    vcpu: usize,
     level: Level,
     since: u64,
     begun: bool,
@@ -90,21 +91,21 @@ impl Gates {
     /// Returns the time `now` of [`clock`] without the absences: times in which requests waited and
     /// the process had no CPU.
     pub(crate) fn counted(&self, now: u64) -> u64 {
-        let waits = || {
-            let mut gates = self.gates.iter().flat_map(|of| &of.0);
+        let is_waiting = || {
+            let mut gates = self.gates.iter().flat_map(|gates| &gates.0);
             gates.any(|gate| gate.waiting.load(Relaxed) != 0)
         };
-        self.absence.counted(now, process_cpu_time, waits)
+        self.absence.counted(now, process_cpu_time, is_waiting)
     }
 
-    fn gate(&self, place: usize, level: Level) -> &Gate {
-        &self.gates.at(place).0[usize::from(level.get())]
+    fn gate(&self, vcpu: usize, level: Level) -> &Gate {
+        &self.gates.get(vcpu).0[usize::from(level.get())]
     }
 
     /// Returns the gates of a level, one per vCPU.
     fn of_level(&self, level: Level) -> impl Iterator<Item = &Gate> {
         let level = usize::from(level.get());
-        self.gates.iter().map(move |of| &of.0[level])
+        self.gates.iter().map(move |gates| &gates.0[level])
     }
 
     /// Admits a request of a level at the counted time `now`. Returns `None` if too many requests
@@ -116,8 +117,8 @@ impl Gates {
         max_wait: Duration,
         in_flight: u32,
     ) -> Option<Ticket> {
-        let place = self.gates.place();
-        let gate = self.gate(place, level);
+        let vcpu = self.gates.index();
+        let gate = self.gate(vcpu, level);
         if self.in_flight(level) >= in_flight
             || u128::from(gate.expected(now)) > max_wait.as_nanos()
         {
@@ -130,15 +131,14 @@ impl Gates {
             gate.progress.store(now, Relaxed);
         }
         Some(Ticket {
-            place,
+            vcpu,
             level,
             since: now,
             begun: false,
         })
     }
 
-    /// Returns the wait that the next request of a level must expect, on the vCPU where it is
-    /// longest.
+    /// Returns the expected wait of the next request of a level, on the vCPU where it is longest.
     pub(crate) fn expected(&self, level: Level) -> Duration {
         let now = self.counted(clock::nanos());
         let longest = self.of_level(level).map(|gate| gate.expected(now)).max();
@@ -162,11 +162,11 @@ impl Gates {
         self.begin_at(ticket, self.counted(now));
     }
 
-    /// Does the work of [`begin`](Gates::begin) in counted time.
+    /// Implements [`begin`](Gates::begin) in counted time.
     fn begin_at(&self, ticket: &mut Ticket, now: u64) {
         if !ticket.begun {
             ticket.begun = true;
-            let gate = self.gate(ticket.place, ticket.level);
+            let gate = self.gate(ticket.vcpu, ticket.level);
             gate.waiting.fetch_sub(1, Relaxed);
             gate.last_wait
                 .store(now.saturating_sub(ticket.since), Relaxed);
@@ -176,7 +176,7 @@ impl Gates {
 
     /// Notes that a request is over.
     pub(crate) fn end(&self, ticket: Ticket) {
-        let gate = self.gate(ticket.place, ticket.level);
+        let gate = self.gate(ticket.vcpu, ticket.level);
         gate.in_flight.fetch_sub(1, Relaxed);
         if !ticket.begun {
             gate.waiting.fetch_sub(1, Relaxed);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_one_waited_counts_while_others_wait() {
+    fn the_last_wait_counts_while_requests_wait() {
         let gates = Gates::new(1);
         let mut first = gates.admit(LOW, 0, BOUND, 1000).unwrap();
         let mut second = gates.admit(LOW, 100 * MS, BOUND, 1000).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_may_be_under_way() {
+    fn the_number_of_requests_in_flight_is_bounded() {
         let gates = Gates::new(1);
         let mut first = gates.admit(LOW, 0, BOUND, 1).unwrap();
         gates.begin_at(&mut first, 0);

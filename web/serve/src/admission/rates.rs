@@ -1,6 +1,6 @@
 //! Request rates per address: a token bucket each.
 //!
-//! A full bucket carries no information and is forgotten, so the table holds the addresses of the
+//! A full bucket carries no information and is removed, so the table contains the addresses of the
 //! last second.
 
 use std::collections::HashMap;
@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use upshift_core::TokenBucket;
 
 const SECOND: u64 = 1_000_000_000;
-/// Number of addresses that are remembered; requests of further addresses are let through.
-const MOST: usize = 1 << 17;
+/// Largest number of addresses with a bucket; requests from further addresses are not limited.
+const MAX_ADDRESSES: usize = 1 << 17;
 
 /// Returns the address that identifies a client: in IPv6 the /64 network.
 pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
@@ -24,22 +24,23 @@ pub(crate) fn peer_key(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Number of parts of the table, each under its own lock. An address is counted in one place,
-/// whichever vCPU serves its requests.
-const PARTS: usize = 16;
+/// Number of shards of the table, each under its own lock. An address belongs to one shard,
+/// regardless of the vCPU that serves its requests.
+const SHARDS: usize = 16;
 
 /// The buckets. A token is one nanosecond, and a bucket holds one second.
 #[derive(Debug, Default)]
-pub(crate) struct Rates {
-    buckets: [Mutex<HashMap<IpAddr, TokenBucket>>; PARTS],
+pub(crate) struct RateLimiter {
+    buckets: [Mutex<HashMap<IpAddr, TokenBucket>>; SHARDS],
     hash: RandomState,
 }
 
-impl Rates {
-    fn part_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, TokenBucket>> {
-        // Not the hash of the maps: each map would then use only a sixteenth of its slots.
-        let part = self.hash.hash_one(key) % PARTS as u64;
-        lock(&self.buckets[part as usize])
+impl RateLimiter {
+    fn shard_of(&self, key: IpAddr) -> MutexGuard<'_, HashMap<IpAddr, TokenBucket>> {
+        // A second hash function: with that of the maps, each map would use a sixteenth of its
+        // slots.
+        let shard = self.hash.hash_one(key) % SHARDS as u64;
+        lock(&self.buckets[shard as usize])
     }
 
     /// Takes the tokens for a request of an address at `rate` requests per second, with a burst of
@@ -51,8 +52,8 @@ impl Rates {
         }
         let cost = SECOND / u64::from(rate);
         let key = peer_key(peer);
-        let mut buckets = self.part_of(key);
-        let room = buckets.len() < MOST / PARTS;
+        let mut buckets = self.shard_of(key);
+        let room = buckets.len() < MAX_ADDRESSES / SHARDS;
         if !room && !buckets.contains_key(&key) {
             return true;
         }
@@ -60,10 +61,10 @@ impl Rates {
         buckets.entry(key).or_insert_with(full).try_take(cost, now)
     }
 
-    /// Forgets buckets that are full.
+    /// Removes buckets that are full.
     pub(crate) fn prune(&self, now: u64) {
-        for part in &self.buckets {
-            let mut buckets = lock(part);
+        for shard in &self.buckets {
+            let mut buckets = lock(shard);
             if !buckets.is_empty() {
                 buckets.retain(|_, bucket| !bucket.is_full(now));
             }
@@ -71,8 +72,8 @@ impl Rates {
     }
 }
 
-fn lock<T>(part: &Mutex<T>) -> MutexGuard<'_, T> {
-    part.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_burst_then_the_rate() {
-        let rates = Rates::default();
+        let rates = RateLimiter::default();
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let burst = (0..100).filter(|_| rates.take(one, 10, SECOND)).count();
         assert_eq!(burst, 10);
@@ -91,7 +92,7 @@ mod tests {
             .count();
         assert_eq!(next, 5);
         rates.prune(3 * SECOND);
-        assert!(rates.buckets.iter().all(|part| lock(part).is_empty()));
+        assert!(rates.buckets.iter().all(|shard| lock(shard).is_empty()));
     }
 
     #[test]

@@ -74,14 +74,14 @@ impl FromStr for Address {
             None => (text, false),
         };
         let place = match text.strip_prefix("unix:") {
-            Some(socket) => unix(socket)?,
-            None => port(text)?,
+            Some(socket) => parse_unix(socket)?,
+            None => parse_tcp(text)?,
         };
         Ok(Address { place, plain })
     }
 }
 
-fn unix(text: &str) -> Result<BindTo, String> {
+fn parse_unix(text: &str) -> Result<BindTo, String> {
     let (path, mode) = match text.rsplit_once(",mode=") {
         Some((path, mode)) => {
             let number = u32::from_str_radix(mode, 8).ok();
@@ -102,7 +102,7 @@ fn unix(text: &str) -> Result<BindTo, String> {
     })
 }
 
-fn port(text: &str) -> Result<BindTo, String> {
+fn parse_tcp(text: &str) -> Result<BindTo, String> {
     if let Ok(address) = text.parse() {
         return Ok(BindTo::Ip(address));
     }
@@ -128,8 +128,8 @@ fn port(text: &str) -> Result<BindTo, String> {
         .to_socket_addrs()
         .map_err(|error| format!("`{name}` has no address ({error}): {wanted}"))?
         .collect();
-    let four = found.iter().find(|address| address.is_ipv4());
-    let address = four.or(found.first()).copied();
+    let v4 = found.iter().find(|address| address.is_ipv4());
+    let address = v4.or(found.first()).copied();
     address
         .map(BindTo::Ip)
         .ok_or_else(|| format!("`{name}` has no address: {wanted}"))
@@ -187,11 +187,11 @@ pub(super) fn read_list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Addres
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<Address>, E> {
-            Address::deserialize(text.into_deserializer()).map(|one| vec![one])
+            Address::deserialize(text.into_deserializer()).map(|address| vec![address])
         }
 
         fn visit_i64<E: de::Error>(self, port: i64) -> Result<Vec<Address>, E> {
-            Address::deserialize(port.into_deserializer()).map(|one| vec![one])
+            Address::deserialize(port.into_deserializer()).map(|address| vec![address])
         }
 
         fn visit_seq<A: de::SeqAccess<'de>>(self, mut all: A) -> Result<Vec<Address>, A::Error> {
@@ -211,8 +211,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_understood_as_they_are_said() {
-        for (text, means) in [
+    fn addresses_are_parsed_and_formatted() {
+        for (text, expected) in [
             ("10.0.0.1:80", "10.0.0.1:80"),
             ("[::1]:80", "[::1]:80"),
             ("8080", "127.0.0.1:8080"),
@@ -226,7 +226,7 @@ mod tests {
             ("unix:a,mode=600,plain", "unix:a,mode=600,plain"),
         ] {
             let address: Address = text.parse().unwrap();
-            assert_eq!(address.to_string(), means, "{text}");
+            assert_eq!(address.to_string(), expected, "{text}");
         }
         for text in [
             "",

@@ -5,17 +5,17 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Files of the pages, relative to the root, by status (`404`, `50x`, `4xx`).
-pub(crate) type Settings = BTreeMap<String, PathBuf>;
+pub(crate) type ErrorPages = BTreeMap<String, PathBuf>;
 
-/// Checks that all keys are statuses of errors.
+/// Checks that all keys name error statuses.
 ///
 /// # Errors
 /// Returns the first key that is not.
-pub(crate) fn check(settings: &Settings) -> Result<(), String> {
+pub(crate) fn check(settings: &ErrorPages) -> Result<(), String> {
     settings.keys().try_for_each(|key| statuses(key).map(drop))
 }
 
-/// Returns the statuses that a key stands for.
+/// Returns the statuses that a key names.
 ///
 /// # Errors
 /// The message lists the valid forms.
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_those_of_errors() {
+    fn keys_name_error_statuses() {
         assert_eq!(statuses("404"), Ok(404..=404));
         assert_eq!(statuses("50x"), Ok(500..=509));
         assert_eq!(statuses("4xx"), Ok(400..=499));

@@ -9,7 +9,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 
 /// Fields that describe one message or one connection: only the server knows their values.
-const OWN: [HeaderName; 10] = [
+const SERVER_FIELDS: [HeaderName; 10] = [
     CONNECTION,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -31,7 +31,7 @@ pub(crate) fn read(table: &BTreeMap<String, String>) -> Result<HeaderMap, String
         let key: HeaderName = name
             .parse()
             .map_err(|_| format!("headers: `{name}` is not the name of a header field"))?;
-        if OWN.contains(&key) {
+        if SERVER_FIELDS.contains(&key) {
             return Err(format!("headers: the server sets `{name}` itself"));
         }
         let value = HeaderValue::from_str(value).map_err(|_| {

@@ -123,7 +123,7 @@ impl Config {
     /// Returns the faults, one per line. A value that cannot be read is the only fault then, with
     /// its line and column.
     pub fn parse(text: &str) -> Result<Config, String> {
-        let config: Config = toml::from_str(text).map_err(|error| placed(text, &error))?;
+        let config: Config = toml::from_str(text).map_err(|error| with_position(text, &error))?;
         config.check()?;
         Ok(config)
     }
@@ -146,8 +146,8 @@ impl Config {
     /// Returns the faults, one per line.
     pub fn check(&self) -> Result<(), String> {
         let mut faults = Vec::new();
-        let mut fault = |is: bool, text: &dyn Fn() -> String| {
-            if is {
+        let mut fault = |is_fault: bool, text: &dyn Fn() -> String| {
+            if is_fault {
                 faults.push(text());
             }
         };
@@ -171,7 +171,7 @@ impl Config {
         fault(!(1..=10_000).contains(&headers), &|| {
             format!("headers = {headers}: use 1 to 10000")
         });
-        for (name, is_none) in [
+        for (name, is_zero) in [
             ("connections", self.limits.connections == 0),
             (
                 "connections-per-peer",
@@ -180,13 +180,17 @@ impl Config {
             ("streams", self.limits.streams == 0),
             ("in-flight", self.admission.in_flight == 0),
         ] {
-            fault(is_none, &|| {
+            fault(is_zero, &|| {
                 format!("{name} = 0: no connection would be served; use 1 or more")
             });
         }
-        faults.extend(self.redirect.iter().filter_map(|one| one.check().err()));
-        for (own, files, pages) in self.site_parts() {
-            faults.extend(own.and_then(|own| headers::read(own).err()));
+        faults.extend(
+            self.redirect
+                .iter()
+                .filter_map(|redirect| redirect.check().err()),
+        );
+        for (fields, files, pages) in self.site_parts() {
+            faults.extend(fields.and_then(|fields| headers::read(fields).err()));
             faults.extend(files.and_then(|files| files.check().err()));
             faults.extend(pages.and_then(|pages| error_pages::check(pages).err()));
         }
@@ -198,18 +202,18 @@ impl Config {
     }
 
     /// Returns warnings about settings that are valid but probably not intended.
-    pub(crate) fn remarks(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let of_sites = self.site.iter().flat_map(|site| &site.priority);
         let rules = self.priority.iter().chain(of_sites);
-        let mut remarks: Vec<_> = rules.filter_map(Rule::remark).collect();
+        let mut warnings: Vec<_> = rules.filter_map(Rule::warning).collect();
         if self.tls.is_none()
             && let Some(plain) = self.listen.iter().find(|address| address.plain)
         {
-            remarks.push(format!(
+            warnings.push(format!(
                 "listen = \"{plain}\": without `tls` every address is plain"
             ));
         }
-        remarks
+        warnings
     }
 
     /// Returns the settings that are checked alike, of the server and then of each site.
@@ -243,12 +247,13 @@ impl Config {
 type SiteParts<'a> = (
     Option<&'a BTreeMap<String, String>>,
     Option<&'a Files>,
-    Option<&'a error_pages::Settings>,
+    Option<&'a error_pages::ErrorPages>,
 );
 
 /// Formats an error in one line, with its line and column in the text.
-fn placed(text: &str, error: &toml::de::Error) -> String {
-    let message = elsewhere(error.message()).unwrap_or_else(|| error.message().replace('\n', "; "));
+fn with_position(text: &str, error: &toml::de::Error) -> String {
+    let message =
+        suggest_table(error.message()).unwrap_or_else(|| error.message().replace('\n', "; "));
     let Some(span) = error.span() else {
         return message;
     };
@@ -258,7 +263,7 @@ fn placed(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}, column {column}: {message}")
 }
 
-/// The tables of the file. The fields of the first table stand before all others.
+/// The tables of the file; the empty text is the top-level table.
 const TABLES: [&str; 8] = [
     "",
     "[tls]",
@@ -270,8 +275,8 @@ const TABLES: [&str; 8] = [
     "[[site]]",
 ];
 
-/// Returns the error about an unknown field that another table knows.
-fn elsewhere(message: &str) -> Option<String> {
+/// Returns an error that names the tables of a misplaced field, from the error about the field.
+fn suggest_table(message: &str) -> Option<String> {
     let unknown = |message: &str| {
         let name = message.strip_prefix("unknown field `")?.split('`').next()?;
         Some(name.to_owned())
@@ -282,14 +287,17 @@ fn elsewhere(message: &str) -> Option<String> {
         return None;
     }
     // No field is a date, so each table reports a fault: a different one if the field is known.
-    let has_it = |table: &&str| {
+    let knows_name = |table: &&str| {
         let read = toml::from_str::<Config>(&format!("{table}\n{name} = 2000-01-01"));
         read.is_err_and(|error| unknown(error.message()).is_none())
     };
-    let places = TABLES.into_iter().filter(has_it).map(|table| match table {
-        "" => "at the top of the file, before the first table".to_owned(),
-        table => format!("in `{table}`"),
-    });
+    let places = TABLES
+        .into_iter()
+        .filter(knows_name)
+        .map(|table| match table {
+            "" => "at the top of the file, before the first table".to_owned(),
+            table => format!("in `{table}`"),
+        });
     let places = places.collect::<Vec<_>>().join(" or ");
     (!places.is_empty()).then(|| format!("unknown field `{name}` here: it belongs {places}"))
 }

@@ -33,9 +33,9 @@ impl Redirect {
     #[must_use]
     pub fn location(&self, scheme: &str, host: &str, path: &str) -> Option<String> {
         let rest = if self.from.starts_with('/') {
-            below(path, &self.from)?.to_owned()
+            strip_prefix(path, &self.from)?.to_owned()
         } else {
-            below(&format!("{scheme}://{host}{path}"), &self.from)?.to_owned()
+            strip_prefix(&format!("{scheme}://{host}{path}"), &self.from)?.to_owned()
         };
         // A browser reads a backslash as a slash.
         let rest = rest.replace('\\', "%5C");
@@ -47,8 +47,10 @@ impl Redirect {
         Some(format!("/{}", location.trim_start_matches('/')))
     }
 
+    /// Checks the texts.
+    ///
     /// # Errors
-    /// Tells why clients would not reach the intended URL.
+    /// Returns the reason why clients would not reach the intended URL.
     pub(super) fn check(&self) -> Result<(), String> {
         let Redirect { from, to } = self;
         for (name, text) in [("from", from), ("to", to)] {
@@ -60,7 +62,7 @@ impl Redirect {
             }
             if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(format!(
-                    "redirect: {name} = \"{text}\": escape what is not ASCII or a space (%20)"
+                    "redirect: {name} = \"{text}\": escape spaces (%20) and characters that are not ASCII"
                 ));
             }
         }
@@ -69,7 +71,7 @@ impl Redirect {
                 "redirect: from = \"{from}\" is a URL, so `to` is one: write to = \"https://…\""
             ));
         }
-        if below(to, from).is_some() {
+        if strip_prefix(to, from).is_some() {
             return Err(format!(
                 "redirect: \"{to}\" is below \"{from}\": a client would be redirected for ever"
             ));
@@ -84,7 +86,7 @@ fn is_url(text: &str) -> bool {
 
 /// Returns the part of a URL after a prefix that ends where a segment does: the part is empty, or
 /// begins with a slash or a question mark.
-fn below<'a>(url: &'a str, prefix: &str) -> Option<&'a str> {
+fn strip_prefix<'a>(url: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = url.strip_prefix(prefix.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)
 }
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_is_replaced_at_the_end_of_a_segment() {
+    fn a_prefix_of_whole_segments_is_replaced() {
         for (from, to, path, expected) in [
             ("http://", "https://", "/a?b", Some("https://a.test/a?b")),
             ("https://", "http://", "/a", None),
@@ -138,8 +140,8 @@ mod tests {
     }
 
     #[test]
-    fn redirects_that_would_not_work_are_refused() {
-        for (from, to, says) in [
+    fn unusable_redirects_are_refused() {
+        for (from, to, expected) in [
             ("old", "/new", "write a path"),
             ("/old", "//b.test", "write a path"),
             ("/a b", "/c", "escape"),
@@ -148,7 +150,7 @@ mod tests {
             ("http://", "/new", "`to` is one"),
         ] {
             let error = redirect(from, to).check().unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         for (from, to) in [("http://", "https://"), ("/", "https://b.test")] {
             assert_eq!(redirect(from, to).check(), Ok(()));

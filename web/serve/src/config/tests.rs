@@ -41,7 +41,7 @@ fn the_end_is_bounded_by_default() {
 
 #[test]
 fn mistakes_are_named() {
-    for (text, says) in [
+    for (text, expected) in [
         (
             "listen = 8080",
             "line 1, column 10: write \"8080\" for this",
@@ -149,12 +149,12 @@ fn mistakes_are_named() {
         ("[[redirect]]\nfrom = \"/a\"\nto = \"/a/b\"", "for ever"),
     ] {
         let error = Config::parse(text).unwrap_err();
-        assert!(error.contains(says), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
 #[test]
-fn faults_are_a_line_each() {
+fn each_fault_has_a_line() {
     let text = "[limits]\nstreams = 0\nheaders = 0\n[files]\nfallback = \"/a\"";
     let error = Config::parse(text).unwrap_err();
     assert_eq!(error.lines().count(), 3, "{error}");
@@ -227,8 +227,8 @@ fn a_switch_is_a_boolean_or_a_word() {
 }
 
 #[test]
-fn a_field_in_another_table_is_told_where_it_belongs() {
-    for (text, says) in [
+fn an_error_about_a_misplaced_field_names_its_table() {
+    for (text, expected) in [
         (
             "idle-timeout = \"10s\"",
             "line 1, column 1: unknown field `idle-timeout` here: it belongs in `[limits]`",
@@ -255,17 +255,17 @@ fn a_field_in_another_table_is_told_where_it_belongs() {
         ("\"a = 1\" = 1", "unknown field `a = 1`, expected one of"),
     ] {
         let error = Config::parse(text).unwrap_err();
-        assert!(error.contains(says), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
 #[test]
-fn methods_that_no_client_sends_are_remarked() {
+fn unusual_methods_cause_a_warning() {
     let text =
         "[[priority]]\nmethod = \"get\"\nlevel = 8\n[[priority]]\nmethod = \"POST\"\nlevel = 8";
-    let remarks = Config::parse(text).unwrap().remarks();
+    let warnings = Config::parse(text).unwrap().warnings();
     assert_eq!(
-        remarks,
+        warnings,
         ["priority get=8: `get` is no method of HTTP; methods are upper case"]
     );
 }

@@ -8,8 +8,8 @@ use upshift::net::SendQueue;
 
 use crate::connection::client::{Connection, Tls};
 use crate::connection::clocks::Clocks;
-use crate::connection::direct::Direct;
-use crate::connection::sending::Sending;
+use crate::connection::send_file::SendFileQueue;
+use crate::connection::sending::SendOrder;
 use crate::connection::streams::Streams;
 use crate::request::in_flight::InFlight;
 use crate::server::shared::Shared;
@@ -18,10 +18,10 @@ use crate::server::shared::Shared;
 /// then its slot is free for another connection.
 pub(crate) struct Conn {
     pub(crate) shared: Arc<Shared>,
-    /// Key in the table of open connections.
-    number: u64,
+    /// Key in [`Connections`](crate::server::connections::Connections).
+    id: u64,
     pub(crate) peer: SocketAddr,
-    /// Set if the connection speaks no TLS, even if there is a certificate.
+    /// Set if the listener is plain: no TLS, even if there is a certificate.
     pub(super) plain: bool,
     pub(crate) clocks: Clocks,
     pub(crate) in_flight: InFlight,
@@ -30,29 +30,29 @@ pub(crate) struct Conn {
     /// Result of the TLS handshake, once it is over.
     pub(super) tls: OnceLock<Tls>,
     /// Send queue of the socket.
-    pub(super) queue: OnceLock<SendQueue>,
+    pub(super) send_queue: OnceLock<SendQueue>,
     /// Streams of HTTP/2.
     pub(crate) streams: Streams,
-    /// Order of sending of HTTP/2.
-    pub(crate) sending: Sending,
-    /// Files that are sent without a copy, by HTTP/1 without TLS.
-    pub(super) direct: Arc<Direct>,
+    /// Order in which HTTP/2 streams send.
+    pub(crate) sending: SendOrder,
+    /// Files that are sent without a copy; used by HTTP/1 without TLS.
+    pub(super) send_files: Arc<SendFileQueue>,
 }
 
 impl Conn {
-    pub(crate) fn new(shared: Arc<Shared>, number: u64, peer: SocketAddr, plain: bool) -> Conn {
+    pub(crate) fn new(shared: Arc<Shared>, id: u64, peer: SocketAddr, plain: bool) -> Conn {
         Conn {
-            number,
+            id,
             peer,
             plain,
-            clocks: Clocks::new(shared.coarse.clone()),
+            clocks: Clocks::new(shared.coarse_clock.clone()),
             in_flight: InFlight::default(),
             coroutine: OnceLock::new(),
             tls: OnceLock::new(),
-            queue: OnceLock::new(),
+            send_queue: OnceLock::new(),
             streams: Streams::default(),
-            sending: Sending::default(),
-            direct: Arc::default(),
+            sending: SendOrder::default(),
+            send_files: Arc::default(),
             shared,
         }
     }
@@ -62,7 +62,7 @@ impl Conn {
         self.coroutine.get().copied()
     }
 
-    /// Has the connection polled.
+    /// Wakes the coroutine that serves the connection.
     pub(crate) fn wake(&self) {
         if let Some(id) = self.coroutine() {
             // The coroutine may have ended.
@@ -70,8 +70,8 @@ impl Conn {
         }
     }
 
-    /// Returns the facts about the connection that services may know.
-    pub(crate) fn facts(&self) -> Connection {
+    /// Returns the description of the connection for services.
+    pub(crate) fn info(&self) -> Connection {
         Connection {
             peer: self.peer,
             tls: self.tls.get().cloned(),
@@ -87,51 +87,49 @@ impl Conn {
         }
     }
 
-    /// Returns the name under which a client that speaks TLS asked for the server (SNI).
+    /// Returns the server name that the client sent in its TLS handshake (SNI).
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.tls.get()?.server_name.as_deref()
     }
 
     /// Returns the queue of files that the socket can send without a copy; `None` if the connection
     /// is encrypted.
-    pub(crate) fn direct(&self) -> Option<&Arc<Direct>> {
-        self.tls.get().is_none().then_some(&self.direct)
+    pub(crate) fn send_file_queue(&self) -> Option<&Arc<SendFileQueue>> {
+        self.tls.get().is_none().then_some(&self.send_files)
     }
 
     /// Returns the number of sent bytes that the client has not taken; `None` if it is not known.
     pub(super) fn unsent(&self) -> Option<usize> {
-        self.queue.get()?.bytes()
+        self.send_queue.get()?.bytes()
     }
 
     /// Restarts the clocks of writing while the client takes bytes.
     pub(crate) fn note_progress(&self, now: u64) {
-        if self.clocks.is_writing()
+        if self.clocks.awaits_client()
             && let Some(unsent) = self.unsent()
         {
             self.clocks.note_progress(unsent, now);
         }
     }
 
-    /// Notes that the connection was polled and is pending. Returns true if it must be polled
-    /// again, because it stopped to hand out a request.
-    pub(super) fn polled(&self) -> bool {
-        if !self.clocks.is_two() {
+    /// Updates the send order after a poll that returned pending. Returns true if the connection
+    /// must be polled again, because reading stopped to hand out a request.
+    pub(super) fn after_poll(&self) -> bool {
+        if !self.clocks.is_http2() {
             return false;
         }
-        self.sending.polled(!self.clocks.is_full());
-        self.streams.has_stopped()
+        self.sending.after_poll(!self.clocks.is_write_pending());
+        self.streams.take_stopped()
     }
-}
 
-impl Conn {
     /// Removes the connection from the table of open connections, at most once.
-    pub(super) fn leave(&self) {
-        self.shared.connections.leave(self.number, self.peer);
+    pub(super) fn remove_from_table(&self) {
+        self.shared.connections.remove(self.id, self.peer);
     }
 }
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        self.leave();
+        self.remove_from_table();
     }
 }

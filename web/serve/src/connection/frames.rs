@@ -1,17 +1,18 @@
-//! Observes the frames of an HTTP/2 client as they pass: `PRIORITY_UPDATE` (RFC 9218, section 7.1),
-//! which the HTTP library drops, and the stream numbers, which it does not expose.
+//! A scanner for the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section
+//! 7.1), which hyper drops, and the stream numbers, which hyper does not expose.
 //!
 //! Every byte is passed on. Memory is bounded: the head of the current frame, and the first
-//! [`LONGEST`] bytes of a `PRIORITY_UPDATE`.
+//! [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
 //!
-//! To match requests with streams, the reader stops behind the header block of a new stream
-//! until the library has handed out that request: see
-//! [`ObservedIo`](super::observed::ObservedIo). It does so for clients that use the frame: those
-//! that have sent one, or `SETTINGS_NO_RFC7540_PRIORITIES`.
+//! To match requests with streams, reading stops behind the header block of a new stream until
+//! hyper has handed out that request: see [`ObservedIo`](super::observed::ObservedIo). Reading
+//! stops only for clients that use the frame: those that have sent one, or
+//! `SETTINGS_NO_RFC7540_PRIORITIES`.
 
 /// Length of the client's connection preface; sent over TLS too.
-const PREFACE: usize = 24;
-const HEAD: usize = 9;
+const PREFACE_BYTES: usize = 24;
+/// Length of the head of a frame.
+const HEAD_BYTES: usize = 9;
 
 const HEADERS: u8 = 0x1;
 const RST_STREAM: u8 = 0x3;
@@ -27,84 +28,88 @@ const PROTOCOL_ERROR: &[u8] = b"\0\0\x08\x06\0\0\0\0\x01\0\0\0\0\0\0\0\0";
 /// The head of an oversized frame, which is a FRAME_SIZE_ERROR.
 const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
 
-/// Longest priority that is read, in bytes; a longer one contains nothing that is understood.
-const LONGEST: usize = 4 + 64;
+/// Longest payload of a `PRIORITY_UPDATE` that is read, in bytes: a stream number and 64 bytes of
+/// the field. Longer updates are ignored.
+const MAX_UPDATE_BYTES: usize = 4 + 64;
 /// Number of requests that a client may cancel in excess of those that it does not cancel.
-const RESETS: u64 = 200;
+const MAX_EXCESS_RESETS: u64 = 200;
 
 /// An event in the stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FrameEvent<'a> {
-    /// The header block of a new stream, complete.
+    /// The header block of a new stream is complete.
     Opened(u32),
     /// The priority of a stream, which may not be open yet.
     Update(u32, &'a [u8]),
     /// Requests are cancelled as fast as they are made.
     Flood,
-    /// An invalid update, which ends the connection: the library must receive this frame next,
-    /// which it refuses with the right error.
-    Wrong(&'static [u8]),
+    /// An invalid update, which ends the connection. Contains the frame that hyper must receive
+    /// next, to refuse it with the right error.
+    Invalid(&'static [u8]),
 }
 
-/// The position in the bytes that the client sends.
+/// The state of the scanner: its position in the bytes of the client, and counters.
 #[derive(Debug)]
-pub(crate) struct Frames {
+pub(crate) struct FrameScanner {
     /// Bytes of the preface that are still to come.
-    preface: usize,
-    head: [u8; HEAD],
+    preface_left: usize,
+    head: [u8; HEAD_BYTES],
     /// Bytes of the head that have arrived; all of them within a payload.
-    had: usize,
+    head_len: usize,
     /// Bytes of the payload that are still to come.
-    left: usize,
+    payload_left: usize,
     /// First bytes of the payload, for frame types that are read.
     payload: Vec<u8>,
     /// New stream whose header block is arriving.
     opening: Option<u32>,
-    highest: u32,
-    follows: bool,
+    highest_stream: u32,
+    /// Set once the client has used `PRIORITY_UPDATE` or announced it.
+    tracks_streams: bool,
+    /// Number of requests.
     opened: u64,
+    /// Number of `RST_STREAM` frames.
     resets: u64,
 }
 
-impl Frames {
-    pub(crate) fn new() -> Frames {
-        Frames {
-            preface: PREFACE,
-            head: [0; HEAD],
-            had: 0,
-            left: 0,
+impl FrameScanner {
+    pub(crate) fn new() -> FrameScanner {
+        FrameScanner {
+            preface_left: PREFACE_BYTES,
+            head: [0; HEAD_BYTES],
+            head_len: 0,
+            payload_left: 0,
             payload: Vec::new(),
             opening: None,
-            highest: 0,
-            follows: false,
+            highest_stream: 0,
+            tracks_streams: false,
             opened: 0,
             resets: 0,
         }
     }
 
-    /// Reads the next bytes and returns how many of them to pass on: all, or up to a stop.
-    pub(crate) fn look(&mut self, data: &[u8], mut heard: impl FnMut(FrameEvent<'_>)) -> usize {
-        let mut at = self.preface.min(data.len());
-        self.preface -= at;
+    /// Scans the next bytes and returns how many of them to pass on: all, or up to a stop.
+    pub(crate) fn scan(&mut self, data: &[u8], mut on_event: impl FnMut(FrameEvent<'_>)) -> usize {
+        let mut at = self.preface_left.min(data.len());
+        self.preface_left -= at;
         while at < data.len() {
-            if self.had < HEAD {
-                let count = (HEAD - self.had).min(data.len() - at);
-                self.head[self.had..][..count].copy_from_slice(&data[at..][..count]);
-                self.had += count;
+            if self.head_len < HEAD_BYTES {
+                let count = (HEAD_BYTES - self.head_len).min(data.len() - at);
+                self.head[self.head_len..][..count].copy_from_slice(&data[at..][..count]);
+                self.head_len += count;
                 at += count;
-                if self.had < HEAD {
+                if self.head_len < HEAD_BYTES {
                     break;
                 }
-                self.begin();
+                self.on_head();
             } else {
-                let count = self.left.min(data.len() - at);
-                self.keep(&data[at..][..count]);
-                self.left -= count;
+                let count = self.payload_left.min(data.len() - at);
+                self.save_payload(&data[at..][..count]);
+                self.payload_left -= count;
                 at += count;
             }
-            if self.left == 0 {
-                self.had = 0;
-                if self.end(&mut heard) {
+            if self.payload_left == 0 {
+                self.head_len = 0;
+                if self.on_frame(&mut on_event) {
                     break;
                 }
             }
@@ -121,25 +126,25 @@ impl Frames {
     }
 
     fn stream(&self) -> u32 {
-        number(&self.head[5..])
+        stream_number(&self.head[5..])
     }
 
     /// Handles a complete head.
-    fn begin(&mut self) {
+    fn on_head(&mut self) {
         let [a, b, c, ..] = self.head;
-        self.left = u32::from_be_bytes([0, a, b, c]) as usize;
+        self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
         self.payload.clear();
         if self.kind() == HEADERS {
             let id = self.stream();
-            self.opening = (id > self.highest && id % 2 == 1).then_some(id);
+            self.opening = (id > self.highest_stream && id % 2 == 1).then_some(id);
         }
     }
 
     /// Saves a part of a payload.
-    fn keep(&mut self, part: &[u8]) {
+    fn save_payload(&mut self, part: &[u8]) {
         match self.kind() {
             PRIORITY_UPDATE => {
-                let room = (LONGEST + 1).saturating_sub(self.payload.len());
+                let room = (MAX_UPDATE_BYTES + 1).saturating_sub(self.payload.len());
                 self.payload
                     .extend_from_slice(&part[..part.len().min(room)]);
             }
@@ -147,7 +152,7 @@ impl Frames {
                 for byte in part {
                     self.payload.push(*byte);
                     if let [a, b, c, d, e, f] = self.payload[..] {
-                        self.follows |= u16::from_be_bytes([a, b]) == NO_RFC7540_PRIORITIES
+                        self.tracks_streams |= u16::from_be_bytes([a, b]) == NO_RFC7540_PRIORITIES
                             && u32::from_be_bytes([c, d, e, f]) == 1;
                         self.payload.clear();
                     }
@@ -158,38 +163,38 @@ impl Frames {
     }
 
     /// Handles a complete frame. Returns true to stop behind it.
-    fn end(&mut self, heard: &mut impl FnMut(FrameEvent<'_>)) -> bool {
+    fn on_frame(&mut self, on_event: &mut impl FnMut(FrameEvent<'_>)) -> bool {
         match self.kind() {
             HEADERS | CONTINUATION if self.flag(END_HEADERS) => {
                 let Some(id) = self.opening.take() else {
                     return false;
                 };
-                self.highest = id;
+                self.highest_stream = id;
                 self.opened += 1;
-                if self.follows {
-                    heard(FrameEvent::Opened(id));
+                if self.tracks_streams {
+                    on_event(FrameEvent::Opened(id));
                 }
-                self.follows
+                self.tracks_streams
             }
             RST_STREAM => {
                 self.resets += 1;
-                // The library counts only requests that it has not handed out.
-                if self.follows && 2 * self.resets > self.opened + RESETS {
-                    heard(FrameEvent::Flood);
+                // hyper counts only requests that it has not handed out.
+                if self.tracks_streams && 2 * self.resets > self.opened + MAX_EXCESS_RESETS {
+                    on_event(FrameEvent::Flood);
                 }
                 false
             }
             PRIORITY_UPDATE => {
-                let (id, field) = match parts_of(self.stream(), &self.payload) {
+                let (id, field) = match parse_update(self.stream(), &self.payload) {
                     Ok(update) => update,
                     Err(error) => {
-                        heard(FrameEvent::Wrong(error));
+                        on_event(FrameEvent::Invalid(error));
                         return true;
                     }
                 };
-                if self.payload.len() <= LONGEST {
-                    self.follows = true;
-                    heard(FrameEvent::Update(id, field));
+                if self.payload.len() <= MAX_UPDATE_BYTES {
+                    self.tracks_streams = true;
+                    on_event(FrameEvent::Update(id, field));
                 }
                 false
             }
@@ -203,19 +208,19 @@ impl Frames {
 /// # Errors
 /// Returns the frame that causes the error of RFC 9218, section 7.1: an update belongs to the
 /// connection and concerns a stream of the client.
-fn parts_of(stream: u32, payload: &[u8]) -> Result<(u32, &[u8]), &'static [u8]> {
+fn parse_update(stream: u32, payload: &[u8]) -> Result<(u32, &[u8]), &'static [u8]> {
     let Some((id, field)) = payload.split_at_checked(4) else {
         return Err(FRAME_SIZE_ERROR);
     };
-    // Even numbers are streams of the server, and this one opens none.
-    match number(id) {
+    // Even numbers are streams of the server, which opens none.
+    match stream_number(id) {
         id if stream == 0 && id % 2 == 1 => Ok((id, field)),
         _ => Err(PROTOCOL_ERROR),
     }
 }
 
 /// Reads a stream number of 31 bits.
-fn number(bytes: &[u8]) -> u32 {
+fn stream_number(bytes: &[u8]) -> u32 {
     let bytes = bytes.first_chunk().copied().unwrap_or_default();
     u32::from_be_bytes(bytes) & (u32::MAX >> 1)
 }
@@ -240,68 +245,68 @@ mod tests {
 
     /// Returns the events in `bytes` behind a preface, read in parts of these sizes, and the
     /// positions of the stops behind requests.
-    fn hear(bytes: &[u8], sizes: &[usize]) -> (Vec<String>, Vec<usize>) {
-        let mut frames = Frames::new();
+    fn scan_all(bytes: &[u8], sizes: &[usize]) -> (Vec<String>, Vec<usize>) {
+        let mut frames = FrameScanner::new();
         let (mut events, mut stops) = (Vec::new(), Vec::new());
-        let all = [&[0; PREFACE], bytes].concat();
+        let all = [&[0; PREFACE_BYTES], bytes].concat();
         let (mut at, mut sizes) = (0, sizes.iter().cycle());
         while at < all.len() {
             let size = sizes.next().copied().unwrap_or(all.len());
             let part = &all[at..all.len().min(at + size)];
             let mut stops_here = false;
-            let count = frames.look(part, |heard| {
-                stops_here |= matches!(heard, FrameEvent::Opened(_));
-                events.push(format!("{heard:?}"));
+            let count = frames.scan(part, |event| {
+                stops_here |= matches!(event, FrameEvent::Opened(_));
+                events.push(format!("{event:?}"));
             });
             assert!((1..=part.len()).contains(&count), "{count}");
-            assert!(frames.payload.len() <= LONGEST + 1);
+            assert!(frames.payload.len() <= MAX_UPDATE_BYTES + 1);
             at += count;
-            stops.extend(stops_here.then(|| at - PREFACE));
+            stops.extend(stops_here.then(|| at - PREFACE_BYTES));
         }
         (events, stops)
     }
 
-    /// Formats events as [`hear`] does.
-    fn heard<const N: usize>(all: [FrameEvent<'_>; N]) -> Vec<String> {
-        all.iter().map(|heard| format!("{heard:?}")).collect()
+    /// Formats events as [`scan_all`] does.
+    fn formatted<const N: usize>(events: [FrameEvent<'_>; N]) -> Vec<String> {
+        events.iter().map(|event| format!("{event:?}")).collect()
     }
 
     #[test]
-    fn updates_are_heard_and_then_the_streams_of_their_client() {
+    fn an_update_is_reported_and_then_each_new_stream() {
         let first = frame(HEADERS, END_HEADERS, 1, b"block");
         let second = frame(HEADERS, 0, 3, b"bl");
         let rest = frame(CONTINUATION, END_HEADERS, 3, b"ock");
         let trailers = frame(HEADERS, END_HEADERS, 3, b"");
-        let said = update(1, "u=0");
+        let update = update(1, "u=0");
         let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]);
-        let bytes = [&settings[..], &first, &said, &second, &rest, &trailers].concat();
-        let opened = settings.len() + first.len() + said.len() + second.len() + rest.len();
+        let bytes = [&settings[..], &first, &update, &second, &rest, &trailers].concat();
+        let opened = settings.len() + first.len() + update.len() + second.len() + rest.len();
         for sizes in [&[][..], &[1], &[3, 7], &[10]] {
-            let (events, stops) = hear(&bytes, sizes);
+            let (events, stops) = scan_all(&bytes, sizes);
             // The first stream was opened before the client had used the frame.
-            let expected = heard([FrameEvent::Update(1, b"u=0"), FrameEvent::Opened(3)]);
+            let expected = formatted([FrameEvent::Update(1, b"u=0"), FrameEvent::Opened(3)]);
             assert_eq!(events, expected, "{sizes:?}");
             assert_eq!(stops, [opened], "{sizes:?}");
         }
-        let uses = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);
-        let bytes = [uses, first].concat();
-        assert_eq!(hear(&bytes, &[4]).0, heard([FrameEvent::Opened(1)]));
+        let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);
+        let bytes = [settings, first].concat();
+        assert_eq!(scan_all(&bytes, &[4]).0, formatted([FrameEvent::Opened(1)]));
     }
 
     #[test]
-    fn what_is_no_update_is_passed_over() {
-        let long = "x".repeat(LONGEST);
+    fn frames_without_an_update_are_ignored() {
+        let long = "x".repeat(MAX_UPDATE_BYTES);
         for bytes in [
             update(1, &long),
             frame(SETTINGS, ACK, 0, &[0, 9, 0, 0, 0, 1]),
         ] {
-            assert_eq!(hear(&bytes, &[5]).0, heard([]));
+            assert_eq!(scan_all(&bytes, &[5]).0, formatted([]));
         }
     }
 
     #[test]
-    fn updates_that_are_forbidden_are_told_with_their_errors() {
-        let long = "x".repeat(2 * LONGEST);
+    fn invalid_updates_are_reported_with_their_errors() {
+        let long = "x".repeat(2 * MAX_UPDATE_BYTES);
         for (bytes, error) in [
             (
                 frame(PRIORITY_UPDATE, 0, 1, b"\0\0\0\x01u=0"),
@@ -313,20 +318,24 @@ mod tests {
             (update(2, "u=0"), PROTOCOL_ERROR),
             (update(2, &long), PROTOCOL_ERROR),
         ] {
-            let expected = heard([FrameEvent::Wrong(error)]);
-            assert_eq!(hear(&bytes, &[]).0, expected, "{bytes:?}");
-            assert_eq!(hear(&bytes, &[1]).0, expected, "{bytes:?}");
+            let expected = formatted([FrameEvent::Invalid(error)]);
+            assert_eq!(scan_all(&bytes, &[]).0, expected, "{bytes:?}");
+            assert_eq!(scan_all(&bytes, &[1]).0, expected, "{bytes:?}");
         }
     }
 
     #[test]
-    fn requests_given_up_as_fast_as_they_are_made_are_a_flood() {
+    fn too_many_cancelled_requests_are_a_flood() {
         let mut bytes = frame(SETTINGS, 0, 0, &[0, 9, 0, 0, 0, 1]);
-        for n in 0..RESETS as u32 {
+        for n in 0..MAX_EXCESS_RESETS as u32 {
             bytes.extend(frame(HEADERS, END_HEADERS, 2 * n + 1, b""));
             bytes.extend(frame(RST_STREAM, 0, 2 * n + 1, &[0; 4]));
         }
-        let is_flood = |bytes: &[u8]| hear(bytes, &[]).0.contains(&heard([FrameEvent::Flood])[0]);
+        let is_flood = |bytes: &[u8]| {
+            scan_all(bytes, &[])
+                .0
+                .contains(&formatted([FrameEvent::Flood])[0])
+        };
         assert!(!is_flood(&bytes));
         bytes.extend(frame(RST_STREAM, 0, 1, &[0; 4]));
         assert!(is_flood(&bytes));
@@ -336,7 +345,7 @@ mod tests {
     /// once, and the saved bytes stay bounded.
     #[test]
     fn fuzz_frames() {
-        let uses = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);
+        let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100, 0, 9, 0, 0, 0, 1]);
         let block = frame(HEADERS, END_HEADERS, 1, b"block");
         let parts = [
             frame(HEADERS, 0, 3, b"bl"),
@@ -344,14 +353,15 @@ mod tests {
         ]
         .concat();
         let reset = frame(RST_STREAM, 0, 1, &[0; 4]);
-        let said = update(1, "u=1, i");
-        let all = [&uses[..], &block, &block, &parts, &reset.repeat(300), &said].concat();
-        let samples = [&uses[..], &block, &parts, &reset, &said, &all];
+        let update = update(1, "u=1, i");
+        let resets = reset.repeat(300);
+        let all = [&settings[..], &block, &block, &parts, &resets, &update].concat();
+        let samples = [&settings[..], &block, &parts, &reset, &update, &all];
         let words = ["\0\0\x04\x10\0\0\0\0\0"];
         fuzz::fuzz("frames", &samples, &words, 2000, |bytes| {
-            let heard = hear(bytes, &[]);
-            assert_eq!(heard, hear(bytes, &[1, 7, 2, 30]));
-            fuzz::way(heard.0.len())
+            let events = scan_all(bytes, &[]);
+            assert_eq!(events, scan_all(bytes, &[1, 7, 2, 30]));
+            fuzz::hash_of(events.0.len())
         });
     }
 }

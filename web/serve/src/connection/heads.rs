@@ -1,9 +1,9 @@
-//! Answers that bypass the HTTP library.
+//! Responses that bypass hyper.
 //!
-//! The library itself answers a head that it cannot read. One of its answers is not specific
-//! enough: 400 for an unknown transfer coding, where RFC 9112, section 6.1 asks for 501. So the
-//! head of a request that may have a body is searched for its coding, as far as it arrives with the
-//! first bytes; the library gets no byte of a head with an unknown coding.
+//! hyper answers a malformed head itself. For an unknown transfer coding it sends 400, where RFC
+//! 9112, section 6.1 asks for 501. So the head of a request that may have a body is searched for
+//! its coding, as far as the head arrives with the first bytes; hyper gets no byte of a head with
+//! an unknown coding.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ use http::StatusCode;
 /// Text of the answer to a request with a transfer coding other than `chunked`.
 pub(crate) const UNKNOWN_CODING: &str = "the only transfer coding known here is chunked\n";
 
-const CODING: &[u8] = b"transfer-encoding:";
+const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 
 /// Tells whether a head that begins with these bytes ends its list of transfer codings with another
 /// coding than `chunked`. A request without a body costs one comparison.
@@ -27,9 +27,9 @@ pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     let _ = lines.by_ref().find(|line| !is_end(line));
     let fields = lines.take_while(|line| !is_end(line));
     let values = fields.filter_map(|line| {
-        let (name, value) = line.split_at_checked(CODING.len())?;
+        let (name, value) = line.split_at_checked(TRANSFER_ENCODING.len())?;
         let is_whole = value.ends_with(b"\n");
-        (is_whole && name.eq_ignore_ascii_case(CODING)).then_some(value)
+        (is_whole && name.eq_ignore_ascii_case(TRANSFER_ENCODING)).then_some(value)
     });
     values.last().is_some_and(|value| {
         let last = value.rsplit(|byte| *byte == b',').next().unwrap_or(value);

@@ -3,22 +3,22 @@
 //! | module | concern |
 //! |---|---|
 //! | `conn` | the state of a connection that its requests and the operator see |
-//! | `conversation` | its life: the protocol, and the end |
+//! | `serve` | TLS, the choice of the protocol, the graceful shutdown |
 //! | `clocks` | its time-outs |
-//! | `transport`, `observed` | its I/O, below and as the HTTP library sees it |
-//! | `direct` | files that go to the socket without a copy |
-//! | `heads` | answers without the HTTP library |
-//! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE` of HTTP/2; which stream sends first |
-//! | `client` | the facts about a client that a service may know |
+//! | `transport`, `observed` | its I/O: the bytes below HTTP, and hyper's view of them |
+//! | `send_file` | files that go to the socket without a copy |
+//! | `heads` | responses that bypass hyper |
+//! | `frames`, `streams`, `sending` | `PRIORITY_UPDATE`; the order in which HTTP/2 streams send |
+//! | `client` | the description of a client for services |
 
 pub(crate) mod client;
 pub(crate) mod clocks;
 pub(crate) mod conn;
-mod conversation;
-pub(crate) mod direct;
 mod frames;
 pub(crate) mod heads;
 mod observed;
+pub(crate) mod send_file;
 pub(crate) mod sending;
+mod serve;
 mod streams;
 pub(crate) mod transport;

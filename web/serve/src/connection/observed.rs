@@ -1,6 +1,5 @@
-//! The I/O of a connection, as the HTTP library sees it: reads and writes are noted in the clocks
-//! of the connection, and HTTP/2 frames that open streams or set priorities are inspected before
-//! the library receives them.
+//! The I/O of a connection, as hyper sees it. Reads and writes update the clocks of the connection;
+//! HTTP/2 frames are scanned before hyper receives them.
 
 use std::io::{self, IoSlice};
 use std::mem;
@@ -12,173 +11,174 @@ use bytes::{Buf, Bytes};
 use http::StatusCode;
 use hyper::rt::{Read, ReadBufCursor, Write};
 
-use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::clocks::REQUEST_GRACE;
 use crate::connection::conn::Conn;
-use crate::connection::frames::{FrameEvent, Frames};
+use crate::connection::frames::{FrameEvent, FrameScanner};
 use crate::connection::transport::Transport;
-use crate::connection::{direct, heads};
+use crate::connection::{heads, send_file};
 use crate::request::priority::Urgency;
 
-/// Bytes of HTTP/2 that are read between two readings of the clock: 455 frames at most.
+/// Largest number of bytes of HTTP/2 that are read at once: at most 455 frames.
 const PIECE: usize = 4096;
 
-/// A connection's I/O, observed.
+/// The I/O of a connection, for hyper.
 pub(super) struct ObservedIo<I> {
     io: I,
     conn: Arc<Conn>,
-    speaks: Speaks,
+    protocol: Protocol,
     /// Bytes received from the socket at the last reading.
     received: u64,
-    /// Wait for the client to close.
-    patience: Option<Patience>,
-    /// Bytes of the connection's first file that could not be sent without being read.
-    read: Bytes,
-    /// Set while the connection waits for a file, and not for the client.
-    reads: bool,
+    /// Lingering close: the wait for the client to close.
+    linger: Option<Linger>,
+    /// Bytes of the first queued file that were read, since they could not be sent without a copy.
+    file_bytes: Bytes,
+    /// Set while the connection waits for a file instead of the client.
+    waits_for_file: bool,
 }
 
-/// The state of reading.
-enum Speaks {
-    One(One),
-    Two(Box<Two>),
+/// The protocol, with its state of reading.
+enum Protocol {
+    Http1(Http1Reader),
+    Http2(Box<Http2Reader>),
 }
 
-struct Patience {
-    wait: Pin<Box<upshift::time::Sleep>>,
+/// The state of a lingering close.
+struct Linger {
+    timer: Pin<Box<upshift::time::Sleep>>,
     /// Bytes that the client had not taken when the wait began.
     unsent: Option<usize>,
 }
 
 #[derive(Default)]
-struct One {
-    /// Last answer, if it does not come from the library, which then reads no more.
+struct Http1Reader {
+    /// Last response, if it does not come from hyper. hyper then reads nothing more.
     refusal: Option<Bytes>,
     /// Set when the client has closed its sending half.
-    ended: bool,
-    /// Set while the library does not know of the end: it would not send the remaining answers.
-    hidden: bool,
+    eof: bool,
+    /// Set while hyper is not told about the end, since it would not send the remaining responses.
+    eof_hidden: bool,
 }
 
-struct Two {
-    frames: Frames,
+struct Http2Reader {
+    frames: FrameScanner,
     /// Set while a received request has to be handed out before anything else is read.
-    stop: bool,
-    /// Frame that ends the connection: the library reads it next, in place of the client's bytes.
-    wrong: &'static [u8],
+    stopped: bool,
+    /// Rest of the frame that ends the connection; hyper reads it instead of the client's bytes.
+    error_frame: &'static [u8],
 }
 
 impl<I> ObservedIo<I> {
-    pub(super) fn new(io: I, conn: Arc<Conn>, two: bool) -> ObservedIo<I> {
-        let speaks = if two {
-            Speaks::Two(Box::new(Two {
-                frames: Frames::new(),
-                stop: false,
-                wrong: &[],
+    pub(super) fn new(io: I, conn: Arc<Conn>, is_http2: bool) -> ObservedIo<I> {
+        let protocol = if is_http2 {
+            Protocol::Http2(Box::new(Http2Reader {
+                frames: FrameScanner::new(),
+                stopped: false,
+                error_frame: &[],
             }))
         } else {
-            Speaks::One(One::default())
+            Protocol::Http1(Http1Reader::default())
         };
         ObservedIo {
             io,
             conn,
-            speaks,
+            protocol,
             received: 0,
-            patience: None,
-            read: Bytes::new(),
-            reads: false,
+            linger: None,
+            file_bytes: Bytes::new(),
+            waits_for_file: false,
         }
     }
 
-    /// Creates the I/O of an HTTP/1 connection that gets this answer and no other.
+    /// Creates the I/O of an HTTP/1 connection that gets only this response.
     pub(super) fn refused(io: I, conn: Arc<Conn>, answer: Bytes) -> ObservedIo<I> {
         let mut this = ObservedIo::new(io, conn, false);
-        this.speaks = Speaks::One(One {
+        this.protocol = Protocol::Http1(Http1Reader {
             refusal: Some(answer),
-            ..One::default()
+            ..Http1Reader::default()
         });
         this
     }
 }
 
-impl Two {
-    /// Passes on the client's bytes and inspects them.
+impl Http2Reader {
+    /// Reads into `buf` and scans the bytes.
     fn read<I: Transport>(
         &mut self,
         io: &mut I,
         conn: &Conn,
         cx: &mut Context<'_>,
-        room: &mut ReadBufCursor<'_>,
+        buf: &mut ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let streams = &conn.streams;
-        // The library reads again, so it has handed out the request before.
-        let stops = mem::take(&mut self.stop);
-        streams.stops(stops);
-        if stops {
+        // hyper reads again, so it has handed out the request.
+        let stopped = mem::take(&mut self.stopped);
+        streams.set_stopped(stopped);
+        if stopped {
             return Poll::Pending;
         }
-        if !self.wrong.is_empty() {
-            let count = self.wrong.len().min(room.remaining());
-            let (now, later) = self.wrong.split_at(count);
-            room.put_slice(now);
-            self.wrong = later;
+        if !self.error_frame.is_empty() {
+            let count = self.error_frame.len().min(buf.remaining());
+            let (now, later) = self.error_frame.split_at(count);
+            buf.put_slice(now);
+            self.error_frame = later;
             return Poll::Ready(Ok(()));
         }
         ready!(io.poll_read_on(cx));
         let data = ready!(io.poll_fill(cx))?;
-        let data = &data[..data.len().min(room.remaining()).min(PIECE)];
+        let data = &data[..data.len().min(buf.remaining()).min(PIECE)];
         let mut flood = false;
-        let count = self.frames.look(data, |heard| match heard {
+        let count = self.frames.scan(data, |event| match event {
             FrameEvent::Opened(number) => {
-                streams.opened(number);
-                self.stop = true;
+                streams.note_opened(number);
+                self.stopped = true;
             }
-            FrameEvent::Update(number, field) => update(conn, number, field),
+            FrameEvent::Update(number, field) => apply_update(conn, number, field),
             FrameEvent::Flood => flood = true,
-            FrameEvent::Wrong(frame) => self.wrong = frame,
+            FrameEvent::Invalid(frame) => self.error_frame = frame,
         });
         if flood {
-            let why = "requests are given up as fast as they are made";
+            let why = "too many cancelled requests";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
         }
-        room.put_slice(&data[..count]);
+        buf.put_slice(&data[..count]);
         io.consume(count);
         Poll::Ready(Ok(()))
     }
 }
 
-impl One {
-    /// Passes on the client's bytes. Its end of file means that the client is gone, unless its
-    /// request is answered in any case.
+impl Http1Reader {
+    /// Reads into `buf`. An end of file means that the client is gone, unless its request is
+    /// answered in any case.
     fn read<I: Transport>(
         &mut self,
         io: &mut I,
         conn: &Conn,
         cx: &mut Context<'_>,
-        room: &mut ReadBufCursor<'_>,
+        buf: &mut ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.ended && self.refusal.is_none() {
+        if !self.eof && self.refusal.is_none() {
             ready!(io.poll_read_on(cx));
             let data = ready!(io.poll_fill(cx))?;
-            let data = &data[..data.len().min(room.remaining())];
+            let data = &data[..data.len().min(buf.remaining())];
             let count = data.len();
-            if conn.clocks.received() && heads::has_unknown_coding(data) {
+            if conn.clocks.note_read() && heads::has_unknown_coding(data) {
                 let refusal = heads::refusal(StatusCode::NOT_IMPLEMENTED, heads::UNKNOWN_CODING);
                 self.refusal = Some(refusal);
-                self.hidden = true;
+                self.eof_hidden = true;
             } else {
-                room.put_slice(data);
-                self.ended = count == 0;
-                self.hidden = self.ended && conn.clocks.is_answered();
+                buf.put_slice(data);
+                self.eof = count == 0;
+                self.eof_hidden = self.eof && conn.clocks.answers_after_eof();
             }
             io.consume(count);
         }
-        if self.hidden {
+        if self.eof_hidden {
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the last answer, if it does not come from the library.
+    /// Sends the last response, if it does not come from hyper.
     fn poll_refusal<I: Transport>(
         &mut self,
         io: &mut I,
@@ -192,26 +192,28 @@ impl One {
     }
 }
 
-/// Applies the priority that a client sets for a stream: its request takes the level that follows,
-/// or the priority is saved until the request arrives.
-fn update(conn: &Conn, number: u32, field: &[u8]) {
+/// Applies the priority that a client sets for a stream to its request, or saves it until the
+/// request arrives.
+fn apply_update(conn: &Conn, number: u32, field: &[u8]) {
     let Ok(field) = str::from_utf8(field) else {
         return;
     };
-    if !conn.streams.may_update() {
+    if !conn.streams.count_update() {
         return;
     }
     let urgency = Urgency::parse(field);
-    let Some(entry) = conn.in_flight.of_stream(number) else {
-        conn.streams.keep(number, urgency);
+    let Some(entry) = conn.in_flight.find_stream(number) else {
+        conn.streams.save_update(number, urgency);
         return;
     };
-    let live = conn.shared.live();
-    let urgency = live.granted(urgency);
-    entry.asks(urgency, urgency.level());
-    let level = live.rule_again(&entry.facts).unwrap_or(urgency.level());
-    conn.in_flight.reprio(&conn.shared.runtime, |one| {
-        std::ptr::eq(one, &*entry).then_some(level)
+    let settings = conn.shared.settings();
+    let urgency = settings.clamped(urgency);
+    entry.set_urgency(urgency, urgency.level());
+    let level = settings
+        .current_rule_for(&entry.facts)
+        .unwrap_or(urgency.level());
+    conn.in_flight.reprio(&conn.shared.runtime, |other| {
+        std::ptr::eq(other, &*entry).then_some(level)
     });
 }
 
@@ -220,16 +222,16 @@ impl<I: Transport> Read for ObservedIo<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut room: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let result = match &mut this.speaks {
-            Speaks::One(one) => one.read(&mut this.io, &this.conn, cx, &mut room),
-            Speaks::Two(two) => two.read(&mut this.io, &this.conn, cx, &mut room),
+        let result = match &mut this.protocol {
+            Protocol::Http1(http1) => http1.read(&mut this.io, &this.conn, cx, &mut buf),
+            Protocol::Http2(http2) => http2.read(&mut this.io, &this.conn, cx, &mut buf),
         };
         let received = this.io.received();
         if received != this.received {
-            this.conn.clocks.arrived(received - this.received);
+            this.conn.clocks.note_body_bytes(received - this.received);
             this.received = received;
         }
         result
@@ -237,62 +239,62 @@ impl<I: Transport> Read for ObservedIo<I> {
 }
 
 impl<I: Transport> ObservedIo<I> {
-    /// Sends at most `most` bytes of the connection's first file, without a copy if possible.
-    fn poll_file(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
+    /// Sends at most `max` bytes of the first queued file, without a copy if possible.
+    fn poll_file(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<usize>> {
         let cut_short = || Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-        self.reads = false;
-        let mut files = self.conn.direct.files();
+        self.waits_for_file = false;
+        let mut files = self.conn.send_files.files();
         let Some(file) = files.front_mut() else {
             return cut_short();
         };
         let count = loop {
-            if !self.read.is_empty() {
-                let piece = &self.read[..self.read.len().min(most)];
+            if !self.file_bytes.is_empty() {
+                let piece = &self.file_bytes[..self.file_bytes.len().min(max)];
                 let count = ready!(Pin::new(&mut self.io).poll_write(cx, piece))?;
-                self.read.advance(count);
+                self.file_bytes.advance(count);
                 break count;
             }
-            if let Some((fd, at)) = file.uncopied() {
-                match ready!(self.io.poll_send_file(cx, fd, at, most))? {
+            if let Some((fd, at)) = file.send_file_source() {
+                match ready!(self.io.poll_send_file(cx, fd, at, max))? {
                     Some(0) => return cut_short(),
                     Some(count) => {
-                        file.skip(count);
+                        file.advance(count);
                         break count;
                     }
-                    None => file.is_copied(),
+                    None => file.disable_send_file(),
                 }
             }
             let chunk = file.poll_chunk(cx);
-            self.reads = chunk.is_pending();
+            self.waits_for_file = chunk.is_pending();
             match ready!(chunk) {
-                Some(bytes) => self.read = bytes?,
+                Some(bytes) => self.file_bytes = bytes?,
                 None => return cut_short(),
             }
         };
-        if file.left() == 0 && self.read.is_empty() {
+        if file.left() == 0 && self.file_bytes.is_empty() {
             files.pop_front();
         }
         Poll::Ready(Ok(count))
     }
 
-    /// Continues to read after the last byte was sent, until the client closes or takes nothing for
-    /// [`NEXT_REQUEST`]. Bytes that arrive for a closed socket, such as a WINDOW_UPDATE or the rest
-    /// of a body, make the kernel send a reset, which discards all bytes that the client has not
-    /// received.
-    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Reads and discards after the last byte was sent, until the client closes or takes nothing
+    /// for [`REQUEST_GRACE`]. Bytes that arrive for a closed socket, such as a WINDOW_UPDATE or the
+    /// rest of a body, make the kernel send a reset, which discards all bytes that the client has
+    /// not received.
+    fn poll_lingering_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self
-            .patience
+            .linger
             .as_mut()
-            .is_none_or(|patience| patience.wait.as_mut().poll(cx).is_ready())
+            .is_none_or(|linger| linger.timer.as_mut().poll(cx).is_ready())
         {
             let unsent = self.conn.unsent();
-            if let Some(patience) = &self.patience
-                && (unsent == patience.unsent || unsent == Some(0))
+            if let Some(linger) = &self.linger
+                && (unsent == linger.unsent || unsent == Some(0))
             {
                 return Poll::Ready(());
             }
-            let wait = Box::pin(upshift::time::sleep(NEXT_REQUEST));
-            self.patience = Some(Patience { wait, unsent });
+            let timer = Box::pin(upshift::time::sleep(REQUEST_GRACE));
+            self.linger = Some(Linger { timer, unsent });
         }
         loop {
             ready!(self.io.poll_read_on(cx));
@@ -326,16 +328,18 @@ impl<I: Transport> Write for ObservedIo<I> {
         let this = &mut *self;
         let file = pieces
             .iter()
-            .position(|piece| direct::is_placeholder(piece));
+            .position(|piece| send_file::is_placeholder(piece));
         let result = match file {
             None => Pin::new(&mut this.io).poll_write_vectored(cx, pieces),
             Some(0) => this.poll_file(cx, pieces[0].len()),
             Some(at) => this.io.poll_send_before(cx, &pieces[..at]),
         };
-        // A wait for the file's device is no wait for the client.
-        this.conn.clocks.wrote(result.is_pending() && !this.reads);
-        if let (Speaks::Two(_), Poll::Ready(Ok(bytes))) = (&this.speaks, &result) {
-            this.conn.sending.wrote(*bytes);
+        // A wait for the file's device is not a wait for the client.
+        this.conn
+            .clocks
+            .note_write(result.is_pending() && !this.waits_for_file);
+        if let (Protocol::Http2(_), Poll::Ready(Ok(bytes))) = (&this.protocol, &result) {
+            this.conn.sending.note_write(*bytes);
         }
         result
     }
@@ -348,14 +352,14 @@ impl<I: Transport> Write for ObservedIo<I> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let result = Pin::new(&mut this.io).poll_flush(cx);
-        this.conn.clocks.wrote(result.is_pending());
-        // The library flushes when it has written the whole answer.
-        if let Speaks::One(one) = &mut this.speaks
-            && one.hidden
+        this.conn.clocks.note_write(result.is_pending());
+        // hyper flushes after the whole response.
+        if let Protocol::Http1(http1) = &mut this.protocol
+            && http1.eof_hidden
             && result.is_ready()
-            && this.conn.clocks.is_between()
+            && this.conn.clocks.awaits_head()
         {
-            one.hidden = false;
+            http1.eof_hidden = false;
             cx.waker().wake_by_ref();
         }
         result
@@ -363,23 +367,23 @@ impl<I: Transport> Write for ObservedIo<I> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.patience.is_none() {
+        if this.linger.is_none() {
             let mut sent = Poll::Ready(Ok(()));
-            if let Speaks::One(one) = &mut this.speaks {
-                sent = one.poll_refusal(&mut this.io, cx);
+            if let Protocol::Http1(http1) = &mut this.protocol {
+                sent = http1.poll_refusal(&mut this.io, cx);
             }
             if let Poll::Ready(Ok(())) = sent {
                 sent = Pin::new(&mut this.io).poll_shutdown(cx);
             }
-            this.conn.clocks.wrote(sent.is_pending());
+            this.conn.clocks.note_write(sent.is_pending());
             ready!(sent)?;
         }
-        let waits = match &this.speaks {
-            Speaks::One(one) => !one.ended && this.conn.clocks.is_sending(),
-            Speaks::Two(_) => this.conn.shared.is_draining(),
+        let waits = match &this.protocol {
+            Protocol::Http1(http1) => !http1.eof && this.conn.clocks.may_be_sending(),
+            Protocol::Http2(_) => this.conn.shared.is_draining(),
         };
         if waits {
-            ready!(this.poll_closed(cx));
+            ready!(this.poll_lingering_close(cx));
         }
         Poll::Ready(Ok(()))
     }

@@ -1,14 +1,13 @@
 //! The order in which streams of an HTTP/2 connection send (RFC 9218, section 10).
 //!
-//! The HTTP library sends the data of its streams in turn, and each stream may give it 64 KiB. So
-//! the order is established before: bodies hand out [`AHEAD`] bytes in all, then wait until the
-//! connection has sent them as far as it may, and the first waiting stream resumes. That is the
-//! most urgent stream; among equals the one that asked first, or each in turn if they are
-//! incremental. The bound also limits the memory of responses that a client does not read.
+//! hyper sends the data of its streams round robin, and each stream may hand it 64 KiB. So the
+//! order is established above hyper: all bodies of a connection hand out at most [`MAX_UNSENT`]
+//! bytes, then wait until the connection has sent as many of them as it may. Then the first waiting
+//! stream resumes: the most urgent stream, among equals the earliest request, or round robin if
+//! they are incremental. The bound also limits the memory of responses that a client does not read.
 //!
-//! A stream without a flow-control window does not ask for a turn. Bytes that are stuck in the
-//! library no longer count once the connection has sent all it may, so such a stream blocks no
-//! other.
+//! A stream without a flow-control window does not ask for a turn. Bytes that are stuck in hyper no
+//! longer count once the connection has sent all it may, so such a stream blocks no other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -17,35 +16,35 @@ use upshift::Level;
 
 use crate::request::in_flight::Entry;
 
-/// Bytes that may be handed out before the connection has sent them.
-const AHEAD: usize = 64 * 1024;
+/// Number of bytes that may be handed out before the connection has sent them.
+const MAX_UNSENT: usize = 64 * 1024;
 
-/// The order of sending of one connection.
+/// The order in which the streams of a connection send.
 #[derive(Debug, Default)]
-pub(crate) struct Sending {
+pub(crate) struct SendOrder {
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes handed out and perhaps not sent.
-    ahead: usize,
+    /// Number of bytes handed out and perhaps not sent.
+    unsent: usize,
     next: u64,
     waiting: Vec<Waiting>,
     /// Stream that was woken to resume and has not asked yet.
-    called: Option<(Arc<Entry>, u64)>,
+    woken: Option<(Arc<Entry>, u64)>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     entry: Arc<Entry>,
-    place: u64,
+    position: u64,
     waker: Waker,
 }
 
 impl Waiting {
     fn order(&self) -> (Level, u64) {
-        (self.entry.level(), self.place)
+        (self.entry.level(), self.position)
     }
 }
 
@@ -54,150 +53,155 @@ impl State {
         (0..self.waiting.len()).min_by_key(|at| self.waiting[*at].order())
     }
 
-    /// Selects the stream that resumes now and returns its waker.
-    fn call(&mut self) -> Option<Waker> {
-        if self.ahead >= AHEAD || self.called.is_some() {
+    /// Selects the stream that resumes next and returns its waker.
+    fn select_next(&mut self) -> Option<Waker> {
+        if self.unsent >= MAX_UNSENT || self.woken.is_some() {
             return None;
         }
         let first = self.first()?;
         let first = self.waiting.swap_remove(first);
-        self.called = Some((first.entry, first.place));
+        self.woken = Some((first.entry, first.position));
         Some(first.waker)
     }
 
-    /// Forgets a woken stream, which has asked or has ended.
-    fn forget(&mut self, entry: &Arc<Entry>) {
+    /// Clears `woken` if it is this stream, which has asked or has ended.
+    fn clear_woken(&mut self, entry: &Arc<Entry>) {
         if self
-            .called
+            .woken
             .as_ref()
-            .is_some_and(|(called, _)| Arc::ptr_eq(called, entry))
+            .is_some_and(|(woken, _)| Arc::ptr_eq(woken, entry))
         {
-            self.called = None;
+            self.woken = None;
         }
     }
 
-    /// Tells whether no other stream precedes this one.
-    fn is_first(&self, mine: (Level, u64)) -> bool {
-        let called = self.called.as_ref();
-        let called = called.map(|(entry, place)| (entry.level(), *place));
+    /// Tells whether no other stream precedes one of this level and position.
+    fn is_first(&self, order: (Level, u64)) -> bool {
+        let woken = self.woken.as_ref();
+        let woken = woken.map(|(entry, position)| (entry.level(), *position));
         let waiting = self.first().map(|first| self.waiting[first].order());
-        [called, waiting]
+        [woken, waiting]
             .into_iter()
             .flatten()
-            .all(|other| mine <= other)
+            .all(|other| order <= other)
     }
 }
 
-impl Sending {
+impl SendOrder {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the next place in the order of requests.
-    pub(crate) fn enter(&self) -> u64 {
+    /// Returns the next position in the order of requests.
+    pub(crate) fn next_position(&self) -> u64 {
         let mut state = self.state();
         state.next += 1;
         state.next
     }
 
-    /// Waits until a request may hand out a piece. `place` is the place of the request.
+    /// Waits until the request at `position` may hand out a piece.
     pub(crate) fn poll_turn(
         &self,
         cx: &mut Context<'_>,
         entry: &Arc<Entry>,
-        place: &mut u64,
+        position: &mut u64,
     ) -> Poll<()> {
         let mut state = self.state();
-        state.forget(entry);
-        if state.ahead < AHEAD && state.is_first((entry.level(), *place)) {
-            state.waiting.retain(|one| !Arc::ptr_eq(&one.entry, entry));
+        state.clear_woken(entry);
+        if state.unsent < MAX_UNSENT && state.is_first((entry.level(), *position)) {
+            state
+                .waiting
+                .retain(|waiting| !Arc::ptr_eq(&waiting.entry, entry));
             return Poll::Ready(());
         }
         let waker = cx.waker();
         let listed = state.waiting.iter_mut();
         match listed
             .into_iter()
-            .find(|one| Arc::ptr_eq(&one.entry, entry))
+            .find(|waiting| Arc::ptr_eq(&waiting.entry, entry))
         {
-            Some(one) => one.waker.clone_from(waker),
+            Some(waiting) => waiting.waker.clone_from(waker),
             None => {
                 if entry.is_incremental() {
-                    // Incremental streams go behind the others.
+                    // Incremental streams take turns.
                     state.next += 1;
-                    *place = state.next;
+                    *position = state.next;
                 }
                 state.waiting.push(Waiting {
                     entry: entry.clone(),
-                    place: *place,
+                    position: *position,
                     waker: waker.clone(),
                 });
             }
         }
-        // A woken stream that has not been polled yet goes first.
-        call(state);
+        // A stream that was woken and has not been polled yet goes first.
+        wake_next(state);
         Poll::Pending
     }
 
     /// Keeps the turn for a request that was woken and hands out nothing yet: no later request
     /// overtakes it.
-    pub(crate) fn keep_turn(&self, cx: &Context<'_>, entry: &Arc<Entry>, place: u64) {
+    pub(crate) fn keep_turn(&self, cx: &Context<'_>, entry: &Arc<Entry>, position: u64) {
         let mut state = self.state();
-        if state.called.is_none() {
-            state.called = Some((entry.clone(), place));
+        if state.woken.is_none() {
+            state.woken = Some((entry.clone(), position));
         } else {
             let (entry, waker) = (entry.clone(), cx.waker().clone());
             state.waiting.push(Waiting {
                 entry,
-                place,
+                position,
                 waker,
             });
         }
     }
 
-    /// Notes that a piece was handed out. Returns true if others wait until the connection has been
-    /// polled.
-    pub(crate) fn handed(&self, bytes: usize) -> bool {
+    /// Notes that a piece was handed out. Returns true if other streams wait for the next poll of
+    /// the connection.
+    pub(crate) fn note_handed_out(&self, bytes: usize) -> bool {
         let mut state = self.state();
-        state.ahead += bytes;
-        let wait = state.ahead >= AHEAD && !state.waiting.is_empty();
-        call(state);
+        state.unsent += bytes;
+        let wait = state.unsent >= MAX_UNSENT && !state.waiting.is_empty();
+        wake_next(state);
         wait
     }
 
     /// Notes that the connection has written `bytes`.
-    pub(crate) fn wrote(&self, bytes: usize) {
+    pub(crate) fn note_write(&self, bytes: usize) {
         let mut state = self.state();
-        state.ahead = state.ahead.saturating_sub(bytes);
+        state.unsent = state.unsent.saturating_sub(bytes);
     }
 
-    /// Notes that the connection was polled. `all` is set if it has sent all it may.
-    pub(crate) fn polled(&self, all: bool) {
+    /// Selects the next stream after a poll of the connection. `all` is set if the connection has
+    /// sent all it may.
+    pub(crate) fn after_poll(&self, all: bool) {
         let mut state = self.state();
         if all {
-            state.ahead = 0;
+            state.unsent = 0;
         }
-        call(state);
+        wake_next(state);
     }
 
     /// Removes a response that is over, perhaps in the middle: its bytes may be lost, and its turn
     /// passes to another.
-    pub(crate) fn leave(&self, entry: &Arc<Entry>) {
+    pub(crate) fn remove(&self, entry: &Arc<Entry>) {
         let mut state = self.state();
-        state.forget(entry);
-        state.waiting.retain(|one| !Arc::ptr_eq(&one.entry, entry));
+        state.clear_woken(entry);
+        state
+            .waiting
+            .retain(|waiting| !Arc::ptr_eq(&waiting.entry, entry));
         if state.waiting.is_empty() {
             return;
         }
-        state.ahead = 0;
-        call(state);
+        state.unsent = 0;
+        wake_next(state);
     }
 }
 
-/// Wakes the stream that resumes now.
-fn call(mut state: MutexGuard<'_, State>) {
-    let called = state.call();
+/// Wakes the stream that resumes next, outside of the lock.
+fn wake_next(mut state: MutexGuard<'_, State>) {
+    let woken = state.select_next();
     drop(state);
-    if let Some(called) = called {
-        called.wake();
+    if let Some(woken) = woken {
+        woken.wake();
     }
 }

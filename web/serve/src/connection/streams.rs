@@ -6,35 +6,36 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::request::priority::Urgency;
 
 /// Number of updates saved for streams that are not open yet.
-const EARLY: usize = 32;
-/// Number of updates accepted beyond those that requests earn.
-const SPARE: u32 = 256;
+const MAX_EARLY_UPDATES: usize = 32;
+/// Largest number of updates that a client may send without new requests.
+const UPDATE_BURST: u32 = 256;
 /// Number of updates that each request earns.
-const EACH: u32 = 16;
+const UPDATES_PER_REQUEST: u32 = 16;
 
 /// The streams of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     state: Mutex<State>,
-    /// Set while reading is stopped behind the head of a request that is to be handed out.
+    /// Set while reading is stopped behind the head of a request that hyper has to hand out.
     stopped: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Stream whose request is handed out next, if it is known.
+    /// Stream whose request hyper hands out next, if it is known.
     opened: Option<u32>,
-    early: Vec<(u32, Urgency)>,
+    /// Updates for streams that are not open yet.
+    early_updates: Vec<(u32, Urgency)>,
     /// Number of further updates that are accepted.
-    left: u32,
+    updates_left: u32,
 }
 
 impl Default for State {
     fn default() -> State {
         State {
             opened: None,
-            early: Vec::new(),
-            left: SPARE,
+            early_updates: Vec::new(),
+            updates_left: UPDATE_BURST,
         }
     }
 }
@@ -45,51 +46,53 @@ impl Streams {
     }
 
     /// Sets whether reading is stopped until a request has been handed out.
-    pub(super) fn stops(&self, stops: bool) {
-        self.stopped.store(stops, Relaxed);
+    pub(super) fn set_stopped(&self, stopped: bool) {
+        self.stopped.store(stopped, Relaxed);
     }
 
     /// Tells whether reading has stopped since the last call.
-    pub(super) fn has_stopped(&self) -> bool {
+    pub(super) fn take_stopped(&self) -> bool {
         self.stopped.swap(false, Relaxed)
     }
 
     /// Notes that the next request belongs to this stream.
-    pub(crate) fn opened(&self, number: u32) {
+    pub(crate) fn note_opened(&self, number: u32) {
         let mut state = self.state();
         state.opened = Some(number);
-        state.left = (state.left + EACH).min(SPARE);
+        state.updates_left = (state.updates_left + UPDATES_PER_REQUEST).min(UPDATE_BURST);
     }
 
-    /// Takes the stream of a request that was handed out, and the urgency of an earlier update.
-    pub(crate) fn take(&self) -> (Option<u32>, Option<Urgency>) {
+    /// Takes the stream of a request that was handed out, and the urgency of its early update.
+    pub(crate) fn take_next(&self) -> (Option<u32>, Option<Urgency>) {
         let mut state = self.state();
         let Some(number) = state.opened.take() else {
             return (None, None);
         };
-        let early = state.early.iter().position(|(of, _)| *of == number);
-        let early = early.map(|at| state.early.swap_remove(at).1);
+        let early = state
+            .early_updates
+            .iter()
+            .position(|(stream, _)| *stream == number);
+        let early = early.map(|at| state.early_updates.swap_remove(at).1);
         // Lower streams that were never opened never will be.
-        state.early.retain(|(of, _)| *of > number);
+        state.early_updates.retain(|(stream, _)| *stream > number);
         (Some(number), early)
     }
 
-    /// Notes an update, which replaces all earlier ones of its stream. Returns false if the client
-    /// has sent too many.
-    pub(crate) fn may_update(&self) -> bool {
+    /// Counts an update. Returns false if the client has sent too many.
+    pub(crate) fn count_update(&self) -> bool {
         let mut state = self.state();
-        let left = state.left.checked_sub(1);
-        state.left = left.unwrap_or(0);
+        let left = state.updates_left.checked_sub(1);
+        state.updates_left = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Saves an update until the request of its stream arrives.
-    pub(crate) fn keep(&self, number: u32, urgency: Urgency) {
+    /// Saves an update until the request of its stream arrives; it replaces an earlier one.
+    pub(crate) fn save_update(&self, number: u32, urgency: Urgency) {
         let mut state = self.state();
-        state.early.retain(|(of, _)| *of != number);
-        if state.early.len() == EARLY {
-            state.early.remove(0);
+        state.early_updates.retain(|(stream, _)| *stream != number);
+        if state.early_updates.len() == MAX_EARLY_UPDATES {
+            state.early_updates.remove(0);
         }
-        state.early.push((number, urgency));
+        state.early_updates.push((number, urgency));
     }
 }

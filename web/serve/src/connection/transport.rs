@@ -10,7 +10,7 @@ use upshift::hyper::Io;
 
 /// A transport that lends received bytes, and may send files.
 pub(crate) trait Transport: Read + Write + Unpin {
-    /// Waits until more may be read in this poll.
+    /// Waits until more may be read in this poll, like [`Io::poll_read_on`].
     fn poll_read_on(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Waits for bytes and lends them; an empty slice is the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>>;

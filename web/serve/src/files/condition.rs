@@ -15,9 +15,9 @@ pub(super) struct Validators {
     pub(super) etag: String,
     /// Set if the bytes may differ from one response to the next.
     pub(super) weak: bool,
-    /// Modification time to the second, as HTTP dates are. `None` for a time that says nothing
-    /// about the file: in the future, where a `Last-Modified` must not be (RFC 9110, section
-    /// 8.8.2.1), or not after the beginning of 1970, which reproducible builds give to all files.
+    /// Modification time, in whole seconds. `None` for a time without meaning: in the future, which
+    /// `Last-Modified` must not be (RFC 9110, section 8.8.2.1), or at most the beginning of 1970,
+    /// which reproducible builds set for all files.
     pub(super) modified: Option<SystemTime>,
 }
 
@@ -41,8 +41,8 @@ impl Validators {
     }
 }
 
-/// Formats `"SECONDS.NANOS-SIZE…"` in hexadecimal digits. Written by hand, because every answer has
-/// an ETag and `format!` takes a twentieth of the time of an answer.
+/// Formats `"SECONDS.NANOS-SIZE…"` in hexadecimal digits. Written by hand, because every response
+/// has an ETag and `format!` is slow.
 fn etag(numbers: [u64; 3], variant: &str) -> String {
     let mut tag = String::with_capacity(64);
     for (number, before) in numbers.into_iter().zip(['"', '.', '-']) {
@@ -60,7 +60,7 @@ fn etag(numbers: [u64; 3], variant: &str) -> String {
 
 /// The result of conditions and ranges for a GET.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Outcome {
     Whole,
     Part(Range<u64>),
     NotModified,
@@ -69,43 +69,43 @@ pub(super) enum Answer {
     Unsatisfiable,
 }
 
-impl Answer {
+impl Outcome {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Answer::Whole => StatusCode::OK,
-            Answer::Part(_) => StatusCode::PARTIAL_CONTENT,
-            Answer::NotModified => StatusCode::NOT_MODIFIED,
-            Answer::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-            Answer::Unsatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
+            Outcome::Whole => StatusCode::OK,
+            Outcome::Part(_) => StatusCode::PARTIAL_CONTENT,
+            Outcome::NotModified => StatusCode::NOT_MODIFIED,
+            Outcome::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Outcome::Unsatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
         }
     }
 }
 
 /// Evaluates the conditions in the order of RFC 9110, section 13.2.2. Without `ranges` the `Range`
 /// field is ignored.
-pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges: bool) -> Answer {
+pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges: bool) -> Outcome {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let date =
         |name: HeaderName| text(name).and_then(|value| httpdate::parse_http_date(value).ok());
     if headers.contains_key(IF_MATCH) {
-        if !lists(headers, IF_MATCH, file, false) {
-            return Answer::PreconditionFailed;
+        if !contains_tag(headers, IF_MATCH, file, false) {
+            return Outcome::PreconditionFailed;
         }
     } else if let (Some(since), Some(modified)) = (date(IF_UNMODIFIED_SINCE), file.modified)
         && modified > since
     {
-        return Answer::PreconditionFailed;
+        return Outcome::PreconditionFailed;
     }
     if headers.contains_key(IF_NONE_MATCH) {
-        if lists(headers, IF_NONE_MATCH, file, true) {
-            return Answer::NotModified;
+        if contains_tag(headers, IF_NONE_MATCH, file, true) {
+            return Outcome::NotModified;
         }
     } else if let (Some(since), Some(modified)) = (date(IF_MODIFIED_SINCE), file.modified)
         && modified <= since
     {
-        return Answer::NotModified;
+        return Outcome::NotModified;
     }
-    let fresh = match text(IF_RANGE) {
+    let range_applies = match text(IF_RANGE) {
         None => !headers.contains_key(IF_RANGE),
         Some(tag) if tag.starts_with('"') => tag == file.etag && !file.weak,
         Some(other) => {
@@ -114,13 +114,13 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
         }
     };
     match text(RANGE) {
-        Some(range) if ranges && fresh => part_of(range, size),
-        _ => Answer::Whole,
+        Some(range) if ranges && range_applies => parse_range(range, size),
+        _ => Outcome::Whole,
     }
 }
 
-/// Tells whether the list contains the ETag. With `weak`, a weak tag is as good as a strong one.
-fn lists(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -> bool {
+/// Tells whether the list contains the ETag. `weak` selects the weak comparison.
+fn contains_tag(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -> bool {
     headers
         .get_all(name)
         .iter()
@@ -138,13 +138,13 @@ fn lists(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -
 }
 
 /// Reads one range of bytes. Several ranges, other units and malformed ranges count as no range.
-fn part_of(range: &str, size: u64) -> Answer {
+fn parse_range(range: &str, size: u64) -> Outcome {
     let range = range.trim().split_once('=');
     let Some((_, set)) = range.filter(|(unit, _)| unit.eq_ignore_ascii_case("bytes")) else {
-        return Answer::Whole;
+        return Outcome::Whole;
     };
     let Some((first, last)) = set.trim().split_once('-') else {
-        return Answer::Whole;
+        return Outcome::Whole;
     };
     let number = |text: &str| -> Option<u64> {
         let text = text.trim();
@@ -154,23 +154,23 @@ fn part_of(range: &str, size: u64) -> Answer {
     };
     let range = match (first.trim(), last.trim()) {
         ("", last) => match number(last) {
-            Some(0) => return Answer::Unsatisfiable,
+            Some(0) => return Outcome::Unsatisfiable,
             Some(length) => size.saturating_sub(length)..size,
-            None => return Answer::Whole,
+            None => return Outcome::Whole,
         },
         (first, "") => match number(first) {
             Some(first) => first..size,
-            None => return Answer::Whole,
+            None => return Outcome::Whole,
         },
         (first, last) => match (number(first), number(last)) {
             (Some(first), Some(last)) if first <= last => first..size.min(last.saturating_add(1)),
-            _ => return Answer::Whole,
+            _ => return Outcome::Whole,
         },
     };
     if range.start >= size {
-        return Answer::Unsatisfiable;
+        return Outcome::Unsatisfiable;
     }
-    Answer::Part(range)
+    Outcome::Part(range)
 }
 
 #[cfg(test)]
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    fn with(pairs: &[(&'static str, &str)]) -> Answer {
+    fn evaluate_with(pairs: &[(&'static str, &str)]) -> Outcome {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_str(value).unwrap());
@@ -210,72 +210,99 @@ mod tests {
     const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
 
     #[test]
-    fn what_the_client_has_is_not_sent_again() {
-        assert_eq!(with(&[("if-none-match", TAG)]), Answer::NotModified);
+    fn a_cached_response_is_not_sent_again() {
         assert_eq!(
-            with(&[("if-none-match", &format!("\"x\", W/{TAG}"))]),
-            Answer::NotModified
+            evaluate_with(&[("if-none-match", TAG)]),
+            Outcome::NotModified
         );
-        assert_eq!(with(&[("if-none-match", "*")]), Answer::NotModified);
-        assert_eq!(with(&[("if-none-match", "\"x\"")]), Answer::Whole);
-        assert_eq!(with(&[("if-modified-since", DATE)]), Answer::NotModified);
-        assert_eq!(with(&[("if-modified-since", EARLIER)]), Answer::Whole);
+        assert_eq!(
+            evaluate_with(&[("if-none-match", &format!("\"x\", W/{TAG}"))]),
+            Outcome::NotModified
+        );
+        assert_eq!(
+            evaluate_with(&[("if-none-match", "*")]),
+            Outcome::NotModified
+        );
+        assert_eq!(evaluate_with(&[("if-none-match", "\"x\"")]), Outcome::Whole);
+        assert_eq!(
+            evaluate_with(&[("if-modified-since", DATE)]),
+            Outcome::NotModified
+        );
+        assert_eq!(
+            evaluate_with(&[("if-modified-since", EARLIER)]),
+            Outcome::Whole
+        );
         // The tag takes precedence over the date.
         assert_eq!(
-            with(&[("if-none-match", "\"x\""), ("if-modified-since", LATER)]),
-            Answer::Whole
+            evaluate_with(&[("if-none-match", "\"x\""), ("if-modified-since", LATER)]),
+            Outcome::Whole
         );
     }
 
     #[test]
-    fn preconditions_that_fail_are_said() {
-        assert_eq!(with(&[("if-match", "\"x\"")]), Answer::PreconditionFailed);
+    fn failed_preconditions_are_reported() {
         assert_eq!(
-            with(&[("if-match", &format!("W/{TAG}"))]),
-            Answer::PreconditionFailed
+            evaluate_with(&[("if-match", "\"x\"")]),
+            Outcome::PreconditionFailed
         );
-        assert_eq!(with(&[("if-match", TAG)]), Answer::Whole);
         assert_eq!(
-            with(&[("if-unmodified-since", EARLIER)]),
-            Answer::PreconditionFailed
+            evaluate_with(&[("if-match", &format!("W/{TAG}"))]),
+            Outcome::PreconditionFailed
         );
-        assert_eq!(with(&[("if-unmodified-since", DATE)]), Answer::Whole);
+        assert_eq!(evaluate_with(&[("if-match", TAG)]), Outcome::Whole);
+        assert_eq!(
+            evaluate_with(&[("if-unmodified-since", EARLIER)]),
+            Outcome::PreconditionFailed
+        );
+        assert_eq!(
+            evaluate_with(&[("if-unmodified-since", DATE)]),
+            Outcome::Whole
+        );
     }
 
     #[test]
     fn one_range_is_served() {
         for (range, expected) in [
-            ("bytes=0-499", Answer::Part(0..500)),
-            ("bytes=500-", Answer::Part(500..1000)),
-            ("bytes=-1", Answer::Part(999..1000)),
-            ("bytes=-5000", Answer::Part(0..1000)),
-            ("bytes=999-99999999999999999", Answer::Part(999..1000)),
-            ("bytes=1000-", Answer::Unsatisfiable),
-            ("bytes=-0", Answer::Unsatisfiable),
-            ("bytes=5-2", Answer::Whole),
-            ("bytes=0-1,5-6", Answer::Whole),
-            ("bytes=+1-2", Answer::Whole),
-            ("Bytes=0-0", Answer::Part(0..1)),
-            ("bytes=", Answer::Whole),
-            ("bytes=-", Answer::Whole),
-            ("bytes", Answer::Whole),
-            ("lines=1-2", Answer::Whole),
-            ("bytes=99999999999999999999-", Answer::Whole),
+            ("bytes=0-499", Outcome::Part(0..500)),
+            ("bytes=500-", Outcome::Part(500..1000)),
+            ("bytes=-1", Outcome::Part(999..1000)),
+            ("bytes=-5000", Outcome::Part(0..1000)),
+            ("bytes=999-99999999999999999", Outcome::Part(999..1000)),
+            ("bytes=1000-", Outcome::Unsatisfiable),
+            ("bytes=-0", Outcome::Unsatisfiable),
+            ("bytes=5-2", Outcome::Whole),
+            ("bytes=0-1,5-6", Outcome::Whole),
+            ("bytes=+1-2", Outcome::Whole),
+            ("Bytes=0-0", Outcome::Part(0..1)),
+            ("bytes=", Outcome::Whole),
+            ("bytes=-", Outcome::Whole),
+            ("bytes", Outcome::Whole),
+            ("lines=1-2", Outcome::Whole),
+            ("bytes=99999999999999999999-", Outcome::Whole),
         ] {
-            assert_eq!(with(&[("range", range)]), expected, "{range}");
+            assert_eq!(evaluate_with(&[("range", range)]), expected, "{range}");
         }
     }
 
     #[test]
-    fn a_range_of_another_state_of_the_file_is_not_sent() {
+    fn if_range_of_another_version_gets_the_whole_file() {
         let range = ("range", "bytes=0-0");
-        assert_eq!(with(&[range, ("if-range", TAG)]), Answer::Part(0..1));
-        assert_eq!(with(&[range, ("if-range", DATE)]), Answer::Part(0..1));
-        assert_eq!(with(&[range, ("if-range", "\"x\"")]), Answer::Whole);
         assert_eq!(
-            with(&[range, ("if-range", &format!("W/{TAG}"))]),
-            Answer::Whole
+            evaluate_with(&[range, ("if-range", TAG)]),
+            Outcome::Part(0..1)
         );
-        assert_eq!(with(&[range, ("if-range", LATER)]), Answer::Whole);
+        assert_eq!(
+            evaluate_with(&[range, ("if-range", DATE)]),
+            Outcome::Part(0..1)
+        );
+        assert_eq!(
+            evaluate_with(&[range, ("if-range", "\"x\"")]),
+            Outcome::Whole
+        );
+        assert_eq!(
+            evaluate_with(&[range, ("if-range", &format!("W/{TAG}"))]),
+            Outcome::Whole
+        );
+        assert_eq!(evaluate_with(&[range, ("if-range", LATER)]), Outcome::Whole);
     }
 }

@@ -1,8 +1,8 @@
-//! Reading files: bytes in the page cache at once, in the poll; all others over the ring.
+//! Reading files: bytes in the page cache within the poll, all others over the ring.
 //!
-//! A piece is read into a buffer from a small pool of the thread, which is not cleared each time
-//! and returns when the piece has been sent. If the socket takes the body's bytes directly, 32 KiB
-//! and more are not read at all, as long as the page cache has them: see `connection::direct`.
+//! A piece is read into a buffer from a small pool of the thread. The buffer is not cleared, and
+//! returns to the pool when the piece has been sent. Over HTTP/1 without TLS, files of 32 KiB and
+//! more in the page cache are not read at all: see `connection::send_file`.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -17,13 +17,14 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// Bytes read at once. Larger pieces would not fit into the allocator's cache and the CPU's.
+/// Number of bytes read at once. Larger pieces would exceed the caches of the allocator and the
+/// CPU.
 pub(crate) const PIECE: usize = 64 * 1024;
-/// Number of bytes from which on a file is sent without a copy. For less, the system calls cost as
-/// much as the copies.
-const LARGE: u64 = 32 * 1024;
-/// Number of bytes up to which a piece is copied instead of kept in a buffer of [`PIECE`] bytes.
-const COPIED: usize = 4 * 1024;
+/// Smallest file that is sent without a copy, in bytes. For less, the system calls cost as much as
+/// the copies.
+const MIN_SEND_FILE: u64 = 32 * 1024;
+/// Largest content that is cached as a copy, in bytes, instead of in a buffer of [`PIECE`] bytes.
+const MAX_COPIED: usize = 4 * 1024;
 /// Number of buffers in the pool of a thread.
 const MAX_POOLED: usize = 16;
 
@@ -65,13 +66,13 @@ impl Drop for Buffer {
     }
 }
 
-/// Reads bytes of a file from `at` on, at most `most`, if they are in the page cache. Returns
+/// Reads bytes of a file from `at` on, at most `max`, if they are in the page cache. Returns
 /// `None` if reading would have to wait.
-fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
+fn read_cached(file: &File, at: u64, max: u64) -> io::Result<Option<Bytes>> {
     let mut buffer = Buffer::take();
-    let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
-    let room = &mut [IoSliceMut::new(&mut buffer.bytes[..most])];
-    match preadv2(file, room, at, ReadWriteFlags::NOWAIT) {
+    let max = usize::try_from(max).map_or(PIECE, |max| max.min(PIECE));
+    let slices = &mut [IoSliceMut::new(&mut buffer.bytes[..max])];
+    match preadv2(file, slices, at, ReadWriteFlags::NOWAIT) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(count) => {
             buffer.length = count;
@@ -83,36 +84,36 @@ fn read_now(file: &File, at: u64, most: u64) -> io::Result<Option<Bytes>> {
     }
 }
 
-/// Reads like [`read_now`], but over the ring.
-async fn read_later(file: upshift::fs::File, at: u64, most: u64) -> io::Result<Bytes> {
-    let most = usize::try_from(most).map_or(PIECE, |most| most.min(PIECE));
-    let (result, mut buffer) = file.read_at(Vec::with_capacity(most), at).await;
+/// Reads like [`read_cached`], but over the ring.
+async fn read_ring(file: upshift::fs::File, at: u64, max: u64) -> io::Result<Bytes> {
+    let max = usize::try_from(max).map_or(PIECE, |max| max.min(PIECE));
+    let (result, mut buffer) = file.read_at(Vec::with_capacity(max), at).await;
     match result? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         count => {
-            buffer.truncate(count.min(most));
+            buffer.truncate(count.min(max));
             Ok(Bytes::from(buffer))
         }
     }
 }
 
-/// Returns the whole content of a small file of `size` bytes, if the page cache has it. The content
-/// is to be cached, so a file that is much shorter than a buffer is copied.
-pub(super) fn small(file: &File, size: u64) -> Option<Bytes> {
-    let bytes = within(file, &(0..size), LARGE - 1)?;
+/// Returns the whole content of a small file of `size` bytes, if the page cache has it. The caller
+/// caches the content, so a file that is much shorter than a buffer is copied.
+pub(super) fn read_small(file: &File, size: u64) -> Option<Bytes> {
+    let bytes = read_range(file, &(0..size), MIN_SEND_FILE - 1)?;
     Some(match bytes.len() {
-        0..=COPIED => Bytes::copy_from_slice(&bytes),
+        0..=MAX_COPIED => Bytes::copy_from_slice(&bytes),
         _ => bytes,
     })
 }
 
-/// Returns the content of a range of at most `most` bytes, if the page cache has it.
-fn within(file: &File, range: &Range<u64>, most: u64) -> Option<Bytes> {
+/// Returns the content of a range of at most `max` bytes, if the page cache has it.
+fn read_range(file: &File, range: &Range<u64>, max: u64) -> Option<Bytes> {
     let length = range.end - range.start;
-    if length > most {
+    if length > max {
         return None;
     }
-    let bytes = read_now(file, range.start, length).ok()??;
+    let bytes = read_cached(file, range.start, length).ok()??;
     (bytes.len() as u64 == length).then_some(bytes)
 }
 
@@ -145,33 +146,33 @@ impl FileBody {
 
     /// Tells whether the body is large enough to be sent without a copy.
     pub(crate) fn is_large(&self) -> bool {
-        self.left() >= LARGE
+        self.left() >= MIN_SEND_FILE
     }
 
     /// Returns the descriptor and the position of the next byte, if it may be sent without a copy.
-    pub(crate) fn uncopied(&self) -> Option<(BorrowedFd<'_>, u64)> {
+    pub(crate) fn send_file_source(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.file {
             Source::Plain(file) => Some((file.as_fd(), self.range.start)),
             _ => None,
         }
     }
 
-    /// Switches to reading the rest, since the kernel did not send it without a copy.
-    pub(crate) fn is_copied(&mut self) {
+    /// Switches to reading, since the kernel cannot send the file without a copy.
+    pub(crate) fn disable_send_file(&mut self) {
         if let Source::Plain(file) = &self.file {
             self.file = Source::Copied(file.clone());
         }
     }
 
     /// Marks bytes as sent.
-    pub(crate) fn skip(&mut self, count: usize) {
+    pub(crate) fn advance(&mut self, count: usize) {
         self.range.start = self.range.end.min(self.range.start + count as u64);
     }
 
     /// Returns the whole body, if it is one piece that the page cache has.
-    pub(crate) fn whole(&self) -> Option<Bytes> {
+    pub(crate) fn read_whole(&self) -> Option<Bytes> {
         match &self.file {
-            Source::Plain(file) => within(file, &self.range, PIECE as u64),
+            Source::Plain(file) => read_range(file, &self.range, PIECE as u64),
             _ => None,
         }
     }
@@ -187,7 +188,7 @@ impl FileBody {
         }
         let result = ready!(self.poll_read(cx));
         match &result {
-            Ok(bytes) => self.skip(bytes.len()),
+            Ok(bytes) => self.advance(bytes.len()),
             Err(_) => self.range.start = self.range.end,
         }
         Poll::Ready(Some(result))
@@ -196,17 +197,17 @@ impl FileBody {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         let (at, left) = (self.range.start, self.left());
         if let Source::Plain(file) | Source::Copied(file) = &self.file {
-            if let Some(bytes) = read_now(file, at, left)? {
+            if let Some(bytes) = read_cached(file, at, left)? {
                 return Poll::Ready(Ok(bytes));
             }
             let file = upshift::fs::File::from_std(file.try_clone()?);
             self.file = Source::Ring(file, None);
         }
         let Source::Ring(file, reading) = &mut self.file else {
-            unreachable!("all other files have been turned into this one")
+            unreachable!("other sources were replaced above")
         };
         let file = &*file;
-        let result = reading.get_or_insert_with(|| Box::pin(read_later(file.clone(), at, left)));
+        let result = reading.get_or_insert_with(|| Box::pin(read_ring(file.clone(), at, left)));
         let result = ready!(result.as_mut().poll(cx));
         *reading = None;
         Poll::Ready(result)

@@ -40,8 +40,8 @@ pub(super) fn is_text(kind: &str) -> bool {
         || matches!(kind, "application/wasm" | "font/ttf" | "font/otf")
 }
 
-/// Tells whether a compressed file of this type is worth searching for.
-pub(super) fn is_squeezable(kind: &str) -> bool {
+/// Tells whether a precompressed file may exist beside a file of this type.
+pub(super) fn may_be_precompressed(kind: &str) -> bool {
     is_text(kind) || kind == "application/octet-stream"
 }
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn codings_are_taken_as_the_client_weighs_them() {
+    fn codings_are_ordered_by_the_weights_of_the_client() {
         let of = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT_ENCODING, value.parse().unwrap());

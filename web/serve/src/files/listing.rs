@@ -10,10 +10,10 @@ use upshift_trace::escape;
 
 use super::open::Root;
 
-/// Number of names listed; the page says if the folder has more.
-const MOST: usize = 10_000;
+/// Largest number of listed names; the page says if the folder has more.
+const MAX_NAMES: usize = 10_000;
 
-const NAME: &AsciiSet = &NON_ALPHANUMERIC
+const NAME_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
@@ -38,11 +38,11 @@ pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> 
         if name == "." || name == ".." || (name.starts_with('.') && !hidden) {
             continue;
         }
-        if entries.len() == MOST {
+        if entries.len() == MAX_NAMES {
             more = true;
             break;
         }
-        let Ok((kind, size)) = root.look_at(&format!("{relative}/{name}")) else {
+        let Ok((kind, size)) = root.stat(&format!("{relative}/{name}")) else {
             continue;
         };
         if matches!(kind, FileType::RegularFile | FileType::Directory) {
@@ -77,11 +77,11 @@ fn render(title: &str, entries: &[Entry], more: bool) -> String {
     }
     for entry in entries {
         let slash = if entry.folder { "/" } else { "" };
-        let link = utf8_percent_encode(&entry.name, NAME);
+        let link = utf8_percent_encode(&entry.name, NAME_ESCAPES);
         let size = if entry.folder {
             String::new()
         } else {
-            human(entry.size)
+            format_size(entry.size)
         };
         // Writing to a string cannot fail. `./`: a name with a colon would be read as a scheme.
         let _ = writeln!(
@@ -92,13 +92,13 @@ fn render(title: &str, entries: &[Entry], more: bool) -> String {
     }
     page.push_str("</table>\n");
     if more {
-        let _ = writeln!(page, "<p>Only {MOST} names are listed.</p>");
+        let _ = writeln!(page, "<p>Only {MAX_NAMES} names are listed.</p>");
     }
     page.push_str("</body></html>\n");
     page
 }
 
-fn human(size: u64) -> String {
+fn format_size(size: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = size as f64;
     let mut unit = 0;
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_become_markup_or_schemes() {
+    fn names_are_escaped_as_text_and_as_links() {
         let entry = |name: &str| Entry {
             name: name.into(),
             folder: false,

@@ -3,16 +3,17 @@
 //! | module | concern |
 //! |---|---|
 //! | `path` | from the path of a request to a name below the root |
-//! | `open` | opening it, so that nothing outside is reached |
-//! | `recent` | a cache of files that other requests have just opened |
+//! | `open` | opening a name, confined to the root |
+//! | `recent` | a cache of opened files |
 //! | `fields` | header fields that describe a file |
 //! | `condition` | ETag, dates, ranges: RFC 9110, sections 13 and 14 |
 //! | `kind` | the type of a file; the codings that a client accepts |
 //! | `respond` | from a request to a response |
 //! | `content` | reading: small files at once, large ones piece by piece |
-//! | `squeeze` | compressing on the fly |
+//! | `compress` | compression on the fly |
 //! | `listing` | a page for a folder |
 
+mod compress;
 mod condition;
 mod content;
 mod fields;
@@ -22,11 +23,10 @@ mod open;
 mod path;
 mod recent;
 mod respond;
-mod squeeze;
 
+pub(crate) use compress::CompressedBody;
 pub(crate) use content::{FileBody, PIECE};
 pub(crate) use kind::{content_type, field};
-pub(crate) use open::{Looking, Root};
+pub(crate) use open::{Lookup, Root};
 pub(crate) use recent::{CACHED_FILES, RecentFiles};
 pub(crate) use respond::respond;
-pub(crate) use squeeze::Squeezed;

@@ -6,8 +6,8 @@
 //! done in a poll; if the kernel would have to wait, a thread for blocking calls opens the file.
 //!
 //! The root's own path is the operator's, so all links in it are followed. The path is resolved
-//! again for the first request after [`FRESH`]: a new folder in its place (a link to the next
-//! release, a folder created anew) is served without a reload.
+//! again for the first request after [`MAX_FOLDER_AGE`]: a new folder in its place (a link to the
+//! next release, a folder created anew) is served without a reload.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,8 @@ use super::fields::Fields;
 use super::recent::RecentFiles;
 use crate::clock;
 
-/// Longest time for which requests are answered from a folder after its path was resolved.
-const FRESH: Duration = Duration::from_secs(1);
+/// Longest use of a folder before its path is resolved again.
+const MAX_FOLDER_AGE: Duration = Duration::from_secs(1);
 
 /// The root: the folder that is served.
 #[derive(Debug)]
@@ -34,29 +34,29 @@ pub(crate) struct Root {
     folder: RwLock<Folder>,
 }
 
-/// The folder that a root's path named at a time of the [`clock`].
+/// The folder to which a root's path was resolved, at a time of the [`clock`].
 #[derive(Debug)]
 struct Folder {
     fd: Arc<OwnedFd>,
-    at: u64,
+    resolved_at: u64,
 }
 
 impl Folder {
-    fn open(path: &Path, how: ResolveFlags) -> Result<Folder, Errno> {
-        let at = clock::nanos();
+    fn open(path: &Path, resolve: ResolveFlags) -> Result<Folder, Errno> {
+        let resolved_at = clock::nanos();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = if how.is_empty() {
+        let opened = if resolve.is_empty() {
             open(path, flags, Mode::empty())
         } else {
-            openat2(CWD, path, flags, Mode::empty(), how)
+            openat2(CWD, path, flags, Mode::empty(), resolve)
         };
         let fd = Arc::new(opened?);
-        Ok(Folder { fd, at })
+        Ok(Folder { fd, resolved_at })
     }
 
     fn is_fresh(&self) -> bool {
-        let age = clock::nanos().saturating_sub(self.at);
-        u128::from(age) < FRESH.as_nanos()
+        let age = clock::nanos().saturating_sub(self.resolved_at);
+        u128::from(age) < MAX_FOLDER_AGE.as_nanos()
     }
 }
 
@@ -74,20 +74,21 @@ pub(super) struct Found {
     pub(super) whole: OnceLock<Option<Bytes>>,
 }
 
-/// The root and cache that a request uses: a file found there is not older than the request.
+/// The root and the cache that a request uses.
 #[derive(Clone, Copy)]
-pub(crate) struct Looking<'a> {
+pub(crate) struct Lookup<'a> {
     pub(crate) root: &'a Arc<Root>,
     pub(crate) recent_files: &'a RecentFiles,
-    /// Time at which the request had arrived, of the [`clock`].
+    /// Arrival of the request, in ns of the [`clock`]: files in the cache that were opened before
+    /// are not used.
     pub(crate) since: u64,
 }
 
-impl Looking<'_> {
+impl Lookup<'_> {
     /// Opens a name below the root for reading. Returns `None` if there is nothing that may be
     /// served.
     pub(super) async fn find(self, name: &str) -> io::Result<Option<Arc<Found>>> {
-        let Looking {
+        let Lookup {
             root,
             recent_files,
             since,
@@ -99,9 +100,9 @@ impl Looking<'_> {
         let found = root.find(name).await?.map(Arc::new);
         // Only files and folders are cached: an open FIFO, for example, affects the writer at its
         // other end.
-        let is_kept = |found: &Arc<Found>| found.kind.is_file() || found.kind.is_dir();
-        if found.as_ref().is_none_or(is_kept) {
-            recent_files.keep(root, name, now, found.as_ref());
+        let is_cacheable = |found: &Arc<Found>| found.kind.is_file() || found.kind.is_dir();
+        if found.as_ref().is_none_or(is_cacheable) {
+            recent_files.insert(root, name, now, found.as_ref());
         }
         Ok(found)
     }
@@ -118,23 +119,23 @@ impl Root {
         }))
     }
 
-    /// Returns the folder that the path named within the last [`FRESH`]. Waits for a disk unless
-    /// `how` forbids it.
+    /// Returns the folder that the path named within the last [`MAX_FOLDER_AGE`]. Waits for a disk
+    /// unless `resolve` forbids it.
     ///
     /// # Errors
     /// The kernel's error if the path names no folder: no file is served until it does.
-    fn folder(&self, how: ResolveFlags) -> Result<Arc<OwnedFd>, Errno> {
+    fn folder(&self, resolve: ResolveFlags) -> Result<Arc<OwnedFd>, Errno> {
         {
             let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);
             if folder.is_fresh() {
                 return Ok(folder.fd.clone());
             }
         }
-        let opened = Folder::open(&self.path, how)?;
+        let opened = Folder::open(&self.path, resolve)?;
         let fd = opened.fd.clone();
         let mut folder = self.folder.write().unwrap_or_else(PoisonError::into_inner);
-        // Another request may have resolved it later.
-        if folder.at < opened.at {
+        // Another request may have resolved the path later.
+        if folder.resolved_at < opened.resolved_at {
             let before = std::mem::replace(&mut *folder, opened);
             drop(folder);
             drop(before);
@@ -157,16 +158,21 @@ impl Root {
             }
             found => found,
         };
-        self.served(name, found)
+        self.absent_if_missing(name, found)
     }
 
     /// Finds a name like [`find`](Root::find), but may wait for a disk.
     #[cfg(test)]
     pub(super) fn find_now(&self, name: &str) -> io::Result<Option<Found>> {
-        self.served(name, self.open_now(name, ResolveFlags::empty()))
+        self.absent_if_missing(name, self.open_now(name, ResolveFlags::empty()))
     }
 
-    fn served(&self, name: &str, found: Result<Found, Errno>) -> io::Result<Option<Found>> {
+    /// Maps errors that mean "no such file" to `None`, and names the path in permission errors.
+    fn absent_if_missing(
+        &self,
+        name: &str,
+        found: Result<Found, Errno>,
+    ) -> io::Result<Option<Found>> {
         match found {
             Ok(found) => Ok(Some(found)),
             Err(
@@ -189,21 +195,21 @@ impl Root {
     }
 
     /// Returns kind and size of a name below the root. May wait for a disk.
-    pub(super) fn look_at(&self, name: &str) -> Result<(FileType, u64), Errno> {
+    pub(super) fn stat(&self, name: &str) -> Result<(FileType, u64), Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let folder = self.folder(ResolveFlags::empty())?;
-        let stat = fstat(openat2(folder, name, flags, Mode::empty(), how)?)?;
+        let stat = fstat(openat2(folder, name, flags, Mode::empty(), resolve)?)?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         Ok((FileType::from_raw_mode(stat.st_mode), size))
     }
 
-    fn open_now(&self, name: &str, how: ResolveFlags) -> Result<Found, Errno> {
+    fn open_now(&self, name: &str, resolve: ResolveFlags) -> Result<Found, Errno> {
         // A FIFO must not block the opening, nor a terminal become the controlling one.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let folder = self.folder(how)?;
-        let how = how | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file = openat2(folder, name, flags, Mode::empty(), how)?;
+        let folder = self.folder(resolve)?;
+        let resolve = resolve | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let file = openat2(folder, name, flags, Mode::empty(), resolve)?;
         let stat = fstat(&file)?;
         Ok(Found {
             kind: FileType::from_raw_mode(stat.st_mode),

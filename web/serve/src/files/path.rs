@@ -1,7 +1,7 @@
 //! From the path of a request to a name below the root.
 //!
-//! The kernel keeps names below the root ([`super::open`]). The paths refused here are those that
-//! no honest client requests.
+//! The kernel keeps lookups below the root ([`super::open`]). The paths refused here are those that
+//! regular clients do not request.
 
 use percent_encoding::percent_decode_str;
 
@@ -12,53 +12,53 @@ pub(super) struct Name {
     pub(super) relative: String,
     /// Set if the path ended with `/`: a folder is meant.
     pub(super) folder: bool,
-    /// Set if every slash of the name is a slash of the path, so that relative links of the page
-    /// resolve as its author meant them.
+    /// Set if every slash of the name is a literal slash of the path, so that relative links of the
+    /// page resolve as intended.
     pub(super) literal: bool,
 }
 
-/// The reason why a path is no name.
+/// The reason why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum PathError {
     /// `..`, NUL, not UTF-8, or a broken escape.
-    Bad,
+    Invalid,
     /// A name that begins with a dot, while such names are not served.
     Hidden,
 }
 
 /// Decodes a path once and splits it into segments.
-pub(super) fn name_of(path: &str, hidden: bool) -> Result<Name, Wrong> {
+pub(super) fn parse(path: &str, hidden: bool) -> Result<Name, PathError> {
     let escapes = path.split('%').skip(1);
     for escape in escapes {
-        let digits = escape.as_bytes().get(..2).ok_or(Wrong::Bad)?;
+        let digits = escape.as_bytes().get(..2).ok_or(PathError::Invalid)?;
         if !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(Wrong::Bad);
+            return Err(PathError::Invalid);
         }
     }
     let decoded = percent_decode_str(path)
         .decode_utf8()
-        .map_err(|_| Wrong::Bad)?;
+        .map_err(|_| PathError::Invalid)?;
     if decoded.contains('\0') {
-        return Err(Wrong::Bad);
+        return Err(PathError::Invalid);
     }
     let mut relative = String::with_capacity(decoded.len());
-    let mut secret = false;
+    let mut has_dot_name = false;
     for segment in decoded
         .split('/')
         .filter(|segment| !segment.is_empty() && *segment != ".")
     {
         if segment == ".." {
-            return Err(Wrong::Bad);
+            return Err(PathError::Invalid);
         }
         // RFC 8615: well-known names are public.
-        secret |= segment.starts_with('.') && segment != ".well-known";
+        has_dot_name |= segment.starts_with('.') && segment != ".well-known";
         if !relative.is_empty() {
             relative.push('/');
         }
         relative.push_str(segment);
     }
-    if secret && !hidden {
-        return Err(Wrong::Hidden);
+    if has_dot_name && !hidden {
+        return Err(PathError::Hidden);
     }
     let folder = relative.is_empty() || decoded.ends_with('/') || decoded.ends_with("/.");
     if relative.is_empty() {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn honest_paths_are_understood() {
+    fn valid_paths_are_decoded() {
         for (path, relative, folder) in [
             ("/", ".", true),
             ("/a/b.txt", "a/b.txt", false),
@@ -91,9 +91,9 @@ mod tests {
             ("/.well-known/x", ".well-known/x", false),
             ("/a..b/...c", "", false),
         ] {
-            let name = name_of(path, false);
+            let name = parse(path, false);
             if relative.is_empty() {
-                assert_eq!(name, Err(Wrong::Hidden), "{path}");
+                assert_eq!(name, Err(PathError::Hidden), "{path}");
                 continue;
             }
             let expected = Name {
@@ -106,17 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn slashes_that_are_escaped_or_left_out_are_told() {
+    fn escaped_and_missing_slashes_are_noted() {
         for path in ["/a%2fb", "/a%2F", "/a%2F/", "/a/.", "/a%2F."] {
-            assert!(!name_of(path, false).unwrap().literal, "{path}");
+            assert!(!parse(path, false).unwrap().literal, "{path}");
         }
         for path in ["/", "/a%20b", "/a//b/", "/a/", "/%252f"] {
-            assert!(name_of(path, false).unwrap().literal, "{path}");
+            assert!(parse(path, false).unwrap().literal, "{path}");
         }
     }
 
     #[test]
-    fn paths_that_climb_are_refused() {
+    fn paths_with_parent_segments_are_refused() {
         for path in [
             "/..",
             "/../etc/passwd",
@@ -131,16 +131,16 @@ mod tests {
             "/%ff",
             "/%c0%ae%c0%ae/",
         ] {
-            assert_eq!(name_of(path, true), Err(Wrong::Bad), "{path}");
+            assert_eq!(parse(path, true), Err(PathError::Invalid), "{path}");
         }
         // Decoded once: the result is an odd but harmless name.
-        assert_eq!(name_of("/%252e%252e/", true).unwrap().relative, "%2e%2e");
+        assert_eq!(parse("/%252e%252e/", true).unwrap().relative, "%2e%2e");
     }
 
     #[test]
     fn hidden_names_are_served_only_if_wanted() {
-        assert_eq!(name_of("/.git/config", false), Err(Wrong::Hidden));
-        assert_eq!(name_of("/a/.env", false), Err(Wrong::Hidden));
-        assert_eq!(name_of("/a/.env", true).unwrap().relative, "a/.env");
+        assert_eq!(parse("/.git/config", false), Err(PathError::Hidden));
+        assert_eq!(parse("/a/.env", false), Err(PathError::Hidden));
+        assert_eq!(parse("/a/.env", true).unwrap().relative, "a/.env");
     }
 }

@@ -1,15 +1,14 @@
-//! A cache of files that were opened for one request, for other requests that had arrived by then.
+//! A cache of opened files, shared by requests that arrived before the opening.
 //!
 //! A request may be answered with any state that a file has between the request's arrival and its
-//! answer. So the file that one request opens answers all requests that were received before: those
-//! that wait for their turn meanwhile. Each vCPU caches the last few files that it has opened, with
-//! the time before the opening began. A later request opens the file itself: no content is served
-//! that was out of date when it was asked for. A server that answers one request at a time does not
-//! use the cache.
+//! response. So the file that one request opens can answer all requests that arrived before and
+//! wait for their turn. Each vCPU caches the last few files that it has opened, with the time at
+//! which the opening began. A later request opens the file itself, so no stale content is served.
+//! The cache has no effect if the server handles one request at a time.
 //!
-//! Missing names are cached too: most texts have no compressed form beside them.
+//! Missing names are cached too: most text files have no compressed file beside them.
 //!
-//! [`RecentFiles::forget`] closes all cached files, so that no file stays open for long.
+//! [`RecentFiles::clear`] closes all cached files, so that no file stays open for long.
 //!
 //! Cost: a comparison of names and an uncontended lock per file; saves four system calls and the
 //! creation of header fields.
@@ -17,36 +16,36 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::open::{Found, Root};
-use crate::shards::PerVcpu;
+use crate::per_vcpu::PerVcpu;
 
 /// Number of names that a vCPU caches.
 pub(crate) const CACHED_FILES: usize = 8;
 
 /// The files that a vCPU has opened.
 #[derive(Default)]
-struct Opened {
-    kept: Vec<One>,
+struct FileCache {
+    entries: Vec<CachedFile>,
     /// Index of the entry to be replaced next.
     next: usize,
 }
 
-struct One {
+struct CachedFile {
     root: Arc<Root>,
     name: Box<str>,
-    /// Time after which the file was opened.
-    at: u64,
+    /// Time at which the opening began.
+    opened_at: u64,
     found: Option<Arc<Found>>,
 }
 
 /// The cache of opened files, by vCPU.
-pub(crate) struct RecentFiles(PerVcpu<Mutex<Opened>>);
+pub(crate) struct RecentFiles(PerVcpu<Mutex<FileCache>>);
 
 impl RecentFiles {
     pub(crate) fn new(vcpus: usize) -> RecentFiles {
         RecentFiles(PerVcpu::new(vcpus))
     }
 
-    /// Returns the result for a name that was opened after this time; `None` if it is not cached.
+    /// Returns the cached result for a name, if its opening began at `since` or later.
     pub(super) fn find(
         &self,
         root: &Arc<Root>,
@@ -54,54 +53,60 @@ impl RecentFiles {
         since: u64,
     ) -> Option<Option<Arc<Found>>> {
         // If the owner of the lock is suspended, opening the file is the shorter wait.
-        let opened = self.0.here().try_lock().ok()?;
-        let mut kept = opened.kept.iter();
-        let one = kept.find(|one| one.is(root, name))?;
-        (one.at >= since).then(|| one.found.clone())
+        let cache = self.0.local().try_lock().ok()?;
+        let mut entries = cache.entries.iter();
+        let entry = entries.find(|entry| entry.matches(root, name))?;
+        (entry.opened_at >= since).then(|| entry.found.clone())
     }
 
-    /// Caches the result of an opening that began after this time.
-    pub(super) fn keep(&self, root: &Arc<Root>, name: &str, at: u64, found: Option<&Arc<Found>>) {
-        let Ok(mut opened) = self.0.here().try_lock() else {
+    /// Caches the result of an opening that began at `opened_at`.
+    pub(super) fn insert(
+        &self,
+        root: &Arc<Root>,
+        name: &str,
+        opened_at: u64,
+        found: Option<&Arc<Found>>,
+    ) {
+        let Ok(mut cache) = self.0.local().try_lock() else {
             return;
         };
-        let Opened { kept, next } = &mut *opened;
+        let FileCache { entries, next } = &mut *cache;
         let found = found.cloned();
-        if let Some(one) = kept.iter_mut().find(|one| one.is(root, name)) {
-            // Another request may have begun later and ended sooner.
-            if one.at < at {
-                (one.at, one.found) = (at, found);
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.matches(root, name)) {
+            // A later opening may have finished sooner.
+            if entry.opened_at < opened_at {
+                (entry.opened_at, entry.found) = (opened_at, found);
             }
             return;
         }
-        let one = One {
+        let entry = CachedFile {
             root: root.clone(),
             name: name.into(),
-            at,
+            opened_at,
             found,
         };
-        if kept.len() < CACHED_FILES {
-            kept.push(one);
+        if entries.len() < CACHED_FILES {
+            entries.push(entry);
         } else {
-            kept[*next] = one;
+            entries[*next] = entry;
             *next = (*next + 1) % CACHED_FILES;
         }
     }
 
     /// Closes all cached files.
-    pub(crate) fn forget(&self) {
-        for opened in self.0.iter() {
-            let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
-            let kept = std::mem::take(&mut opened.kept);
-            opened.next = 0;
-            drop(opened);
-            drop(kept);
+    pub(crate) fn clear(&self) {
+        for cache in self.0.iter() {
+            let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+            let entries = std::mem::take(&mut cache.entries);
+            cache.next = 0;
+            drop(cache);
+            drop(entries);
         }
     }
 }
 
-impl One {
-    fn is(&self, root: &Arc<Root>, name: &str) -> bool {
+impl CachedFile {
+    fn matches(&self, root: &Arc<Root>, name: &str) -> bool {
         *self.name == *name && Arc::ptr_eq(&self.root, root)
     }
 }
@@ -113,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_opened_answers_those_that_had_come_and_no_others() {
+    fn an_opened_file_answers_earlier_requests_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let root = Root::open(folder.path()).unwrap();
@@ -125,7 +130,7 @@ mod tests {
         };
         let opens = |at: u64| {
             let found = root.find_now("a").unwrap().map(Arc::new);
-            recent_files.keep(&root, "a", at, found.as_ref());
+            recent_files.insert(&root, "a", at, found.as_ref());
         };
         assert_eq!(find(0), None);
         opens(10);
@@ -136,16 +141,16 @@ mod tests {
         assert_eq!((find(20), find(21)), (Some(Some(1)), None));
         fs::write(&path, "22").unwrap();
         // This opening began before the cached one and ended after it.
-        recent_files.keep(&root, "a", 15, None);
+        recent_files.insert(&root, "a", 15, None);
         assert_eq!(find(20), Some(Some(1)));
         opens(30);
         assert_eq!(find(30), Some(Some(2)));
         for n in 0..CACHED_FILES {
-            recent_files.keep(&root, &n.to_string(), 40, None);
+            recent_files.insert(&root, &n.to_string(), 40, None);
         }
         assert_eq!(find(0), None, "it has been replaced");
         assert!(recent_files.find(&root, "1", 40).is_some());
-        recent_files.forget();
+        recent_files.clear();
         assert!(recent_files.find(&root, "1", 0).is_none());
     }
 }

@@ -13,24 +13,24 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::condition::{Answer, evaluate};
-use super::content::{FileBody, small};
+use super::compress::{CompressedBody, Compressor};
+use super::condition::{Outcome, evaluate};
+use super::content::{FileBody, read_small};
 use super::fields::Fields;
-use super::kind::{accepted, field, is_squeezable, is_text};
+use super::kind::{accepted, field, is_text, may_be_precompressed};
 use super::listing;
-use super::open::{Found, Looking, Root};
-use super::path::{Name, Wrong, name_of};
-use super::squeeze::{Compressor, Squeezed};
+use super::open::{Found, Lookup, Root};
+use super::path::{Name, PathError, parse};
 use crate::config::Files;
 use crate::operator::notice::Notices;
 use crate::request::body::Body;
 use crate::request::reply;
 
 /// Number of header fields for which room is reserved; responses seldom have more.
-const FIELDS: usize = 10;
+const RESERVED_FIELDS: usize = 10;
 
 /// Characters that are escaped in a path (RFC 3986, section 3.3).
-const NO_PATH: &AsciiSet = &CONTROLS
+const PATH_ESCAPES: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
     .add(b'#')
@@ -52,91 +52,95 @@ static DENIED: Notices = Notices::new();
 
 /// Answers a request for a file.
 pub(crate) async fn respond(
-    looking: Looking<'_>,
+    lookup: Lookup<'_>,
     settings: &Files,
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Response<Body> {
     if method != Method::GET && method != Method::HEAD {
-        return reply::only_get("files can only be read\n");
+        return reply::method_not_allowed("files can only be read\n");
     }
     // RFC 9110, section 14.2: ranges are for GET.
     let ranges = method == Method::GET;
-    match find(looking, settings, uri, headers, ranges).await {
+    match find(lookup, settings, uri, headers, ranges).await {
         Ok(response) => response,
         Err(error) if is_denied(&error) => {
-            say_denied(&error);
-            let why = "the server may not read this\n";
-            reply::text(StatusCode::FORBIDDEN, why)
+            report_denied(&error);
+            let text = "the server may not read this\n";
+            reply::text(StatusCode::FORBIDDEN, text)
         }
         Err(error) => {
-            FAILURES.say(format_args!("{}: {error}", uri.path()));
-            unreadable(&error)
+            FAILURES.report(format_args!("{}: {error}", uri.path()));
+            read_error(&error)
         }
     }
 }
 
 async fn find(
-    looking: Looking<'_>,
+    lookup: Lookup<'_>,
     settings: &Files,
     uri: &Uri,
     headers: &HeaderMap,
     ranges: bool,
 ) -> std::io::Result<Response<Body>> {
-    let name = match name_of(uri.path(), settings.hidden) {
+    let name = match parse(uri.path(), settings.hidden) {
         Ok(name) => name,
-        Err(Wrong::Bad) => return Ok(reply::text(StatusCode::BAD_REQUEST, "this is not a path\n")),
-        Err(Wrong::Hidden) => return Ok(not_found()),
+        Err(PathError::Invalid) => {
+            return Ok(reply::text(StatusCode::BAD_REQUEST, "this is not a path\n"));
+        }
+        Err(PathError::Hidden) => return Ok(not_found()),
     };
-    let (kind, found) = match looking.find(&name.relative).await {
+    let (kind, found) = match lookup.find(&name.relative).await {
         Ok(Some(found)) => (found.kind, Ok(found)),
-        Ok(None) => return missing(looking, settings, headers, ranges).await,
+        Ok(None) => return respond_missing(lookup, settings, headers, ranges).await,
         // A folder that may be searched but not read can have an index.
-        Err(error) if is_denied(&error) => match looking.root.look_at(&name.relative) {
+        Err(error) if is_denied(&error) => match lookup.root.stat(&name.relative) {
             Ok((FileType::Directory, _)) => (FileType::Directory, Err(error)),
             _ => return Err(error),
         },
         Err(error) => return Err(error),
     };
     match kind {
-        FileType::RegularFile if name.folder => missing(looking, settings, headers, ranges).await,
+        FileType::RegularFile if name.folder => {
+            respond_missing(lookup, settings, headers, ranges).await
+        }
         FileType::RegularFile | FileType::Directory
             if !name.literal || name.folder != kind.is_dir() =>
         {
             Ok(redirect(&name, kind.is_dir(), uri.query()))
         }
         FileType::RegularFile => {
-            file(looking, settings, &name.relative, found?, headers, ranges).await
+            respond_file(lookup, settings, &name.relative, found?, headers, ranges).await
         }
         FileType::Directory => {
             let index = format!("{}/{}", name.relative, settings.index);
-            match looking.find(&index).await? {
+            match lookup.find(&index).await? {
                 Some(found) if found.kind.is_file() => {
-                    file(looking, settings, &index, found, headers, ranges).await
+                    respond_file(lookup, settings, &index, found, headers, ranges).await
                 }
                 _ if settings.listing => {
-                    list(looking.root, found?, name.relative, settings.hidden).await
+                    list(lookup.root, found?, name.relative, settings.hidden).await
                 }
-                _ => missing(looking, settings, headers, ranges).await,
+                _ => respond_missing(lookup, settings, headers, ranges).await,
             }
         }
-        _ => missing(looking, settings, headers, ranges).await,
+        _ => respond_missing(lookup, settings, headers, ranges).await,
     }
 }
 
 /// Answers a request for a path that has no file.
-async fn missing(
-    looking: Looking<'_>,
+async fn respond_missing(
+    lookup: Lookup<'_>,
     settings: &Files,
     headers: &HeaderMap,
     ranges: bool,
 ) -> std::io::Result<Response<Body>> {
     if let Some(name) = &settings.fallback
-        && let Some(found) = looking.find(name).await?
+        && let Some(found) = lookup.find(name).await?
         && found.kind.is_file()
     {
-        return file(looking, settings, name, found, headers, ranges).await;
+        return respond_file(lookup, settings, name, found, headers, ranges).await;
     }
     Ok(not_found())
 }
@@ -145,39 +149,39 @@ fn is_denied(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::PermissionDenied
 }
 
-/// Reports to the operator a file that this process may not read.
-fn say_denied(error: &std::io::Error) {
+/// Warns the operator about a file that this process may not read.
+fn report_denied(error: &std::io::Error) {
     let user = geteuid().as_raw();
-    DENIED.say(format_args!("{error}; the server runs as user {user}"));
+    DENIED.report(format_args!("{error}; the server runs as user {user}"));
 }
 
 /// Answers a request for a file that exists but cannot be read.
-fn unreadable(error: &std::io::Error) -> Response<Body> {
+fn read_error(error: &std::io::Error) -> Response<Body> {
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
     if short.contains(&error.raw_os_error()) {
-        return reply::later(StatusCode::SERVICE_UNAVAILABLE, "too much at a time\n");
+        return reply::retry_later(StatusCode::SERVICE_UNAVAILABLE, "too much at a time\n");
     }
-    let why = "the file cannot be read\n";
-    reply::text(StatusCode::INTERNAL_SERVER_ERROR, why)
+    let text = "the file cannot be read\n";
+    reply::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 fn not_found() -> Response<Body> {
     reply::text(StatusCode::NOT_FOUND, "there is no such file\n")
 }
 
-/// Redirects to the path of a name; a folder's path ends with a slash, since links of the page are
-/// relative to it.
+/// Redirects to the canonical path of a name. The path of a folder ends with a slash, since
+/// relative links of its page depend on it.
 fn redirect(name: &Name, folder: bool, query: Option<&str>) -> Response<Body> {
     // Only one slash in front: two would name another host.
     let mut location = String::from("/");
     if name.relative != "." {
-        location.extend(utf8_percent_encode(&name.relative, NO_PATH));
+        location.extend(utf8_percent_encode(&name.relative, PATH_ESCAPES));
         location.push_str(if folder { "/" } else { "" });
     }
     if let Some(query) = query {
         location = format!("{location}?{query}");
     }
-    reply::moved(&location)
+    reply::redirect(&location)
 }
 
 async fn list(
@@ -192,15 +196,15 @@ async fn list(
     let page = page
         .await
         .map_err(|ended| std::io::Error::other(ended.to_string()))??;
-    let mut response = reply::typed(StatusCode::OK, "text/html; charset=utf-8", page);
+    let mut response = reply::with_type(StatusCode::OK, "text/html; charset=utf-8", page);
     response
         .headers_mut()
         .insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
 }
 
-async fn file(
-    looking: Looking<'_>,
+async fn respond_file(
+    lookup: Lookup<'_>,
     settings: &Files,
     name: &str,
     plain: Arc<Found>,
@@ -208,28 +212,28 @@ async fn file(
     ranges: bool,
 ) -> std::io::Result<Response<Body>> {
     let kind = &plain.fields(name).kind;
-    let squeezable = settings.precompressed && is_squeezable(kind);
+    let checks_precompressed = settings.precompressed && may_be_precompressed(kind);
     let mut found = plain.clone();
     let mut encoding = None;
-    if squeezable {
+    if checks_precompressed {
         for (coding, suffix) in accepted(headers) {
-            match looking.find(&format!("{name}{suffix}")).await {
-                Ok(Some(squeezed)) if squeezed.kind.is_file() => {
-                    found = squeezed;
+            match lookup.find(&format!("{name}{suffix}")).await {
+                Ok(Some(compressed)) if compressed.kind.is_file() => {
+                    found = compressed;
                     encoding = Some(coding);
                     break;
                 }
                 // The uncompressed file can be sent.
-                Err(error) if is_denied(&error) => say_denied(&error),
+                Err(error) if is_denied(&error) => report_denied(&error),
                 other => _ = other?,
             }
         }
     }
     // Ranges need the length of the encoded file, which is not known before it is compressed.
-    let squeezes = settings.compress && is_text(kind);
+    let compresses = settings.compress && is_text(kind);
     let whole = !ranges || !headers.contains_key(RANGE);
     let mut compressor = None;
-    if squeezes
+    if compresses
         && whole
         && encoding.is_none()
         && found.size >= settings.compress_from
@@ -240,36 +244,36 @@ async fn file(
     }
     let coded =
         encoding.map(|coding| Fields::new(kind.clone(), &found, coding, compressor.is_some()));
-    let about = coded.as_ref().unwrap_or_else(|| plain.fields(name));
+    let fields = coded.as_ref().unwrap_or_else(|| plain.fields(name));
     let size = found.size;
-    let answer = evaluate(headers, &about.validators, size, ranges);
+    let answer = evaluate(headers, &fields.validators, size, ranges);
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
     // Includes the fields of the library and the server, so the map grows only once.
-    response.headers_mut().reserve(FIELDS);
+    response.headers_mut().reserve(RESERVED_FIELDS);
     let length = match answer {
-        Answer::Whole => Some(0..size),
-        Answer::Part(range) => {
+        Outcome::Whole => Some(0..size),
+        Outcome::Part(range) => {
             let content_range = format!("bytes {}-{}/{size}", range.start, range.end - 1);
             insert(&mut response, CONTENT_RANGE, &content_range);
             Some(range)
         }
-        Answer::Unsatisfiable => {
+        Outcome::Unsatisfiable => {
             insert(&mut response, CONTENT_RANGE, &format!("bytes */{size}"));
             return Ok(response);
         }
-        Answer::PreconditionFailed => return Ok(response),
-        Answer::NotModified => None,
+        Outcome::PreconditionFailed => return Ok(response),
+        Outcome::NotModified => None,
     };
-    let fields = response.headers_mut();
-    if let Some(etag) = &about.etag {
-        fields.insert(ETAG, etag.clone());
+    let headers = response.headers_mut();
+    if let Some(etag) = &fields.etag {
+        headers.insert(ETAG, etag.clone());
     }
-    if let Some(modified) = &about.modified {
-        fields.insert(LAST_MODIFIED, modified.clone());
+    if let Some(modified) = &fields.modified {
+        headers.insert(LAST_MODIFIED, modified.clone());
     }
-    if squeezable || squeezes {
-        fields.insert(VARY, HeaderValue::from_static("accept-encoding"));
+    if checks_precompressed || compresses {
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     }
     if let Some(value) = &settings.cache_control {
         insert(&mut response, CACHE_CONTROL, value);
@@ -277,20 +281,20 @@ async fn file(
     let Some(range) = length else {
         return Ok(response);
     };
-    let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, field(kind.clone()));
-    fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, field(kind.clone()));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(coding) = encoding {
-        fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
     }
     if let Some(compressor) = compressor {
         let file = FileBody::new(found.file.clone(), range);
-        *response.body_mut() = Body::squeezed(Squeezed::new(file, compressor));
+        *response.body_mut() = Body::compressed(CompressedBody::new(file, compressor));
         return Ok(response);
     }
-    fields.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
-    fields.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    let small = found.whole.get_or_init(|| small(&found.file, size));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    let small = found.whole.get_or_init(|| read_small(&found.file, size));
     *response.body_mut() = match small {
         Some(bytes) => Body::from(bytes.slice(range.start as usize..range.end as usize)),
         None if range.is_empty() => Body::from(Bytes::new()),
@@ -315,7 +319,7 @@ mod tests {
     fn redirects_stay_on_this_host() {
         let location = |path: &str| {
             let uri: Uri = path.parse().unwrap();
-            let name = name_of(uri.path(), false).unwrap();
+            let name = parse(uri.path(), false).unwrap();
             let response = redirect(&name, true, uri.query());
             response.headers()[LOCATION].to_str().unwrap().to_owned()
         };

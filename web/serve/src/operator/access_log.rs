@@ -1,9 +1,9 @@
 //! The access log: one line of JSON per request, written off the hot path.
 //!
-//! A request appends a record to the vector of its vCPU, under a lock that only the writer takes
-//! too. A thread takes the vectors ten times a second and writes the records in the order in which
-//! the requests ended, so no request pays for formatting or a system call. The vectors are bounded:
-//! when the disk is full or too slow, records are dropped, and the next line that is written
+//! A request appends a record to the vector of its vCPU, under a lock that it shares only with the
+//! writer. The writer, a thread, drains the vectors ten times a second and writes the records in
+//! the order in which the requests ended, so no request pays for formatting or a system call. The
+//! vectors are bounded: when the disk is full or too slow, records are dropped, and the next line
 //! contains their number.
 
 use std::fs::{File, OpenOptions};
@@ -18,21 +18,21 @@ use http::{Method, Version};
 use serde::{Serialize, Serializer};
 
 use crate::operator::notice::Notices;
-use crate::server::bind::UNIX;
-use crate::shards::PerVcpu;
+use crate::per_vcpu::PerVcpu;
+use crate::server::bind::UNIX_PEER;
 
 /// Largest number of waiting records of all vCPUs, and of bytes of their texts.
-const MOST: usize = 1 << 16;
-const MOST_BYTES: usize = 16 << 20;
-const EVERY: Duration = Duration::from_millis(100);
-/// Number of bytes that are written at once.
-const AT_ONCE: usize = 64 * 1024;
-/// Time for which the end waits for the last lines to be written.
-const LAST: Duration = Duration::from_secs(2);
+const MAX_RECORDS: usize = 1 << 16;
+const MAX_TEXT_BYTES: usize = 16 << 20;
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+/// Number of buffered bytes from which on the writer calls `write`.
+const WRITE_SIZE: usize = 64 * 1024;
+/// Longest wait for the last lines to be written when the log is dropped.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 static FAILURES: Notices = Notices::new();
 
-/// The facts of a request that its line contains.
+/// The contents of a request's line.
 pub(crate) struct Record {
     pub(crate) at: SystemTime,
     pub(crate) peer: SocketAddr,
@@ -53,7 +53,7 @@ pub(crate) struct Record {
 
 impl Record {
     /// Returns the number of bytes of the record's texts.
-    fn text(&self) -> usize {
+    fn text_bytes(&self) -> usize {
         let texts = [&self.host, &self.referer, &self.user_agent];
         let texts = texts.into_iter().flatten().map(|text| text.len());
         self.path.len() + texts.sum::<usize>()
@@ -66,7 +66,7 @@ struct Peer(SocketAddr);
 impl Serialize for Peer {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            UNIX => to.serialize_str("unix"),
+            UNIX_PEER => to.serialize_str("unix"),
             address => address.serialize(to),
         }
     }
@@ -116,24 +116,23 @@ struct Pending {
     dropped: u64,
 }
 
-/// The state shared with the writer.
+/// Requests to the writer, and its state.
 #[derive(Default)]
-struct Orders {
+struct WriterState {
     reopen: bool,
-    over: bool,
-    /// Set when the thread has written all it could.
+    closed: bool,
+    /// Set when the writer has written the last records.
     done: bool,
 }
 
 struct Queue {
     pending: PerVcpu<Mutex<Pending>>,
-    orders: Mutex<Orders>,
-    /// Notified when `over` or `done` changes.
+    writer: Mutex<WriterState>,
+    /// Notified when `closed` or `done` changes.
     ending: Condvar,
 }
 
-/// The log. When it has been dropped, all records are written, unless the reader of the pipe takes
-/// longer than [`LAST`].
+/// The log. Its drop waits until all records are written, at most [`SHUTDOWN_TIMEOUT`].
 pub(crate) struct AccessLog {
     queue: Arc<Queue>,
 }
@@ -141,46 +140,45 @@ pub(crate) struct AccessLog {
 impl AccessLog {
     /// Opens a log that appends to a file, or to standard output if the path is `-`.
     pub(crate) fn open(path: &Path, vcpus: usize) -> io::Result<AccessLog> {
-        let lines = Lines::new(open(path)?);
+        let lines = LineWriter::new(open(path)?);
         let queue = Arc::new(Queue {
             pending: PerVcpu::new(vcpus),
-            orders: Mutex::default(),
+            writer: Mutex::default(),
             ending: Condvar::new(),
         });
-        let (theirs, path) = (queue.clone(), path.to_owned());
+        let (shared, path) = (queue.clone(), path.to_owned());
         std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || theirs.write(lines, &path))?;
+            .spawn(move || shared.write(lines, &path))?;
         Ok(AccessLog { queue })
     }
 
     pub(crate) fn push(&self, record: Record) {
         let vcpus = self.queue.pending.count();
-        let mut pending = lock(self.queue.pending.here());
-        if pending.records.len() < MOST / vcpus && pending.bytes < MOST_BYTES / vcpus {
-            pending.bytes += record.text();
+        let mut pending = lock(self.queue.pending.local());
+        if pending.records.len() < MAX_RECORDS / vcpus && pending.bytes < MAX_TEXT_BYTES / vcpus {
+            pending.bytes += record.text_bytes();
             pending.records.push(record);
         } else {
             pending.dropped += 1;
         }
     }
 
-    /// Sends later records to the file that has the name now: the old file may have been moved
-    /// away.
+    /// Opens the file again for later records, after log rotation.
     pub(crate) fn reopen(&self) {
-        lock(&self.queue.orders).reopen = true;
+        lock(&self.queue.writer).reopen = true;
     }
 }
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        let mut orders = lock(&self.queue.orders);
-        orders.over = true;
+        let mut writer = lock(&self.queue.writer);
+        writer.closed = true;
         self.queue.ending.notify_all();
         let waited = self
             .queue
             .ending
-            .wait_timeout_while(orders, LAST, |orders| !orders.done);
+            .wait_timeout_while(writer, SHUTDOWN_TIMEOUT, |writer| !writer.done);
         drop(waited);
     }
 }
@@ -197,15 +195,15 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queue {
-    fn write(&self, mut lines: Lines<File>, path: &Path) {
+    fn write(&self, mut lines: LineWriter<File>, path: &Path) {
         let mut records = Vec::new();
         loop {
-            let (reopen, over) = {
-                let (mut orders, _) = self
+            let (reopen, closed) = {
+                let (mut writer, _) = self
                     .ending
-                    .wait_timeout_while(lock(&self.orders), EVERY, |orders| !orders.over)
+                    .wait_timeout_while(lock(&self.writer), FLUSH_INTERVAL, |writer| !writer.closed)
                     .unwrap_or_else(PoisonError::into_inner);
-                (std::mem::take(&mut orders.reopen), orders.over)
+                (std::mem::take(&mut writer.reopen), writer.closed)
             };
             for pending in self.pending.iter() {
                 let mut pending = lock(pending);
@@ -216,9 +214,9 @@ impl Queue {
             records.sort_by_key(|record| record.at);
             if reopen {
                 match open(path) {
-                    Ok(file) => lines.goes_to(file),
-                    Err(error) => FAILURES.say(format_args!(
-                        "access log {}: {error}; it goes on in the file that is open",
+                    Ok(file) => lines.set_file(file),
+                    Err(error) => FAILURES.report(format_args!(
+                        "access log {}: {error}; the open file remains in use",
                         path.display()
                     )),
                 }
@@ -227,8 +225,8 @@ impl Queue {
                 lines.push(&record);
             }
             lines.flush();
-            if over {
-                lock(&self.orders).done = true;
+            if closed {
+                lock(&self.writer).done = true;
                 self.ending.notify_all();
                 return;
             }
@@ -236,33 +234,34 @@ impl Queue {
     }
 }
 
-/// Lines on their way to a file. A full disk or a closed pipe must not end the server: lines that
-/// cannot be written are dropped and counted, and a torn line is ended before the next one.
-struct Lines<W> {
+/// A buffer of lines before a file. A full disk or a closed pipe must not end the server: lines
+/// that cannot be written are dropped and counted, and a torn line is terminated before the next
+/// one.
+struct LineWriter<W> {
     file: W,
     text: Vec<u8>,
     /// Number of lines in `text`.
     count: u64,
-    /// Number of dropped records that the first of these lines reports.
-    told: u64,
+    /// Number of dropped records that the first line in `text` reports.
+    reported: u64,
     /// Number of dropped records that were not reported yet.
     lost: u64,
     torn: bool,
 }
 
-impl<W: Write> Lines<W> {
-    fn new(file: W) -> Lines<W> {
-        Lines {
+impl<W: Write> LineWriter<W> {
+    fn new(file: W) -> LineWriter<W> {
+        LineWriter {
             file,
             text: Vec::new(),
             count: 0,
-            told: 0,
+            reported: 0,
             lost: 0,
             torn: false,
         }
     }
 
-    fn goes_to(&mut self, file: W) {
+    fn set_file(&mut self, file: W) {
         self.file = file;
         self.torn = false;
     }
@@ -270,13 +269,13 @@ impl<W: Write> Lines<W> {
     fn push(&mut self, record: &Record) {
         let mut dropped = 0;
         if self.count == 0 {
-            self.told = std::mem::take(&mut self.lost);
-            dropped = self.told;
+            self.reported = std::mem::take(&mut self.lost);
+            dropped = self.reported;
         }
         // Writing to memory cannot fail.
         let _ = line(&mut self.text, record, dropped);
         self.count += 1;
-        if self.text.len() >= AT_ONCE {
+        if self.text.len() >= WRITE_SIZE {
             self.flush();
         }
     }
@@ -301,15 +300,15 @@ impl<W: Write> Lines<W> {
             let whole = done.iter().filter(|byte| **byte == b'\n').count() as u64;
             self.lost += self.count - whole;
             if whole == 0 {
-                self.lost += self.told;
+                self.lost += self.reported;
             }
             self.torn |= done.last().is_some_and(|last| *last != b'\n');
-            FAILURES.say(format_args!(
+            FAILURES.report(format_args!(
                 "access log: {error}; lines are dropped until it can be written"
             ));
         }
         self.text.clear();
-        (self.count, self.told) = (0, 0);
+        (self.count, self.reported) = (0, 0);
     }
 }
 
@@ -396,11 +395,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_swallowed_is_said_by_the_next_line_that_is_written() {
+    fn records_lost_to_a_full_disk_are_counted_in_the_next_line() {
         let mut one = Vec::new();
         line(&mut one, &record("/0"), 0).unwrap();
         // The disk has room for one line and a part of the second.
-        let mut lines = Lines::new(Disk {
+        let mut lines = LineWriter::new(Disk {
             has: Vec::new(),
             room: one.len() + 20,
         });

@@ -17,20 +17,20 @@ use upshift_units::socket_file::{self, SocketFile};
 
 const HELP: &str = "\
 status                connections, requests, whether it drains
-list                  the requests under way: number, level, age, what
+list                  the requests under way: number, level, age, method, path
 reprio NUMBER LEVEL   give a request under way another level
-priority RULE         put a rule before the others, e.g. `priority /api=8`; also for what is under way
+priority RULE         put a rule before the others, e.g. `priority /api=8`; also for requests under way
 reload                read configuration and certificate again
-drain                 stop accepting, finish what is under way, end
+drain                 stop accepting, finish the requests under way, end
 ";
 
-/// A socket that takes commands; removed when dropped.
-pub(crate) struct Commands {
+/// The socket for commands; its file is removed when dropped.
+pub(crate) struct CommandSocket {
     file: SocketFile,
 }
 
-impl Commands {
-    pub(crate) fn listen(path: &Path, shared: &Arc<Shared>) -> Result<Commands, String> {
+impl CommandSocket {
+    pub(crate) fn listen(path: &Path, shared: &Arc<Shared>) -> Result<CommandSocket, String> {
         let named = |error: io::Error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => "; choose another with --control",
@@ -44,13 +44,13 @@ impl Commands {
             .name("control".into())
             .spawn(move || serve(&listener, &shared))
             .map_err(named)?;
-        Ok(Commands { file })
+        Ok(CommandSocket { file })
     }
 }
 
-impl Drop for Commands {
+impl Drop for CommandSocket {
     fn drop(&mut self) {
-        // The connection wakes the thread, which finds that the server is gone.
+        // The connection wakes the thread, whose weak reference is dead then.
         let _ = UnixStream::connect(self.file.path());
     }
 }
@@ -68,15 +68,15 @@ fn serve(listener: &UnixListener, shared: &Weak<Shared>) {
         // Clients are served one at a time: a silent client must not lock others out.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
         let _ = stream.set_write_timeout(Some(Duration::from_secs(2)));
-        let _ = converse(stream, &Control { shared });
+        let _ = serve_client(stream, &Control { shared });
     }
 }
 
-fn converse(mut stream: UnixStream, control: &Control) -> io::Result<()> {
+fn serve_client(mut stream: UnixStream, control: &Control) -> io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?.take(1 << 16));
     let mut line = String::new();
     while lines.read_line(&mut line)? > 0 {
-        let answer = match obey(line.trim(), control) {
+        let answer = match execute(line.trim(), control) {
             Ok(answer) => answer,
             Err(error) => format!("error: {error}\n"),
         };
@@ -86,11 +86,11 @@ fn converse(mut stream: UnixStream, control: &Control) -> io::Result<()> {
     Ok(())
 }
 
-fn obey(line: &str, control: &Control) -> Result<String, String> {
+fn execute(line: &str, control: &Control) -> Result<String, String> {
     let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
     let ok = |done: Reloaded| format!("ok: {done}\n");
     if !rest.is_empty() && !matches!(command, "reprio" | "priority") {
-        return Err(format!("`{command}` takes nothing; it has `{rest}`"));
+        return Err(format!("`{command}` takes no arguments; it has `{rest}`"));
     }
     match command {
         "help" | "" => Ok(HELP.to_owned()),

@@ -1,7 +1,7 @@
 //! Messages for the operator, on standard error.
 //!
-//! `eprintln!` panics when the reader of the pipe is gone or the disk is full; a server has to go
-//! on. Messages that every request may cause are written at most once a second.
+//! `eprintln!` panics when the reader of the pipe is gone or the disk is full, which must not end a
+//! server. Messages that every request may cause are written at most once a second.
 
 use std::fmt;
 use std::io::Write;
@@ -10,30 +10,30 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::clock;
 
 /// Time between two messages of one kind, in ms.
-const EVERY: u64 = 1000;
+const INTERVAL: u64 = 1000;
 
-/// The messages of one kind.
+/// Rate-limited messages of one kind.
 pub(crate) struct Notices {
     /// Earliest time of the next message, in ms of the clock.
     next: AtomicU64,
-    unsaid: AtomicU64,
+    omitted: AtomicU64,
 }
 
 impl Notices {
     pub(crate) const fn new() -> Notices {
         Notices {
             next: AtomicU64::new(0),
-            unsaid: AtomicU64::new(0),
+            omitted: AtomicU64::new(0),
         }
     }
 
     /// Writes a line, unless one has just been written. The next line reports the number of omitted
     /// messages.
-    pub(crate) fn say(&self, text: fmt::Arguments<'_>) {
-        if let Some(unsaid) = self.may_speak(clock::millis()) {
-            let more = match unsaid {
+    pub(crate) fn report(&self, text: fmt::Arguments<'_>) {
+        if let Some(omitted) = self.take_turn(clock::millis()) {
+            let more = match omitted {
                 0 => String::new(),
-                unsaid => format!(" (and {unsaid} such messages before)"),
+                omitted => format!(" (and {omitted} such messages before)"),
             };
             let line = format!("upshift serve: {text}{more}\n");
             let _ = std::io::stderr().write_all(line.as_bytes());
@@ -41,25 +41,25 @@ impl Notices {
     }
 
     /// Returns the number of messages omitted since the last one, if a new one is due.
-    fn may_speak(&self, now: u64) -> Option<u64> {
+    fn take_turn(&self, now: u64) -> Option<u64> {
         let next = self.next.load(Relaxed);
         let turn = now >= next
             && self
                 .next
-                .compare_exchange(next, now + EVERY, Relaxed, Relaxed)
+                .compare_exchange(next, now + INTERVAL, Relaxed, Relaxed)
                 .is_ok();
         if !turn {
-            self.unsaid.fetch_add(1, Relaxed);
+            self.omitted.fetch_add(1, Relaxed);
             return None;
         }
-        Some(self.unsaid.swap(0, Relaxed))
+        Some(self.omitted.swap(0, Relaxed))
     }
 }
 
 /// Writes warnings for the operator, one per line.
-pub(crate) fn remark(remarks: &[String]) {
-    for remark in remarks {
-        let line = format!("upshift serve: {remark}\n");
+pub(crate) fn warn(warnings: &[String]) {
+    for warning in warnings {
+        let line = format!("upshift serve: {warning}\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
@@ -69,12 +69,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_often_is_said_once_a_second_and_counted() {
+    fn frequent_messages_are_written_once_a_second_and_counted() {
         let notices = Notices::new();
-        assert_eq!(notices.may_speak(1), Some(0));
-        assert_eq!(notices.may_speak(2), None);
-        assert_eq!(notices.may_speak(1000), None);
-        assert_eq!(notices.may_speak(1001), Some(2));
-        assert_eq!(notices.may_speak(5000), Some(0));
+        assert_eq!(notices.take_turn(1), Some(0));
+        assert_eq!(notices.take_turn(2), None);
+        assert_eq!(notices.take_turn(1000), None);
+        assert_eq!(notices.take_turn(1001), Some(2));
+        assert_eq!(notices.take_turn(5000), Some(0));
     }
 }

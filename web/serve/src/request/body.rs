@@ -11,8 +11,8 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 
-use crate::connection::direct::{Direct, placeholder};
-use crate::files::{FileBody, Squeezed};
+use crate::connection::send_file::{SendFileQueue, placeholder};
+use crate::files::{CompressedBody, FileBody};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -23,8 +23,8 @@ enum Kind {
     Whole(Option<Bytes>),
     File(FileBody),
     /// The connection sends the file, and the body hands out placeholders for it.
-    Direct(Box<Placeholders>),
-    Squeezed(Box<Squeezed>),
+    SendFile(Box<Placeholders>),
+    Compressed(Box<CompressedBody>),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -33,13 +33,13 @@ struct Placeholders {
     /// File, which goes to the connection with the first placeholder: responses to HEAD have none.
     file: Option<FileBody>,
     left: u64,
-    to: Arc<Direct>,
+    queue: Arc<SendFileQueue>,
 }
 
 impl Placeholders {
     fn next(&mut self) -> Option<Bytes> {
         if let Some(file) = self.file.take() {
-            self.to.push(file);
+            self.queue.push(file);
         }
         if self.left == 0 {
             return None;
@@ -66,9 +66,9 @@ impl Body {
         Body(Kind::Boxed(body.map_err(Into::into).boxed_unsync()))
     }
 
-    /// Tells whether the whole body is in memory, so that the next piece takes no time.
+    /// Tells whether the whole body is in memory.
     #[inline]
-    pub(crate) fn is_at_hand(&self) -> bool {
+    pub(crate) fn is_in_memory(&self) -> bool {
         matches!(self.0, Kind::Whole(_))
     }
 
@@ -76,29 +76,28 @@ impl Body {
         Body(Kind::File(file))
     }
 
-    /// Lets a large file go to the socket without a copy, if `to` is the socket's queue of files. A
-    /// file of one piece that is copied is read now if possible; the body [is at
-    /// hand](Body::is_at_hand) then.
-    pub(crate) fn prepare(&mut self, to: Option<&Arc<Direct>>) {
+    /// Prepares a file for sending. A large file goes into `queue`, which sends it without a copy.
+    /// Another file is read now, if the page cache has it and it fits into one piece.
+    pub(crate) fn prepare(&mut self, queue: Option<&Arc<SendFileQueue>>) {
         let Kind::File(file) = &self.0 else { return };
-        match to {
-            Some(to) if file.is_large() => {
+        match queue {
+            Some(queue) if file.is_large() => {
                 let left = file.left();
                 if let Kind::File(file) = std::mem::replace(&mut self.0, Kind::Whole(None)) {
-                    let (file, to) = (Some(file), to.clone());
-                    self.0 = Kind::Direct(Box::new(Placeholders { file, left, to }));
+                    let (file, queue) = (Some(file), queue.clone());
+                    self.0 = Kind::SendFile(Box::new(Placeholders { file, left, queue }));
                 }
             }
             _ => {
-                if let Some(bytes) = file.whole() {
+                if let Some(bytes) = file.read_whole() {
                     *self = Body::from(bytes);
                 }
             }
         }
     }
 
-    pub(crate) fn squeezed(file: Squeezed) -> Body {
-        Body(Kind::Squeezed(Box::new(file)))
+    pub(crate) fn compressed(file: CompressedBody) -> Body {
+        Body(Kind::Compressed(Box::new(file)))
     }
 }
 
@@ -122,8 +121,8 @@ impl HttpBody for Body {
             Kind::File(file) => file
                 .poll_chunk(cx)
                 .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
-            Kind::Direct(file) => Poll::Ready(file.next().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Squeezed(file) => file
+            Kind::SendFile(file) => Poll::Ready(file.next().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Compressed(file) => file
                 .poll_chunk(cx)
                 .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data).map_err(Into::into))),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
@@ -134,8 +133,8 @@ impl HttpBody for Body {
         match &self.0 {
             Kind::Whole(bytes) => bytes.is_none(),
             Kind::File(file) => file.left() == 0,
-            Kind::Direct(file) => file.left == 0,
-            Kind::Squeezed(file) => file.is_over(),
+            Kind::SendFile(file) => file.left == 0,
+            Kind::Compressed(file) => file.is_done(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
     }
@@ -144,8 +143,8 @@ impl HttpBody for Body {
         match &self.0 {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Kind::File(file) => SizeHint::with_exact(file.left()),
-            Kind::Direct(file) => SizeHint::with_exact(file.left),
-            Kind::Squeezed(_) => SizeHint::new(),
+            Kind::SendFile(file) => SizeHint::with_exact(file.left),
+            Kind::Compressed(_) => SizeHint::new(),
             Kind::Boxed(body) => body.size_hint(),
         }
     }

@@ -1,4 +1,4 @@
-//! Answers of a server without a service of its own: endpoints and files.
+//! Built-in responses: endpoints and files.
 
 use std::fmt::Write;
 
@@ -7,32 +7,32 @@ use http::{Response, StatusCode};
 
 use crate::config::Endpoint;
 use crate::files;
-use crate::files::Looking;
+use crate::files::Lookup;
 use crate::operator::metrics;
 use crate::request::body::Body;
 use crate::request::reply;
-use crate::server::shared::{Live, Shared};
+use crate::server::shared::{Settings, Shared};
 
-/// Largest size of the matrices: 2 · 512³ operations, some 0.2 s.
-const LARGEST: usize = 512;
+/// Largest number of rows of the matrices.
+const MAX_MATRIX_SIZE: usize = 512;
 
-/// Returns the endpoint that a path names.
-pub(crate) fn endpoint_of(live: &Live, path: &str) -> Option<Endpoint> {
-    let endpoints = live.config.endpoints.iter().copied();
+/// Returns the enabled endpoint at a path.
+pub(crate) fn endpoint_of(settings: &Settings, path: &str) -> Option<Endpoint> {
+    let endpoints = settings.config.endpoints.iter().copied();
     endpoints
         .into_iter()
         .find(|endpoint| endpoint.path() == path)
 }
 
-/// Answers the endpoints that need no waiting.
-pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Body>> {
+/// Returns the response of an endpoint that does not have to wait.
+pub(crate) fn respond_now(shared: &Shared, endpoint: Endpoint) -> Option<Response<Body>> {
     match endpoint {
         Endpoint::Plaintext => Some(reply::text(StatusCode::OK, "Hello, World!")),
         Endpoint::Healthz if shared.is_leaving() => {
             Some(reply::text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"))
         }
         Endpoint::Healthz => Some(reply::text(StatusCode::OK, "ok\n")),
-        Endpoint::Metrics => Some(reply::typed(
+        Endpoint::Metrics => Some(reply::with_type(
             StatusCode::OK,
             upshift_trace::prometheus::CONTENT_TYPE,
             metrics::render(shared),
@@ -41,19 +41,19 @@ pub(crate) fn at_once(shared: &Shared, endpoint: Endpoint) -> Option<Response<Bo
     }
 }
 
-/// Answers all other requests. `since` is the time at which the request had arrived.
+/// Answers a request for a file or a computation. `since` is the arrival of the request.
 pub(crate) async fn respond(
     shared: &Shared,
-    live: &Live,
+    settings: &Settings,
     site: usize,
     parts: &Parts,
     since: u64,
 ) -> Response<Body> {
-    if endpoint_of(live, parts.uri.path()) == Some(Endpoint::Matrix) {
+    if endpoint_of(settings, parts.uri.path()) == Some(Endpoint::Matrix) {
         return matrix(parts.uri.query().unwrap_or_default()).await;
     }
-    let site = live.sites.get(site);
-    let looking = Looking {
+    let site = settings.sites.get(site);
+    let lookup = Lookup {
         root: &site.root,
         recent_files: &shared.recent_files,
         since,
@@ -64,17 +64,17 @@ pub(crate) async fn respond(
         headers,
         ..
     } = parts;
-    let response = files::respond(looking, &site.files, method, uri, headers);
-    site.pages.dress(response.await)
+    let response = files::respond(lookup, &site.files, method, uri, headers);
+    site.pages.apply(response.await)
 }
 
-/// Answers with the product of two matrices of size `n`; yields after every row.
+/// Computes the product of two `n` × `n` matrices; yields after every row.
 async fn matrix(query: &str) -> Response<Body> {
     let n = query
         .split('&')
         .find_map(|pair| pair.strip_prefix("n="))
         .map_or(Some(64), |n| n.parse().ok());
-    let Some(n) = n.filter(|n| (1..=LARGEST).contains(n)) else {
+    let Some(n) = n.filter(|n| (1..=MAX_MATRIX_SIZE).contains(n)) else {
         return reply::text(
             StatusCode::BAD_REQUEST,
             "n must be a number from 1 to 512\n",
@@ -93,11 +93,11 @@ async fn matrix(query: &str) -> Response<Body> {
     let mut json = String::new();
     // Writing to a string cannot fail.
     let _ = write!(json, "{{\"n\":{n},\"trace\":{trace}}}");
-    reply::typed(StatusCode::OK, "application/json", json)
+    reply::with_type(StatusCode::OK, "application/json", json)
 }
 
-/// Computes one row of the product with `b`. A separate function, because in the coroutine the
-/// vectors would be reloaded from its state again and again.
+/// Computes one row of the product with `b`. A separate function, since the compiler reloads values
+/// in the state of a coroutine at each use.
 #[inline(never)]
 fn multiply_row(a: &[f64], b: &[f64], row: &mut [f64]) {
     row.fill(0.0);

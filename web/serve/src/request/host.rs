@@ -7,7 +7,7 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
 /// Longest name of DNS, in bytes.
-const LONGEST: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 
 /// Tells whether a target is valid for a method: a path, or a URI with one. Only CONNECT names a
 /// host without a path, and only OPTIONS has `*` (RFC 9112, section 3.2).
@@ -24,7 +24,11 @@ pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
 /// request names none, which is allowed in HTTP/1.0 and HTTP/2. Returns `None` if the host is not
 /// unique, since acting upon one of several could mislead (RFC 9112, section 3.2; RFC 9113, section
 /// 8.3.1).
-pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+pub(crate) fn of_request<'a>(
+    version: Version,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+) -> Option<&'a str> {
     let mut fields = headers.get_all(HOST).iter();
     let field = fields.next();
     if fields.next().is_some() {
@@ -33,12 +37,12 @@ pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> 
     let field = match field {
         None if version == Version::HTTP_11 => return None,
         None => None,
-        Some(value) => Some(name_in(std::str::from_utf8(value.as_bytes()).ok()?)?),
+        Some(value) => Some(strip_port(std::str::from_utf8(value.as_bytes()).ok()?)?),
     };
     let Some(authority) = uri.authority() else {
         return Some(field.unwrap_or_default());
     };
-    let host = name_in(authority.as_str())?;
+    let host = strip_port(authority.as_str())?;
     // In HTTP/1 the target of the request takes precedence over the field.
     let differ = |field: &str| !field.eq_ignore_ascii_case(host);
     if version >= Version::HTTP_2 && field.is_some_and(differ) {
@@ -47,24 +51,29 @@ pub(crate) fn of<'a>(version: Version, uri: &'a Uri, headers: &'a HeaderMap) -> 
     Some(host)
 }
 
-/// Returns the host like [`of`], for a request whose host was checked before, if its field was
-/// saved. An invalid target yields an empty host.
-pub(crate) fn again<'a>(method: &Method, uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
+/// Returns the host of a request that [`of_request`] has accepted, from its saved fields. An
+/// invalid target yields an empty host.
+pub(crate) fn of_saved<'a>(method: &Method, uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
     let field = || headers.get(HOST).map(HeaderValue::to_str)?.ok();
     let authority = uri.authority().filter(|_| is_target(method, uri));
-    let said = authority.map(|authority| authority.as_str());
-    said.or_else(field).and_then(name_in).unwrap_or_default()
+    let target = authority.map(|authority| authority.as_str());
+    target
+        .or_else(field)
+        .and_then(strip_port)
+        .unwrap_or_default()
 }
 
 /// Returns the host of `HOST[:PORT]`; `None` for another text.
-fn name_in(text: &str) -> Option<&str> {
+fn strip_port(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let end = if bytes.first() == Some(&b'[') {
         let end = bytes.iter().position(|byte| *byte == b']')?;
         text[1..end].parse::<Ipv6Addr>().ok()?;
         end + 1
     } else {
-        let end = bytes.iter().position(|byte| !OF_NAME[usize::from(*byte)]);
+        let end = bytes
+            .iter()
+            .position(|byte| !IS_HOST_BYTE[usize::from(*byte)]);
         end.unwrap_or(bytes.len())
     };
     match &bytes[end..] {
@@ -74,9 +83,8 @@ fn name_in(text: &str) -> Option<&str> {
     }
 }
 
-/// Bytes of a host name: RFC 3986, section 3.2.2; characters without another meaning in a DNS name
-/// are not escaped.
-const OF_NAME: [bool; 256] = {
+/// Bytes that may stand unescaped in a host name (RFC 3986, section 3.2.2).
+const IS_HOST_BYTE: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 128 {
@@ -97,7 +105,7 @@ const OF_NAME: [bool; 256] = {
 pub(crate) struct Hosts {
     exact: HashMap<String, usize>,
     /// Sites by the name after `*.`.
-    below: HashMap<String, usize>,
+    wildcard: HashMap<String, usize>,
 }
 
 impl Hosts {
@@ -109,21 +117,21 @@ impl Hosts {
         let lower = host.to_ascii_lowercase();
         let lower = lower.strip_suffix('.').unwrap_or(&lower);
         let (table, name) = match lower.strip_prefix("*.") {
-            Some(name) => (&mut self.below, name),
+            Some(name) => (&mut self.wildcard, name),
             None => (&mut self.exact, lower),
         };
-        let why = if host == "*" {
-            "what no site is for is served by the settings outside of [[site]]"
+        let reason = if host == "*" {
+            "the settings outside of [[site]] are for all other hosts"
         } else if !host.is_ascii() {
             "write it in its ASCII form, `xn--…`"
         } else if host.contains("://") || host.contains('/') {
-            "only the name, without scheme and path"
+            "write only the name, without scheme and path"
         } else if name.contains('*') {
-            "`*` stands in front only: `*.example.com`"
-        } else if name.is_empty() || name.len() > LONGEST || name_in(name).is_none() {
+            "`*` may stand in front only: `*.example.com`"
+        } else if name.is_empty() || name.len() > MAX_NAME_BYTES || strip_port(name).is_none() {
             "use a name, `*.name` or an address (IPv6 in brackets)"
-        } else if name_in(name) != Some(name) {
-            "without the port"
+        } else if strip_port(name) != Some(name) {
+            "write it without the port"
         } else {
             return match table.insert(name.to_owned(), site) {
                 Some(other) if other != site => Err(format!(
@@ -133,15 +141,15 @@ impl Hosts {
                 None => Ok(()),
             };
         };
-        Err(format!("host `{host}`: {why}"))
+        Err(format!("host `{host}`: {reason}"))
     }
 
     /// Returns the site of a host, or 0, the default. The exact name takes precedence over `*.`, a
     /// longer `*.` over a shorter one.
     pub(crate) fn find(&self, host: &str) -> usize {
         let host = host.strip_suffix('.').unwrap_or(host);
-        let mut room = [0; LONGEST];
-        let Some(lower) = room.get_mut(..host.len()) else {
+        let mut buffer = [0; MAX_NAME_BYTES];
+        let Some(lower) = buffer.get_mut(..host.len()) else {
             return 0;
         };
         lower.copy_from_slice(host.as_bytes());
@@ -152,12 +160,12 @@ impl Hosts {
         if let Some(site) = self.exact.get(host) {
             return *site;
         }
-        if self.below.is_empty() {
+        if self.wildcard.is_empty() {
             return 0;
         }
         let suffixes = host.match_indices('.').map(|(at, _)| &host[at + 1..]);
         suffixes
-            .filter_map(|suffix| self.below.get(suffix))
+            .filter_map(|suffix| self.wildcard.get(suffix))
             .copied()
             .next()
             .unwrap_or(0)
@@ -169,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_told_from_what_is_none() {
+    fn only_valid_targets_are_accepted() {
         for (method, target, is) in [
             (Method::GET, "/", true),
             (Method::GET, "/a?b", true),
@@ -191,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_told_from_what_is_none() {
+    fn only_valid_hosts_are_accepted() {
         for (text, host) in [
             ("", Some("")),
             ("a.test", Some("a.test")),
@@ -214,7 +222,7 @@ mod tests {
             ("a%2etest", None),
             ("a\\b", None),
         ] {
-            assert_eq!(name_in(text), host, "{text}");
+            assert_eq!(strip_port(text), host, "{text}");
         }
     }
 
@@ -251,10 +259,10 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none_and_names_twice_are_said() {
+    fn invalid_and_duplicate_names_are_reported() {
         let mut hosts = Hosts::default();
         hosts.add("a.test", 1).unwrap();
-        for (host, says) in [
+        for (host, expected) in [
             ("A.test.", "site 1 and site 2 have it"),
             ("*", "outside of [[site]]"),
             ("www.*", "in front only"),
@@ -267,7 +275,7 @@ mod tests {
             ("::1", "brackets"),
         ] {
             let error = hosts.add(host, 2).unwrap_err();
-            assert!(error.contains(says), "{host}: {error}");
+            assert!(error.contains(expected), "{host}: {error}");
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::request::rules::Facts;
 /// A request that is under way.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Number for the operator; 0 if the request was not listed.
+    /// Number for the operator; 0 until the request is listed.
     number: AtomicU64,
     /// Stream of HTTP/2, if it is known: `PRIORITY_UPDATE` frames refer to it.
     stream: Option<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
     /// Urgency that the client or the service asks for.
     urgency: AtomicU8,
     /// Level of the request without rules.
-    own: AtomicU8,
+    default_level: AtomicU8,
     /// Time of arrival, in nanoseconds of the clock.
     pub(crate) since: u64,
     level: AtomicU8,
@@ -33,11 +33,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Creates an entry whose level is `level`, by its rule, or `own` without one.
+    /// Creates an entry at `level`; `default_level` is the level without rules.
     pub(crate) fn new(
         facts: Facts,
         stream: Option<u32>,
-        (urgency, own): (Urgency, Level),
+        (urgency, default_level): (Urgency, Level),
         level: Level,
         since: u64,
     ) -> Arc<Entry> {
@@ -45,21 +45,21 @@ impl Entry {
             number: AtomicU64::new(0),
             stream,
             facts,
-            urgency: AtomicU8::new(bits(urgency)),
-            own: AtomicU8::new(own.get()),
+            urgency: AtomicU8::new(urgency_bits(urgency)),
+            default_level: AtomicU8::new(default_level.get()),
             since,
             level: AtomicU8::new(level.get()),
             coroutine: OnceLock::new(),
         })
     }
 
-    /// Returns the number for the operator; 0 if the request was not listed.
+    /// Returns the number for the operator; 0 until the request is listed.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Relaxed)
     }
 
-    /// Returns the number for the operator, and assigns one to a request that is listed first.
-    pub(crate) fn numbered(&self) -> u64 {
+    /// Returns the number for the operator; the first call assigns it.
+    pub(crate) fn assign_number(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if self.number() == 0 {
             let next = NEXT.fetch_add(1, Relaxed);
@@ -74,8 +74,8 @@ impl Entry {
     }
 
     /// Returns the level of the request without rules.
-    pub(crate) fn own(&self) -> Level {
-        Level::new(self.own.load(Relaxed)).unwrap_or_default()
+    pub(crate) fn default_level(&self) -> Level {
+        Level::new(self.default_level.load(Relaxed)).unwrap_or_default()
     }
 
     /// Returns the urgency that the client or the service asks for.
@@ -92,10 +92,10 @@ impl Entry {
         self.urgency().incremental
     }
 
-    /// Sets another urgency, which becomes this level if no rule decides.
-    pub(crate) fn asks(&self, urgency: Urgency, own: Level) {
-        self.urgency.store(bits(urgency), Relaxed);
-        self.own.store(own.get(), Relaxed);
+    /// Sets another urgency, and the level that it implies without rules.
+    pub(crate) fn set_urgency(&self, urgency: Urgency, default_level: Level) {
+        self.urgency.store(urgency_bits(urgency), Relaxed);
+        self.default_level.store(default_level.get(), Relaxed);
     }
 
     /// Moves the request to a level. The caller holds the lock of the connection's table, so the
@@ -108,15 +108,15 @@ impl Entry {
             .is_some_and(|id| runtime.reprio(*id, to).is_ok())
     }
 
-    /// Notes that the calling coroutine runs the request.
-    pub(crate) fn begun(&self) {
+    /// Sets the calling coroutine as the coroutine of the request.
+    pub(crate) fn set_coroutine(&self) {
         if let Some(id) = upshift::get_cid() {
             let _ = self.coroutine.set(id);
         }
     }
 }
 
-fn bits(urgency: Urgency) -> u8 {
+fn urgency_bits(urgency: Urgency) -> u8 {
     2 * urgency.u.min(7) + u8::from(urgency.incremental)
 }
 
@@ -131,14 +131,14 @@ impl InFlight {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request, which is under way until [`leave`](InFlight::leave).
-    pub(crate) fn enter(&self, entry: &Arc<Entry>) {
+    /// Adds a request, which is under way until [`leave`](InFlight::remove).
+    pub(crate) fn insert(&self, entry: &Arc<Entry>) {
         self.entries().push(entry.clone());
     }
 
-    pub(crate) fn leave(&self, entry: &Arc<Entry>) {
+    pub(crate) fn remove(&self, entry: &Arc<Entry>) {
         let mut entries = self.entries();
-        if let Some(at) = entries.iter().position(|one| Arc::ptr_eq(one, entry)) {
+        if let Some(at) = entries.iter().position(|other| Arc::ptr_eq(other, entry)) {
             entries.swap_remove(at);
         }
     }
@@ -149,7 +149,7 @@ impl InFlight {
     }
 
     /// Returns the request of a stream.
-    pub(crate) fn of_stream(&self, number: u32) -> Option<Arc<Entry>> {
+    pub(crate) fn find_stream(&self, number: u32) -> Option<Arc<Entry>> {
         let entries = self.entries();
         let mut entries = entries.iter();
         entries.find(|entry| entry.stream == Some(number)).cloned()

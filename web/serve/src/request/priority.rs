@@ -84,7 +84,7 @@ impl Urgency {
 
     /// Returns the urgency that the `Priority` fields of a request ask for; several are one list
     /// (RFC 9110, section 5.3).
-    pub(crate) fn of(headers: &HeaderMap) -> Urgency {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Urgency {
         let fields = headers.get_all(&PRIORITY).iter();
         let texts = fields.filter_map(|field| field.to_str().ok());
         texts.fold(Urgency::default(), Urgency::merged)
@@ -147,7 +147,7 @@ mod tests {
             for field in fields {
                 headers.append("priority", HeaderValue::from_static(field));
             }
-            Urgency::of(&headers)
+            Urgency::from_headers(&headers)
         };
         assert_eq!(of(&[]), Urgency::default());
         assert_eq!(of(&["u=1"]), Urgency::parse("u=1"));

@@ -1,4 +1,4 @@
-//! Refused requests and their answers.
+//! Refused requests and their responses.
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Response, StatusCode, Version};
@@ -9,59 +9,63 @@ use crate::request::reply;
 
 /// The reason why a request is refused.
 pub(crate) enum Refusal {
-    NoTarget,
-    NoHost,
+    InvalidTarget,
+    InvalidHost,
     Misdirected,
     LongUrl,
     LongHead,
     TooLarge,
-    TooOften,
+    RateLimited,
     Overloaded,
     UnknownCoding,
 }
 
 impl Refusal {
-    /// Returns the answer to the client.
+    /// Returns the response to the client.
     pub(crate) fn response(&self, version: Version) -> Response<Body> {
         match self {
-            Refusal::NoTarget => {
-                let why = "a request names a path\n";
-                reply::text(StatusCode::BAD_REQUEST, why)
+            Refusal::InvalidTarget => {
+                let text = "a request names a path\n";
+                reply::text(StatusCode::BAD_REQUEST, text)
             }
-            Refusal::NoHost => {
-                let why = "a request names one host\n";
-                reply::text(StatusCode::BAD_REQUEST, why)
+            Refusal::InvalidHost => {
+                let text = "a request names one host\n";
+                reply::text(StatusCode::BAD_REQUEST, text)
             }
             Refusal::Misdirected => {
-                let why = "this connection is to another host\n";
-                reply::text(StatusCode::MISDIRECTED_REQUEST, why)
+                let text = "this connection is to another host\n";
+                reply::text(StatusCode::MISDIRECTED_REQUEST, text)
             }
             Refusal::LongUrl => {
-                let why = "the URL is too long\n";
-                closing(reply::text(StatusCode::URI_TOO_LONG, why), version)
+                let text = "the URL is too long\n";
+                with_close(reply::text(StatusCode::URI_TOO_LONG, text), version)
             }
             Refusal::LongHead => {
-                let why = "the header fields are too long\n";
+                let text = "the header fields are too long\n";
                 let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-                closing(reply::text(status, why), version)
+                with_close(reply::text(status, text), version)
             }
             Refusal::TooLarge => {
-                let why = "the body is too large\n";
-                closing(reply::text(StatusCode::PAYLOAD_TOO_LARGE, why), version)
+                let text = "the body is too large\n";
+                with_close(reply::text(StatusCode::PAYLOAD_TOO_LARGE, text), version)
             }
             Refusal::UnknownCoding => {
                 let response = reply::text(StatusCode::NOT_IMPLEMENTED, UNKNOWN_CODING);
-                closing(response, version)
+                with_close(response, version)
             }
-            Refusal::TooOften => reply::later(StatusCode::TOO_MANY_REQUESTS, "too many requests\n"),
-            Refusal::Overloaded => reply::later(StatusCode::SERVICE_UNAVAILABLE, "overloaded\n"),
+            Refusal::RateLimited => {
+                reply::retry_later(StatusCode::TOO_MANY_REQUESTS, "too many requests\n")
+            }
+            Refusal::Overloaded => {
+                reply::retry_later(StatusCode::SERVICE_UNAVAILABLE, "overloaded\n")
+            }
         }
     }
 }
 
-/// Closes the connection after a response, instead of reading the whole body; in HTTP/2 only the
-/// stream is closed.
-fn closing(mut response: Response<Body>, version: Version) -> Response<Body> {
+/// Closes the connection after a response, instead of reading the whole body of the request. HTTP/2
+/// closes only the stream.
+fn with_close(mut response: Response<Body>, version: Version) -> Response<Body> {
     if version < Version::HTTP_2 {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);

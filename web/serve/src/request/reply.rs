@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use crate::request::body::Body;
 
 /// Creates a response of a media type.
-pub(crate) fn typed(
+pub(crate) fn with_type(
     status: StatusCode,
     kind: &'static str,
     body: impl Into<bytes::Bytes>,
@@ -23,11 +23,11 @@ pub(crate) fn typed(
 
 /// Creates a response with a text.
 pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
-    typed(status, "text/plain; charset=utf-8", body)
+    with_type(status, "text/plain; charset=utf-8", body)
 }
 
 /// Creates a permanent redirect that keeps the method.
-pub(crate) fn moved(to: &str) -> Response<Body> {
+pub(crate) fn redirect(to: &str) -> Response<Body> {
     let mut response = text(StatusCode::PERMANENT_REDIRECT, "");
     if let Ok(location) = HeaderValue::from_str(to) {
         response.headers_mut().insert(LOCATION, location);
@@ -35,18 +35,18 @@ pub(crate) fn moved(to: &str) -> Response<Body> {
     response
 }
 
-/// Creates the answer to a method other than GET and HEAD.
-pub(crate) fn only_get(why: &'static str) -> Response<Body> {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, why);
+/// Creates the response to a method other than GET and HEAD.
+pub(crate) fn method_not_allowed(body: &'static str) -> Response<Body> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, body);
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
 
-/// Creates a temporary refusal: 503 or 429, to be tried again in a second.
-pub(crate) fn later(status: StatusCode, why: &'static str) -> Response<Body> {
-    let mut response = text(status, why);
+/// Creates a temporary refusal: the client may retry after a second.
+pub(crate) fn retry_later(status: StatusCode, body: &'static str) -> Response<Body> {
+    let mut response = text(status, body);
     response
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from_static("1"));

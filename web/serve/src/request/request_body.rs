@@ -1,9 +1,9 @@
 //! The body of a request: limited in bytes, and timed while a handler waits for it.
 //!
-//! A client may send its whole body before it reads the answer. If the server closes the connection
-//! or resets the stream meanwhile, some clients report that instead of the answer. So an unread
-//! rest is read and dropped for [`NEXT_REQUEST`] at most: in HTTP/2 by a coroutine, in HTTP/1 when
-//! the connection is closed (`connection::observed`).
+//! A client may send its whole body before it reads the response. If the server closes the
+//! connection or resets the stream meanwhile, some clients report that instead of the response. So
+//! an unread rest is read and dropped for [`REQUEST_GRACE`] at most: in HTTP/2 by a coroutine, in
+//! HTTP/1 when the connection is closed (`connection::observed`).
 
 use std::error::Error;
 use std::fmt;
@@ -17,7 +17,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use upshift::time;
 
-use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::clocks::REQUEST_GRACE;
 use crate::connection::conn::Conn;
 use crate::request::body::BoxError;
 use crate::request::priority::Urgency;
@@ -28,7 +28,7 @@ pub struct RequestBody {
     inner: Option<Incoming>,
     conn: Arc<Conn>,
     left: u64,
-    /// Set while a handler has waited for the body, which is not over.
+    /// Set once a handler has waited for the body.
     awaited: bool,
 }
 
@@ -71,16 +71,16 @@ impl HttpBody for RequestBody {
                 self.awaited = true;
                 self.conn.clocks.begin_body();
             }
-            self.conn.clocks.waits_for_body();
+            self.conn.clocks.begin_body_wait();
             return Poll::Pending;
         };
         let Some(frame) = frame.transpose()? else {
-            self.conn.clocks.has_body();
+            self.conn.clocks.end_body_wait();
             self.inner = None;
             return Poll::Ready(None);
         };
         let length = frame.data_ref().map_or(0, Bytes::len) as u64;
-        self.conn.clocks.has_body();
+        self.conn.clocks.end_body_wait();
         if length > self.left {
             self.left = 0;
             return Poll::Ready(Some(Err(TooLarge.into())));
@@ -105,7 +105,7 @@ impl Drop for RequestBody {
             self.conn.clocks.end_body();
         }
         if let Some(inner) = self.inner.take() {
-            leave(inner, &self.conn);
+            discard(inner, &self.conn);
         }
     }
 }
@@ -118,18 +118,18 @@ impl fmt::Debug for RequestBody {
     }
 }
 
-/// Discards the rest of a body whose request was answered, or soon will be.
-pub(super) fn leave(body: Incoming, conn: &Conn) {
+/// Discards the rest of a body.
+pub(super) fn discard(body: Incoming, conn: &Conn) {
     if body.is_end_stream() {
         return;
     }
-    if !conn.clocks.is_two() {
-        conn.clocks.leaves_unread();
+    if !conn.clocks.is_http2() {
+        conn.clocks.note_unread_body();
         return;
     }
-    // Reads behind more urgent requests, as for any client that sends more than requests.
+    // More urgent requests go before this.
     let level = Urgency::default().level();
-    let rest = time::timeout(NEXT_REQUEST, read_and_drop(body));
+    let rest = time::timeout(REQUEST_GRACE, read_and_drop(body));
     // Outside of a runtime the stream is reset at once.
     if let Ok(handle) = upshift::try_spawn(rest, level) {
         handle.detach();

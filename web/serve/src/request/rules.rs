@@ -26,7 +26,7 @@ use crate::config::units;
 use crate::request::host;
 
 /// The methods of RFC 9110 and RFC 5789.
-const KNOWN: [Method; 9] = [
+const KNOWN_METHODS: [Method; 9] = [
     Method::GET,
     Method::HEAD,
     Method::POST,
@@ -51,8 +51,8 @@ pub(crate) struct Facts {
 impl Facts {
     /// Returns the host, if several sites are served.
     pub(crate) fn host(&self) -> Option<&str> {
-        let kept = self.headers.contains_key(HOST);
-        kept.then(|| host::again(&self.method, &self.uri, &self.headers))
+        let saved = self.headers.contains_key(HOST);
+        saved.then(|| host::of_saved(&self.method, &self.uri, &self.headers))
     }
 }
 
@@ -72,12 +72,11 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Tells whether a request matches, whose normalised path is `plain`.
-    pub(crate) fn matches(&self, facts: &Facts, plain: &str) -> bool {
-        let path = self
-            .path
-            .as_ref()
-            .is_none_or(|prefix| is_below(plain, prefix) || is_below(facts.uri.path(), prefix));
+    /// Tells whether a request matches. `normalized` is its [normalized](normalize) path.
+    pub(crate) fn matches(&self, facts: &Facts, normalized: &str) -> bool {
+        let path = self.path.as_ref().is_none_or(|prefix| {
+            is_below(normalized, prefix) || is_below(facts.uri.path(), prefix)
+        });
         let method = self.method.as_ref();
         let method = method.is_none_or(|wanted| *wanted == facts.method);
         let peer = self.peer.is_none_or(|network| network.contains(facts.peer));
@@ -85,9 +84,9 @@ impl Rule {
     }
 
     /// Returns a warning if clients are unlikely to send the method of the rule.
-    pub(crate) fn remark(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let method = self.method.as_ref()?;
-        let known = KNOWN.contains(method);
+        let known = KNOWN_METHODS.contains(method);
         (!known).then(|| {
             format!("priority {self}: `{method}` is no method of HTTP; methods are upper case")
         })
@@ -102,20 +101,20 @@ impl Rule {
     }
 }
 
-/// Returns a path as rules and files see it, decoded and without empty segments: a client that
-/// writes `/%61pi` or `//api` does not evade a rule for `/api`.
-pub(crate) fn plain(path: &str) -> Cow<'_, str> {
+/// Decodes a path and removes empty segments, so that a client that writes `/%61pi` or `//api` does
+/// not evade a rule for `/api`.
+pub(crate) fn normalize(path: &str) -> Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
         return Cow::Borrowed(path);
     }
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let segments = decoded.split('/');
-    let mut plain = String::with_capacity(decoded.len());
+    let mut normalized = String::with_capacity(decoded.len());
     for segment in segments.filter(|segment| !matches!(*segment, "" | ".")) {
-        plain.push('/');
-        plain.push_str(segment);
+        normalized.push('/');
+        normalized.push_str(segment);
     }
-    Cow::Owned(plain)
+    Cow::Owned(normalized)
 }
 
 fn is_below(path: &str, prefix: &str) -> bool {
@@ -136,23 +135,26 @@ impl FromStr for Rule {
             method: None,
             header: None,
             peer: None,
-            level: level_of(level)?,
+            level: parse_level(level)?,
         };
         for word in conditions.split_whitespace() {
-            let (kind, had) = if word.starts_with('/') {
+            let (kind, is_duplicate) = if word.starts_with('/') {
                 ("path", rule.path.replace(word.to_owned()).is_some())
             } else if let Some(network) = word.strip_prefix("peer:") {
                 ("network", rule.peer.replace(network.parse()?).is_some())
             } else if let Some(header) = word.strip_prefix("header:") {
-                ("header", rule.header.replace(header_of(header)?).is_some())
+                (
+                    "header",
+                    rule.header.replace(parse_header(header)?).is_some(),
+                )
             } else if word.chars().all(|c| c.is_ascii_uppercase() || c == '-') {
-                ("method", rule.method.replace(method_of(word)?).is_some())
+                ("method", rule.method.replace(parse_method(word)?).is_some())
             } else {
                 return Err(format!(
                     "`{word}` is no condition: use a path (/api), a method (POST), header:NAME[:VALUE] or peer:NETWORK"
                 ));
             };
-            if had {
+            if is_duplicate {
                 return Err(format!(
                     "`{word}`: a rule has one {kind} at most; write a rule for each"
                 ));
@@ -162,17 +164,17 @@ impl FromStr for Rule {
     }
 }
 
-fn level_of(text: &str) -> Result<Level, String> {
+fn parse_level(text: &str) -> Result<Level, String> {
     text.trim()
         .parse()
         .map_err(|error| format!("`{text}` is {error}"))
 }
 
-fn method_of(text: &str) -> Result<Method, String> {
+fn parse_method(text: &str) -> Result<Method, String> {
     Method::from_bytes(text.as_bytes()).map_err(|_| format!("`{text}` is not a method"))
 }
 
-fn header_of(text: &str) -> Result<(HeaderName, Option<HeaderValue>), String> {
+fn parse_header(text: &str) -> Result<(HeaderName, Option<HeaderValue>), String> {
     let (name, value) = match text.split_once(':') {
         Some((name, value)) => (name, Some(value.trim())),
         None => (text, None),
@@ -210,7 +212,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A separate function reads each field, so that an error points at its value.
+/// Reads each field with its own function, so that an error points at its value.
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Rule, D::Error> {
         #[derive(Deserialize)]
@@ -242,11 +244,11 @@ impl<'de> Deserialize<'de> for Rule {
             })
         }
         fn method<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Method>, D::Error> {
-            read(from, method_of)
+            read(from, parse_method)
         }
         type Header = (HeaderName, Option<HeaderValue>);
         fn header<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Header>, D::Error> {
-            read(from, header_of)
+            read(from, parse_header)
         }
         fn peer<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Network>, D::Error> {
             read(from, str::parse)
@@ -342,7 +344,7 @@ mod tests {
             peer: peer.parse().unwrap(),
             headers,
         };
-        rule.matches(&facts, &plain(facts.uri.path()))
+        rule.matches(&facts, &normalize(facts.uri.path()))
     }
 
     #[test]
@@ -414,7 +416,7 @@ mod tests {
 
     #[test]
     fn wrong_rules_say_what_is_wrong() {
-        for (rule, says) in [
+        for (rule, expected) in [
             ("/api", "CONDITIONS=LEVEL"),
             ("/api=64", "0 (most urgent) to 63"),
             ("api=3", "is no condition"),
@@ -425,7 +427,7 @@ mod tests {
             ("header:a header:b=3", "one header"),
         ] {
             let error = rule.parse::<Rule>().unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
     #[test]
@@ -450,23 +452,23 @@ mod tests {
         fuzz::fuzz("rules", &samples, &words, 5000, |bytes| {
             let text = String::from_utf8_lossy(bytes);
             if text.starts_with('/') {
-                let plain = plain(&text);
-                assert!(!plain.contains("//"), "{plain}");
+                let normalized = normalize(&text);
+                assert!(!normalized.contains("//"), "{normalized}");
             }
             let rule = text.parse::<Rule>();
             if let Ok(rule) = &rule {
                 assert_eq!(rule.to_string().parse().as_ref(), Ok(rule), "{rule}");
             }
-            let error = rule.as_ref().err().map(|error| fuzz::kind(error));
-            let facts = rule.ok().map(|it| {
+            let error = rule.as_ref().err().map(|error| fuzz::error_kind(error));
+            let facts = rule.ok().map(|rule| {
                 (
-                    it.path.is_some(),
-                    it.method.is_some(),
-                    it.header,
-                    it.peer.is_some(),
+                    rule.path.is_some(),
+                    rule.method.is_some(),
+                    rule.header,
+                    rule.peer.is_some(),
                 )
             });
-            fuzz::way((
+            fuzz::hash_of((
                 error,
                 facts.map(|(path, method, header, peer)| (path, method, header.is_some(), peer)),
             ))

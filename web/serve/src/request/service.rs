@@ -16,140 +16,146 @@ use crate::admission::Ticket;
 use crate::clock;
 use crate::config::Endpoint;
 use crate::connection::conn::Conn;
-use crate::request::answering::{Answer, Answering};
+use crate::request::active::ActiveRequest;
 use crate::request::body::BoxError;
 use crate::request::in_flight::Entry;
 use crate::request::priority::Urgency;
 use crate::request::refusal::Refusal;
 use crate::request::request_body::RequestBody;
+use crate::request::response_future::{Answer, ResponseFuture};
 use crate::request::rules::Facts;
-use crate::request::under_way::Request as UnderWay;
 use crate::request::{builtin, host, reply};
-use crate::server::shared::{App, CachedSettings, Live};
+use crate::server::shared::{App, CachedSettings, Settings};
 
 /// The service of a connection.
-pub(crate) struct Http {
+pub(crate) struct HttpService {
     conn: Arc<Conn>,
-    seen: RefCell<Arc<CachedSettings>>,
+    settings: RefCell<Arc<CachedSettings>>,
 }
 
-impl Service<Request<Incoming>> for Http {
-    type Response = Response<Box<UnderWay>>;
+impl Service<Request<Incoming>> for HttpService {
+    type Response = Response<Box<ActiveRequest>>;
     type Error = BoxError;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let conn = &self.conn;
         let shared = &conn.shared;
-        let live = self.live();
+        let settings = self.settings();
         let now = clock::nanos();
         let version = request.version();
-        let facts = self.facts(&live, &request);
-        let endpoint = builtin::endpoint_of(&live, facts.uri.path());
-        let site = self.site(&live, &request);
-        // A refusal is the same for every client.
-        let place_of_site = *site.as_ref().unwrap_or(&0);
-        let rule = live.rule_for(place_of_site, &facts);
-        let headers = live.sites.get(place_of_site).headers.clone();
-        let moved = match endpoint {
-            None => self.moved(&live, &request),
+        let facts = self.facts(&settings, &request);
+        let endpoint = builtin::endpoint_of(&settings, facts.uri.path());
+        let site = self.site(&settings, &request);
+        // A refusal has the rules, fields and pages of the default site.
+        let site_or_default = *site.as_ref().unwrap_or(&0);
+        let rule = settings.rule_for(site_or_default, &facts);
+        let headers = settings.sites.get(site_or_default).headers.clone();
+        let location = match endpoint {
+            None => self.redirect(&settings, &request),
             Some(_) => None,
         };
-        // Monitoring must get an answer when the server is overloaded.
+        // Monitoring is answered even when the server is overloaded.
         let is_vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
         let (stream, updated) = if version >= Version::HTTP_2 {
-            conn.streams.take()
+            conn.streams.take_next()
         } else {
             (None, None)
         };
-        let asked = updated.unwrap_or_else(|| Urgency::of(request.headers()));
-        let urgency = live.granted(asked);
-        let own = if is_vital {
-            shared.receive
+        let asked = updated.unwrap_or_else(|| Urgency::from_headers(request.headers()));
+        let urgency = settings.clamped(asked);
+        let default_level = if is_vital {
+            shared.receive_level
         } else {
             urgency.level()
         };
-        let level = rule.unwrap_or(own);
+        let level = rule.unwrap_or(default_level);
         conn.clocks
             .begin_request(shared.app.is_none() || endpoint.is_some());
-        let gate = match endpoint {
-            _ if is_vital && rule.is_none() => Gate::Open,
-            None if shared.app.is_some() && moved.is_none() => Gate::Waits,
-            Some(Endpoint::Matrix) => Gate::Waits,
-            _ => Gate::Counts,
+        let class = match endpoint {
+            _ if is_vital && rule.is_none() => AdmissionClass::Always,
+            None if shared.app.is_some() && location.is_none() => AdmissionClass::Timed,
+            Some(Endpoint::Matrix) => AdmissionClass::Timed,
+            _ => AdmissionClass::Counted,
         };
         let admitted =
-            site.and_then(|site| Ok((site, self.admit(&live, &request, level, now, gate)?)));
+            site.and_then(|site| Ok((site, self.admit(&settings, &request, level, now, class)?)));
         let (site, ticket) = match admitted {
             Ok((site, ticket)) => (Ok(site), ticket),
             Err(refusal) => {
-                let pages = &live.sites.get(place_of_site).pages;
-                (Err(pages.dress(refusal.response(version))), None)
+                let pages = &settings.sites.get(site_or_default).pages;
+                (Err(pages.apply(refusal.response(version))), None)
             }
         };
-        let entry = Entry::new(facts, stream, (urgency, own), level, now);
-        // A refusal costs its level nothing: it is sent at the level of receiving.
-        let receives = site.is_err() || gate == Gate::Open;
+        let entry = Entry::new(facts, stream, (urgency, default_level), level, now);
+        // A refusal is sent at the level of receiving, so it does not delay requests of its level.
+        let at_receive_level = site.is_err() || class == AdmissionClass::Always;
         let is_ruled = rule.is_some();
-        let mut under_way = UnderWay::new(conn.clone(), entry, version, ticket, receives, is_ruled);
-        let site = match (site, moved) {
-            (Ok(_), Some(location)) => Err(reply::moved(&location)),
+        let mut active = ActiveRequest::new(
+            conn.clone(),
+            entry,
+            version,
+            ticket,
+            at_receive_level,
+            is_ruled,
+        );
+        let site = match (site, location) {
+            (Ok(_), Some(location)) => Err(reply::redirect(&location)),
             (site, _) => site,
         };
         let answer = match (site, &shared.app) {
-            (Ok(_), Some(app)) if endpoint.is_none() => self.ask(&live, app, request),
+            (Ok(_), Some(app)) if endpoint.is_none() => self.call_app(&settings, app, request),
             (site, _) => {
                 let (parts, body) = request.into_parts();
-                under_way.leaves(body);
+                active.discard_body(body);
                 match site {
-                    Ok(site) => self.answer(&live, site, endpoint, parts, now),
+                    Ok(site) => self.answer(&settings, site, endpoint, parts, now),
                     Err(response) => Answer::Ready(Some(response)),
                 }
             }
         };
-        Answering::new(under_way, answer, headers)
+        ResponseFuture::new(active, answer, headers)
     }
 }
 
-/// The kind of admission of a request.
+/// The admission checks that a request has to pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Gate {
-    /// Always admitted: monitoring.
-    Open,
-    /// Admitted unless too many requests are under way. Serving a file or a text in memory would
-    /// end the wait that a refusal is meant to avoid.
-    Counts,
-    /// Admitted unless too many requests are under way or would wait for too long: requests that
-    /// compute.
-    Waits,
+enum AdmissionClass {
+    /// Monitoring: always admitted.
+    Always,
+    /// Files and texts in memory: the number of requests under way is checked. They cost less than
+    /// the wait that a refusal avoids.
+    Counted,
+    /// Computations: the number of requests under way and the expected wait are checked.
+    Timed,
 }
 
-impl Http {
-    pub(crate) fn new(conn: Arc<Conn>) -> Http {
-        let seen = RefCell::new(CachedSettings::now(&conn.shared));
-        Http { conn, seen }
+impl HttpService {
+    pub(crate) fn new(conn: Arc<Conn>) -> HttpService {
+        let settings = RefCell::new(CachedSettings::load(&conn.shared));
+        HttpService { conn, settings }
     }
 
     /// Returns the current settings.
     #[inline]
-    fn live(&self) -> Arc<CachedSettings> {
+    fn settings(&self) -> Arc<CachedSettings> {
         let shared = &self.conn.shared;
-        let mut seen = self.seen.borrow_mut();
-        if !seen.is_current(shared) {
-            *seen = CachedSettings::now(shared);
+        let mut cached = self.settings.borrow_mut();
+        if !cached.is_current(shared) {
+            *cached = CachedSettings::load(shared);
         }
-        seen.clone()
+        cached.clone()
     }
 
-    fn facts(&self, live: &Live, request: &Request<Incoming>) -> Facts {
+    fn facts(&self, settings: &Settings, request: &Request<Incoming>) -> Facts {
         let mut headers = HeaderMap::new();
-        for name in &live.named {
+        for name in &settings.saved_headers {
             for value in request.headers().get_all(name) {
                 headers.append(name, value.clone());
             }
         }
-        // HTTP/2 has no header field for the host.
-        if !live.sites.is_one()
+        // HTTP/2 sends the host as a pseudo-header field.
+        if !settings.sites.is_single()
             && let Some(authority) = request.uri().authority()
             && let Ok(value) = HeaderValue::from_str(authority.as_str())
         {
@@ -164,30 +170,32 @@ impl Http {
     }
 
     /// Returns the site that serves a request.
-    fn site(&self, live: &Live, request: &Request<Incoming>) -> Result<usize, Refusal> {
+    fn site(&self, settings: &Settings, request: &Request<Incoming>) -> Result<usize, Refusal> {
         if !host::is_target(request.method(), request.uri()) {
-            return Err(Refusal::NoTarget);
+            return Err(Refusal::InvalidTarget);
         }
-        let named = host::of(request.version(), request.uri(), request.headers());
-        let host = named.ok_or(Refusal::NoHost)?;
-        if live.sites.is_one() {
+        let named = host::of_request(request.version(), request.uri(), request.headers());
+        let host = named.ok_or(Refusal::InvalidHost)?;
+        if settings.sites.is_single() {
             return Ok(0);
         }
-        let site = live.sites.find(host);
+        let site = settings.sites.find(host);
         match self.conn.server_name() {
-            Some(server) if live.sites.is_misdirected(site, server) => Err(Refusal::Misdirected),
+            Some(server) if settings.sites.is_misdirected(site, server) => {
+                Err(Refusal::Misdirected)
+            }
             _ => Ok(site),
         }
     }
 
     /// Returns the URL that the first matching redirect names.
-    fn moved(&self, live: &Live, request: &Request<Incoming>) -> Option<String> {
-        let redirects = &live.config.redirect;
+    fn redirect(&self, settings: &Settings, request: &Request<Incoming>) -> Option<String> {
+        let redirects = &settings.config.redirect;
         if redirects.is_empty() {
             return None;
         }
         let uri = request.uri();
-        let host = host::of(request.version(), uri, request.headers())?;
+        let host = host::of_request(request.version(), uri, request.headers())?;
         let path = uri.path_and_query()?.as_str();
         let (scheme, mut redirects) = (self.conn.scheme(), redirects.iter());
         redirects.find_map(|redirect| {
@@ -199,14 +207,14 @@ impl Http {
     /// Applies limits, rates and gates to a request.
     fn admit(
         &self,
-        live: &Live,
+        settings: &Settings,
         request: &Request<Incoming>,
         level: Level,
         now: u64,
-        gate: Gate,
+        class: AdmissionClass,
     ) -> Result<Option<Ticket>, Refusal> {
-        let limits = &live.config.limits;
-        let (line, head) = sizes(request);
+        let limits = &settings.config.limits;
+        let (line, head) = head_sizes(request);
         if line >= limits.header_bytes {
             return Err(Refusal::LongUrl);
         }
@@ -223,20 +231,20 @@ impl Http {
         if length.is_some_and(|length| length > limits.body_bytes) {
             return Err(Refusal::TooLarge);
         }
-        if gate == Gate::Open {
+        if class == AdmissionClass::Always {
             return Ok(None);
         }
         let shared = &self.conn.shared;
         if !shared
-            .rates
+            .rate_limiter
             .take(self.conn.peer.ip(), limits.request_rate, now)
         {
             shared.metrics.throttled.fetch_add(1, Relaxed);
-            return Err(Refusal::TooOften);
+            return Err(Refusal::RateLimited);
         }
-        let admission = &live.config.admission;
-        let max_wait = match gate {
-            Gate::Waits => admission.max_wait,
+        let admission = &settings.config.admission;
+        let max_wait = match class {
+            AdmissionClass::Timed => admission.max_wait,
             _ => Duration::MAX,
         };
         let gates = &shared.gates;
@@ -245,41 +253,46 @@ impl Http {
         ticket.map(Some).ok_or(Refusal::Overloaded)
     }
 
-    /// Answers with an endpoint or a file.
+    /// Answers a request for an endpoint or a file.
     fn answer(
         &self,
-        live: &Arc<CachedSettings>,
+        settings: &Arc<CachedSettings>,
         site: usize,
         endpoint: Option<Endpoint>,
         parts: Parts,
         since: u64,
     ) -> Answer {
         if endpoint.is_some() && !matches!(parts.method, Method::GET | Method::HEAD) {
-            return Answer::Ready(Some(reply::only_get("this can only be read\n")));
+            return Answer::Ready(Some(reply::method_not_allowed("this can only be read\n")));
         }
         if let Some(response) =
-            endpoint.and_then(|endpoint| builtin::at_once(&self.conn.shared, endpoint))
+            endpoint.and_then(|endpoint| builtin::respond_now(&self.conn.shared, endpoint))
         {
             return Answer::Ready(Some(response));
         }
-        let (conn, live) = (self.conn.clone(), live.clone());
-        Answer::Later(Box::pin(async move {
-            builtin::respond(&conn.shared, &live, site, &parts, since).await
+        let (conn, settings) = (self.conn.clone(), settings.clone());
+        Answer::Handler(Box::pin(async move {
+            builtin::respond(&conn.shared, &settings, site, &parts, since).await
         }))
     }
 
-    /// Lets a service answer.
-    fn ask(&self, live: &Arc<CachedSettings>, app: &App, mut request: Request<Incoming>) -> Answer {
-        let limit = live.config.limits.body_bytes;
+    /// Passes the request to the service of the application.
+    fn call_app(
+        &self,
+        settings: &Arc<CachedSettings>,
+        app: &App,
+        mut request: Request<Incoming>,
+    ) -> Answer {
+        let limit = settings.config.limits.body_bytes;
         let conn = self.conn.clone();
-        request.extensions_mut().insert(conn.facts());
-        Answer::Later(app(request.map(|body| RequestBody::new(body, conn, limit))))
+        request.extensions_mut().insert(conn.info());
+        Answer::Handler(app(request.map(|body| RequestBody::new(body, conn, limit))))
     }
 }
 
-/// Returns the length of a request's target, and about that of its whole head.
+/// Returns the length of a request's target, and the approximate length of its whole head.
 #[inline]
-fn sizes(request: &Request<Incoming>) -> (u64, u64) {
+fn head_sizes(request: &Request<Incoming>) -> (u64, u64) {
     let uri = request.uri();
     let host = uri.authority().map_or(0, |host| host.as_str().len());
     let line = host + uri.path_and_query().map_or(0, |path| path.as_str().len());

@@ -21,25 +21,25 @@ use upshift_units::socket_file::{self, SocketFile};
 /// Number of connections that wait to be accepted on a Unix socket or on all addresses, as far as
 /// the kernel allows (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
-/// Longest wait for a port that no visible process holds. Measured after SIGKILL, with a ring: 0.2
-/// to 133 ms.
-const RELEASE: Duration = Duration::from_millis(500);
+/// Longest wait for a port that no visible process holds. The kernel may take more than 100 ms to
+/// release the ring, and with it the port, of a killed process.
+const PORT_RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Address that represents a client of a Unix socket.
-pub(crate) const UNIX: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+pub(crate) const UNIX_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Time for which a connection is silent before the kernel probes the client's machine.
-const SILENCE: Duration = Duration::from_secs(20);
-/// Number of unanswered probes after which the client is gone.
-const QUESTIONS: u32 = 4;
+/// Time without traffic after which the kernel probes the client's machine.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
+/// Number of unanswered probes after which the kernel closes the connection.
+const KEEPALIVE_PROBES: u32 = 4;
 /// Time between two probes.
-const BETWEEN: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A listening socket.
 ///
 /// Connections are accepted one by one, when the socket is readable. A multishot accept of the ring
-/// would take a descriptor for each waiting connection before the server has seen that there are
-/// too many. The connections that it has accepted when it is cancelled would be lost, although
-/// another process may listen on the same socket.
+/// would take a descriptor for each waiting connection before the server can count them, and its
+/// cancellation would lose accepted connections, although another process may listen on the same
+/// socket.
 pub(crate) struct Listener {
     socket: Socket,
     /// Set if the connections speak no TLS, even if there is a certificate.
@@ -81,17 +81,17 @@ impl Listener {
     /// The message names the reason and a remedy.
     pub(crate) fn open(address: &Address) -> io::Result<Listener> {
         let socket = match &address.place {
-            BindTo::Ip(address) => Socket::own(&listen(*address)?)?,
-            BindTo::Port(port) => Socket::own(&listen_on_all(*port)?)?,
+            BindTo::Ip(address) => Socket::from_listener(&listen(*address)?)?,
+            BindTo::Port(port) => Socket::from_listener(&listen_on_all(*port)?)?,
             BindTo::Unix { path, mode } => {
                 let named = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
                     io::Error::new(error.kind(), text)
                 };
-                let (listener, made) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
-                let mut socket = Socket::shared(listener.into())?;
-                if let Socket::Unix(.., file) = &mut socket {
-                    *file = Some(made);
+                let (listener, file) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
+                let mut socket = Socket::adopt(listener.into())?;
+                if let Socket::Unix(.., slot) = &mut socket {
+                    *slot = Some(file);
                 }
                 socket
             }
@@ -100,18 +100,18 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// Adopts a socket that already listens, of TCP or a Unix socket. It is plain if `addresses`
-    /// say so of its port or path.
-    pub(crate) fn shared(socket: OwnedFd, addresses: &[Address]) -> io::Result<Listener> {
-        let socket = Socket::shared(socket)?;
+    /// Adopts a TCP or Unix socket that already listens. It is plain if `addresses` mark its port
+    /// or path as plain.
+    pub(crate) fn adopt(socket: OwnedFd, addresses: &[Address]) -> io::Result<Listener> {
+        let socket = Socket::adopt(socket)?;
         let (port, path) = (socket.ip().map(|ip| ip.port()), socket.path());
-        let is_it = |place: &BindTo| match place {
+        let matches = |place: &BindTo| match place {
             BindTo::Ip(address) => port == Some(address.port()),
             BindTo::Port(number) => port == Some(*number),
             BindTo::Unix { path: named, .. } => path.as_ref() == Some(named),
         };
         let mut plain = addresses.iter().filter(|address| address.plain);
-        let plain = plain.any(|address| is_it(&address.place));
+        let plain = plain.any(|address| matches(&address.place));
         Ok(Listener { socket, plain })
     }
 
@@ -132,11 +132,11 @@ impl Listener {
 }
 
 impl Socket {
-    fn own(listener: &TcpListener) -> io::Result<Socket> {
-        Socket::shared(listener.as_fd().try_clone_to_owned()?)
+    fn from_listener(listener: &TcpListener) -> io::Result<Socket> {
+        Socket::adopt(listener.as_fd().try_clone_to_owned()?)
     }
 
-    fn shared(socket: OwnedFd) -> io::Result<Socket> {
+    fn adopt(socket: OwnedFd) -> io::Result<Socket> {
         let wrong = |what: &str| {
             let text = format!(
                 "descriptor {}, which was handed over, {what}",
@@ -171,7 +171,7 @@ impl Socket {
             }
             Socket::Unix(socket, readiness, _) => {
                 let (stream, _) = readiness.read_with(|_| socket.accept()).await?;
-                Ok((Accepted::Unix(stream), UNIX))
+                Ok((Accepted::Unix(stream), UNIX_PEER))
             }
         }
     }
@@ -197,24 +197,25 @@ impl Socket {
 fn keep_alive(listener: impl AsFd) {
     // Without probes a connection lives until its time-outs.
     let _ = sockopt::set_socket_keepalive(&listener, true);
-    let _ = sockopt::set_tcp_keepidle(&listener, SILENCE);
-    let _ = sockopt::set_tcp_keepintvl(&listener, BETWEEN);
-    let _ = sockopt::set_tcp_keepcnt(&listener, QUESTIONS);
+    let _ = sockopt::set_tcp_keepidle(&listener, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(&listener, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(&listener, KEEPALIVE_PROBES);
 }
 
-/// Listens on an address, and waits for a port that a killed process held: it is free only when the
-/// kernel has released the process's ring, and until then no process holds it.
+/// Listens on an address. Waits up to [`PORT_RELEASE_TIMEOUT`] for the port of a killed process:
+/// the port is free only when the kernel has released the ring of that process, which no longer
+/// shows as its holder.
 ///
 /// # Errors
 /// The message names the reason and a remedy.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    listen_by(address, || TcpListener::bind(address))
+    listen_with(address, || TcpListener::bind(address))
 }
 
 /// Listens on all addresses, like [`listen`] on one.
 fn listen_on_all(port: u16) -> io::Result<TcpListener> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    listen_by(all, || {
+    listen_with(all, || {
         let both = TcpSocket::new_v6().and_then(|socket| {
             // The default is the administrator's (`net.ipv6.bindv6only`).
             socket.set_only_v6(false)?;
@@ -233,7 +234,7 @@ fn listen_on_all(port: u16) -> io::Result<TcpListener> {
     })
 }
 
-fn listen_by(
+fn listen_with(
     address: SocketAddr,
     bind: impl Fn() -> io::Result<TcpListener>,
 ) -> io::Result<TcpListener> {
@@ -243,9 +244,12 @@ fn listen_by(
             Ok(listener) => return Ok(listener),
             Err(error) => error,
         };
-        let is_held = || holder(address).is_some();
-        if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < RELEASE && !is_held() {
-            std::thread::sleep(RELEASE / 50);
+        let is_held = || port_holder(address).is_some();
+        if error.kind() == io::ErrorKind::AddrInUse
+            && began.elapsed() < PORT_RELEASE_TIMEOUT
+            && !is_held()
+        {
+            std::thread::sleep(PORT_RELEASE_TIMEOUT / 50);
             continue;
         }
         let text = format!("cannot listen on {address}: {}", explain(address, &error));
@@ -256,14 +260,14 @@ fn listen_by(
 pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            let holder = match holder(address) {
+            let port_holder = match port_holder(address) {
                 None => "a process that is not seen from here (of another user, or another container)".to_owned(),
                 Some((pid, _)) if pid == std::process::id() => {
                     return format!("this process ({pid}) listens there already; each --listen is another address");
                 }
-                Some((pid, command)) => format!("process {pid} (`{command}`)"),
+                Some((pid, command_line)) => format!("process {pid} (`{command_line}`)"),
             };
-            format!("{holder} holds the port; end it, or choose another port with --listen")
+            format!("{port_holder} holds the port; end it, or choose another port with --listen")
         }
         io::ErrorKind::PermissionDenied if address.port() < 1024 => {
             "ports below 1024 need CAP_NET_BIND_SERVICE; choose another with --listen, or see docs/serve.md on systemd".to_owned()
@@ -274,13 +278,13 @@ pub(super) fn explain(address: SocketAddr, error: &io::Error) -> String {
 }
 
 /// Returns the process that listens on the port, and its command line.
-pub(super) fn holder(address: SocketAddr) -> Option<(u32, String)> {
+pub(super) fn port_holder(address: SocketAddr) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).ok());
     let inodes: Vec<String> = tables
         .iter()
         .flatten()
         .flat_map(|table| table.lines().skip(1))
-        .filter_map(|line| listening(line, address.port()))
+        .filter_map(|line| parse_listening(line, address.port()))
         .filter(|(ip, _)| {
             ip.is_unspecified() || address.ip().is_unspecified() || *ip == address.ip()
         })
@@ -295,15 +299,15 @@ pub(super) fn holder(address: SocketAddr) -> Option<(u32, String)> {
                 fs::read_link(fd.path())
                     .is_ok_and(|target| inodes.iter().any(|inode| target == Path::new(inode)))
             });
-        has.then(|| (pid, command(&process.path())))
+        has.then(|| (pid, command_line(&process.path())))
     })
 }
 
 /// Returns address and inode of a line of `/proc/net/tcp` that listens on `port`.
-fn listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
+fn parse_listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
     let fields: Vec<_> = line.split_whitespace().collect();
-    let (address, its_port) = fields.get(1)?.split_once(':')?;
-    if *fields.get(3)? != "0A" || u16::from_str_radix(its_port, 16) != Ok(port) {
+    let (address, line_port) = fields.get(1)?.split_once(':')?;
+    if *fields.get(3)? != "0A" || u16::from_str_radix(line_port, 16) != Ok(port) {
         return None;
     }
     // Words of 32 bits in the machine's byte order.
@@ -319,7 +323,7 @@ fn listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
     Some((ip, fields.get(9)?))
 }
 
-fn command(process: &Path) -> String {
+fn command_line(process: &Path) -> String {
     let line = fs::read(process.join("cmdline")).unwrap_or_default();
     let words: Vec<_> = line
         .split(|byte| *byte == 0)
@@ -353,13 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_kernel_are_read() {
+    fn lines_of_proc_net_tcp_are_parsed() {
         let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1 0 100 0 0 10 0";
         assert_eq!(
-            listening(line, 8080),
+            parse_listening(line, 8080),
             Some((IpAddr::from([127, 0, 0, 1]), "12345"))
         );
-        assert_eq!(listening(line, 8081), None);
-        assert_eq!(listening("rubbish", 1), None);
+        assert_eq!(parse_listening(line, 8081), None);
+        assert_eq!(parse_listening("rubbish", 1), None);
     }
 }

@@ -11,34 +11,34 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::config::{Address, BindTo, Config};
-use crate::server::bind::{explain, holder};
+use crate::server::bind::{explain, port_holder};
 use crate::sites::Sites;
 
-/// Commands that may hold the port of a server that is to read these settings: the server itself,
+/// Names of the programs that may hold the port of the checked server: the running server itself,
 /// and systemd for a `.socket` unit.
-const OWN: [&str; 2] = ["upshift", "systemd"];
+const OWN_COMMANDS: [&str; 2] = ["upshift", "systemd"];
 /// Longest path of a Unix socket, in bytes.
-const LONGEST: usize = 108;
+const MAX_SOCKET_PATH: usize = 108;
 
-/// Does the work of [`Server::check`](crate::Server::check).
+/// Implements [`Server::check`](crate::Server::check).
 pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
     config.check()?;
     let mut faults = Vec::new();
-    let mut remarks = Vec::new();
+    let mut warnings = Vec::new();
     match Sites::open(config) {
-        Ok(sites) => remarks = sites.remarks,
+        Ok(sites) => warnings = sites.warnings,
         Err(error) => faults.push(error),
     }
     for (at, address) in config.listen.iter().enumerate() {
         let earlier = &config.listen[..at];
         let fault = match earlier
             .iter()
-            .find(|one| overlap(&one.place, &address.place))
+            .find(|first| overlap(&first.place, &address.place))
         {
-            Some(one) => Err(format!(
-                "cannot listen on {address}: `listen` has {one} already, keep one of the two"
+            Some(first) => Err(format!(
+                "cannot listen on {address}: `listen` has {first} already, keep one of the two"
             )),
-            None => listens(address),
+            None => check_address(address),
         };
         faults.extend(fault.err());
     }
@@ -49,37 +49,38 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
     for (name, path) in paths {
         let path = path.as_ref().filter(|path| path.as_os_str() != "-");
         let error = path.and_then(|path| match name {
-            "control" => socket(path).err(),
-            _ => writable(path).err(),
+            "control" => check_socket(path).err(),
+            _ => check_writable(path).err(),
         });
         if let (Some(path), Some(error)) = (path, error) {
             faults.push(format!("{name} {}: {error}", path.display()));
         }
     }
     if faults.is_empty() {
-        Ok(remarks)
+        Ok(warnings)
     } else {
         Err(faults.join("\n"))
     }
 }
 
-fn listens(address: &Address) -> Result<(), String> {
+fn check_address(address: &Address) -> Result<(), String> {
     let (ip, bound) = match &address.place {
         BindTo::Ip(ip) => (*ip, bind(*ip)),
         BindTo::Port(port) => {
-            let six = SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port));
-            let four = SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port));
-            let bound = bind(six);
+            let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port));
+            let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port));
+            let bound = bind(v6);
             match bound {
-                Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => (four, bind(four)),
-                bound => (six, bound),
+                Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => (v4, bind(v4)),
+                bound => (v6, bound),
             }
         }
         BindTo::Unix { path, .. } => {
-            return socket(path).map_err(|error| format!("cannot listen on {address}: {error}"));
+            return check_socket(path)
+                .map_err(|error| format!("cannot listen on {address}: {error}"));
         }
     };
-    let own = || holder(ip).is_some_and(|(pid, _)| is_own(pid));
+    let own = || port_holder(ip).is_some_and(|(pid, _)| is_own(pid));
     match bound {
         Ok(()) => Ok(()),
         Err(Errno::ADDRINUSE) if own() => Ok(()),
@@ -90,34 +91,34 @@ fn listens(address: &Address) -> Result<(), String> {
     }
 }
 
-/// Tells whether a socket at one place keeps another from listening at the other.
-fn overlap(one: &BindTo, other: &BindTo) -> bool {
+/// Tells whether a socket that listens on `first` prevents another from listening on `second`.
+fn overlap(first: &BindTo, second: &BindTo) -> bool {
     let file = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    match (one, other) {
-        (BindTo::Unix { path: one, .. }, BindTo::Unix { path: other, .. }) => {
-            file(one) == file(other)
+    match (first, second) {
+        (BindTo::Unix { path: first, .. }, BindTo::Unix { path: second, .. }) => {
+            file(first) == file(second)
         }
         (BindTo::Unix { .. }, _) | (_, BindTo::Unix { .. }) => false,
         // The kernel chooses a free port for 0.
-        (BindTo::Port(one), BindTo::Port(other)) => one == other && *one != 0,
+        (BindTo::Port(first), BindTo::Port(second)) => first == second && *first != 0,
         (BindTo::Port(port), BindTo::Ip(ip)) | (BindTo::Ip(ip), BindTo::Port(port)) => {
             ip.port() == *port && *port != 0
         }
-        (BindTo::Ip(one), BindTo::Ip(other)) => {
-            one.port() == other.port()
-                && one.port() != 0
-                && (covers(one.ip(), other.ip()) || covers(other.ip(), one.ip()))
+        (BindTo::Ip(first), BindTo::Ip(second)) => {
+            first.port() == second.port()
+                && first.port() != 0
+                && (covers(first.ip(), second.ip()) || covers(second.ip(), first.ip()))
         }
     }
 }
 
-/// Tells whether a socket on `all` also receives the connections to `one`.
-fn covers(all: IpAddr, one: IpAddr) -> bool {
-    let same_family = all.is_ipv4() == one.is_ipv4();
-    all == one || all.is_unspecified() && (same_family || all.is_ipv6() && !is_v6_only())
+/// Tells whether a socket on `all` also receives the connections to `first`.
+fn covers(all: IpAddr, first: IpAddr) -> bool {
+    let same_family = all.is_ipv4() == first.is_ipv4();
+    all == first || all.is_unspecified() && (same_family || all.is_ipv6() && !is_v6_only())
 }
 
-/// Returns the administrator's setting `net.ipv6.bindv6only`.
+/// Returns the sysctl `net.ipv6.bindv6only`.
 fn is_v6_only() -> bool {
     let setting = fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     setting.is_ok_and(|setting| setting.trim() == "1")
@@ -125,10 +126,10 @@ fn is_v6_only() -> bool {
 
 fn is_own(pid: u32) -> bool {
     let command = fs::read_to_string(format!("/proc/{pid}/comm"));
-    command.is_ok_and(|command| OWN.contains(&command.trim()))
+    command.is_ok_and(|command| OWN_COMMANDS.contains(&command.trim()))
 }
 
-/// Binds a socket that does not listen, so that no client connects.
+/// Binds a socket without listening, so that no client can connect.
 fn bind(address: SocketAddr) -> Result<(), Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -143,30 +144,30 @@ fn bind(address: SocketAddr) -> Result<(), Errno> {
 }
 
 /// Checks that a Unix socket can be created under this name.
-fn socket(path: &Path) -> io::Result<()> {
-    if path.as_os_str().len() > LONGEST {
+fn check_socket(path: &Path) -> io::Result<()> {
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
         return Err(io::Error::other("the path is too long: 108 bytes at most"));
     }
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => Err(io::Error::other(
             "there is a file that is no socket: remove it",
         )),
-        _ => folder(path),
+        _ => check_folder(path),
     }
 }
 
 /// Checks that a file can be written under this name.
-fn writable(path: &Path) -> io::Result<()> {
+fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         Ok(_) => Ok(access(path, Access::WRITE_OK)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => folder(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => check_folder(path),
         Err(error) => Err(error),
     }
 }
 
 /// Checks that a file can be created in the folder of a path.
-fn folder(path: &Path) -> io::Result<()> {
+fn check_folder(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
@@ -179,16 +180,16 @@ fn folder(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn overlap_of(one: &str, other: &str) -> bool {
+    fn overlap_of(first: &str, second: &str) -> bool {
         let place = |text: &str| text.parse::<Address>().unwrap().place;
-        let (one, other) = (place(one), place(other));
-        assert_eq!(overlap(&one, &other), overlap(&other, &one));
-        overlap(&one, &other)
+        let (first, second) = (place(first), place(second));
+        assert_eq!(overlap(&first, &second), overlap(&second, &first));
+        overlap(&first, &second)
     }
 
     #[test]
-    fn one_socket_at_a_place() {
-        for (one, other) in [
+    fn addresses_overlap_if_one_socket_blocks_the_other() {
+        for (first, second) in [
             ("127.0.0.1:21080", "127.0.0.1:21080"),
             ("21080", "127.0.0.1:21080,plain"),
             (":21080", ":21080,plain"),
@@ -198,9 +199,9 @@ mod tests {
             ("[::]:21080", "[::1]:21080"),
             ("unix:/run/a", "unix:/run/a,mode=600"),
         ] {
-            assert!(overlap_of(one, other), "{one} {other}");
+            assert!(overlap_of(first, second), "{first} {second}");
         }
-        for (one, other) in [
+        for (first, second) in [
             ("127.0.0.1:21080", "127.0.0.1:21081"),
             ("127.0.0.1:21080", "127.0.0.2:21080"),
             ("127.0.0.1:21080", "[::1]:21080"),
@@ -211,7 +212,7 @@ mod tests {
             ("unix:/run/a", "unix:/run/b"),
             ("unix:/run/a", ":21080"),
         ] {
-            assert!(!overlap_of(one, other), "{one} {other}");
+            assert!(!overlap_of(first, second), "{first} {second}");
         }
     }
 }

@@ -4,8 +4,8 @@
 //! to half of the descriptors that were free at the start: open connections can be served
 //! regardless of the number of clients.
 //!
-//! A connection that is turned away has a descriptor only between its `accept` and its `close`,
-//! which follow each other ([`Listener`](crate::server::bind::Listener)).
+//! A rejected connection has a descriptor only between its `accept` and its `close`, which follow
+//! each other ([`Listener`](crate::server::bind::Listener)).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,23 +19,23 @@ use crate::operator::notice::Notices;
 
 /// Number of descriptors that no connection uses: for the control socket, settings and certificates
 /// that are read again, and the access log.
-const SPARE: u64 = 16;
+const RESERVED_DESCRIPTORS: u64 = 16;
 
 /// The table of open connections.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: Mutex<Table>,
     /// Number of connections that the descriptors allow, and the limit of descriptors.
-    allowed: Option<(usize, u64)>,
+    capacity: Option<(usize, u64)>,
     /// Notified when the last connection has closed.
-    pub(crate) closed: Notify,
+    pub(crate) all_closed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
     open: HashMap<u64, Weak<Conn>>,
-    of_peer: HashMap<IpAddr, usize>,
+    per_peer: HashMap<IpAddr, usize>,
 }
 
 impl Connections {
@@ -43,51 +43,50 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Creates an empty table. `limit` is the number of descriptors that the process may have
-    /// (`None`: unlimited), `kept` the number of descriptors that are opened later for other
-    /// purposes.
-    pub(crate) fn within(limit: Option<u64>, kept: usize) -> Connections {
-        let has = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
-        let allowed = limit.map(|limit| {
-            let free = limit.saturating_sub(has + SPARE + kept as u64) / 2;
+    /// Creates an empty table. `limit` is the process's limit of descriptors (`None`: unlimited),
+    /// `reserved` the number of descriptors that are opened later for other purposes.
+    pub(crate) fn with_limit(limit: Option<u64>, reserved: usize) -> Connections {
+        let used = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+        let capacity = limit.map(|limit| {
+            let free = limit.saturating_sub(used + RESERVED_DESCRIPTORS + reserved as u64) / 2;
             (usize::try_from(free).unwrap_or(usize::MAX).max(1), limit)
         });
         Connections {
-            allowed,
+            capacity,
             ..Connections::default()
         }
     }
 
-    /// Notes that a connection was turned away, and warns if descriptors are the reason.
-    pub(crate) fn remark(&self) {
+    /// Warns the operator if a connection was rejected for lack of descriptors.
+    pub(crate) fn warn_if_full(&self) {
         static FULL: Notices = Notices::new();
-        if let Some((most, limit)) = self.allowed
-            && self.count() >= most
+        if let Some((max, limit)) = self.capacity
+            && self.count() >= max
         {
-            FULL.say(format_args!(
-                "a connection was closed: {most} are open, as many as can be served with {limit} descriptors; raise the limit \
+            FULL.report(format_args!(
+                "a connection was closed: {max} are open, as many as can be served with {limit} descriptors; raise the limit \
                  (`ulimit -Hn`, LimitNOFILE=)"
             ));
         }
     }
 
     /// Adds the connection that `open` creates from its number, unless there are too many. Its drop
-    /// [leaves](Connections::leave).
-    pub(crate) fn enter(
+    /// [removes](Connections::remove) it.
+    pub(crate) fn insert(
         &self,
         peer: SocketAddr,
-        most: usize,
-        of_peer: usize,
+        max: usize,
+        max_per_peer: usize,
         open: impl FnOnce(u64) -> Arc<Conn>,
     ) -> Option<Arc<Conn>> {
-        let most = self.allowed.map_or(most, |(allowed, _)| most.min(allowed));
+        let max = self.capacity.map_or(max, |(capacity, _)| max.min(capacity));
         let mut table = self.table();
         let key = peer_key(peer.ip());
-        let has = table.of_peer.get(&key).copied().unwrap_or(0);
-        if table.open.len() >= most || (has >= of_peer && !key.is_unspecified()) {
+        let count = table.per_peer.get(&key).copied().unwrap_or(0);
+        if table.open.len() >= max || (count >= max_per_peer && !key.is_unspecified()) {
             return None;
         }
-        table.of_peer.insert(key, has + 1);
+        table.per_peer.insert(key, count + 1);
         table.next += 1;
         let number = table.next;
         let conn = open(number);
@@ -95,21 +94,21 @@ impl Connections {
         Some(conn)
     }
 
-    /// Removes a connection, which is over.
-    pub(crate) fn leave(&self, number: u64, peer: SocketAddr) {
+    /// Removes a connection, if it is in the table.
+    pub(crate) fn remove(&self, number: u64, peer: SocketAddr) {
         let mut table = self.table();
         if table.open.remove(&number).is_none() {
             return;
         }
         let key = peer_key(peer.ip());
-        if let Some(has) = table.of_peer.get_mut(&key) {
-            *has -= 1;
-            if *has == 0 {
-                table.of_peer.remove(&key);
+        if let Some(count) = table.per_peer.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                table.per_peer.remove(&key);
             }
         }
         if table.open.is_empty() {
-            self.closed.notify_one();
+            self.all_closed.notify_one();
         }
     }
 
@@ -117,7 +116,7 @@ impl Connections {
         self.table().open.len()
     }
 
-    pub(crate) fn each(&self, visit: impl FnMut(&Conn)) {
+    pub(crate) fn for_each(&self, visit: impl FnMut(&Conn)) {
         // The last reference to a connection may be dropped here, which removes it from the table.
         let open: Vec<_> = self
             .table()

@@ -1,4 +1,4 @@
-//! Listening, accepting, and the end.
+//! Listening, accepting, and draining.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,14 +18,14 @@ use upshift::sync::Notify;
 use upshift::{Level, time};
 
 use crate::admission::Gates;
-use crate::admission::rates::Rates;
+use crate::admission::rates::RateLimiter;
 use crate::clock;
 use crate::config::Config;
-use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::clocks::REQUEST_GRACE;
 use crate::connection::conn::Conn;
 use crate::files::{CACHED_FILES, RecentFiles};
 use crate::operator::access_log::AccessLog;
-use crate::operator::control::Commands;
+use crate::operator::control::CommandSocket;
 use crate::operator::metrics::Metrics;
 use crate::operator::notice;
 use crate::operator::notice::Notices;
@@ -35,7 +35,7 @@ use crate::request::reply;
 use crate::request::request_body::RequestBody;
 use crate::server::bind::{Accepted, Listener};
 use crate::server::connections::Connections;
-use crate::server::shared::{Control, Live, Shared};
+use crate::server::shared::{Control, Settings, Shared};
 
 pub(crate) mod bind;
 mod check;
@@ -44,11 +44,11 @@ pub(crate) mod shared;
 pub(crate) mod sweep;
 
 /// Number of descriptors that preemption opens for each vCPU while the server runs.
-const PREEMPTION: usize = 3;
-/// Time for which accepting pauses when descriptors or memory have run out.
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
-/// Level of accepting and of the time-outs, above all requests.
-const WATCH: Level = Level::at::<1>();
+const PREEMPTION_DESCRIPTORS: usize = 3;
+/// Pause of accepting when descriptors or memory have run out.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
+/// Level of accepting and of the time-outs; more urgent than all requests.
+const ACCEPT_LEVEL: Level = Level::at::<1>();
 
 /// A listening server.
 pub struct Server {
@@ -94,38 +94,41 @@ impl Server {
                     .map_err(|error| format!("access log {}: {error}", path.display()))?,
             ),
         };
-        let live = Live::new(config)?;
-        notice::remark(&live.sites.remarks);
+        let settings = Settings::new(config)?;
+        notice::warn(&settings.sites.warnings);
         let listeners: io::Result<Vec<_>> = if sockets.is_empty() {
-            live.config.listen.iter().map(Listener::open).collect()
+            settings.config.listen.iter().map(Listener::open).collect()
         } else {
             let sockets = sockets.into_iter();
-            let addresses = &live.config.listen;
+            let addresses = &settings.config.listen;
             sockets
-                .map(|socket| Listener::shared(socket, addresses))
+                .map(|socket| Listener::adopt(socket, addresses))
                 .collect()
         };
         let listeners = listeners.map_err(|error| error.to_string())?;
-        let connections =
-            Connections::within(descriptors, (CACHED_FILES + PREEMPTION) * runtime.vcpus());
-        let receive = Level::new(live.config.receive_level).map_err(|error| error.to_string())?;
+        let connections = Connections::with_limit(
+            descriptors,
+            (CACHED_FILES + PREEMPTION_DESCRIPTORS) * runtime.vcpus(),
+        );
+        let receive_level =
+            Level::new(settings.config.receive_level).map_err(|error| error.to_string())?;
         Ok(Server {
             shared: Shared {
-                receive,
+                receive_level,
                 // Admission bounds the queue of this level.
-                receiving: Receiving::new(receive, Urgency::default().level()),
-                started_with: live.config.clone(),
-                live: RwLock::new(Arc::new(live)),
+                receiving: Receiving::new(receive_level, Urgency::default().level()),
+                initial_config: settings.config.clone(),
+                settings: RwLock::new(Arc::new(settings)),
                 epoch: AtomicU64::new(0),
                 gates: Gates::new(runtime.vcpus()),
-                rates: Rates::default(),
+                rate_limiter: RateLimiter::default(),
                 recent_files: RecentFiles::new(runtime.vcpus()),
                 metrics: Metrics::new(runtime.vcpus()),
                 connections,
                 runtime,
                 app: None,
                 log,
-                coarse: Arc::new(AtomicU64::new(clock::millis())),
+                coarse_clock: Arc::new(AtomicU64::new(clock::millis())),
                 read_config: None,
                 leaving: AtomicBool::new(false),
                 draining: AtomicBool::new(false),
@@ -155,7 +158,7 @@ impl Server {
                     Ok(()) => service.call(request).await.map_err(Into::into),
                     Err(error) => Err(error),
                 };
-                answer.map_or_else(failed, |response| response.map(Body::new))
+                answer.map_or_else(service_error, |response| response.map(Body::new))
             })
         }));
         self
@@ -186,7 +189,7 @@ impl Server {
     /// Returns the URLs under which the server answers, and `unix:PATH` for Unix sockets.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        let has_certificate = self.shared.live().sites.tls.is_some();
+        let has_certificate = self.shared.settings().sites.tls.is_some();
         let url = |listener: &Listener| match (listener.ip(), listener.path()) {
             (Some(address), _) if has_certificate && !listener.plain => {
                 Some(format!("https://{address}"))
@@ -204,9 +207,9 @@ impl Server {
     /// Fails if the control socket cannot be created.
     pub fn start(self) -> Result<Started, String> {
         let shared = Arc::new(self.shared);
-        let control = shared.live().config.control.clone();
+        let control = shared.settings().config.control.clone();
         let commands = control
-            .map(|path| Commands::listen(&path, &shared))
+            .map(|path| CommandSocket::listen(&path, &shared))
             .transpose()?;
         Ok(Started {
             shared,
@@ -228,7 +231,7 @@ impl std::fmt::Debug for Server {
 pub struct Started {
     shared: Arc<Shared>,
     listeners: Vec<Listener>,
-    commands: Option<Commands>,
+    commands: Option<CommandSocket>,
 }
 
 impl Started {
@@ -245,22 +248,22 @@ impl Started {
     pub async fn run(self) -> usize {
         let shared = self.shared;
         let _commands = self.commands;
-        let sweeper = upshift::spawn(sweep::sweep(shared.clone()), WATCH);
+        let sweeper = upshift::spawn(sweep::sweep(shared.clone()), ACCEPT_LEVEL);
         let accepting: Vec<_> = self
             .listeners
             .into_iter()
-            .map(|listener| upshift::spawn(accept(listener, shared.clone()), WATCH))
+            .map(|listener| upshift::spawn(accept(listener, shared.clone()), ACCEPT_LEVEL))
             .collect();
         while !shared.is_leaving() {
             shared.drain.notified().await;
         }
-        let delay = shared.live().config.drain_delay;
+        let delay = shared.settings().config.drain_delay;
         if !delay.is_zero() {
             time::sleep(delay).await;
         }
         shared.draining.store(true, SeqCst);
         for accepting in accepting {
-            // New clients are refused once this coroutine has ended.
+            // The listener closes with this coroutine.
             accepting.cancel();
             let _ = accepting.await;
         }
@@ -277,13 +280,13 @@ impl std::fmt::Debug for Started {
     }
 }
 
-fn failed(error: BoxError) -> Response<Body> {
+fn service_error(error: BoxError) -> Response<Body> {
     static FAILURES: Notices = Notices::new();
-    FAILURES.say(format_args!("the service failed: {error}"));
+    FAILURES.report(format_args!("the service failed: {error}"));
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
 }
 
-/// Raises the limit of descriptors as far as it may, and returns the new limit.
+/// Raises the soft limit of descriptors to the hard limit. Returns the new limit.
 fn raise_descriptors() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -296,50 +299,51 @@ fn raise_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Lets the connections finish, and cuts off those that do not in time.
+/// Waits for the connections to finish, and cancels those that do not in time. Returns the number
+/// of cancelled connections.
 async fn drain(shared: &Arc<Shared>) -> usize {
-    let limit = shared.live().config.drain_timeout;
+    let limit = shared.settings().config.drain_timeout;
     let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);
-    wake_all(shared, wake);
-    let next = NEXT_REQUEST.min(limit);
-    let _ = time::timeout(next, none_left(shared)).await;
+    for_each_coroutine(shared, wake);
+    let next = REQUEST_GRACE.min(limit);
+    let _ = time::timeout(next, all_closed(shared)).await;
     shared.closing.store(true, SeqCst);
-    wake_all(shared, wake);
-    let _ = time::timeout(limit - next, none_left(shared)).await;
+    for_each_coroutine(shared, wake);
+    let _ = time::timeout(limit - next, all_closed(shared)).await;
     let left = shared.connections.count();
     if left > 0 {
-        wake_all(shared, |shared, id| _ = shared.runtime.cancel(id));
-        let _ = time::timeout(Duration::from_secs(5), none_left(shared)).await;
+        for_each_coroutine(shared, |shared, id| _ = shared.runtime.cancel(id));
+        let _ = time::timeout(Duration::from_secs(5), all_closed(shared)).await;
     }
     left
 }
 
-fn wake_all(shared: &Shared, act: impl Fn(&Shared, upshift::CoroutineId)) {
-    shared.connections.each(|conn| {
+fn for_each_coroutine(shared: &Shared, act: impl Fn(&Shared, upshift::CoroutineId)) {
+    shared.connections.for_each(|conn| {
         if let Some(id) = conn.coroutine() {
             act(shared, id);
         }
     });
 }
 
-async fn none_left(shared: &Shared) {
+async fn all_closed(shared: &Shared) {
     while shared.connections.count() > 0 {
-        shared.connections.closed.notified().await;
+        shared.connections.all_closed.notified().await;
     }
 }
 
 async fn accept(listener: Listener, shared: Arc<Shared>) {
     static FAILURES: Notices = Notices::new();
     loop {
-        // A thousand clients may have connected at once.
+        // Many clients may have connected at once.
         poll_fn(upshift::task::poll_piece).await;
         match listener.accept().await {
             Ok((accepted, peer)) => admit(&shared, accepted, peer, listener.plain),
             Err(error) if error.raw_os_error().is_some() => {
                 // The error concerns one connection, or the process has run out of a resource.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted) {
-                    FAILURES.say(format_args!("cannot accept: {error}"));
-                    time::sleep(OUT_OF_DESCRIPTORS).await;
+                    FAILURES.report(format_args!("cannot accept: {error}"));
+                    time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
             Err(_) => return,
@@ -348,22 +352,22 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
 }
 
 fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr, plain: bool) {
-    let live = shared.live();
-    let limits = &live.config.limits;
-    let opened = shared.connections.enter(
+    let settings = shared.settings();
+    let limits = &settings.config.limits;
+    let opened = shared.connections.insert(
         peer,
         limits.connections,
         limits.connections_per_peer,
         |number| Arc::new(Conn::new(shared.clone(), number, peer, plain)),
     );
     let Some(conn) = opened else {
-        shared.connections.remark();
+        shared.connections.warn_if_full();
         shared.metrics.turned_away.fetch_add(1, Relaxed);
         return;
     };
     shared.metrics.accepted.fetch_add(1, Relaxed);
-    let serving = conn.serve(accepted.into_io(), live);
-    if let Ok(handle) = upshift::try_spawn(serving, shared.receive) {
+    let serving = conn.serve(accepted.into_io(), settings);
+    if let Ok(handle) = upshift::try_spawn(serving, shared.receive_level) {
         handle.detach();
     }
 }

@@ -13,7 +13,7 @@ use upshift::hyper::Receiving;
 use upshift::sync::Notify;
 
 use crate::admission::Gates;
-use crate::admission::rates::Rates;
+use crate::admission::rates::RateLimiter;
 use crate::config::Config;
 use crate::files::RecentFiles;
 use crate::operator::access_log::AccessLog;
@@ -29,19 +29,19 @@ use crate::server::connections::Connections;
 use crate::sites::Sites;
 
 /// The current settings, and the state derived from them.
-pub(crate) struct Live {
+pub(crate) struct Settings {
     pub(crate) config: Config,
-    /// Header fields that are saved: those that rules name, those that are logged, and with several
-    /// sites the host.
-    pub(crate) named: Vec<HeaderName>,
+    /// Names of the header fields that are saved with a request: those in rules, those that are
+    /// logged, and with several sites the host.
+    pub(crate) saved_headers: Vec<HeaderName>,
     pub(crate) sites: Sites,
 }
 
-impl Live {
-    pub(crate) fn new(config: Config) -> Result<Live, String> {
+impl Settings {
+    pub(crate) fn new(config: Config) -> Result<Settings, String> {
         config.check()?;
-        Ok(Live {
-            named: named(&config),
+        Ok(Settings {
+            saved_headers: saved_headers(&config),
             sites: Sites::open(&config)?,
             config,
         })
@@ -53,62 +53,66 @@ impl Live {
         if rules.is_empty() && own.is_empty() {
             return None;
         }
-        let plain = rules::plain(facts.uri.path());
-        let matches = |rule: &&Rule| rule.matches(facts, &plain);
+        let normalized = rules::normalize(facts.uri.path());
+        let matches = |rule: &&Rule| rule.matches(facts, &normalized);
         let mut rules = rules.iter().chain(own);
         rules.find(matches).map(|rule| rule.level)
     }
 
-    /// Returns the level that the rules give to a request under way.
-    pub(crate) fn rule_again(&self, facts: &Facts) -> Option<Level> {
-        let host = host::again(&facts.method, &facts.uri, &facts.headers);
+    /// Returns the level that the current rules give to a request under way.
+    pub(crate) fn current_rule_for(&self, facts: &Facts) -> Option<Level> {
+        let host = host::of_saved(&facts.method, &facts.uri, &facts.headers);
         let site = self.sites.find(host);
         self.rule_for(site, facts)
     }
 
-    /// Returns the urgency that a client is granted.
-    pub(crate) fn granted(&self, asked: Urgency) -> Urgency {
+    /// Limits the urgency that a client asks for to the configured ceiling.
+    pub(crate) fn clamped(&self, asked: Urgency) -> Urgency {
         asked.clamped(self.config.ceiling)
     }
 }
 
-fn named(config: &Config) -> Vec<HeaderName> {
+fn saved_headers(config: &Config) -> Vec<HeaderName> {
     let of_sites = config.site.iter().flat_map(|site| &site.priority);
     let rules = config.priority.iter().chain(of_sites);
     let headers = rules.filter_map(|rule| rule.header.as_ref());
-    let mut named: Vec<_> = headers.map(|(name, _)| name.clone()).collect();
+    let mut names: Vec<_> = headers.map(|(name, _)| name.clone()).collect();
     if !config.site.is_empty() {
-        named.push(HOST);
+        names.push(HOST);
     }
     if config.access_log.is_some() {
-        named.extend([REFERER, USER_AGENT]);
+        names.extend([REFERER, USER_AGENT]);
     }
     let mut seen = std::collections::HashSet::new();
-    named.retain(|name| seen.insert(name.clone()));
-    named
+    names.retain(|name| seen.insert(name.clone()));
+    names
 }
 
-pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> Answering + Send + Sync>;
+/// The future of a response of the application.
+pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+pub(crate) type App = Arc<dyn Fn(Request<RequestBody>) -> HandlerFuture + Send + Sync>;
 pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
 /// The state that all connections share.
 pub(crate) struct Shared {
-    pub(crate) live: RwLock<Arc<Live>>,
+    pub(crate) settings: RwLock<Arc<Settings>>,
     /// Number of changes of the settings.
     pub(crate) epoch: AtomicU64,
-    pub(crate) started_with: Config,
-    pub(crate) receive: Level,
+    /// Configuration with which the server started.
+    pub(crate) initial_config: Config,
+    /// Level at which connections are received.
+    pub(crate) receive_level: Level,
     pub(crate) receiving: Arc<Receiving>,
     pub(crate) gates: Gates,
-    pub(crate) rates: Rates,
+    pub(crate) rate_limiter: RateLimiter,
     pub(crate) recent_files: RecentFiles,
     pub(crate) metrics: Metrics,
     pub(crate) connections: Connections,
     pub(crate) runtime: upshift::Handle,
     pub(crate) app: Option<App>,
     pub(crate) log: Option<AccessLog>,
-    pub(crate) coarse: Arc<AtomicU64>,
+    /// Time of the last sweep, in ms of the [`clock`](crate::clock).
+    pub(crate) coarse_clock: Arc<AtomicU64>,
     pub(crate) read_config: Option<ReadConfig>,
     /// Set when the server is about to end: clients are asked to reconnect.
     pub(crate) leaving: AtomicBool,
@@ -120,8 +124,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn live(&self) -> Arc<Live> {
-        self.live
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -137,11 +141,20 @@ impl Shared {
 
     /// Applies new settings, also to the requests under way. Returns the number of requests whose
     /// level has changed.
-    fn install(&self, live: Live) -> usize {
-        let live = Arc::new(live);
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live.clone();
+    fn install(&self, settings: Settings) -> usize {
+        let settings = Arc::new(settings);
+        *self
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = settings.clone();
         self.epoch.fetch_add(1, Ordering::Release);
-        self.reprio(|entry| Some(live.rule_again(&entry.facts).unwrap_or(entry.own())))
+        self.reprio(|entry| {
+            Some(
+                settings
+                    .current_rule_for(&entry.facts)
+                    .unwrap_or(entry.default_level()),
+            )
+        })
     }
 
     /// Moves requests under way to the levels that `level` returns. Returns the number of requests
@@ -149,25 +162,25 @@ impl Shared {
     fn reprio(&self, level: impl Fn(&Entry) -> Option<Level>) -> usize {
         let mut moved = 0;
         self.connections
-            .each(|conn| moved += conn.in_flight.reprio(&self.runtime, &level));
+            .for_each(|conn| moved += conn.in_flight.reprio(&self.runtime, &level));
         moved
     }
 }
 
-/// The settings that a connection has read last. Its requests count references to this copy, which
-/// no other connection writes.
+/// The settings that a connection has loaded last. Its requests count references to this value, so
+/// connections do not share a reference count.
 pub(crate) struct CachedSettings {
     epoch: u64,
-    live: Arc<Live>,
+    settings: Arc<Settings>,
 }
 
 impl CachedSettings {
-    pub(crate) fn now(shared: &Shared) -> Arc<CachedSettings> {
-        // The number is read before the settings: newer settings with an old number are only read
+    pub(crate) fn load(shared: &Shared) -> Arc<CachedSettings> {
+        // The epoch is read before the settings: newer settings with an old epoch are only loaded
         // once more.
         let epoch = shared.epoch.load(Ordering::Acquire);
-        let live = shared.live();
-        Arc::new(CachedSettings { epoch, live })
+        let settings = shared.settings();
+        Arc::new(CachedSettings { epoch, settings })
     }
 
     /// Tells whether there are no newer settings.
@@ -178,11 +191,11 @@ impl CachedSettings {
 }
 
 impl Deref for CachedSettings {
-    type Target = Live;
+    type Target = Settings;
 
     #[inline]
-    fn deref(&self) -> &Live {
-        &self.live
+    fn deref(&self) -> &Settings {
+        &self.settings
     }
 }
 
@@ -228,12 +241,12 @@ impl Control {
     pub fn reload(&self) -> Result<Reloaded, String> {
         let config = match &self.shared.read_config {
             Some(read) => read()?,
-            None => self.shared.live().config.clone(),
+            None => self.shared.settings().config.clone(),
         };
-        let restart = self.shared.started_with.restart_for(&config);
-        let live = Live::new(config)?;
-        notice::remark(&live.sites.remarks);
-        let moved = self.shared.install(live);
+        let restart = self.shared.initial_config.restart_for(&config);
+        let settings = Settings::new(config)?;
+        notice::warn(&settings.sites.warnings);
+        let moved = self.shared.install(settings);
         if let Some(log) = &self.shared.log {
             log.reopen();
         }
@@ -245,9 +258,9 @@ impl Control {
     /// # Errors
     /// Fails if the certificate cannot be read any more.
     pub fn add_rule(&self, rule: Rule) -> Result<Reloaded, String> {
-        let mut config = self.shared.live().config.clone();
+        let mut config = self.shared.settings().config.clone();
         config.priority.insert(0, rule);
-        let moved = self.shared.install(Live::new(config)?);
+        let moved = self.shared.install(Settings::new(config)?);
         Ok(Reloaded {
             moved,
             restart: Vec::new(),
@@ -276,7 +289,7 @@ impl Control {
         let mut entries = Vec::new();
         self.shared
             .connections
-            .each(|conn| conn.in_flight.list(&mut entries));
+            .for_each(|conn| conn.in_flight.list(&mut entries));
         entries.sort_by_key(|entry| entry.since);
         entries
             .iter()
@@ -284,7 +297,7 @@ impl Control {
                 let age = now.saturating_sub(entry.since) / 1_000_000;
                 let facts = &entry.facts;
                 (
-                    entry.numbered(),
+                    entry.assign_number(),
                     entry.level(),
                     age,
                     facts.method.to_string(),

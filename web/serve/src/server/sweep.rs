@@ -1,5 +1,6 @@
-//! The periodic work of the server: a coroutine advances the coarse clock, ends waits that exceed
-//! their time-outs, closes the cached files, and returns memory when many connections have gone.
+//! The periodic work of the server: a coroutine advances the coarse clock, closes connections that
+//! exceed a time-out, closes the cached files, and trims the heap after many connections have
+//! closed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,26 +12,26 @@ use crate::clock;
 use crate::server::shared::Shared;
 
 /// Period of the sweep.
-const EVERY: Duration = Duration::from_millis(250);
-/// Number of closed connections after which the heap is trimmed.
-const MANY: usize = 256;
+const PERIOD: Duration = Duration::from_millis(250);
+/// Number of closed connections from which on the heap is trimmed.
+const TRIM_THRESHOLD: usize = 256;
 /// Shortest time between two trims of the heap, in ms.
-const REST: u64 = 2000;
+const MIN_TRIM_INTERVAL: u64 = 2000;
 
 /// Sweeps until it is cancelled.
 pub(crate) async fn sweep(shared: Arc<Shared>) {
     let mut trend = ConnectionTrend::default();
     loop {
-        time::sleep(EVERY).await;
+        time::sleep(PERIOD).await;
         let now = clock::millis();
-        if trend.is_out(shared.connections.count(), now) {
+        if trend.should_trim(shared.connections.count(), now) {
             upshift::spawn_blocking(upshift::sys::trim_heap).detach();
         }
-        shared.coarse.store(now, Relaxed);
-        let live = shared.live();
-        shared.connections.each(|conn| {
+        shared.coarse_clock.store(now, Relaxed);
+        let settings = shared.settings();
+        shared.connections.for_each(|conn| {
             conn.note_progress(now);
-            let overdue = conn.clocks.overdue(now, &live.config.limits);
+            let overdue = conn.clocks.overdue(now, &settings.config.limits);
             let (Some(_), Some(id)) = (overdue, conn.coroutine()) else {
                 return;
             };
@@ -38,33 +39,34 @@ pub(crate) async fn sweep(shared: Arc<Shared>) {
                 shared.metrics.timed_out.fetch_add(1, Relaxed);
             }
         });
-        shared.rates.prune(clock::nanos());
-        shared.recent_files.forget();
+        shared.rate_limiter.prune(clock::nanos());
+        shared.recent_files.clear();
     }
 }
 
-/// The course of the number of connections.
+/// Recent numbers of open connections, for the decision to trim the heap.
 #[derive(Default)]
 struct ConnectionTrend {
-    high: usize,
-    before: usize,
-    trimmed: u64,
+    /// Largest number since the last trim.
+    peak: usize,
+    previous: usize,
+    trimmed_at: u64,
 }
 
 impl ConnectionTrend {
-    /// Tells whether many connections have gone since the maximum, and none goes any more.
-    /// Connections that closed after a trim would keep their memory until as many had gone again.
-    fn is_out(&mut self, open: usize, now: u64) -> bool {
-        self.high = self.high.max(open);
-        let falls = open < self.before;
-        self.before = open;
-        let is_due = now.saturating_sub(self.trimmed) >= REST;
-        let is_out = self.high - open >= MANY && is_due && !falls;
-        if is_out {
-            self.high = open;
-            self.trimmed = now;
+    /// Tells whether many connections have closed since the peak and no more are closing: the
+    /// memory of connections that close after a trim stays until the next trim.
+    fn should_trim(&mut self, open: usize, now: u64) -> bool {
+        self.peak = self.peak.max(open);
+        let falls = open < self.previous;
+        self.previous = open;
+        let is_due = now.saturating_sub(self.trimmed_at) >= MIN_TRIM_INTERVAL;
+        let should_trim = self.peak - open >= TRIM_THRESHOLD && is_due && !falls;
+        if should_trim {
+            self.peak = open;
+            self.trimmed_at = now;
         }
-        is_out
+        should_trim
     }
 }
 
@@ -73,22 +75,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tide_is_out_once_when_many_have_gone() {
+    fn the_heap_is_trimmed_once_after_many_connections_have_closed() {
         let mut trend = ConnectionTrend::default();
-        let mut is_out = |open, now| trend.is_out(open, now);
-        assert!(!is_out(10_000, 10_000));
-        assert!(!is_out(9_900, 10_250));
-        assert!(!is_out(5_000, 10_500), "more may go");
-        assert!(!is_out(4_900, 10_750));
-        assert!(is_out(4_900, 11_000));
-        assert!(!is_out(4_900, 13_000));
-        assert!(!is_out(5_200, 13_250));
-        assert!(!is_out(0, 13_500));
-        assert!(is_out(0, 13_750));
+        let mut should_trim = |open, now| trend.should_trim(open, now);
+        assert!(!should_trim(10_000, 10_000));
+        assert!(!should_trim(9_900, 10_250));
+        assert!(!should_trim(5_000, 10_500), "more may go");
+        assert!(!should_trim(4_900, 10_750));
+        assert!(should_trim(4_900, 11_000));
+        assert!(!should_trim(4_900, 13_000));
+        assert!(!should_trim(5_200, 13_250));
+        assert!(!should_trim(0, 13_500));
+        assert!(should_trim(0, 13_750));
         // The last trim is too recent.
-        assert!(!is_out(1_000, 14_000));
-        assert!(!is_out(0, 14_250));
-        assert!(!is_out(0, 15_500));
-        assert!(is_out(0, 15_750));
+        assert!(!should_trim(1_000, 14_000));
+        assert!(!should_trim(0, 14_250));
+        assert!(!should_trim(0, 15_500));
+        assert!(should_trim(0, 15_750));
     }
 }

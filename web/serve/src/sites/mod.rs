@@ -16,11 +16,11 @@ use crate::tls::certificates;
 mod pages;
 
 /// A site with its opened resources.
-pub(crate) struct Served {
+pub(crate) struct OpenSite {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
     pub(crate) pages: Pages,
-    /// Header fields for every response that does not have them; `None` if there are none.
+    /// Header fields added to responses that lack them; `None` if there are none.
     pub(crate) headers: Option<Arc<HeaderMap>>,
     /// Rules of the site, after those of the server.
     pub(crate) rules: Vec<Rule>,
@@ -29,11 +29,11 @@ pub(crate) struct Served {
 
 /// All sites, the default one first.
 pub(crate) struct Sites {
-    all: Vec<Served>,
+    all: Vec<OpenSite>,
     hosts: Arc<Hosts>,
     pub(crate) tls: Option<Arc<ServerConfig>>,
     /// Warnings for the operator.
-    pub(crate) remarks: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Sites {
@@ -43,11 +43,11 @@ impl Sites {
     /// Returns the faults of folders and certificates, one per line.
     pub(crate) fn open(config: &Config) -> Result<Sites, String> {
         let hosts = Arc::new(config.hosts()?);
-        let mut remarks = config.remarks();
+        let mut warnings = config.warnings();
         let mut faults = Vec::new();
-        let rest = Site::default();
-        let mut all: Vec<Served> = Vec::with_capacity(1 + config.site.len());
-        for site in std::iter::once(&rest).chain(&config.site) {
+        let default_site = Site::default();
+        let mut all: Vec<OpenSite> = Vec::with_capacity(1 + config.site.len());
+        for site in std::iter::once(&default_site).chain(&config.site) {
             let root = match (&site.root, all.first()) {
                 (None, Some(first)) => Ok(first.root.clone()),
                 (path, _) => {
@@ -71,10 +71,10 @@ impl Sites {
                 }
             };
             if let (Some(files), Some(key)) = (&site.tls, &key) {
-                let misfits = site.hosts.iter();
-                remarks.extend(
-                    misfits
-                        .filter(|host| !certificates::fits(key, host))
+                let hosts = site.hosts.iter();
+                warnings.extend(
+                    hosts
+                        .filter(|host| !certificates::is_valid_for(key, host))
                         .map(|host| {
                             let path = files.certificate.display();
                             format!("certificate {path} is not for {host}: clients will refuse it")
@@ -87,15 +87,15 @@ impl Sites {
             if let Some(fallback) = &files.fallback
                 && !folder.join(fallback).is_file()
             {
-                remarks.push(format!(
+                warnings.push(format!(
                     "files: fallback = \"{fallback}\": there is no such file in {}",
                     folder.display()
                 ));
             }
             let headers = headers::read(site.headers.as_ref().unwrap_or(&config.headers))?;
-            all.push(Served {
+            all.push(OpenSite {
                 root,
-                pages: Pages::read(pages, folder, &mut remarks),
+                pages: Pages::read(pages, folder, &mut warnings),
                 files: files.clone(),
                 headers: (!headers.is_empty()).then(|| Arc::new(headers)),
                 rules: site.priority.clone(),
@@ -106,36 +106,36 @@ impl Sites {
             return Err(faults.join("\n"));
         }
         let keys: Option<Vec<_>> = all.iter().map(|site| site.key.clone()).collect();
-        let tls = keys.map(|keys| certificates::settings(hosts.clone(), keys));
+        let tls = keys.map(|keys| certificates::server_config(hosts.clone(), keys));
         Ok(Sites {
             tls: tls.transpose()?,
             all,
             hosts,
-            remarks,
+            warnings,
         })
     }
 
-    pub(crate) fn get(&self, site: usize) -> &Served {
+    pub(crate) fn get(&self, site: usize) -> &OpenSite {
         &self.all[site]
     }
 
     /// Tells whether there is only the default site.
     #[inline]
-    pub(crate) fn is_one(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         self.all.len() == 1
     }
 
     /// Returns the site of a host.
     #[inline]
     pub(crate) fn find(&self, host: &str) -> usize {
-        if self.is_one() {
+        if self.is_single() {
             return 0;
         }
         self.hosts.find(host)
     }
 
-    /// Tells whether a client that named `server` (SNI) was shown the certificate of another site.
-    /// It has to use another connection then (RFC 9110, section 15.5.20).
+    /// Tells whether a client that named `server` (SNI) has received the certificate of another
+    /// site. It has to use another connection then (RFC 9110, section 15.5.20).
     pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
         let shown = &self.all[self.hosts.find(server)].key;
         match (shown, &self.all[site].key) {

@@ -1,7 +1,6 @@
 //! The operator's pages for errors.
 //!
-//! They are read when the server starts and by a reload: the answer that a file is missing, or a
-//! request too large, must not need to open a file.
+//! They are read when the server starts and by a reload, so that an error response opens no file.
 
 use std::fs;
 use std::io;
@@ -14,16 +13,16 @@ use http::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
 
-use crate::config::error_pages::{Settings, statuses};
+use crate::config::error_pages::{ErrorPages, statuses};
 use crate::files;
 use crate::request::body::Body;
 
 /// Largest page, in bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_PAGE_BYTES: u64 = 1 << 20;
 
 struct Page {
     statuses: RangeInclusive<u16>,
-    kind: HeaderValue,
+    content_type: HeaderValue,
     text: Bytes,
 }
 
@@ -33,7 +32,7 @@ pub(crate) struct Pages(Vec<Page>);
 
 impl Pages {
     /// Reads the pages. The built-in page and a warning replace a page that cannot be read.
-    pub(crate) fn read(settings: &Settings, root: &Path, remarks: &mut Vec<String>) -> Pages {
+    pub(crate) fn read(settings: &ErrorPages, root: &Path, warnings: &mut Vec<String>) -> Pages {
         let mut pages = Vec::new();
         for (key, path) in settings {
             let Ok(statuses) = statuses(key) else {
@@ -43,10 +42,10 @@ impl Pages {
             match read(&path) {
                 Ok(text) => pages.push(Page {
                     statuses,
-                    kind: files::field(files::content_type(&path.to_string_lossy())),
+                    content_type: files::field(files::content_type(&path.to_string_lossy())),
                     text,
                 }),
-                Err(error) => remarks.push(format!(
+                Err(error) => warnings.push(format!(
                     "error page {key}, {}: {error}; the built-in one is sent",
                     path.display()
                 )),
@@ -59,21 +58,21 @@ impl Pages {
 
     /// Replaces the body of a response with the page for its status, if there is one.
     #[inline]
-    pub(crate) fn dress(&self, response: Response<Body>) -> Response<Body> {
+    pub(crate) fn apply(&self, response: Response<Body>) -> Response<Body> {
         if self.0.is_empty() {
             return response;
         }
-        self.find(response)
+        self.replace(response)
     }
 
-    fn find(&self, mut response: Response<Body>) -> Response<Body> {
+    fn replace(&self, mut response: Response<Body>) -> Response<Body> {
         let status = response.status().as_u16();
         let Some(page) = self.0.iter().find(|page| page.statuses.contains(&status)) else {
             return response;
         };
         let fields = response.headers_mut();
         fields.insert(CONTENT_LENGTH, page.text.len().into());
-        fields.insert(CONTENT_TYPE, page.kind.clone());
+        fields.insert(CONTENT_TYPE, page.content_type.clone());
         // A file that is missing now may exist the next time.
         fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -83,11 +82,11 @@ impl Pages {
 }
 
 fn read(path: &Path) -> io::Result<Bytes> {
-    let about = fs::metadata(path)?;
-    if !about.is_file() {
-        return Err(io::Error::other("this is not a file"));
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a file"));
     }
-    if about.len() > LARGEST {
+    if metadata.len() > MAX_PAGE_BYTES {
         return Err(io::Error::other("it is larger than 1 MiB"));
     }
     fs::read(path).map(Bytes::from)

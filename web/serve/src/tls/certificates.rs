@@ -1,4 +1,4 @@
-//! Certificates: their files, and the choice of the one that a client is shown.
+//! Certificates: reading their files, and selecting one by the client's server name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");
     let chain: Vec<_> = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect)
-        .map_err(|error| wrong(&said(&error)))?;
+        .map_err(|error| wrong(&describe(&error)))?;
     if chain.is_empty() {
         let found = match PrivateKeyDer::from_pem_file(&files.certificate) {
             Ok(_) => "this is a key; are the two files mixed up?",
@@ -30,7 +30,7 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
         return Err(wrong(&found));
     }
     let private = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| format!("key {key}: {}", explain(&files.key, &error)))?;
+        .map_err(|error| format!("key {key}: {}", describe_key_error(&files.key, &error)))?;
     let provider = rustls::crypto::ring::default_provider();
     CertifiedKey::from_der(chain, private, &provider)
         .map(Arc::new)
@@ -42,8 +42,8 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
         })
 }
 
-/// Formats the fault of a PEM file, with bytes of the file as text.
-fn said(error: &pem::Error) -> String {
+/// Describes the fault of a PEM file.
+fn describe(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
             let end = String::from_utf8_lossy(end_marker);
@@ -57,10 +57,10 @@ fn said(error: &pem::Error) -> String {
     }
 }
 
-/// Explains the fault of a key file.
-fn explain(path: &Path, error: &pem::Error) -> String {
+/// Describes the fault of a key file.
+fn describe_key_error(path: &Path, error: &pem::Error) -> String {
     if !matches!(error, pem::Error::NoItemsFound) {
-        return said(error);
+        return describe(error);
     }
     let text = std::fs::read_to_string(path).unwrap_or_default();
     if text.contains("ENCRYPTED") {
@@ -73,8 +73,8 @@ fn explain(path: &Path, error: &pem::Error) -> String {
     "no `BEGIN PRIVATE KEY` in it (PEM)".to_owned()
 }
 
-/// Tells whether the certificate is valid for this host. Clients refuse it otherwise.
-pub(crate) fn fits(key: &CertifiedKey, host: &str) -> bool {
+/// Tells whether the certificate is valid for this host.
+pub(crate) fn is_valid_for(key: &CertifiedKey, host: &str) -> bool {
     // Clients send no name for addresses.
     if host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok() {
         return true;
@@ -84,11 +84,11 @@ pub(crate) fn fits(key: &CertifiedKey, host: &str) -> bool {
     names.add(&name, key.clone()).is_ok()
 }
 
-/// Returns the settings of TLS. `keys` are ordered by site, the default one first.
+/// Creates the configuration of rustls. `keys` are ordered by site, the default one first.
 ///
 /// # Errors
 /// Returns the setting that rustls does not support.
-pub(crate) fn settings(
+pub(crate) fn server_config(
     hosts: Arc<Hosts>,
     keys: Vec<Arc<CertifiedKey>>,
 ) -> Result<Arc<ServerConfig>, String> {
@@ -97,22 +97,22 @@ pub(crate) fn settings(
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(ByName { hosts, keys }));
+        .with_cert_resolver(Arc::new(SniResolver { hosts, keys }));
     config.alpn_protocols = [&b"h2"[..], b"http/1.1", b"http/1.0"]
         .map(<[u8]>::to_vec)
         .into();
     Ok(Arc::new(config))
 }
 
-/// Chooses the certificate of the site that the client names (SNI), by the table that also maps
-/// requests to sites. The table of rustls knows no `*.name` and no default.
+/// Selects the certificate of the site that the client names (SNI), by the table that also maps
+/// requests to sites. The resolver of rustls supports neither `*.name` nor a default.
 #[derive(Debug)]
-struct ByName {
+struct SniResolver {
     hosts: Arc<Hosts>,
     keys: Vec<Arc<CertifiedKey>>,
 }
 
-impl ResolvesServerCert for ByName {
+impl ResolvesServerCert for SniResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let site = hello.server_name().map_or(0, |name| self.hosts.find(name));
         self.keys.get(site).cloned()

@@ -1,4 +1,4 @@
-//! TLS by rustls, as hyper's I/O above the runtime's.
+//! TLS by rustls, with hyper's I/O traits.
 //!
 //! rustls has its own buffers of records: received bytes are decrypted there and copied out;
 //! written bytes are encrypted there and passed to the connection below in pieces of up to 64 KiB.
@@ -21,11 +21,11 @@ pub(crate) mod certificates;
 pub(crate) struct TlsIo {
     io: Io,
     tls: Box<ServerConnection>,
-    /// Bytes received and not given to rustls, which takes no more before its plaintext has been
+    /// Bytes received and not passed to rustls, which takes no more until its plaintext has been
     /// read.
-    rest: Vec<u8>,
+    undecrypted: Vec<u8>,
     /// Encrypted bytes; those from `sent` on were not taken by the connection below.
-    out: Vec<u8>,
+    encrypted: Vec<u8>,
     sent: usize,
 }
 
@@ -36,17 +36,17 @@ impl TlsIo {
         let mut this = TlsIo {
             io,
             tls: Box::new(tls),
-            rest: Vec::new(),
-            out: Vec::new(),
+            undecrypted: Vec::new(),
+            encrypted: Vec::new(),
             sent: 0,
         };
         std::future::poll_fn(|cx| {
             loop {
-                ready!(this.poll_out(cx))?;
+                ready!(this.poll_send(cx))?;
                 if !this.tls.is_handshaking() {
                     return Poll::Ready(io::Result::Ok(()));
                 }
-                if ready!(this.poll_in(cx))? == 0 {
+                if ready!(this.poll_receive(cx))? == 0 {
                     return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
                 }
             }
@@ -56,7 +56,7 @@ impl TlsIo {
     }
 
     /// Returns the result of the handshake.
-    pub(crate) fn facts(&self) -> Tls {
+    pub(crate) fn handshake_info(&self) -> Tls {
         let version = self.tls.protocol_version();
         let protocol = self.tls.alpn_protocol();
         Tls {
@@ -66,32 +66,32 @@ impl TlsIo {
         }
     }
 
-    /// Tells whether the client has chosen HTTP/2.
-    pub(crate) fn chose_two(&self) -> bool {
+    /// Tells whether HTTP/2 was negotiated (ALPN).
+    pub(crate) fn is_http2(&self) -> bool {
         self.tls.alpn_protocol() == Some(b"h2")
     }
 
     /// Receives records, from the socket or left over from the last call. Returns 0 if the peer has
     /// closed.
-    fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
         let mut buffer = ReadBuf::uninit(&mut bytes);
-        let rest = std::mem::take(&mut self.rest);
-        let data = if rest.is_empty() {
+        let undecrypted = std::mem::take(&mut self.undecrypted);
+        let data = if undecrypted.is_empty() {
             ready!(Pin::new(&mut self.io).poll_read(cx, buffer.unfilled()))?;
             buffer.filled()
         } else {
-            &rest
+            &undecrypted
         };
         if let Err(error) = self.decrypt(data) {
             // The alert names the reason, if the peer still listens.
-            let _ = self.poll_out(cx);
+            let _ = self.poll_send(cx);
             return Poll::Ready(Err(error));
         }
         Poll::Ready(Ok(data.len()))
     }
 
-    /// Gives the received bytes to rustls until there is plaintext to read.
+    /// Passes received bytes to rustls until there is plaintext to read.
     fn decrypt(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
             if self.tls.read_tls(&mut data)? == 0 {
@@ -101,31 +101,31 @@ impl TlsIo {
             let state = self.tls.process_new_packets();
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             if state.plaintext_bytes_to_read() != 0 {
-                self.rest.extend_from_slice(data);
+                self.undecrypted.extend_from_slice(data);
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Passes all encrypted bytes on.
-    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Sends all encrypted bytes.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            if self.sent < self.out.len() {
-                let piece = &self.out[self.sent..];
-                let taken = ready!(Pin::new(&mut self.io).poll_write(cx, piece))?;
-                if taken == 0 {
+            if self.sent < self.encrypted.len() {
+                let piece = &self.encrypted[self.sent..];
+                let written = ready!(Pin::new(&mut self.io).poll_write(cx, piece))?;
+                if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
-                self.sent += taken;
+                self.sent += written;
                 continue;
             }
-            self.out.clear();
+            self.encrypted.clear();
             self.sent = 0;
             if !self.tls.wants_write() {
                 return Poll::Ready(Ok(()));
             }
-            self.tls.write_tls(&mut self.out)?;
+            self.tls.write_tls(&mut self.encrypted)?;
         }
     }
 }
@@ -147,13 +147,13 @@ impl Transport for TlsIo {
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
-            if ready!(self.poll_in(cx))? == 0 {
+            if ready!(self.poll_receive(cx))? == 0 {
                 // Reports the end to rustls, which returns it to the next read.
                 let _ = self.tls.read_tls(&mut io::empty())?;
                 let _ = self.tls.process_new_packets();
             } else if self.tls.wants_write() {
                 // Keys or tickets; bytes that cannot be sent now go with the next write.
-                let _ = self.poll_out(cx)?;
+                let _ = self.poll_send(cx)?;
             }
         }
         Poll::Ready(self.tls.reader().into_first_chunk())
@@ -172,11 +172,11 @@ impl Read for TlsIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        mut room: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let data = ready!(self.poll_fill(cx))?;
-        let count = data.len().min(room.remaining());
-        room.put_slice(&data[..count]);
+        let count = data.len().min(buf.remaining());
+        buf.put_slice(&data[..count]);
         self.consume(count);
         Poll::Ready(Ok(()))
     }
@@ -188,11 +188,11 @@ impl Write for TlsIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_out(cx))?;
-        let taken = self.tls.writer().write(bytes)?;
+        ready!(self.poll_send(cx))?;
+        let written = self.tls.writer().write(bytes)?;
         // Starts to send; the next call or flush waits for the rest.
-        let _ = self.poll_out(cx)?;
-        Poll::Ready(Ok(taken))
+        let _ = self.poll_send(cx)?;
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -200,10 +200,10 @@ impl Write for TlsIo {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_out(cx))?;
-        let taken = self.tls.writer().write_vectored(pieces)?;
-        let _ = self.poll_out(cx)?;
-        Poll::Ready(Ok(taken))
+        ready!(self.poll_send(cx))?;
+        let written = self.tls.writer().write_vectored(pieces)?;
+        let _ = self.poll_send(cx)?;
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -211,13 +211,13 @@ impl Write for TlsIo {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_out(cx))?;
+        ready!(self.poll_send(cx))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.tls.send_close_notify();
-        ready!(self.poll_out(cx))?;
+        ready!(self.poll_send(cx))?;
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::net::TcpStream;
 
-use crate::harness::{Folder, Running};
+use crate::harness::{Folder, TestServer};
 
 /// The smuggled request's response body: it must never arrive.
 const SMUGGLED: &str = "GET /plaintext HTTP/1.1\r\nhost: smuggled\r\n\r\n";
@@ -18,7 +18,7 @@ fn first_line(answer: &str) -> &str {
 #[test]
 fn ambiguous_requests_are_refused() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let post = "POST /x HTTP/1.1\r\nhost: test\r\n";
     for (what, head) in [
         (
@@ -55,7 +55,7 @@ fn ambiguous_requests_are_refused() {
 #[test]
 fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for coding in [
         "xchunked",
         "identity",
@@ -66,7 +66,7 @@ fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed(
     ] {
         let post = "POST /x HTTP/1.1\r\nhost: test\r\n";
         let head = format!("{post}transfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
-        let mut stream = server.sends(format!("{head}{SMUGGLED}"));
+        let mut stream = server.connect_and_send(format!("{head}{SMUGGLED}"));
         let (answer, closed) = whole(&mut stream);
         assert!(closed, "{coding}");
         assert!(
@@ -90,11 +90,11 @@ fn whole(stream: &mut TcpStream) -> (String, bool) {
 #[test]
 fn a_url_that_is_too_long_is_named_as_the_reason() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let ask = |length: usize, field: usize| {
         let (path, field) = ("a".repeat(length), "y".repeat(field));
         let head = format!("GET /{path} HTTP/1.1\r\nhost: test\r\nx: {field}\r\n\r\n");
-        let (answer, closed) = whole(&mut server.sends(head));
+        let (answer, closed) = whole(&mut server.connect_and_send(head));
         assert!(closed, "{length}");
         answer
     };
@@ -115,20 +115,20 @@ fn chunked_with_a_length_is_read_as_chunked_and_closes_nothing_open() {
     // RFC 9112, section 6.1: Transfer-Encoding takes precedence over Content-Length. The bytes
     // after the last chunk are the next request, regardless of the length.
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let answer = server.talk(
         "POST /plaintext HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
          5c\r\nGPOST / HTTP/1.1\r\nhost: b\r\n\r\n",
     );
     // The body was cut off, so there is at most the answer to the first request.
     assert!(answer.matches("HTTP/1.1").count() <= 1, "{answer}");
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 #[test]
-fn chunks_that_lie_end_the_connection() {
+fn malformed_chunks_end_the_connection() {
     let folder = Folder::new();
-    let server = Running::serving(&folder, |_| {}, reads_all());
+    let server = TestServer::with_service(&folder, |_| {}, reads_all());
     let post = "POST /x HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n";
     for (what, body) in [
         (
@@ -173,16 +173,16 @@ fn one_line_feed_ends_a_line_as_rfc_9112_allows() {
     // Section 2.2: a recipient may recognise a single LF. It does so everywhere, so there is one
     // reading of the message, and the length counts from the same position.
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let answer = server.talk("GET /plaintext HTTP/1.1\nhost: test\nconnection: close\n\n");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(answer.matches("Hello, World!").count(), 1);
 }
 
 #[test]
-fn request_lines_that_are_none_are_refused() {
+fn malformed_request_lines_are_refused() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for line in [
         "GET /",
         "GET  / HTTP/1.1",
@@ -196,13 +196,13 @@ fn request_lines_that_are_none_are_refused() {
         let answer = server.talk(format!("{line}\r\nhost: test\r\n\r\n"));
         assert!(!answer.contains(" 200 "), "{line:?}: {answer}");
     }
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 #[test]
 fn heads_that_are_too_large_are_refused() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
     let long = format!("x: {}\r\n", "y".repeat(100_000));
     let endless = "x".repeat(1_000_000);
@@ -225,6 +225,6 @@ fn heads_that_are_too_large_are_refused() {
             "{what}: {}",
             first_line(&answer)
         );
-        assert!(server.is_well(), "{what}");
+        assert!(server.is_healthy(), "{what}");
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::io::Read;
 
-use crate::harness::{Folder, Running, tool};
+use crate::harness::{Folder, TestServer, run_tool};
 
 const GZIP: &str = "accept-encoding: gzip\r\n";
 
@@ -28,13 +28,13 @@ fn unpacked(bytes: &[u8]) -> String {
 }
 
 /// HTTP/1.0 has no chunks: the body ends with the connection.
-fn get(server: &Running, path: &str, more: &str) -> crate::harness::Answer {
+fn get(server: &TestServer, path: &str, more: &str) -> crate::harness::Answer {
     let head = format!("GET {path} HTTP/1.0\r\n{more}\r\n");
-    let mut stream = server.sends(head);
-    crate::harness::Answer::of(crate::harness::rest(&mut stream))
+    let mut stream = server.connect_and_send(head);
+    crate::harness::Answer::parse(crate::harness::rest(&mut stream))
 }
 
-fn server(folder: &Folder) -> Running {
+fn server(folder: &Folder) -> TestServer {
     for (name, lines) in [
         ("a.html", 100),
         ("large.json", 40_000),
@@ -45,7 +45,7 @@ fn server(folder: &Folder) -> Running {
     }
     folder.write("made.css", text(100));
     folder.write("made.css.gz", "made before");
-    Running::with(&folder.0, |config| config.files.compress = true)
+    TestServer::with(&folder.0, |config| config.files.compress = true)
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn texts_are_compressed_for_clients_that_accept_it() {
         let url = server.url(&format!("/{name}"));
         for version in ["--http1.1", "--http2-prior-knowledge"] {
             let args = ["-sS", version, "-H", "accept-encoding: gzip", &url];
-            if let Some(output) = tool("curl", &args) {
+            if let Some(output) = run_tool("curl", &args) {
                 assert!(unpacked(&output.stdout) == text(lines), "{version}, {name}");
             }
         }
@@ -102,7 +102,7 @@ fn others_get_files_as_they_are() {
     );
     assert!(made.header("content-length").is_some());
     // By default compression is off.
-    let plain = Running::files(&folder.0);
+    let plain = TestServer::files(&folder.0);
     assert_eq!(
         get(&plain, "/a.html", GZIP).header("content-encoding"),
         None

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use upshift_serve::{Config, Site};
 
-use crate::harness::{Folder, Running, said, tool};
+use crate::harness::{Folder, TestServer, output_text, run_tool};
 
 const NONE: &str = "<h1>none</h1>";
 
@@ -14,12 +14,12 @@ fn pages(config: &mut Config, pages: &[(&str, &str)]) {
     config.error_pages = pages.iter().map(entry).collect();
 }
 
-fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> Running {
+fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> TestServer {
     folder.write("root/404.html", NONE);
     folder.write("root/a.txt", "a file");
     folder.write("later.txt", "later");
     folder.write("other.json", "{}");
-    Running::with(&folder.0.join("root"), |config| {
+    TestServer::with(&folder.0.join("root"), |config| {
         pages(
             config,
             &[
@@ -73,13 +73,13 @@ fn a_page_is_sent_with_the_status_and_no_validators() {
         "%{http_code}",
         &server.url("/nothing"),
     ];
-    if let Some(output) = tool("curl", &args) {
-        assert_eq!(said(&output), format!("{NONE}404"));
+    if let Some(output) = run_tool("curl", &args) {
+        assert_eq!(output_text(&output), format!("{NONE}404"));
     }
 }
 
 #[test]
-fn what_is_no_error_is_left_alone() {
+fn successful_responses_are_unchanged() {
     let folder = Folder::new();
     let server = server(&folder, |_| {});
     let whole = server.get("/a.txt", "");
@@ -122,7 +122,7 @@ fn refusals_have_their_pages() {
 }
 
 #[test]
-fn a_page_that_is_missing_is_the_built_in_one_and_a_site_has_its_own() {
+fn a_missing_page_is_the_built_in_one_and_a_site_has_its_own() {
     let folder = Folder::new();
     folder.write("b/404.html", "of b");
     let server = server(&folder, |config| {

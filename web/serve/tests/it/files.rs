@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::fs::inotify;
 use upshift::Level;
 
-use crate::harness::{Answer, Folder, Running, until};
+use crate::harness::{Answer, Folder, TestServer, wait_until};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n * 31 % 251) as u8).collect()
@@ -20,7 +20,7 @@ fn bytes(count: usize) -> Vec<u8> {
 #[test]
 fn files_of_all_sizes_come_as_they_are() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for size in [
         0, 1, 32_767, 32_768, 32_769, 65_535, 65_536, 65_537, 131_073, 1_000_003,
     ] {
@@ -40,7 +40,7 @@ fn files_of_all_sizes_come_as_they_are() {
 fn ranges_of_small_and_large_files() {
     let folder = Folder::new();
     folder.write("x.bin", bytes(300_000));
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let answer = server.get("/x.bin", "range: bytes=100000-299998\r\n");
     assert_eq!(answer.status, 206, "{}", answer.head);
     assert_eq!(
@@ -60,13 +60,13 @@ fn ranges_of_small_and_large_files() {
     assert_eq!((answer.status, answer.body.len()), (200, 300_000));
 }
 
-const ASKS: &[u8] = b"GET /x.txt HTTP/1.1\r\nhost: test\r\n\r\n";
+const CONCURRENT_REQUESTS: &[u8] = b"GET /x.txt HTTP/1.1\r\nhost: test\r\n\r\n";
 
 #[test]
-fn requests_that_wait_share_what_one_of_them_opens() {
+fn waiting_requests_share_an_opened_file() {
     let folder = Folder::new();
     let path = folder.write("x.txt", "0000");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     // The kernel merges equal consecutive events: between two openings there is a closing.
     let observed = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
@@ -83,7 +83,7 @@ fn requests_that_wait_share_what_one_of_them_opens() {
     computing.unwrap().detach();
     let mut clients: Vec<_> = (0..32).map(|_| server.connect()).collect();
     for client in &mut clients {
-        client.write_all(ASKS).unwrap();
+        client.write_all(CONCURRENT_REQUESTS).unwrap();
     }
     while server.control.requests().len() < clients.len() {
         thread::sleep(Duration::from_millis(1));
@@ -104,17 +104,17 @@ fn requests_that_wait_share_what_one_of_them_opens() {
 }
 
 #[test]
-fn a_request_sees_what_was_written_before_it_however_many_others_there_are() {
+fn a_request_sees_earlier_writes_despite_concurrent_requests() {
     let folder = Folder::new();
     folder.write("x.txt", "0000");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 let mut client = server.connect();
                 while !over.load(Relaxed) {
-                    client.write_all(ASKS).unwrap();
+                    client.write_all(CONCURRENT_REQUESTS).unwrap();
                     next(&mut client, true);
                 }
             });
@@ -124,7 +124,7 @@ fn a_request_sees_what_was_written_before_it_however_many_others_there_are() {
             let text = format!("{round:04}");
             folder.write("new", &text);
             std::fs::rename(folder.0.join("new"), folder.0.join("x.txt")).unwrap();
-            client.write_all(ASKS).unwrap();
+            client.write_all(CONCURRENT_REQUESTS).unwrap();
             let body = next(&mut client, true).text();
             if body != text {
                 over.store(true, Relaxed);
@@ -136,10 +136,10 @@ fn a_request_sees_what_was_written_before_it_however_many_others_there_are() {
 }
 
 #[test]
-fn what_has_not_changed_is_not_sent_again() {
+fn an_unchanged_file_is_not_sent_again() {
     let folder = Folder::new();
     folder.write("a.css", "p {}");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let first = server.get("/a.css", "");
     let tag = first.header("etag").unwrap().to_owned();
     let date = first.header("last-modified").unwrap().to_owned();
@@ -179,7 +179,7 @@ fn precompressed_files_go_to_clients_that_accept_them() {
     folder.write("app.js.br", "brotli");
     folder.write("x.png", "png");
     folder.write("x.png.gz", "zipped png");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for (accept, body, encoding) in [
         ("", "plain", None),
         ("accept-encoding: gzip\r\n", "zipped", Some("gzip")),
@@ -209,7 +209,7 @@ fn folders_have_an_index_or_a_listing_or_nothing() {
     folder.write("with/index.html", "<p>index");
     folder.write("without/a & b.txt", "x");
     folder.write("without/.secret", "x");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     assert_eq!(server.get("/with/", "").text(), "<p>index");
     let answer = server.get("/with?q=1", "");
     assert_eq!(
@@ -226,7 +226,7 @@ fn folders_have_an_index_or_a_listing_or_nothing() {
     assert!(listing.contains("href=\"./a%20%26%20b.txt\""), "{listing}");
     assert!(!listing.contains("secret"), "{listing}");
     assert_eq!(server.get("/without/.secret", "").status, 404);
-    let server = Running::with(&folder.0, |config| config.files.listing = false);
+    let server = TestServer::with(&folder.0, |config| config.files.listing = false);
     assert_eq!(server.get("/without/", "").status, 404);
 }
 
@@ -241,7 +241,7 @@ fn nothing_outside_the_root_is_reached() {
     std::os::unix::fs::symlink("../secret.txt", root.join("relative.txt")).unwrap();
     std::os::unix::fs::symlink("a.txt", root.join("inside.txt")).unwrap();
     std::os::unix::fs::symlink("/proc/self/root", root.join("magic")).unwrap();
-    let server = Running::files(&root);
+    let server = TestServer::files(&root);
     for (path, status) in [
         ("/../secret.txt", 400),
         ("/%2e%2e/secret.txt", 400),
@@ -276,7 +276,7 @@ fn nothing_outside_the_root_is_reached() {
 }
 
 #[test]
-fn what_is_no_file_is_not_read() {
+fn special_files_are_not_read() {
     let folder = Folder::new();
     let made = std::process::Command::new("mkfifo")
         .arg(folder.0.join("pipe"))
@@ -285,7 +285,7 @@ fn what_is_no_file_is_not_read() {
         println!("skipped: mkfifo is not there");
         return;
     }
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     assert_eq!(server.get("/pipe", "").status, 404);
 }
 
@@ -293,7 +293,7 @@ fn what_is_no_file_is_not_read() {
 fn files_are_only_read() {
     let folder = Folder::new();
     folder.write("a.txt", "a");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
         let answer = server.ask(method, "/a.txt", "content-length: 0\r\n");
         assert_eq!(
@@ -321,8 +321,8 @@ fn closes(stream: &mut TcpStream) -> (usize, bool) {
 fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
     let folder = Folder::new();
     let path = folder.write("big.bin", vec![7; 64 << 20]);
-    let server = Running::files(&folder.0);
-    let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
+    let server = TestServer::files(&folder.0);
+    let mut stream = server.connect_and_send("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
     std::thread::sleep(std::time::Duration::from_millis(200));
     std::fs::File::options()
         .write(true)
@@ -332,7 +332,7 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
         .unwrap();
     let (got, closed) = closes(&mut stream);
     assert!(got < 64 << 20 && closed, "{got}");
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 /// Reads the next response.
@@ -343,7 +343,7 @@ fn next(stream: &mut TcpStream, has_body: bool) -> Answer {
         stream.read_exact(&mut byte).unwrap();
         bytes.push(byte[0]);
     }
-    let mut answer = Answer::of(bytes);
+    let mut answer = Answer::parse(bytes);
     let length = answer.header("content-length").unwrap_or("0");
     if has_body {
         answer.body = vec![0; length.parse().unwrap()];
@@ -358,7 +358,7 @@ fn responses_large_and_small_follow_each_other_on_a_connection() {
     let big = bytes(3_000_007);
     folder.write("big.bin", &big);
     folder.write("small.bin", b"small");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let tag = server.get("/big.bin", "range: bytes=0-0\r\n");
     let tag = format!("if-none-match: {}\r\n", tag.header("etag").unwrap());
     let requests = [
@@ -406,7 +406,7 @@ fn responses_large_and_small_follow_each_other_on_a_connection() {
 }
 
 #[test]
-fn what_is_not_cached_any_more_is_read_and_a_slow_reader_gets_it_all() {
+fn evicted_bytes_are_read_and_a_slow_reader_gets_all() {
     use rustix::fs::{Advice, fadvise};
     let folder = Folder::new();
     let big = bytes(64 << 20);
@@ -416,8 +416,8 @@ fn what_is_not_cached_any_more_is_read_and_a_slow_reader_gets_it_all() {
     // A page in the middle of a piece; all of it; nothing, but the server is told to end meanwhile.
     let page = std::num::NonZeroU64::new(4096);
     for forget in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
-        let server = Running::files(&folder.0);
-        let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
+        let server = TestServer::files(&folder.0);
+        let mut stream = server.connect_and_send("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
         let mut got = vec![0; 1 << 20];
         stream.read_exact(&mut got).unwrap();
         // The sockets are full.
@@ -450,7 +450,7 @@ fn files_of_one_piece_are_sent_cached_or_not() {
     let path = folder.write("one.bin", &whole);
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let mut stream = server.connect();
     let mut requests = stream.try_clone().unwrap();
     // After a page that was not cached, 64 pages are read.
@@ -472,7 +472,7 @@ fn a_file_of_one_piece_that_shrinks_is_never_filled_up() {
     const REQUESTS: usize = 1_000;
     let folder = Folder::new();
     let path = folder.write("one.bin", vec![7; 60_000]);
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let file = std::fs::File::options().write(true).open(path).unwrap();
     for _ in 0..4 {
         std::os::unix::fs::FileExt::write_all_at(&file, &vec![7; 60_000], 0).unwrap();
@@ -494,20 +494,20 @@ fn a_file_of_one_piece_that_shrinks_is_never_filled_up() {
         }
         assert!(all > 60_000 && all < 60_000 * REQUESTS, "{all}");
     }
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 #[test]
-fn a_reader_that_goes_in_the_middle_of_a_large_file_is_let_go() {
+fn a_reader_that_disconnects_in_a_large_file_is_dropped() {
     let folder = Folder::new();
     folder.write("big.bin", vec![7; 64 << 20]);
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for _ in 0..20 {
-        let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
+        let mut stream = server.connect_and_send("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
         stream.read_exact(&mut [0; 100_000]).unwrap();
     }
     server.wait_until_idle();
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 /// Deployments do both: they redirect a link to the next release, or create the folder anew.
@@ -519,23 +519,23 @@ fn another_folder_in_place_of_the_root_is_served_without_a_reload() {
     }
     let (current, next) = (folder.0.join("current"), folder.0.join("next"));
     std::os::unix::fs::symlink("r1", &current).unwrap();
-    let server = Running::files(&current);
+    let server = TestServer::files(&current);
     assert_eq!(server.get("/page.txt", "").text(), "r1");
     std::os::unix::fs::symlink("r2", &next).unwrap();
     std::fs::rename(&next, &current).unwrap();
     let serves = |text: &str| server.get("/page.txt", "").text() == text;
-    until("the second release is served", || serves("r2"));
+    wait_until("the second release is served", || serves("r2"));
     // Links in the folder still cannot lead out of it.
     std::os::unix::fs::symlink("../r1/page.txt", folder.0.join("r2/out.txt")).unwrap();
     assert_eq!(server.get("/out.txt", "").status, 404);
     std::fs::remove_dir_all(folder.0.join("r2")).unwrap();
-    until("nothing is served", || {
+    wait_until("nothing is served", || {
         server.get("/page.txt", "").status == 404
     });
     folder.write("r2/page.txt", "r2 again");
-    until("the new folder is served", || serves("r2 again"));
+    wait_until("the new folder is served", || serves("r2 again"));
     std::fs::rename(folder.0.join("r2"), folder.0.join("away")).unwrap();
-    until("what was moved away is not served", || {
+    wait_until("what was moved away is not served", || {
         server.get("/page.txt", "").status == 404
     });
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::harness::{Folder, Running, read_until, rest};
+use crate::harness::{Folder, TestServer, read_until, rest};
 use crate::http2::{
     CONTINUATION, DATA, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE,
     block, frame, frames, get, goaway, open,
@@ -15,7 +15,7 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 fn an_answer_to_head_has_no_body() {
     let folder = Folder::new();
     folder.write("a.txt", "a file");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let mut stream = open(&server);
     let paths = ["/plaintext", "/a.txt", "/none", "/", "/matrix?n=2"];
     for (n, path) in paths.into_iter().enumerate() {
@@ -41,7 +41,7 @@ fn an_answer_to_head_has_no_body() {
 #[test]
 fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let uses = frame(SETTINGS, 0, 0, &[0, 9, 0, 0, 0, 1]);
     let resets = |n: u32| frame(RST_STREAM, 0, n, &8u32.to_be_bytes());
     let opened = (0..5000).map(|n| 2 * n + 1);
@@ -56,7 +56,7 @@ fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
         let code = goaway(&rest(&mut stream));
         assert!(matches!(code, Some(ENHANCE_YOUR_CALM) | None), "{code:?}");
         server.wait_until_idle();
-        assert!(server.is_well());
+        assert!(server.is_healthy());
         let answered = server.control.answered() - answered;
         assert!(answered < 2500, "{answered} of 5000 were answered");
     }
@@ -65,7 +65,7 @@ fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
 #[test]
 fn headers_that_never_end_are_cut_off() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let fields = [0u8, 1, b'a', 1, b'b'].repeat(2000);
     for (what, piece) in [
         ("20 MB of one head", frame(CONTINUATION, 0, 1, &fields)),
@@ -84,13 +84,13 @@ fn headers_that_never_end_are_cut_off() {
         drop(stream);
         server.wait_until_idle();
     }
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 #[test]
-fn a_bomb_of_header_compression_is_refused() {
+fn a_header_compression_bomb_is_refused() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let mut stream = open(&server);
     // A field of 4000 bytes enters the table, then single bytes refer to it 4000 times.
     let mut block = block("GET", "/plaintext", &[]);
@@ -100,13 +100,13 @@ fn a_bomb_of_header_compression_is_refused() {
     let _ = stream.write_all(&frame(HEADERS, WHOLE, 1, &block));
     let got = rest(&mut stream);
     assert!(!String::from_utf8_lossy(&got).contains("Hello, World!"));
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 #[test]
 fn pings_and_settings_without_end_do_not_grow_memory() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for many in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
         let mut stream = open(&server);
         let patience = Some(Duration::from_millis(500));
@@ -115,7 +115,7 @@ fn pings_and_settings_without_end_do_not_grow_memory() {
         let many = many.repeat(10_000);
         let _ = (0..50).try_for_each(|_| stream.write_all(&many));
         drop(stream);
-        assert!(server.is_well());
+        assert!(server.is_healthy());
     }
     let resident = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = resident.split(' ').nth(1).unwrap().parse().unwrap();
@@ -123,9 +123,9 @@ fn pings_and_settings_without_end_do_not_grow_memory() {
 }
 
 #[test]
-fn frames_that_are_wrong_end_the_connection() {
+fn malformed_frames_end_the_connection() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let large = vec![0; 20_000];
     let overflow = frame(WINDOW_UPDATE, 0, 0, &0x7fff_ffffu32.to_be_bytes());
     for (what, bytes) in [
@@ -141,15 +141,15 @@ fn frames_that_are_wrong_end_the_connection() {
         let got = rest(&mut stream);
         assert!(goaway(&got).is_some_and(|code| code != 0), "{what}");
     }
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 #[test]
-fn a_client_that_opens_no_window_for_what_it_asked_for_is_cut_off() {
+fn a_client_that_opens_no_window_for_its_request_is_cut_off() {
     const INITIAL_WINDOW_SIZE: u8 = 4;
     let folder = Folder::new();
     folder.write("big", vec![7; 1 << 20]);
-    let server = Running::with(&folder.0, |config| {
+    let server = TestServer::with(&folder.0, |config| {
         config.limits.write_timeout = Duration::from_millis(500);
     });
     let mut stream = open(&server);
@@ -171,5 +171,5 @@ fn a_client_that_opens_no_window_for_what_it_asked_for_is_cut_off() {
     alive.join().unwrap();
     server.wait_until_idle();
     server.wait_for_requests(0);
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }

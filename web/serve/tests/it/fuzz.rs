@@ -8,13 +8,13 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use crate::harness::{Answer, Folder, Running};
+use crate::harness::{Answer, Folder, TestServer};
 
-fn site() -> (Folder, Running) {
+fn site() -> (Folder, TestServer) {
     let folder = Folder::new();
     folder.write("site/a.txt", "0123456789".repeat(100));
     folder.write("site/b/index.html", "<p>here</p>");
-    let server = Running::with(&folder.0.join("site"), |config| {
+    let server = TestServer::with(&folder.0.join("site"), |config| {
         config.files.compress = true;
         config.limits.header_timeout = Duration::from_secs(5);
         config.limits.body_timeout = Duration::from_secs(5);
@@ -23,7 +23,7 @@ fn site() -> (Folder, Running) {
 }
 
 /// Sends these bytes alone, and returns the whole answer.
-fn exchange(server: &Running, bytes: &[u8]) -> Vec<u8> {
+fn exchange(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
     let mut stream = server.connect();
     // The server may have closed before all bytes were sent.
     let _ = stream.write_all(bytes);
@@ -37,8 +37,8 @@ fn exchange(server: &Running, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Asserts that the server still serves, and that none of its coroutines has panicked.
-fn is_sound(server: &Running) {
-    assert!(server.is_well());
+fn is_sound(server: &TestServer) {
+    assert!(server.is_healthy());
     let metrics = server.get("/metrics", "").text();
     let panicked = metrics
         .lines()
@@ -82,7 +82,7 @@ fn fuzz_heads() {
     mutate::fuzz("heads", &samples, &words, 600, |bytes| {
         let answer = exchange(&server, bytes);
         // The answer is HTTP/1, or HTTP/2 to a client that asks for it.
-        let first = Answer::of(answer.clone());
+        let first = Answer::parse(answer.clone());
         let of_http1 = answer.starts_with(b"HTTP/1.") && (100..600).contains(&first.status);
         assert!(
             answer.is_empty() || of_http1 || bytes.starts_with(b"PRI"),
@@ -93,9 +93,9 @@ fn fuzz_heads() {
             .head
             .lines()
             .filter_map(|line| line.split_once(':'))
-            .map(|it| it.0.to_owned())
+            .map(|(name, _)| name.to_owned())
             .collect();
-        mutate::way((first.status, names))
+        mutate::hash_of((first.status, names))
     });
     is_sound(&server);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use upshift_serve::Config;
 
-use crate::harness::{Answer, Folder, Running, rest, until};
+use crate::harness::{Answer, Folder, TestServer, rest, wait_until};
 
 #[test]
 fn a_file_is_sent_to_a_client_that_has_closed_its_sending_half() {
@@ -16,7 +16,7 @@ fn a_file_is_sent_to_a_client_that_has_closed_its_sending_half() {
     let big = vec![b'x'; 16 << 20];
     folder.write("big.bin", &big);
     folder.write("page.txt", "a page");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for (path, length) in [
         ("/page.txt", 6),
         ("/big.bin", big.len()),
@@ -25,9 +25,9 @@ fn a_file_is_sent_to_a_client_that_has_closed_its_sending_half() {
     ] {
         for close in ["", "connection: close\r\n"] {
             let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{close}\r\n");
-            let mut stream = server.sends(request);
+            let mut stream = server.connect_and_send(request);
             stream.shutdown(Shutdown::Write).unwrap();
-            let answer = Answer::of(rest(&mut stream));
+            let answer = Answer::parse(rest(&mut stream));
             assert_eq!((answer.status, answer.body.len()), (200, length), "{path}");
         }
     }
@@ -67,11 +67,11 @@ fn a_service_is_not_asked_in_vain_and_the_log_says_so() {
     });
     let path = log.clone();
     let logs = |config: &mut Config| config.access_log = Some(path);
-    let server = Running::serving(&folder, logs, app);
-    let stream = server.sends("GET /long HTTP/1.1\r\nhost: x\r\n\r\n");
-    until("the handler runs", || begun.load(Ordering::SeqCst));
+    let server = TestServer::with_service(&folder, logs, app);
+    let stream = server.connect_and_send("GET /long HTTP/1.1\r\nhost: x\r\n\r\n");
+    wait_until("the handler runs", || begun.load(Ordering::SeqCst));
     stream.shutdown(Shutdown::Write).unwrap();
-    until("the handler is dropped", || dropped.load(Ordering::SeqCst));
+    wait_until("the handler is dropped", || dropped.load(Ordering::SeqCst));
     server.wait_until_idle();
     assert_eq!(server.end(), 0);
     let log = std::fs::read_to_string(log).unwrap();

@@ -39,28 +39,28 @@ impl Drop for Folder {
 }
 
 /// A running server; drained when dropped.
-pub(crate) struct Running {
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) control: Control,
     pub(crate) handle: upshift::Handle,
     thread: Option<JoinHandle<usize>>,
 }
 
-impl Running {
+impl TestServer {
     /// Starts a server of the files of `root`, with one vCPU.
-    pub(crate) fn files(root: &Path) -> Running {
-        Running::with(root, |_| {})
+    pub(crate) fn files(root: &Path) -> TestServer {
+        TestServer::with(root, |_| {})
     }
 
-    pub(crate) fn with(root: &Path, change: impl FnOnce(&mut Config)) -> Running {
-        Running::start(root, change, |server| server)
+    pub(crate) fn with(root: &Path, change: impl FnOnce(&mut Config)) -> TestServer {
+        TestServer::start(root, change, |server| server)
     }
 
     pub(crate) fn start(
         root: &Path,
         change: impl FnOnce(&mut Config),
         set: impl FnOnce(Server) -> Server + Send + 'static,
-    ) -> Running {
+    ) -> TestServer {
         let mut config = Config {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
             root: root.to_owned(),
@@ -87,7 +87,7 @@ impl Running {
             })
         });
         let (address, control, handle) = receive.recv().unwrap();
-        Running {
+        TestServer {
             address,
             control,
             handle,
@@ -96,12 +96,12 @@ impl Running {
     }
 
     /// Starts a server with a service in place of the files of `folder`.
-    pub(crate) fn serving(
+    pub(crate) fn with_service(
         folder: &Folder,
         change: impl FnOnce(&mut Config),
         app: axum::Router,
-    ) -> Running {
-        Running::start(&folder.0, change, |server| server.with_service(app))
+    ) -> TestServer {
+        TestServer::start(&folder.0, change, |server| server.with_service(app))
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -121,14 +121,14 @@ impl Running {
     }
 
     /// Opens a connection and sends these bytes.
-    pub(crate) fn sends(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
+    pub(crate) fn connect_and_send(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).unwrap();
         stream
     }
 
     /// Returns the answer to a head, after which the connection is closed.
-    pub(crate) fn says(&self, head: &str) -> String {
+    pub(crate) fn response_to(&self, head: &str) -> String {
         self.talk(format!("{head}connection: close\r\n\r\n"))
     }
 
@@ -151,24 +151,24 @@ impl Running {
 
     pub(crate) fn ask(&self, method: &str, path: &str, more: &str) -> Answer {
         let line = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
-        let mut stream = self.sends(format!("{line}connection: close\r\n{more}\r\n"));
-        Answer::of(rest(&mut stream))
+        let mut stream = self.connect_and_send(format!("{line}connection: close\r\n{more}\r\n"));
+        Answer::parse(rest(&mut stream))
     }
 
     /// Tells whether the server still serves.
-    pub(crate) fn is_well(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         self.get("/healthz", "").status == 200
     }
 
     /// Waits until there is no connection.
     pub(crate) fn wait_until_idle(&self) {
-        until("there is no connection", || self.control.connections() == 0);
+        wait_until("there is no connection", || self.control.connections() == 0);
     }
 
     /// Waits until `count` requests are under way.
     pub(crate) fn wait_for_requests(&self, count: usize) {
         let under_way = || self.control.requests().len() == count;
-        until(&format!("{count} requests are under way"), under_way);
+        wait_until(&format!("{count} requests are under way"), under_way);
     }
 
     /// Drains the server, and returns the number of connections that were cut off.
@@ -178,7 +178,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.control.drain();
         if let Some(thread) = self.thread.take() {
@@ -192,9 +192,9 @@ impl Drop for Running {
 }
 
 /// Waits until the condition holds. The limit is long, since a loaded or stalled machine is slow.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < limit, "not in a minute: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -203,12 +203,12 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Returns all received bytes until the end, an error or a time-out.
 pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
-    let mut some = [0; 16384];
-    while let Ok(count) = stream.read(&mut some) {
+    let mut buffer = [0; 16384];
+    while let Ok(count) = stream.read(&mut buffer) {
         if count == 0 {
             break;
         }
-        all.extend_from_slice(&some[..count]);
+        all.extend_from_slice(&buffer[..count]);
     }
     let _ = stream.shutdown(Shutdown::Both);
     all
@@ -217,11 +217,11 @@ pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
 /// Returns the received bytes once they are enough, or at the end.
 pub(crate) fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut all = Vec::new();
-    let mut some = [0; 16384];
+    let mut buffer = [0; 16384];
     while !enough(&all)
-        && let Ok(count @ 1..) = stream.read(&mut some)
+        && let Ok(count @ 1..) = stream.read(&mut buffer)
     {
-        all.extend_from_slice(&some[..count]);
+        all.extend_from_slice(&buffer[..count]);
     }
     all
 }
@@ -235,8 +235,8 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn of(bytes: Vec<u8>) -> Answer {
-        let at = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    pub(crate) fn parse(bytes: Vec<u8>) -> Answer {
+        let at = bytes.windows(4).position(|window| window == b"\r\n\r\n");
         let at = at.map_or(bytes.len(), |at| at + 4);
         let head = String::from_utf8_lossy(&bytes[..at]).into_owned();
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
@@ -260,7 +260,7 @@ impl Answer {
 }
 
 /// Runs a tool. If it is not installed, prints that and returns `None`.
-pub(crate) fn tool(name: &str, args: &[&str]) -> Option<Output> {
+pub(crate) fn run_tool(name: &str, args: &[&str]) -> Option<Output> {
     match Command::new(name).args(args).output() {
         Ok(output) => Some(output),
         Err(_) => {
@@ -270,7 +270,7 @@ pub(crate) fn tool(name: &str, args: &[&str]) -> Option<Output> {
     }
 }
 
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8_lossy(&both).into_owned()
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use upshift_serve::{Config, Files, Site, TlsFiles};
 
-use crate::harness::{Folder, Running, said, tool};
+use crate::harness::{Folder, TestServer, output_text, run_tool};
 use crate::http2::{Frame, HEADERS, get, open};
 use crate::tls::{certificate, curl};
 
@@ -27,8 +27,8 @@ fn site(folder: &Folder, hosts: &[&str], root: &str) -> Site {
     }
 }
 
-fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> Running {
-    Running::with(&folder.0.join("rest"), |config| {
+fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> TestServer {
+    TestServer::with(&folder.0.join("rest"), |config| {
         config.site = vec![
             site(folder, &["a.test", "*.a.test"], "a"),
             site(folder, &["b.a.test", "[::1]"], "b"),
@@ -52,7 +52,7 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
         ("127.0.0.1", "rest"),
         ("", "rest"),
     ] {
-        let answer = server.says(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
+        let answer = server.response_to(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
         assert!(
             answer.ends_with(&format!("\r\n\r\n{who}")),
             "{host}: {answer}"
@@ -61,7 +61,7 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
             continue;
         }
         // The host in the target takes precedence over the field.
-        let answer = server.says(&format!(
+        let answer = server.response_to(&format!(
             "GET http://{host}/who.txt HTTP/1.1\r\nhost: z.test\r\n"
         ));
         assert!(
@@ -71,8 +71,8 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
         let url = format!("{}/who.txt", server.url(""));
         let field = format!("host: {host}");
         let args = ["-sS", "--http2-prior-knowledge", "-H", &field, &url];
-        if let Some(output) = tool("curl", &args) {
-            assert_eq!(said(&output), who, "HTTP/2, {host}");
+        if let Some(output) = run_tool("curl", &args) {
+            assert_eq!(output_text(&output), who, "HTTP/2, {host}");
         }
     }
     let answer = server.talk("GET /who.txt HTTP/1.0\r\n\r\n");
@@ -80,10 +80,10 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
 }
 
 #[test]
-fn what_names_no_host_is_refused() {
+fn requests_without_a_valid_host_are_refused() {
     let folder = folders();
     for server in [
-        Running::files(&folder.0.join("rest")),
+        TestServer::files(&folder.0.join("rest")),
         server(&folder, |_| {}),
     ] {
         for (head, status) in [
@@ -100,7 +100,7 @@ fn what_names_no_host_is_refused() {
             ("GET / HTTP/1.0\r\n", "200"),
             ("GET / HTTP/1.1\r\nhost: a.test\r\n", "200"),
         ] {
-            let answer = server.says(head);
+            let answer = server.response_to(head);
             assert_eq!(answer.get(9..12), Some(status), "{head}: {answer}");
         }
     }
@@ -136,8 +136,9 @@ fn rules_and_settings_of_files_are_those_of_the_site() {
         });
         config.access_log = Some(folder.0.join("log"));
     });
-    let get =
-        |host: &str, path: &str| server.says(&format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n"));
+    let get = |host: &str, path: &str| {
+        server.response_to(&format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n"))
+    };
     assert!(get("a.test", "/who.txt").contains("cache-control: max-age=5\r\n"));
     assert!(get("a.test", "/.secret").ends_with("hidden"));
     assert!(get("a.test", "/plaintext").ends_with("Hello, World!"));
@@ -162,12 +163,12 @@ fn rules_and_settings_of_files_are_those_of_the_site() {
 }
 
 #[test]
-fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
+fn a_reload_adds_hosts_and_moves_requests_under_way() {
     let folder = folders();
     let config = std::sync::Arc::new(std::sync::Mutex::new(None::<Config>));
     let read = config.clone();
     let mut started = None;
-    let server = Running::start(
+    let server = TestServer::start(
         &folder.0.join("rest"),
         |config| {
             config.site = vec![site(&folder, &["a.test"], "a")];
@@ -176,13 +177,13 @@ fn a_reload_takes_hosts_up_and_moves_what_is_under_way() {
         move |server| server.with_reload(move || Ok(read.lock().unwrap().clone().unwrap())),
     );
     let who = |host: &str| {
-        let answer = server.says(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
+        let answer = server.response_to(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
         answer.rsplit('\n').next().unwrap().to_owned()
     };
     assert_eq!((who("a.test"), who("b.test")), ("a".into(), "rest".into()));
     // The request computes for long, so its level can be observed.
     let head = "GET /matrix?n=512 HTTP/1.1\r\nhost: a.test\r\npriority: u=7\r\n\r\n";
-    let _long = server.sends(head);
+    let _long = server.connect_and_send(head);
     server.wait_for_requests(1);
     let mut next = started.unwrap();
     next.root = folder.0.join("b");
@@ -218,7 +219,7 @@ fn the_certificate_is_that_of_the_host() {
     });
     let get = |certificate: &Path, server_name: &str, more: &[&str]| {
         let output = curl(&server, certificate, server_name, more, "/who.txt")?;
-        Some((output.status.success(), said(&output)))
+        Some((output.status.success(), output_text(&output)))
     };
     for version in ["--http1.1", "--http2"] {
         for (files, server_name, who) in [
@@ -256,8 +257,8 @@ fn the_certificate_is_that_of_the_host() {
         // served.
         let port = server.address.port();
         let url = format!("https://127.0.0.1:{port}/who.txt");
-        let output = tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();
-        assert_eq!(said(&output), "a");
+        let output = run_tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();
+        assert_eq!(output_text(&output), "a");
     }
     // A reload reads the certificates of all sites again.
     let new = certificate(&folder, "b", &["b.a.test"]);
@@ -270,7 +271,7 @@ fn the_certificate_is_that_of_the_host() {
 }
 
 #[test]
-fn what_is_wrong_with_certificates_and_keys_is_said() {
+fn faults_of_certificates_and_keys_are_named() {
     let folder = folders();
     let good = certificate(&folder, "good", &["a.test"]);
     let other = certificate(&folder, "other", &["b.a.test"]);

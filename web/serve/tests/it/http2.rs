@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::harness::Running;
+use crate::harness::TestServer;
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -57,7 +57,7 @@ pub(crate) fn get(stream: u32, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, WHOLE, stream, &block("GET", path, fields))
 }
 
-pub(crate) fn open(server: &Running) -> TcpStream {
+pub(crate) fn open(server: &TestServer) -> TcpStream {
     open_on(server.connect())
 }
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use upshift_serve::Config;
 
-use crate::harness::{Answer, Folder, Running, rest, until};
+use crate::harness::{Answer, Folder, TestServer, rest, wait_until};
 
-fn impatient(config: &mut Config) {
+fn set_short_timeouts(config: &mut Config) {
     let limits = &mut config.limits;
     limits.header_timeout = Duration::from_millis(500);
     limits.idle_timeout = Duration::from_millis(700);
@@ -18,9 +18,9 @@ fn impatient(config: &mut Config) {
 }
 
 #[test]
-fn a_head_that_drips_is_cut_off() {
+fn a_slow_head_is_cut_off() {
     let folder = Folder::new();
-    let server = Running::with(&folder.0, impatient);
+    let server = TestServer::with(&folder.0, set_short_timeouts);
     let began = Instant::now();
     let mut stream = server.connect();
     for byte in b"GET / HTTP/1.1\r\nhost: test\r\nx: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" {
@@ -35,13 +35,13 @@ fn a_head_that_drips_is_cut_off() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_cut_off_before_and_after_a_request() {
+fn a_silent_client_is_cut_off_before_and_after_a_request() {
     let folder = Folder::new();
-    let server = Running::with(&folder.0, impatient);
+    let server = TestServer::with(&folder.0, set_short_timeouts);
     let mut silent = server.connect();
-    let mut idle = server.sends("GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n");
+    let mut idle = server.connect_and_send("GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n");
     assert!(rest(&mut silent).is_empty());
-    let answer = Answer::of(rest(&mut idle));
+    let answer = Answer::parse(rest(&mut idle));
     assert_eq!(
         (answer.status, answer.text().as_str()),
         (200, "Hello, World!")
@@ -50,11 +50,12 @@ fn a_client_that_says_nothing_is_cut_off_before_and_after_a_request() {
 }
 
 #[test]
-fn a_body_that_drips_is_cut_off() {
+fn a_slow_body_is_cut_off() {
     let folder = Folder::new();
     let app = axum::Router::new().route("/", axum::routing::post(|body: String| async { body }));
-    let server = Running::serving(&folder, impatient, app);
-    let mut stream = server.sends("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n");
+    let server = TestServer::with_service(&folder, set_short_timeouts, app);
+    let mut stream =
+        server.connect_and_send("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n");
     let began = Instant::now();
     // The client is never silent for long, but far too slow.
     while began.elapsed() < Duration::from_secs(60) {
@@ -73,8 +74,8 @@ fn a_client_that_does_not_read_is_cut_off() {
     // More bytes than the buffers of both sockets can be configured to hold.
     let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
     big.set_len(256 << 20).unwrap();
-    let server = Running::with(&folder.0, impatient);
-    let mut stream = server.sends("GET /big.bin HTTP/1.1\r\nhost: test\r\n\r\n");
+    let server = TestServer::with(&folder.0, set_short_timeouts);
+    let mut stream = server.connect_and_send("GET /big.bin HTTP/1.1\r\nhost: test\r\n\r\n");
     stream.peek(&mut [0]).unwrap();
     server.wait_until_idle();
     let got = rest(&mut stream).len();
@@ -84,8 +85,8 @@ fn a_client_that_does_not_read_is_cut_off() {
 #[test]
 fn connections_beyond_the_limit_are_closed() {
     let folder = Folder::new();
-    let server = Running::with(&folder.0, |config| config.limits.connections_per_peer = 4);
-    let asks = || server.sends("GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n");
+    let server = TestServer::with(&folder.0, |config| config.limits.connections_per_peer = 4);
+    let asks = || server.connect_and_send("GET /plaintext HTTP/1.1\r\nhost: test\r\n\r\n");
     let open: Vec<_> = (0..4).map(|_| asks()).collect();
     for stream in &open {
         stream.peek(&mut [0]).unwrap();
@@ -93,21 +94,21 @@ fn connections_beyond_the_limit_are_closed() {
     assert!(rest(&mut server.connect()).is_empty());
     drop(open);
     server.wait_until_idle();
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 /// Returns the number of polls of coroutines, except for those of the clock and of accepting.
-fn polls(server: &Running) -> u64 {
+fn polls(server: &TestServer) -> u64 {
     let metrics = server.handle.metrics();
     let levels = metrics.levels.iter();
-    let of_clients = levels.filter(|of| of.level.get() > 1);
-    of_clients.map(|of| of.polls).sum()
+    let of_clients = levels.filter(|level| level.level.get() > 1);
+    of_clients.map(|level| level.polls).sum()
 }
 
 #[test]
 fn idle_connections_cost_the_others_nothing() {
     let folder = Folder::new();
-    let server = Running::with(&folder.0, |config| {
+    let server = TestServer::with(&folder.0, |config| {
         config.limits.connections = 20_000;
         config.limits.connections_per_peer = 20_000;
         // Opening the connections may take any time.
@@ -115,7 +116,7 @@ fn idle_connections_cost_the_others_nothing() {
     });
     let polls_of_hundred = || {
         let before = polls(&server);
-        (0..100).for_each(|_| assert!(server.is_well()));
+        (0..100).for_each(|_| assert!(server.is_healthy()));
         polls(&server) - before
     };
     let alone = polls_of_hundred();
@@ -123,9 +124,9 @@ fn idle_connections_cost_the_others_nothing() {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let count = most.map_or(10_000, |most| 10_000.min((most as usize - 500) / 2));
     let idle: Vec<_> = (0..count).map(|_| server.connect()).collect();
-    until("all are accepted", || server.control.connections() >= count);
+    wait_until("all are accepted", || server.control.connections() >= count);
     // Each connection has been polled after it was accepted.
-    until("requests take as many polls as without them", || {
+    wait_until("requests take as many polls as without them", || {
         polls_of_hundred() < 3 * alone
     });
     assert!(server.control.connections() >= count);
@@ -146,7 +147,7 @@ fn bodies_beyond_the_limit_are_refused() {
         }),
     );
     let limit = |config: &mut Config| config.limits.body_bytes = 1000;
-    let server = Running::serving(&folder, limit, app);
+    let server = TestServer::with_service(&folder, limit, app);
     let told = server.talk("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1001\r\n\r\n");
     assert!(
         told.starts_with("HTTP/1.1 413") && told.contains("connection: close"),
@@ -171,10 +172,10 @@ fn bodies_beyond_the_limit_are_refused() {
 /// Further requests that compute would make a level wait longer. A file, or a text in memory, is
 /// sent at once in its turn.
 #[test]
-fn files_are_served_however_long_their_level_waits() {
+fn files_are_served_regardless_of_the_wait_of_their_level() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
-    let server = Running::with(&folder.0, |config| {
+    let server = TestServer::with(&folder.0, |config| {
         config.admission.max_wait = Duration::from_millis(1);
     });
     let stop = Arc::new(AtomicBool::new(false));
@@ -186,7 +187,7 @@ fn files_are_served_however_long_their_level_waits() {
     };
     let hog = server.handle.spawn(computes, upshift::Level::at::<8>());
     let close = "host: x\r\nconnection: close\r\n\r\n";
-    let ask = |path: &str| server.sends(format!("GET {path} HTTP/1.1\r\n{close}"));
+    let ask = |path: &str| server.connect_and_send(format!("GET {path} HTTP/1.1\r\n{close}"));
     let mut waiting = vec![ask("/page.txt")];
     server.wait_for_requests(1);
     std::thread::sleep(Duration::from_millis(50));
@@ -196,7 +197,7 @@ fn files_are_served_however_long_their_level_waits() {
     }
     assert_eq!(server.get("/matrix?n=2", "").status, 503);
     stop.store(true, Ordering::Relaxed);
-    let answers = waiting.iter_mut().map(|stream| Answer::of(rest(stream)));
+    let answers = waiting.iter_mut().map(|stream| Answer::parse(rest(stream)));
     let statuses: Vec<_> = answers.map(|answer| answer.status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 404]);
     drop(hog);
@@ -205,7 +206,7 @@ fn files_are_served_however_long_their_level_waits() {
 #[test]
 fn requests_beyond_the_rate_get_429() {
     let folder = Folder::new();
-    let server = Running::with(&folder.0, |config| config.limits.request_rate = 2);
+    let server = TestServer::with(&folder.0, |config| config.limits.request_rate = 2);
     let answers: Vec<_> = (0..60).map(|_| server.get("/plaintext", "")).collect();
     let refused: Vec<_> = answers
         .iter()
@@ -213,13 +214,13 @@ fn requests_beyond_the_rate_get_429() {
         .collect();
     assert!(answers[0].status == 200 && !refused.is_empty());
     assert_eq!(refused[0].header("retry-after"), Some("1"));
-    assert!(server.is_well(), "the watching client is not limited");
+    assert!(server.is_healthy(), "the watching client is not limited");
 }
 
 #[test]
-fn a_client_that_asks_much_and_reads_nothing_has_no_socket_left() {
+fn a_client_that_requests_much_and_reads_nothing_is_disconnected() {
     let folder = Folder::new();
-    let server = Running::with(&folder.0, impatient);
+    let server = TestServer::with(&folder.0, set_short_timeouts);
     let mut stream = server.connect();
     stream
         .set_write_timeout(Some(Duration::from_millis(200)))

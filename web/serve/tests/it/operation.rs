@@ -7,7 +7,7 @@ use std::time::Duration;
 use upshift::sync::Notify;
 use upshift_serve::{Config, ask};
 
-use crate::harness::{Answer, Folder, Running, read_until, rest};
+use crate::harness::{Answer, Folder, TestServer, read_until, rest};
 
 fn slow() -> axum::Router {
     use axum::routing::get;
@@ -21,22 +21,22 @@ fn slow() -> axum::Router {
 }
 
 #[test]
-fn draining_answers_what_is_under_way_and_cuts_off_what_takes_too_long() {
+fn draining_answers_requests_under_way_and_cuts_off_those_that_take_too_long() {
     let folder = Folder::new();
-    let server = Running::serving(&folder, |_| {}, slow());
-    let mut stream = server.sends("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
+    let server = TestServer::with_service(&folder, |_| {}, slow());
+    let mut stream = server.connect_and_send("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
     let idle = server.connect();
     server.wait_for_requests(1);
     let address = server.address;
     assert_eq!(server.end(), 0);
-    let answer = Answer::of(rest(&mut stream));
+    let answer = Answer::parse(rest(&mut stream));
     assert_eq!((answer.status, answer.text().as_str()), (200, "slow"));
     assert!(std::net::TcpStream::connect(address).is_err());
     drop(idle);
 
     let hurry = |config: &mut Config| config.drain_timeout = Duration::from_millis(50);
-    let server = Running::serving(&folder, hurry, slow());
-    let mut stream = server.sends("GET /endless HTTP/1.1\r\nhost: x\r\n\r\n");
+    let server = TestServer::with_service(&folder, hurry, slow());
+    let mut stream = server.connect_and_send("GET /endless HTTP/1.1\r\nhost: x\r\n\r\n");
     server.wait_for_requests(1);
     assert_eq!(server.end(), 1);
     assert!(rest(&mut stream).is_empty());
@@ -49,7 +49,7 @@ fn a_reload_changes_rules_and_a_wrong_one_changes_nothing() {
     let read = next.clone();
     let level = || async { upshift::current_level().unwrap().to_string() };
     let app = axum::Router::new().fallback(level);
-    let server = Running::start(
+    let server = TestServer::start(
         &folder.0,
         |_| {},
         |server| {
@@ -83,10 +83,10 @@ fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
         async move { ended.notified().await }
     };
     let app = axum::Router::new().route("/slow", axum::routing::get(until_told));
-    let server = Running::serving(&folder, |config| config.control = Some(path), app);
+    let server = TestServer::with_service(&folder, |config| config.control = Some(path), app);
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let _stream = server.sends("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
+    let _stream = server.connect_and_send("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
     server.wait_for_requests(1);
     let list = ask(&socket, "list").unwrap();
     assert!(
@@ -124,7 +124,7 @@ fn every_request_has_a_line_in_the_log() {
     let folder = Folder::new();
     let log = folder.0.join("access.jsonl");
     let path = log.clone();
-    let server = Running::with(&folder.0, |config| config.access_log = Some(path));
+    let server = TestServer::with(&folder.0, |config| config.access_log = Some(path));
     server.get("/plaintext?x=%22", "priority: u=1\r\n");
     server.get("/nowhere", "");
     assert_eq!(server.end(), 0);
@@ -147,9 +147,9 @@ fn every_request_has_a_line_in_the_log() {
 }
 
 #[test]
-fn metrics_count_what_happened() {
+fn metrics_count_requests_and_connections() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for _ in 0..3 {
         server.get("/plaintext", "priority: u=2\r\n");
     }
@@ -190,7 +190,7 @@ fn metrics_count_what_happened() {
 #[test]
 fn endpoints_can_be_turned_off_and_the_matrix_is_bounded() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     assert_eq!(
         server.get("/matrix?n=3", "").text(),
         "{\"n\":3,\"trace\":276}"
@@ -202,7 +202,7 @@ fn endpoints_can_be_turned_off_and_the_matrix_is_bounded() {
             "{wrong}"
         );
     }
-    let server = Running::with(&folder.0, |config| config.endpoints.clear());
+    let server = TestServer::with(&folder.0, |config| config.endpoints.clear());
     for path in ["/healthz", "/metrics", "/plaintext", "/matrix"] {
         assert_eq!(server.get(path, "").status, 404, "{path}");
     }
@@ -236,12 +236,12 @@ fn a_service_knows_its_peer_and_may_upgrade() {
         ];
         (StatusCode::SWITCHING_PROTOCOLS, headers)
     });
-    let server = Running::serving(&folder, |_| {}, app);
+    let server = TestServer::with_service(&folder, |_| {}, app);
     let head = "GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
-    let mut stream = server.sends(head);
+    let mut stream = server.connect_and_send(head);
     let own = stream.local_addr().unwrap().to_string();
     let answer = read_until(&mut stream, |got| got.ends_with(b"\r\n\r\n"));
-    let answer = Answer::of(answer);
+    let answer = Answer::parse(answer);
     assert_eq!(
         (answer.status, answer.header("peer")),
         (101, Some(&own[..]))

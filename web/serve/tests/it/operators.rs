@@ -7,7 +7,7 @@ use std::path::Path;
 
 use upshift_serve::{Config, Redirect, Server};
 
-use crate::harness::{Answer, Folder, Running, until};
+use crate::harness::{Answer, Folder, TestServer, wait_until};
 use crate::tls::{certificate, curl};
 
 fn redirect(from: &str, to: &str) -> Redirect {
@@ -23,7 +23,7 @@ fn on_unix(socket: &Path, head: &str) -> Answer {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    Answer::of(answer)
+    Answer::parse(answer)
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_plain_address_beside_tls_redirects_to_https() {
     folder.write("root/page.txt", "a page");
     let (files, socket) = (tls.clone(), folder.0.join("socket"));
     let plain = format!("unix:{},plain", socket.display());
-    let server = Running::with(&folder.0.join("root"), |config| {
+    let server = TestServer::with(&folder.0.join("root"), |config| {
         config.tls = Some(files);
         config.listen.push(plain.parse().unwrap());
         config.redirect = vec![redirect("http://", "https://")];
@@ -64,8 +64,8 @@ fn redirects_go_before_files_and_services() {
     let moved = |config: &mut Config| config.redirect = vec![redirect("/old", "/new")];
     let app = axum::Router::new().fallback(|| async { "the service" });
     for server in [
-        Running::with(&folder.0, moved),
-        Running::serving(&folder, moved, app),
+        TestServer::with(&folder.0, moved),
+        TestServer::with_service(&folder, moved, app),
     ] {
         let answer = server.get("/old/page.txt?x", "");
         assert_eq!(answer.status, 308, "{}", answer.head);
@@ -85,7 +85,7 @@ fn header_fields_are_added_to_every_response_without_them() {
         folder.0.join("site").display()
     );
     let parsed = Config::parse(&site).unwrap();
-    let server = Running::with(&folder.0, |config| {
+    let server = TestServer::with(&folder.0, |config| {
         config.headers = parsed.headers;
         config.site = parsed.site;
     });
@@ -108,7 +108,7 @@ fn a_path_without_a_file_gets_the_fallback() {
     folder.write("page.txt", "a page");
     folder.write("folder/x", "");
     folder.write(".hidden", "");
-    let server = Running::with(&folder.0, |config| {
+    let server = TestServer::with(&folder.0, |config| {
         config.files.fallback = Some("app.html".into());
         config.files.listing = false;
     });
@@ -124,7 +124,7 @@ fn a_path_without_a_file_gets_the_fallback() {
     assert_eq!(server.get("/..%2fx", "").status, 400);
     assert_eq!(server.ask("POST", "/users/7", "").status, 405);
     std::fs::remove_file(folder.0.join("app.html")).unwrap();
-    until("the fallback is gone", || {
+    wait_until("the fallback is gone", || {
         server.get("/users/7", "").status == 404
     });
 }
@@ -134,7 +134,7 @@ fn the_access_log_has_referer_and_user_agent() {
     let folder = Folder::new();
     let log = folder.0.join("log");
     let path = log.clone();
-    let server = Running::with(&folder.0, |config| config.access_log = Some(path));
+    let server = TestServer::with(&folder.0, |config| config.access_log = Some(path));
     server.get(
         "/a",
         "referer: http://a.test/\r\nuser-agent: one \"two\"\r\n",
@@ -167,7 +167,7 @@ fn the_examples_of_the_page_are_valid() {
 }
 
 #[test]
-fn a_check_names_each_fault_and_makes_nothing() {
+fn a_check_names_each_fault_and_creates_nothing() {
     let folder = Folder::new();
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap();
@@ -178,8 +178,8 @@ fn a_check_names_each_fault_and_makes_nothing() {
         control: Some(folder.write("file", "")),
         ..Config::default()
     };
-    let said = Server::check(&config).unwrap_err();
-    let lines: Vec<_> = said.lines().collect();
+    let output_text = Server::check(&config).unwrap_err();
+    let lines: Vec<_> = output_text.lines().collect();
     for part in [
         "no-folder",
         "listens there already",
@@ -187,9 +187,12 @@ fn a_check_names_each_fault_and_makes_nothing() {
         "access log",
         "control",
     ] {
-        assert!(lines.iter().any(|line| line.contains(part)), "{said}");
+        assert!(
+            lines.iter().any(|line| line.contains(part)),
+            "{output_text}"
+        );
     }
-    assert_eq!(lines.len(), 5, "{said}");
+    assert_eq!(lines.len(), 5, "{output_text}");
     drop(held);
     config.listen = vec![address.into()];
     config.root = folder.0.clone();

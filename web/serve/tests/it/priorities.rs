@@ -11,7 +11,7 @@ use std::time::Duration;
 use upshift::Level;
 use upshift_serve::Config;
 
-use crate::harness::{Folder, Running, read_until, until};
+use crate::harness::{Folder, TestServer, read_until, wait_until};
 
 /// Returns a service that answers with its level; `/work` computes until it is stopped and answers
 /// with its last level.
@@ -33,11 +33,11 @@ fn app(stop: Arc<AtomicBool>) -> axum::Router {
         .fallback(level)
 }
 
-fn with_app(change: impl FnOnce(&mut Config)) -> (Running, Arc<AtomicBool>, Folder) {
+fn with_app(change: impl FnOnce(&mut Config)) -> (TestServer, Arc<AtomicBool>, Folder) {
     let folder = Folder::new();
     let stop = Arc::new(AtomicBool::new(false));
     let app = app(stop.clone());
-    let server = Running::serving(&folder, change, app);
+    let server = TestServer::with_service(&folder, change, app);
     (server, stop, folder)
 }
 
@@ -119,7 +119,7 @@ fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
     server.wait_for_requests(1);
     let refused = Arc::new(Mutex::new(Vec::new()));
     let mut background = Vec::new();
-    until("u=7 waits longer than 300 ms and is refused", || {
+    wait_until("u=7 waits longer than 300 ms and is refused", || {
         let (refused, so_far) = (refused.clone(), &refused);
         background.push(std::thread::spawn(move || {
             let answer = talk(address, "/x", "u=7");
@@ -133,7 +133,7 @@ fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
     for _ in 0..20 {
         assert_eq!(server.get("/x", "priority: u=0\r\n").status, 200);
     }
-    assert!(server.is_well());
+    assert!(server.is_healthy());
     let so_far = refused.lock().unwrap().clone();
     assert!(so_far[0].contains("retry-after: 1"), "{}", so_far[0]);
     stop.store(true, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl http_body::Body for Endless {
 }
 
 #[test]
-fn no_poll_of_a_download_goes_on_for_long() {
+fn polls_of_a_download_are_short() {
     let folder = Folder::new();
     let (pieces, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let counters = (pieces.clone(), most.clone());
@@ -207,12 +207,13 @@ fn no_poll_of_a_download_goes_on_for_long() {
             axum::body::Body::new(Endless(pieces))
         }
     });
-    let server = Running::serving(&folder, |_| {}, app);
-    let mut stream = server.sends("GET / HTTP/1.1\r\nhost: test\r\npriority: u=7\r\n\r\n");
+    let server = TestServer::with_service(&folder, |_| {}, app);
+    let mut stream =
+        server.connect_and_send("GET / HTTP/1.1\r\nhost: test\r\npriority: u=7\r\n\r\n");
     // The sockets fill first; the rest follows while the client reads.
     std::thread::sleep(Duration::from_millis(200));
     let mut some = vec![0; 1 << 20];
-    until("1000 pieces", || {
+    wait_until("1000 pieces", || {
         assert_ne!(stream.read(&mut some).unwrap(), 0);
         pieces.load(Ordering::Relaxed) > 1100
     });
@@ -220,7 +221,8 @@ fn no_poll_of_a_download_goes_on_for_long() {
     let most = most.load(Ordering::Relaxed);
     assert!((1..=30).contains(&most), "{most} pieces in one poll");
     // More urgent requests are answered meanwhile.
-    let mut other = server.sends("GET /healthz HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n");
+    let mut other =
+        server.connect_and_send("GET /healthz HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n");
     let answer = read_until(&mut other, |bytes| bytes.ends_with(b"ok\n"));
     assert!(answer.starts_with(b"HTTP/1.1 200"));
 }

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Folder, Running, read_until};
+use crate::harness::{Folder, TestServer, read_until};
 use crate::http2::{PING, PRIORITY, PRIORITY_UPDATE, SETTINGS, WINDOW_UPDATE, frame, open};
 
 const UNKNOWN: u8 = 0xee;
 
 /// Shortest duration of a flood.
-const FLOOD: Duration = Duration::from_millis(800);
+const FLOOD_TIME: Duration = Duration::from_millis(800);
 /// Number of urgent requests during a flood.
-const URGENT: usize = 20;
+const URGENT_REQUESTS: usize = 20;
 
 /// A client that repeats the same bytes, and reads the answers.
 struct Flood {
@@ -62,32 +62,32 @@ impl Flood {
 }
 
 /// Returns the time in polls of these levels, and their number.
-fn polls(server: &Running, levels: &[u8]) -> (Duration, u64) {
+fn polls(server: &TestServer, levels: &[u8]) -> (Duration, u64) {
     let metrics = server.handle.metrics();
     let of = metrics.levels.iter();
-    of.filter(|of| levels.contains(&of.level.get()))
+    of.filter(|entry| levels.contains(&entry.level.get()))
         .fold((Duration::ZERO, 0), |sum, of| {
             (sum.0 + of.run, sum.1 + of.polls)
         })
 }
 
 /// Lets `count` clients send the bytes, while others make urgent requests.
-fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[u8]) {
+fn flood(what: &str, count: usize, connect: fn(&TestServer) -> TcpStream, bytes: &[u8]) {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let receive = 2;
     let beyond = upshift_serve::Urgency::default().level().get();
     let floods: Vec<_> = (0..count)
         .map(|_| Flood::start(connect(&server), bytes.to_vec()))
         .collect();
     // The clients have used up their initial budgets.
-    std::thread::sleep(FLOOD / 4);
+    std::thread::sleep(FLOOD_TIME / 4);
     let (began, before) = (Instant::now(), polls(&server, &[receive]));
     let all = polls(&server, &[receive, beyond]);
     let mut urgent = server.connect();
     let request = b"GET /plaintext HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
     let mut answered = 0;
-    while answered < URGENT || began.elapsed() < FLOOD {
+    while answered < URGENT_REQUESTS || began.elapsed() < FLOOD_TIME {
         urgent.write_all(request).unwrap();
         let got = read_until(&mut urgent, |got| got.ends_with(b"Hello, World!"));
         assert!(got.starts_with(b"HTTP/1.1 200"), "{what}: {got:?}");
@@ -117,7 +117,7 @@ fn flood(what: &str, count: usize, connect: fn(&Running) -> TcpStream, bytes: &[
     );
     // A poll ends before it has read all available bytes.
     assert!(poll < took / 10, "{what}: a poll takes {poll:?}");
-    assert!(server.is_well(), "{what}");
+    assert!(server.is_healthy(), "{what}");
 }
 
 /// Returns HTTP/2 frames that request nothing.
@@ -156,7 +156,7 @@ fn floods_of_requests_leave_the_cpu_to_urgent_requests() {
         ("metrics", "GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n"),
         ("no host", "GET / HTTP/1.1\r\n\r\n"),
     ] {
-        flood(what, 1, Running::connect, head.repeat(100).as_bytes());
+        flood(what, 1, TestServer::connect, head.repeat(100).as_bytes());
     }
 }
 
@@ -168,7 +168,7 @@ fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
     flood(
         "healthz",
         10,
-        Running::connect,
+        TestServer::connect,
         request.repeat(100).as_bytes(),
     );
 }
@@ -176,7 +176,7 @@ fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
 /// Such a client is received when its budget allows it, and not only when more urgent work leaves
 /// the CPU idle.
 #[test]
-fn what_has_used_its_account_is_received_again_beside_a_request_that_computes() {
+fn a_connection_over_its_allowance_is_received_again_beside_a_request_that_computes() {
     let folder = Folder::new();
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
@@ -191,13 +191,14 @@ fn what_has_used_its_account_is_received_again_beside_a_request_that_computes() 
     let app = axum::Router::new()
         .route("/work", axum::routing::get(work))
         .route("/", axum::routing::get(|| async { "urgent" }));
-    let server = Running::serving(&folder, |_| {}, app);
-    let mut busy = server.sends("GET /work HTTP/1.1\r\nhost: test\r\npriority: u=1\r\n\r\n");
+    let server = TestServer::with_service(&folder, |_| {}, app);
+    let mut busy =
+        server.connect_and_send("GET /work HTTP/1.1\r\nhost: test\r\npriority: u=1\r\n\r\n");
     server.wait_for_requests(1);
     // More than a budget holds in any build, all at once, and an urgent request behind it.
     let many = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n".repeat(40);
     let last = "GET / HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
-    let mut floods = server.sends(many + last);
+    let mut floods = server.connect_and_send(many + last);
     let answers = read_until(&mut floods, |got| got.ends_with(b"urgent"));
     assert!(answers.ends_with(b"urgent"), "{} bytes", answers.len());
     stop.store(true, Relaxed);

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use upshift_serve::Site;
 
-use crate::harness::{Answer, Folder, Running, rest, until};
+use crate::harness::{Answer, Folder, TestServer, rest, wait_until};
 use crate::http2::{PRIORITY_UPDATE, SETTINGS, frame, goaway, open};
 use crate::tls::{certificate, curl, shake_hands_on};
 
@@ -20,7 +20,7 @@ fn an_encoded_slash_is_redirected_since_links_would_resolve_wrongly() {
     folder.write("dir/f.txt", "f");
     folder.write("sub/deep/index.html", "deep");
     folder.write("a@b +ä/f.txt", "f");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for (path, location) in [
         ("/dir%2F", "/dir/"),
         ("/dir%2f", "/dir/"),
@@ -73,8 +73,8 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
         config.access_log = Some(logs);
     };
     for server in [
-        Running::files(&folder.0),
-        Running::with(&folder.0, with_sites),
+        TestServer::files(&folder.0),
+        TestServer::with(&folder.0, with_sites),
     ] {
         for (line, status) in [
             ("GET i.txt", "400"),
@@ -93,13 +93,13 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
             ("GET http://other", "200"),
             ("GET http://other?q", "200"),
         ] {
-            let answer = server.says(&format!("{line} HTTP/1.1\r\nhost: other\r\n"));
+            let answer = server.response_to(&format!("{line} HTTP/1.1\r\nhost: other\r\n"));
             assert_eq!(answer.get(9..12), Some(status), "{line}: {answer}");
         }
-        assert!(server.is_well());
+        assert!(server.is_healthy());
     }
     let mut text = String::new();
-    until("the last request is in the log", || {
+    wait_until("the last request is in the log", || {
         text = std::fs::read_to_string(&log).unwrap();
         text.contains("\"path\":\"/healthz\"")
     });
@@ -107,11 +107,11 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
 }
 
 #[test]
-fn a_service_is_not_asked_for_a_target_that_is_no_path() {
+fn a_service_is_not_called_for_an_invalid_target() {
     let folder = Folder::new();
     let app = axum::Router::new().fallback(|| async { "served" });
-    let server = Running::serving(&folder, |_| {}, app);
-    let talk = |line: &str| server.says(&format!("{line} HTTP/1.1\r\nhost: x\r\n"));
+    let server = TestServer::with_service(&folder, |_| {}, app);
+    let talk = |line: &str| server.response_to(&format!("{line} HTTP/1.1\r\nhost: x\r\n"));
     assert!(talk("GET i.txt").starts_with("HTTP/1.1 400"));
     assert!(talk("GET /i.txt").ends_with("served"));
     assert!(talk("OPTIONS *").ends_with("served"));
@@ -129,7 +129,7 @@ fn at(seconds: i64) -> SystemTime {
 #[test]
 fn a_time_in_the_future_or_before_the_epoch_is_no_last_modified() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let y2040 = 2_208_988_800;
     let made = |name: &str, seconds: i64| {
         let path = folder.write(name, name);
@@ -175,14 +175,14 @@ fn a_time_in_the_future_or_before_the_epoch_is_no_last_modified() {
 fn a_body_of_http_1_0_that_ends_with_the_connection_says_so() {
     let folder = Folder::new();
     folder.write("big.txt", "a text. ".repeat(7500));
-    let server = Running::with(&folder.0, |config| config.files.compress = true);
+    let server = TestServer::with(&folder.0, |config| config.files.compress = true);
     let ask = |line: &str, more: &str| {
         let head = format!("{line} HTTP/1.0\r\nconnection: keep-alive\r\n{more}\r\n");
-        let mut stream = server.sends(head);
+        let mut stream = server.connect_and_send(head);
         stream
             .set_read_timeout(Some(Duration::from_millis(500)))
             .unwrap();
-        Answer::of(rest(&mut stream))
+        Answer::parse(rest(&mut stream))
     };
     let gzip = "accept-encoding: gzip\r\n";
     let answer = ask("GET /big.txt", gzip);
@@ -219,7 +219,7 @@ fn a_body_of_http_1_0_that_ends_with_the_connection_says_so() {
 #[test]
 fn updates_that_rfc_9218_forbids_end_the_connection() {
     let folder = Folder::new();
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     for (stream, payload, code) in [
         (0, &b"\0\0\0\0u=1"[..], PROTOCOL_ERROR),
         (1, b"\0\0\0\x01u=1", PROTOCOL_ERROR),
@@ -249,7 +249,7 @@ fn updates_that_rfc_9218_forbids_end_the_connection() {
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();
     assert_eq!(goaway(&rest(&mut client)), None);
-    assert!(server.is_well());
+    assert!(server.is_healthy());
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_client_of_tls_that_speaks_http_1_0_only_is_answered() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
-    let server = Running::with(&folder.0, |config| config.tls = Some(files));
+    let server = TestServer::with(&folder.0, |config| config.tls = Some(files));
     let (mut client, mut stream) = shake_hands_on(server.connect(), &tls, &["http/1.0"]);
     assert_eq!(client.alpn_protocol(), Some(&b"http/1.0"[..]));
     let mut stream = rustls::Stream::new(&mut client, &mut stream);

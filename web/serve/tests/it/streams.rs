@@ -10,7 +10,7 @@ use axum::http::HeaderMap;
 use axum::routing;
 use upshift::Level;
 
-use crate::harness::{Folder, Running, until};
+use crate::harness::{Folder, TestServer, wait_until};
 use crate::http2::{
     DATA, Frame, HEADERS, PRIORITY_UPDATE, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get,
     open,
@@ -21,12 +21,12 @@ const BIG: usize = 12 << 20;
 /// Returns a service. `/work` computes until it is stopped; it and `/level` answer with their
 /// level. `/big` is large. The service sends `Priority: ANSWER` if the request has the field
 /// `answer`.
-fn server(folder: &Folder) -> (Running, Arc<AtomicBool>) {
+fn server(folder: &Folder) -> (TestServer, Arc<AtomicBool>) {
     let stop = Arc::new(AtomicBool::new(false));
     let level = || async { upshift::current_level().unwrap().to_string() };
-    let told = stop.clone();
+    let work_stop = stop.clone();
     let work = move || {
-        let stop = told.clone();
+        let stop = work_stop.clone();
         async move {
             while !stop.load(Ordering::Relaxed) {
                 upshift::yield_if_needed().await;
@@ -45,10 +45,10 @@ fn server(folder: &Folder) -> (Running, Arc<AtomicBool>) {
         .route("/level", routing::get(level))
         .route("/work", routing::get(work))
         .route("/big", routing::get(big));
-    (Running::serving(folder, |_| {}, app), stop)
+    (TestServer::with_service(folder, |_| {}, app), stop)
 }
 
-fn asks(stream: &mut TcpStream, number: u32, path: &str, fields: &[(&str, &str)]) {
+fn send_get(stream: &mut TcpStream, number: u32, path: &str, fields: &[(&str, &str)]) {
     stream.write_all(&get(number, path, fields)).unwrap();
 }
 
@@ -60,7 +60,7 @@ fn update(stream: &mut TcpStream, number: u32, field: &str) {
 }
 
 /// The client uses the frame, and its windows are as large as can be.
-fn generous(stream: &mut TcpStream) {
+fn open_windows(stream: &mut TcpStream) {
     let settings = [0, 9, 0, 0, 0, 1, 0, 4, 0x7f, 0xff, 0xff, 0xff];
     let window = (u32::MAX / 2 - 65535).to_be_bytes();
     let frames = [
@@ -71,11 +71,11 @@ fn generous(stream: &mut TcpStream) {
 }
 
 /// The bodies of streams, or their lengths.
-type Of<T> = HashMap<u32, T>;
+type ByStream<T> = HashMap<u32, T>;
 
 /// Reads until these streams have ended. Returns their bodies, and the length of each body when one
 /// ended.
-fn read(stream: &mut TcpStream, ends: &[u32]) -> (Of<Vec<u8>>, Vec<Of<usize>>) {
+fn read(stream: &mut TcpStream, ends: &[u32]) -> (ByStream<Vec<u8>>, Vec<ByStream<usize>>) {
     let mut stream = std::io::BufReader::with_capacity(1 << 16, stream);
     let (mut bodies, mut at_ends) = (HashMap::<u32, Vec<u8>>::new(), Vec::new());
     while at_ends.len() < ends.len() {
@@ -99,21 +99,21 @@ fn text(bodies: &HashMap<u32, Vec<u8>>, number: u32) -> &str {
 }
 
 #[test]
-fn an_update_moves_a_request_under_way_and_one_to_come() {
+fn an_update_moves_a_request_under_way_and_a_later_one() {
     let folder = Folder::new();
     let (server, stop) = server(&folder);
     let mut stream = open(&server);
-    generous(&mut stream);
+    open_windows(&mut stream);
     update(&mut stream, 5, "u=1");
-    asks(&mut stream, 1, "/work", &[("priority", "u=6")]);
-    asks(&mut stream, 3, "/work", &[("priority", "u=6")]);
+    send_get(&mut stream, 1, "/work", &[("priority", "u=6")]);
+    send_get(&mut stream, 3, "/work", &[("priority", "u=6")]);
     // A request that is refused has a number all the same.
     let wrong = frame(HEADERS, WHOLE, 7, &[0x82]);
-    asks(&mut stream, 5, "/work", &[("priority", "u=6")]);
+    send_get(&mut stream, 5, "/work", &[("priority", "u=6")]);
     stream.write_all(&wrong).unwrap();
-    asks(&mut stream, 9, "/work", &[("priority", "u=6")]);
+    send_get(&mut stream, 9, "/work", &[("priority", "u=6")]);
     server.wait_for_requests(4);
-    let levels = |server: &Running| {
+    let levels = |server: &TestServer| {
         let mut levels: Vec<_> = server.control.requests();
         levels.sort();
         let levels = levels.into_iter().map(|(_, level, ..)| level.get());
@@ -123,14 +123,14 @@ fn an_update_moves_a_request_under_way_and_one_to_come() {
     update(&mut stream, 3, "u=0, i");
     update(&mut stream, 9, "u=7");
     update(&mut stream, 101, "u=0");
-    until("the new levels", || levels(&server) == [52, 5, 12, 60]);
+    wait_until("the new levels", || levels(&server) == [52, 5, 12, 60]);
     // The last update counts, in place of all before.
     update(&mut stream, 3, "u=0");
-    until("the new level", || levels(&server) == [52, 4, 12, 60]);
+    wait_until("the new level", || levels(&server) == [52, 4, 12, 60]);
     stop.store(true, Ordering::Relaxed);
     let (bodies, _) = read(&mut stream, &[1, 3, 5, 9]);
-    let said = [1, 3, 5, 9].map(|number| text(&bodies, number).to_owned());
-    assert_eq!(said, ["52", "4", "12", "60"]);
+    let output_text = [1, 3, 5, 9].map(|number| text(&bodies, number).to_owned());
+    assert_eq!(output_text, ["52", "4", "12", "60"]);
 }
 
 #[test]
@@ -142,12 +142,12 @@ fn updates_stay_below_the_ceiling_and_behind_the_rules() {
         config.ceiling = 2;
         config.priority = vec!["/ruled=33".parse().unwrap()];
     };
-    let server = Running::serving(&folder, change, app);
+    let server = TestServer::with_service(&folder, change, app);
     let mut stream = open(&server);
     update(&mut stream, 1, "u=0");
     update(&mut stream, 3, "u=0");
-    asks(&mut stream, 1, "/free", &[]);
-    asks(&mut stream, 3, "/ruled", &[]);
+    send_get(&mut stream, 1, "/free", &[]);
+    send_get(&mut stream, 3, "/ruled", &[]);
     let (bodies, _) = read(&mut stream, &[1, 3]);
     assert_eq!((text(&bodies, 1), text(&bodies, 3)), ("20", "33"));
 }
@@ -157,9 +157,9 @@ fn the_most_urgent_stream_is_sent_first_and_equals_in_order() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
     let mut stream = open(&server);
-    generous(&mut stream);
+    open_windows(&mut stream);
     for (number, priority) in [(1, "u=7"), (3, "u=4"), (5, "u=4"), (7, "u=1")] {
-        asks(&mut stream, number, "/big", &[("priority", priority)]);
+        send_get(&mut stream, number, "/big", &[("priority", priority)]);
     }
     server.wait_for_requests(4);
     let (_, at_ends) = read(&mut stream, &[1, 3, 5, 7]);
@@ -172,13 +172,13 @@ fn the_most_urgent_stream_is_sent_first_and_equals_in_order() {
 }
 
 #[test]
-fn what_may_be_shown_in_part_is_sent_in_turn() {
+fn incremental_responses_are_sent_in_turn() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
     let mut stream = open(&server);
-    generous(&mut stream);
+    open_windows(&mut stream);
     for number in [1, 3] {
-        asks(&mut stream, number, "/big", &[("priority", "u=4, i")]);
+        send_get(&mut stream, number, "/big", &[("priority", "u=4, i")]);
     }
     server.wait_for_requests(2);
     let (_, at_ends) = read(&mut stream, &[1, 3]);
@@ -187,16 +187,18 @@ fn what_may_be_shown_in_part_is_sent_in_turn() {
 }
 
 #[test]
-fn the_service_may_say_how_urgent_its_response_is() {
+fn a_service_may_set_the_urgency_of_its_response() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
     let mut stream = open(&server);
-    generous(&mut stream);
+    open_windows(&mut stream);
     let fields = [("priority", "u=2, i"), ("answer", "u=7")];
-    asks(&mut stream, 1, "/big", &fields);
-    until("its level", || {
+    send_get(&mut stream, 1, "/big", &fields);
+    wait_until("its level", || {
         let requests = server.control.requests();
-        requests.iter().any(|one| one.1 == Level::at::<61>())
+        requests
+            .iter()
+            .any(|request| request.1 == Level::at::<61>())
     });
     read(&mut stream, &[1]);
 }
@@ -212,9 +214,9 @@ fn a_stream_without_a_window_delays_no_client() {
         .write_all(&frame(WINDOW_UPDATE, 0, 0, &window))
         .unwrap();
     for number in [1, 3, 5] {
-        asks(&mut stream, number, "/big", &[("priority", "u=0")]);
+        send_get(&mut stream, number, "/big", &[("priority", "u=0")]);
     }
-    asks(&mut stream, 7, "/level", &[("priority", "u=7")]);
+    send_get(&mut stream, 7, "/level", &[("priority", "u=7")]);
     let (bodies, _) = read(&mut stream, &[7]);
     assert_eq!(text(&bodies, 7), "60");
     // And they go on when they have one.

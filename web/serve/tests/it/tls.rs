@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use upshift_serve::{Config, TlsFiles};
 
-use crate::harness::{Folder, Running, said, tool};
+use crate::harness::{Folder, TestServer, output_text, run_tool};
 
 /// A certificate for these names, in files of this name.
 pub(crate) fn certificate(folder: &Folder, file: &str, names: &[&str]) -> TlsFiles {
@@ -24,7 +24,7 @@ pub(crate) fn certificate(folder: &Folder, file: &str, names: &[&str]) -> TlsFil
 
 /// curl that trusts this certificate and takes `name` for the server.
 pub(crate) fn curl(
-    server: &Running,
+    server: &TestServer,
     certificate: &Path,
     name: &str,
     more: &[&str],
@@ -44,7 +44,7 @@ pub(crate) fn curl(
     ];
     args.extend_from_slice(more);
     args.push(&url);
-    tool("curl", &args)
+    run_tool("curl", &args)
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn both_versions_of_http_are_chosen_by_the_client() {
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * 13 % 251) as u8).collect();
     folder.write("root/big.bin", &body);
     let files = tls.clone();
-    let server = Running::with(&folder.0.join("root"), |config| config.tls = Some(files));
+    let server = TestServer::with(&folder.0.join("root"), |config| config.tls = Some(files));
     for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
         let more = [flag, "-w", "%{stderr}%{http_version}"];
         let Some(output) = curl(&server, &tls.certificate, "first.test", &more, "/big.bin") else {
@@ -84,12 +84,12 @@ fn a_new_certificate_is_used_after_a_reload() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["old.test"]);
     let files = tls.clone();
-    let server = Running::with(&folder.0, |config| config.tls = Some(files));
+    let server = TestServer::with(&folder.0, |config| config.tls = Some(files));
     let get = |name: &str| curl(&server, &tls.certificate, name, &[], "/plaintext");
     let Some(output) = get("old.test") else {
         return;
     };
-    assert_eq!(said(&output), "Hello, World!");
+    assert_eq!(output_text(&output), "Hello, World!");
     certificate(&folder, "cert", &["new.test"]);
     let Some(output) = get("new.test") else {
         return;
@@ -99,7 +99,7 @@ fn a_new_certificate_is_used_after_a_reload() {
     let Some(output) = get("new.test") else {
         return;
     };
-    assert_eq!(said(&output), "Hello, World!");
+    assert_eq!(output_text(&output), "Hello, World!");
     // A broken one is said, and changes nothing.
     folder.write("cert.pem", "rubbish");
     let error = server.control.reload().unwrap_err();
@@ -108,7 +108,7 @@ fn a_new_certificate_is_used_after_a_reload() {
 
 /// A client, record by record, that trusts the certificate for `first.test`.
 pub(crate) fn shake_hands(
-    server: &Running,
+    server: &TestServer,
     tls: &TlsFiles,
 ) -> (rustls::ClientConnection, TcpStream) {
     shake_hands_on(server.connect(), tls, &[])
@@ -143,11 +143,11 @@ pub(crate) fn shake_hands_on(
 }
 
 #[test]
-fn what_follows_the_end_of_a_connection_is_not_looked_at() {
+fn bytes_after_the_end_of_a_connection_are_ignored() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
-    let server = Running::with(&folder.0, |config| config.tls = Some(files));
+    let server = TestServer::with(&folder.0, |config| config.tls = Some(files));
     let (mut client, mut stream) = shake_hands(&server, &tls);
     client.writer().write_all(&[b'x'; 16384]).unwrap();
     client.send_close_notify();
@@ -178,7 +178,7 @@ fn records_of_all_sizes_are_read() {
         config.tls = Some(files);
         config.limits.body_bytes = 64 << 20;
     };
-    let server = Running::serving(&folder, set, app);
+    let server = TestServer::with_service(&folder, set, app);
     let (mut client, mut stream) = shake_hands(&server, &tls);
     // A record each, the largest possible one and a small one, 16438 bytes together: they end
     // everywhere in the receive buffers of the server.

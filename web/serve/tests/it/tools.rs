@@ -1,11 +1,11 @@
 //! Load generators and clients that others wrote: no errors, the right bytes, the right counts.
 
-use crate::harness::{Folder, Running, said, tool};
+use crate::harness::{Folder, TestServer, output_text, run_tool};
 
-fn site() -> (Folder, Running) {
+fn site() -> (Folder, TestServer) {
     let folder = Folder::new();
     folder.write("small.txt", "small");
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     (folder, server)
 }
 
@@ -45,35 +45,38 @@ fn load_generators_see_no_errors() {
             &of_h2load,
         ),
     ] {
-        let Some(output) = tool(name, args) else {
+        let Some(output) = run_tool(name, args) else {
             continue;
         };
-        let said = said(&output);
+        let output_text = output_text(&output);
         assert!(
-            says.iter().all(|what| said.contains(what)),
-            "{name}: {said}"
+            says.iter().all(|what| output_text.contains(what)),
+            "{name}: {output_text}"
         );
         let wrong = ["Socket errors", "Non-2xx"];
         assert!(
-            !wrong.iter().any(|what| said.contains(what)),
-            "{name}: {said}"
+            !wrong.iter().any(|what| output_text.contains(what)),
+            "{name}: {output_text}"
         );
     }
 }
 
 /// Returns the cases of h2spec that fail at `path`, by name, each with its observation.
-fn h2spec(server: &Running, path: &str) -> Option<Vec<(String, String)>> {
+fn h2spec(server: &TestServer, path: &str) -> Option<Vec<(String, String)>> {
     let port = server.address.port().to_string();
     let args = ["-h", "127.0.0.1", "-p", &port, "-P", path, "-o", "3"];
-    let said = said(&tool("h2spec", &args)?);
-    println!("{said}");
+    let output_text = output_text(&run_tool("h2spec", &args)?);
+    println!("{output_text}");
     let count = |what: &str| -> usize {
-        let before = said.rsplit_once(what).unwrap_or_else(|| panic!("{said}")).0;
+        let before = output_text
+            .rsplit_once(what)
+            .unwrap_or_else(|| panic!("{output_text}"))
+            .0;
         before.rsplit(' ').next().unwrap().parse().unwrap()
     };
-    assert!(count(" passed, ") >= 100, "{said}");
+    assert!(count(" passed, ") >= 100, "{output_text}");
     // `× 2: Sends …`, then the expected and the actual result.
-    let (_, failures) = said.split_once("Failures:").unwrap_or_default();
+    let (_, failures) = output_text.split_once("Failures:").unwrap_or_default();
     let failed = failures.split('×').skip(1).map(|case| {
         let (name, rest) = case.split_once('\n').unwrap_or((case, ""));
         let name = name.split_once(": ").map_or(name, |(_, name)| name);
@@ -82,7 +85,7 @@ fn h2spec(server: &Running, path: &str) -> Option<Vec<(String, String)>> {
         (name.trim().to_owned(), saw.trim().to_owned())
     });
     let failed: Vec<_> = failed.collect();
-    assert_eq!(failed.len(), count(" failed"), "{said}");
+    assert_eq!(failed.len(), count(" failed"), "{output_text}");
     Some(failed)
 }
 
@@ -144,7 +147,7 @@ fn h2spec_finds_nothing_where_bodies_are_read() {
         })
     };
     let app = axum::Router::new().fallback(read);
-    let server = Running::serving(&folder, |_| {}, app);
+    let server = TestServer::with_service(&folder, |_| {}, app);
     let Some(failed) = h2spec(&server, "/") else {
         return;
     };
@@ -166,7 +169,7 @@ fn a_browser_fetches_a_folder_of_a_thousand_files() {
     for n in 0..1000 {
         folder.write(&format!("img/{n:04}.svg"), format!("<svg id='{n}'/>"));
     }
-    let server = Running::files(&folder.0);
+    let server = TestServer::files(&folder.0);
     let page = server.get("/img/", "").text();
     assert_eq!(page.matches(".svg\"").count(), 1000);
     let got = folder.0.join("got");
@@ -187,8 +190,8 @@ fn a_browser_fetches_a_folder_of_a_thousand_files() {
         &output,
         &pattern,
     ];
-    if let Some(done) = tool("curl", &args) {
-        assert!(done.status.success(), "{}", said(&done));
+    if let Some(done) = run_tool("curl", &args) {
+        assert!(done.status.success(), "{}", output_text(&done));
         for n in 0..1000 {
             let file = std::fs::read_to_string(got.join(format!("{n:04}"))).unwrap();
             assert_eq!(file, format!("<svg id='{n}'/>"));
@@ -200,8 +203,8 @@ fn a_browser_fetches_a_folder_of_a_thousand_files() {
         .collect();
     let mut args = vec!["-nv"];
     args.extend(urls.iter().map(String::as_str));
-    let Some(done) = tool("nghttp", &args) else {
+    let Some(done) = run_tool("nghttp", &args) else {
         return;
     };
-    assert_eq!(said(&done).matches(":status: 200").count(), 1000);
+    assert_eq!(output_text(&done).matches(":status: 200").count(), 1000);
 }

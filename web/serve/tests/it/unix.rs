@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use upshift_serve::{Address, BindTo, Config, Server};
 
-use crate::harness::{Answer, Folder, Running, until};
+use crate::harness::{Answer, Folder, TestServer, wait_until};
 
 fn ask(socket: &Path, path: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).unwrap();
@@ -17,7 +17,7 @@ fn ask(socket: &Path, path: &str) -> Answer {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    Answer::of(answer)
+    Answer::parse(answer)
 }
 
 fn on(path: &Path, mode: Option<u32>) -> Address {
@@ -33,7 +33,7 @@ fn a_unix_socket_serves_what_a_port_serves() {
     let (path, log) = (folder.0.join("socket"), folder.0.join("log"));
     let listens = path.clone();
     let logs = log.clone();
-    let server = Running::with(&folder.0.join("site"), move |config| {
+    let server = TestServer::with(&folder.0.join("site"), move |config| {
         config.listen.push(on(&listens, Some(0o600)));
         config.access_log = Some(logs);
         // The limit holds for a network address; a Unix socket has a proxy with many clients.
@@ -50,23 +50,23 @@ fn a_unix_socket_serves_what_a_port_serves() {
         assert!(answer.body == long);
     }
     drop(others);
-    assert!(server.is_well());
+    assert!(server.is_healthy());
     server.end();
     assert!(!path.exists());
-    until("the log is written", || {
+    wait_until("the log is written", || {
         let text = std::fs::read_to_string(&log).unwrap();
         text.contains("\"peer\":\"unix\"") && text.contains("\"peer\":\"127.0.0.1:")
     });
 }
 
 #[test]
-fn a_server_follows_one_that_was_killed_and_does_not_disturb_one_that_runs() {
+fn a_server_replaces_a_killed_one_and_does_not_disturb_a_running_one() {
     let folder = Folder::new();
     let path = folder.0.join("socket");
     // The file that a killed server leaves.
     drop(UnixListener::bind(&path).unwrap());
     let listens = path.clone();
-    let server = Running::with(&folder.0, |config| config.listen.push(on(&listens, None)));
+    let server = TestServer::with(&folder.0, |config| config.listen.push(on(&listens, None)));
     assert_eq!(ask(&path, "/healthz").status, 200);
 
     let second = Config {

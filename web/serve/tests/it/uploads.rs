@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use upshift_serve::Config;
 
-use crate::harness::{Answer, Folder, Running, rest, said, tool, until};
+use crate::harness::{Answer, Folder, TestServer, output_text, rest, run_tool, wait_until};
 use crate::http2::{DATA, END_HEADERS, END_STREAM, Frame, HEADERS, RST_STREAM, block, frame, open};
 
 /// `POST /page.txt` with a length.
@@ -20,9 +20,9 @@ fn post(number: u32, length: usize) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | flags, number, &block)
 }
 
-fn refuses(folder: &Folder) -> Running {
+fn refuses(folder: &Folder) -> TestServer {
     folder.write("page.txt", "a page");
-    Running::with(&folder.0, |config| config.limits.body_bytes = 20_000)
+    TestServer::with(&folder.0, |config| config.limits.body_bytes = 20_000)
 }
 
 /// Reads up to a frame of a stream: the kinds and streams of all frames.
@@ -66,7 +66,7 @@ fn a_refused_upload_over_http_2_is_answered_and_not_reset_while_it_comes() {
 }
 
 #[test]
-fn an_upload_that_goes_on_is_reset_in_the_end() {
+fn an_endless_upload_is_reset() {
     let folder = Folder::new();
     let server = refuses(&folder);
     let mut stream = open(&server);
@@ -93,21 +93,21 @@ fn a_client_that_sends_all_before_it_reads_gets_the_refusal() {
             // The answer is there, and the server has closed its half.
             std::thread::sleep(Duration::from_millis(100));
             let sent = stream.write_all(&vec![b'x'; length]);
-            sent.is_ok() && Answer::of(rest(&mut stream)).status == status
+            sent.is_ok() && Answer::parse(rest(&mut stream)).status == status
         };
         // A client that is stalled for a second is too late.
-        until("a whole upload with its refusal", sends_all);
+        wait_until("a whole upload with its refusal", sends_all);
     }
 }
 
 /// The status that curl reports for an upload of so many bytes, by both versions.
-fn statuses(folder: &Folder, server: &Running, length: usize) -> Option<[String; 2]> {
+fn statuses(folder: &Folder, server: &TestServer, length: usize) -> Option<[String; 2]> {
     let body = folder.write("body", vec![0; length]);
     let (data, url) = (format!("@{}", body.display()), server.url("/page.txt"));
     let status = |version| {
         let args = ["-sS", "--max-time", "20", version, "--data-binary", &data];
         let more = ["-o", "/dev/null", "-w", "%{http_code}", &url];
-        tool("curl", &[&args[..], &more].concat()).map(|output| said(&output))
+        run_tool("curl", &[&args[..], &more].concat()).map(|output| output_text(&output))
     };
     Some([status("--http2-prior-knowledge")?, status("--http1.1")?])
 }
@@ -131,7 +131,7 @@ fn a_service_may_leave_the_rest_of_an_upload() {
     let refuse = |_: axum::extract::Request| async { axum::http::StatusCode::FORBIDDEN };
     let app = axum::Router::new().fallback(refuse);
     let limit = |config: &mut Config| config.limits.body_bytes = 10_000_000;
-    let server = Running::serving(&folder, limit, app);
+    let server = TestServer::with_service(&folder, limit, app);
     if let Some(statuses) = statuses(&folder, &server, 1_200_000) {
         assert_eq!(statuses, ["403"; 2]);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use upshift::{LEVELS, Level};
 
-use crate::shards::PerVcpu;
+use crate::per_vcpu::PerVcpu;
 
 mod text;
 
@@ -19,7 +19,7 @@ const BOUNDS: [u64; 14] = [
 
 /// The counters of a level.
 #[derive(Debug, Default)]
-struct OfLevel {
+struct LevelCounters {
     micros: AtomicU64,
     /// Number of requests by duration; the sum is the number of all requests.
     buckets: [AtomicU64; BOUNDS.len() + 1],
@@ -27,17 +27,17 @@ struct OfLevel {
 
 /// The counters of a vCPU.
 #[derive(Debug)]
-struct OfVcpu {
-    levels: [OfLevel; LEVELS],
+struct VcpuCounters {
+    levels: [LevelCounters; LEVELS],
     /// Number of responses by the first digit of their status.
     statuses: [AtomicU64; 6],
     bytes: AtomicU64,
 }
 
-impl Default for OfVcpu {
-    fn default() -> OfVcpu {
-        OfVcpu {
-            levels: std::array::from_fn(|_| OfLevel::default()),
+impl Default for VcpuCounters {
+    fn default() -> VcpuCounters {
+        VcpuCounters {
+            levels: std::array::from_fn(|_| LevelCounters::default()),
             statuses: Default::default(),
             bytes: AtomicU64::new(0),
         }
@@ -47,7 +47,7 @@ impl Default for OfVcpu {
 /// The counters of the server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    requests: PerVcpu<OfVcpu>,
+    requests: PerVcpu<VcpuCounters>,
     pub(crate) accepted: AtomicU64,
     pub(crate) turned_away: AtomicU64,
     pub(crate) timed_out: AtomicU64,
@@ -68,7 +68,7 @@ impl Metrics {
     /// Counts a request that is over.
     pub(crate) fn request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let here = self.requests.here();
+        let here = self.requests.local();
         let of = &here.levels[usize::from(level.get())];
         of.micros.fetch_add(micros, Relaxed);
         let bucket = BOUNDS.partition_point(|bound| *bound < micros);
@@ -78,24 +78,27 @@ impl Metrics {
     }
 
     /// Returns the sum of a counter over all vCPUs.
-    fn sum(&self, of: impl Fn(&OfVcpu) -> &AtomicU64) -> u64 {
-        self.requests.iter().map(|one| of(one).load(Relaxed)).sum()
+    fn sum(&self, of: impl Fn(&VcpuCounters) -> &AtomicU64) -> u64 {
+        self.requests
+            .iter()
+            .map(|vcpu| of(vcpu).load(Relaxed))
+            .sum()
     }
 
     /// Returns the number of requests of a level by bucket of their duration.
     fn buckets(&self, level: Level) -> [u64; BOUNDS.len() + 1] {
         let level = usize::from(level.get());
-        std::array::from_fn(|bucket| self.sum(|one| &one.levels[level].buckets[bucket]))
+        std::array::from_fn(|bucket| self.sum(|vcpu| &vcpu.levels[level].buckets[bucket]))
     }
 
     /// Returns the sum of the durations of a level, in µs.
     fn micros(&self, level: Level) -> u64 {
-        self.sum(|one| &one.levels[usize::from(level.get())].micros)
+        self.sum(|vcpu| &vcpu.levels[usize::from(level.get())].micros)
     }
 
     /// Returns the number of answered requests.
     pub(crate) fn requests(&self) -> u64 {
-        let of = |class: usize| self.sum(|one| &one.statuses[class]);
+        let of = |class: usize| self.sum(|vcpu| &vcpu.statuses[class]);
         (0..6).map(of).sum()
     }
 }

@@ -22,10 +22,10 @@ fn write(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     let metrics = &shared.metrics;
     out.family("http_responses_total", "Responses by class of status.")?;
     for class in 1..6 {
-        let count = metrics.sum(|one| &one.statuses[class]);
+        let count = metrics.sum(|vcpu| &vcpu.statuses[class]);
         out.sample(&[("class", &format_args!("{class}xx"))], count)?;
     }
-    let bytes = metrics.sum(|one| &one.bytes);
+    let bytes = metrics.sum(|vcpu| &vcpu.bytes);
     let help = "Bytes of response bodies.";
     out.single("http_response_bytes_total", help, bytes)?;
     let plain = [

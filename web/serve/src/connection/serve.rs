@@ -1,4 +1,4 @@
-//! The life of a connection: its protocol, and its end.
+//! Serving a connection: TLS, the choice of the protocol, and the graceful shutdown.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,31 +13,31 @@ use hyper::server::conn::{http1, http2};
 use upshift::hyper::{Allowance, Clock, Io, StreamSpawner};
 
 use crate::config::Limits;
-use crate::connection::clocks::NEXT_REQUEST;
+use crate::connection::clocks::REQUEST_GRACE;
 use crate::connection::conn::Conn;
 use crate::connection::heads;
 use crate::connection::observed::ObservedIo;
 use crate::connection::transport::Transport;
-use crate::request::service::Http;
-use crate::server::shared::Live;
+use crate::request::service::HttpService;
+use crate::server::shared::Settings;
 use crate::tls::TlsIo;
 
 /// First bytes of an HTTP/2 client with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes that a connection buffers of a response that its client does not read, and of a request's
-/// body.
-const BUFFERED: usize = 64 * 1024;
+/// Largest number of bytes of a request or a response that hyper buffers.
+const MAX_BUFFERED: usize = 64 * 1024;
+
 impl Conn {
     /// Serves a connection to its end.
-    pub(crate) async fn serve(self: Arc<Conn>, mut io: Io, live: Arc<Live>) {
+    pub(crate) async fn serve(self: Arc<Conn>, mut io: Io, settings: Arc<Settings>) {
         if let Some(id) = upshift::get_cid() {
             let _ = self.coroutine.set(id);
         }
-        let _ = self.queue.set(io.stream().send_queue());
-        let limits = live.config.limits.clone();
-        // The result concerns only hyper and the peer.
-        if let Some(config) = live.sites.tls.as_ref().filter(|_| !self.plain) {
-            let Some(Ok(first)) = self.or_end(io.peek(1, |_| true)).await else {
+        let _ = self.send_queue.set(io.stream().send_queue());
+        let limits = settings.config.limits.clone();
+        // Errors end only this connection.
+        if let Some(config) = settings.sites.tls.as_ref().filter(|_| !self.plain) {
+            let Some(Ok(first)) = self.or_shutdown(io.peek(1, |_| true)).await else {
                 return;
             };
             // A TLS record begins with its type, which is no letter.
@@ -45,26 +45,26 @@ impl Conn {
                 let _ = self.refuse_plain(io).await;
                 return;
             }
-            let Some(Ok(io)) = self.or_end(TlsIo::accept(io, config.clone())).await else {
+            let Some(Ok(io)) = self.or_shutdown(TlsIo::accept(io, config.clone())).await else {
                 return;
             };
-            drop(live);
-            self.clocks.shook_hands();
-            let two = io.chose_two();
-            let _ = self.tls.set(io.facts());
-            let _ = self.speak(io, two, &limits).await;
+            drop(settings);
+            self.clocks.end_handshake();
+            let is_http2 = io.is_http2();
+            let _ = self.tls.set(io.handshake_info());
+            let _ = self.serve_http(io, is_http2, &limits).await;
         } else {
-            drop(live);
+            drop(settings);
             let first = io.peek(PREFACE.len(), |bytes| !PREFACE.starts_with(bytes));
-            let Some(Ok(first)) = self.or_end(first).await else {
+            let Some(Ok(first)) = self.or_shutdown(first).await else {
                 return;
             };
-            let two = first.starts_with(PREFACE);
-            let _ = self.speak(io, two, &limits).await;
+            let is_http2 = first.starts_with(PREFACE);
+            let _ = self.serve_http(io, is_http2, &limits).await;
         }
     }
 
-    /// Tells a client of plain HTTP that it uses the wrong port.
+    /// Sends 400 to a client that speaks plain HTTP to a port with TLS.
     async fn refuse_plain(self: &Arc<Conn>, io: Io) -> io::Result<()> {
         let text = "this port speaks TLS: use https\n";
         let answer = heads::refusal(StatusCode::BAD_REQUEST, text);
@@ -72,21 +72,21 @@ impl Conn {
         poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await
     }
 
-    /// Tells whether the connection is to end after the requests under way. A client of HTTP/1
-    /// loses a request if its connection is closed while it sends; a client of HTTP/2 learns which
-    /// of its requests are answered.
-    fn ends(&self) -> bool {
+    /// Tells whether the connection must close after the requests under way. An HTTP/1 client loses
+    /// a request if its connection is closed while it sends; an HTTP/2 client learns from the
+    /// GOAWAY frame which of its requests are answered.
+    fn should_close(&self) -> bool {
         let shared = &self.shared;
         shared.is_draining()
-            && (shared.closing.load(SeqCst) || self.clocks.has_rested(NEXT_REQUEST))
+            && (shared.closing.load(SeqCst) || self.clocks.can_close(REQUEST_GRACE))
             && !self.clocks.is_within_head()
     }
 
-    /// Returns the output of `future`, or `None` if the server drains first.
-    async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    /// Returns the output of `future`, or `None` if the connection must close first.
+    async fn or_shutdown<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
-            if self.ends() {
+            if self.should_close() {
                 return Poll::Ready(None);
             }
             future.as_mut().poll(cx).map(Some)
@@ -94,49 +94,59 @@ impl Conn {
         .await
     }
 
-    async fn speak<I>(self: &Arc<Conn>, io: I, two: bool, limits: &Limits) -> hyper::Result<()>
+    async fn serve_http<I>(
+        self: &Arc<Conn>,
+        io: I,
+        is_http2: bool,
+        limits: &Limits,
+    ) -> hyper::Result<()>
     where
         I: Transport + Send + 'static,
     {
-        let service = Http::new(self.clone());
-        let io = ObservedIo::new(io, self.clone(), two);
+        let service = HttpService::new(self.clone());
+        let io = ObservedIo::new(io, self.clone(), is_http2);
         let allowance = self.shared.receiving.open();
-        if two {
-            self.clocks.speaks_two();
+        if is_http2 {
+            self.clocks.set_http2();
             let builder = self.http2(limits, &allowance);
             let connection = builder.serve_connection(io, service);
-            let told = self.tell(connection, |two| two.graceful_shutdown());
-            return allowance.hold(told).await;
+            let served = self
+                .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
+            return allowance.hold(served).await;
         }
         let connection = self.http1(limits).serve_connection(io, service);
         // An upgraded connection belongs to the service.
         let connection = connection.with_upgrades();
-        let told = self.tell(connection, |one| one.graceful_shutdown());
-        let end = allowance.hold(told).await;
-        self.leave();
+        let served =
+            self.with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
+        let end = allowance.hold(served).await;
+        self.remove_from_table();
         end
     }
 
-    /// Returns the output of `connection`, which is shut down gracefully, once, if the server
-    /// drains first.
-    async fn tell<C: Future>(&self, connection: C, shut_down: fn(Pin<&mut C>)) -> C::Output {
+    /// Returns the output of `connection`, which is shut down gracefully, once, when it must close.
+    async fn with_graceful_shutdown<C: Future>(
+        &self,
+        connection: C,
+        shut_down: fn(Pin<&mut C>),
+    ) -> C::Output {
         let mut connection = pin!(connection);
-        let mut told = false;
+        let mut shutdown_requested = false;
         poll_fn(|cx| {
             loop {
                 let polled = connection.as_mut().poll(cx);
                 if polled.is_ready() {
                     return polled;
                 }
-                if self.polled() {
+                if self.after_poll() {
                     ready!(upshift::task::poll_piece(cx));
                     continue;
                 }
                 // After the poll, which has taken the bytes that had arrived.
-                if told || !self.ends() {
+                if shutdown_requested || !self.should_close() {
                     return Poll::Pending;
                 }
-                told = true;
+                shutdown_requested = true;
                 shut_down(connection.as_mut());
             }
         })
@@ -146,13 +156,11 @@ impl Conn {
     fn http1(&self, limits: &Limits) -> http1::Builder {
         let mut builder = http1::Builder::new();
         let header_bytes = usize::try_from(limits.header_bytes).unwrap_or(usize::MAX);
-        // The service measures heads that fit into the buffer.
-        //
-        // Not `pipeline_flush`: with it hyper closes without sending its 400 when more bytes follow
-        // a malformed head.
+        // The service checks the size of heads that fit into the buffer. `pipeline_flush` is off:
+        // with it hyper closes without sending its 400 when more bytes follow a malformed head.
         builder
             .header_read_timeout(None)
-            .max_buf_size(BUFFERED.max(header_bytes))
+            .max_buf_size(MAX_BUFFERED.max(header_bytes))
             .max_headers(limits.headers);
         builder
     }
@@ -167,7 +175,7 @@ impl Conn {
             .max_local_error_reset_streams(128)
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(1 << 20)
-            .max_send_buf_size(BUFFERED);
+            .max_send_buf_size(MAX_BUFFERED);
         builder
     }
 }

@@ -1,4 +1,4 @@
-//! The future of a response, which the HTTP library polls.
+//! The future of a response, which hyper polls.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, Method, Response, Version};
 use http_body::Body as _;
 
+use crate::request::active::ActiveRequest;
 use crate::request::body::{Body, BoxError};
-use crate::request::under_way::Request;
-use crate::server::shared::Answering as Handler;
+use crate::server::shared::HandlerFuture;
 
-/// The way in which a request is answered.
+/// A response, or the future that computes it.
 pub(super) enum Answer {
     Ready(Option<Response<Body>>),
-    Later(Handler),
+    Handler(HandlerFuture),
 }
 
-/// A request that is being answered.
-pub(crate) struct Answering {
-    request: Option<Box<Request>>,
+/// The future of a response.
+pub(crate) struct ResponseFuture {
+    request: Option<Box<ActiveRequest>>,
     answer: Answer,
     /// Header fields that the operator adds.
     headers: Option<Arc<HeaderMap>>,
 }
 
-impl Answering {
+impl ResponseFuture {
     pub(super) fn new(
-        request: Box<Request>,
+        request: Box<ActiveRequest>,
         answer: Answer,
         headers: Option<Arc<HeaderMap>>,
-    ) -> Answering {
-        Answering {
+    ) -> ResponseFuture {
+        ResponseFuture {
             headers,
             request: Some(request),
             answer,
@@ -40,8 +40,8 @@ impl Answering {
     }
 }
 
-impl Future for Answering {
-    type Output = Result<Response<Box<Request>>, BoxError>;
+impl Future for ResponseFuture {
+    type Output = Result<Response<Box<ActiveRequest>>, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -50,13 +50,13 @@ impl Future for Answering {
         }
         let response = match &mut this.answer {
             Answer::Ready(response) => response.take(),
-            Answer::Later(answering) => Some(ready!(answering.as_mut().poll(cx))),
+            Answer::Handler(future) => Some(ready!(future.as_mut().poll(cx))),
         };
         let (Some(mut response), Some(mut request)) = (response, this.request.take()) else {
             return Poll::Ready(Err("a response was polled after its completion".into()));
         };
         if request.entry.facts.method == Method::HEAD {
-            only_head(&mut response);
+            strip_body(&mut response);
         }
         for (name, value) in this.headers.iter().flat_map(|fields| fields.iter()) {
             response
@@ -64,21 +64,24 @@ impl Future for Answering {
                 .entry(name)
                 .or_insert_with(|| value.clone());
         }
-        request.follow(&response);
-        let direct = request.conn.direct().filter(|_| !request.is_two());
-        response.body_mut().prepare(direct);
+        request.apply_response(&response);
+        let queue = request
+            .conn
+            .send_file_queue()
+            .filter(|_| !request.is_http2());
+        response.body_mut().prepare(queue);
         let version = request.version;
         if version < Version::HTTP_2 && request.conn.shared.is_leaving()
-            || version == Version::HTTP_10 && ends_with_connection(&response)
+            || version == Version::HTTP_10 && is_close_delimited(&response)
         {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }
-        if version == Version::HTTP_10 && closes(&response) {
-            // The library would add `keep-alive` to a response of HTTP/1.1.
+        if version == Version::HTTP_10 && has_close(&response) {
+            // hyper would add `keep-alive` to a response of HTTP/1.1.
             *response.version_mut() = Version::HTTP_10;
         }
-        request.offer(true);
+        request.set_offering(true);
         Poll::Ready(Ok(response.map(|body| {
             request.body = body;
             request
@@ -86,20 +89,20 @@ impl Future for Answering {
     }
 }
 
-/// Tells whether the end of the connection is the end of the body, as in HTTP/1.0, which knows no
-/// chunks.
-fn ends_with_connection(response: &Response<Body>) -> bool {
+/// Tells whether the end of the connection ends the body (RFC 9112, section 6.3), as in HTTP/1.0,
+/// which has no chunks.
+fn is_close_delimited(response: &Response<Body>) -> bool {
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
     !has_length && response.body().size_hint().exact().is_none()
 }
 
-fn closes(response: &Response<Body>) -> bool {
+fn has_close(response: &Response<Body>) -> bool {
     let field = response.headers().get(CONNECTION);
     field.is_some_and(|field| field.as_bytes().eq_ignore_ascii_case(b"close"))
 }
 
-/// Removes the body but not its length. In HTTP/2 hyper leaves that to the service.
-fn only_head(response: &mut Response<Body>) {
+/// Replaces the body of a response to HEAD by its length. hyper does so only in HTTP/1.
+fn strip_body(response: &mut Response<Body>) {
     let length = response.body().size_hint().exact();
     if let Some(length) = length.filter(|length| *length != 0) {
         let fields = response.headers_mut();

@@ -1,4 +1,4 @@
-//! The ways to serve prices and reports.
+//! Modes of serving prices and reports: the runtimes and threads in use.
 
 use std::error::Error;
 use std::str::FromStr;
@@ -11,34 +11,34 @@ use crate::engine::Engine;
 use crate::policy;
 use crate::service::{self, Queries};
 
-/// CPUs that each way uses.
+/// Number of CPUs that each mode uses.
 const CPUS: usize = 2;
 
-/// See the table of the program.
+/// A mode of serving; the table in `main.rs` describes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Mode {
     Tokio,
     TokioIdle,
     VcpusIdle,
     Await,
 }
 
-impl Way {
-    pub(crate) const ALL: [Way; 4] = [Way::Tokio, Way::TokioIdle, Way::VcpusIdle, Way::Await];
+impl Mode {
+    pub(crate) const ALL: [Mode; 4] = [Mode::Tokio, Mode::TokioIdle, Mode::VcpusIdle, Mode::Await];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Way::Tokio => "tokio",
-            Way::TokioIdle => "tokio-idle",
-            Way::VcpusIdle => "vcpus-idle",
-            Way::Await => "await",
+            Mode::Tokio => "tokio",
+            Mode::TokioIdle => "tokio-idle",
+            Mode::VcpusIdle => "vcpus-idle",
+            Mode::Await => "await",
         }
     }
 
     /// Serves until the process ends.
     pub(crate) fn serve(self, address: &str) -> Result<(), Box<dyn Error>> {
         let idle = match self {
-            Way::TokioIdle | Way::VcpusIdle => Some(idle_runtime()?),
+            Mode::TokioIdle | Mode::VcpusIdle => Some(idle_runtime()?),
             _ => None,
         };
         let queries = match &idle {
@@ -46,18 +46,18 @@ impl Way {
             None => Queries::InHandler,
         };
         match self {
-            Way::Tokio | Way::TokioIdle => serve_on_tokio(address, queries),
-            Way::VcpusIdle | Way::Await => serve_on_vcpus(address, queries),
+            Mode::Tokio | Mode::TokioIdle => serve_on_tokio(address, queries),
+            Mode::VcpusIdle | Mode::Await => serve_on_vcpus(address, queries),
         }
     }
 }
 
-impl FromStr for Way {
+impl FromStr for Mode {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<Way, String> {
-        let way = Way::ALL.into_iter().find(|way| way.name() == name);
-        way.ok_or_else(|| format!("no way is named {name}: see the table in src/main.rs"))
+    fn from_str(name: &str) -> Result<Mode, String> {
+        let mode = Mode::ALL.into_iter().find(|mode| mode.name() == name);
+        mode.ok_or_else(|| format!("no mode is named {name}: see the table in src/main.rs"))
     }
 }
 

@@ -2,24 +2,24 @@
 //!
 //! A test that waits for threads, processes and timers can fail on a shared machine without a
 //! defect. A test that fails and then passes alone is *unstable*: it is named, counted, and its
-//! output shown. It fails the full suite unless [`KNOWN`] names it. More than [`SECOND_RUNS`]
-//! failures at once are a failure everywhere, and so is a test program that ended without naming
-//! the failed test. A soak runs nothing twice.
+//! output shown. It fails the full suite unless [`KNOWN_UNSTABLE`] names it. More than
+//! [`MAX_RETRIES`] failures at once are a failure everywhere, and so is a test program that ended
+//! without naming the failed test. A soak runs nothing twice.
 
 use std::process::Command;
 
 use super::log::{self, UNSTABLE, count_passed};
 
 /// Tests of one command that may be run a second time.
-const SECOND_RUNS: usize = 3;
+const MAX_RETRIES: usize = 3;
 
 /// Tests that may need a second run in the full suite, each with the observation that is not yet
 /// understood.
-const KNOWN: [(&str, &str); 0] = [];
+const KNOWN_UNSTABLE: [(&str, &str); 0] = [];
 
 /// Whether an unstable test is on the list.
 pub(super) fn is_known(test: &str) -> bool {
-    KNOWN.iter().any(|(name, _)| *name == test)
+    KNOWN_UNSTABLE.iter().any(|(name, _)| *name == test)
 }
 
 /// Returns the names of the failed tests if `cargo test` failed for them alone and they may be run
@@ -36,7 +36,7 @@ pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {
         .lines()
         .filter(|line| line.starts_with("test result: FAILED."));
     let is_told = programs == Some(lists.count());
-    ((1..=SECOND_RUNS).contains(&failed.len()) && is_told).then_some(failed)
+    ((1..=MAX_RETRIES).contains(&failed.len()) && is_told).then_some(failed)
 }
 
 /// Returns the command for these tests alone, one after another. The command already has arguments
@@ -76,7 +76,7 @@ mod tests {
                           error: test failed, to rerun pass `-p p --test it`\n";
 
     #[test]
-    fn what_failed_is_run_again_if_it_is_known() {
+    fn a_known_unstable_test_is_run_again() {
         let log = format!("{FAILED}error: 1 target failed:\n    `-p p --test it`\n");
         assert_eq!(candidates(&log), Some(vec!["m::b"]));
         // A second program was killed by a signal.
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_command_is_the_first_with_the_names() {
+    fn the_retry_is_the_first_command_with_the_names_of_tests() {
         let mut first = Command::new("cargo");
         first.args(["test", "-p", "p", "--", "--show-output"]);
         first.env("A", "1").env_remove("B").current_dir("/tmp");

@@ -1,8 +1,8 @@
 //! Compression on the fly.
 //!
-//! A body compresses on demand and asks after each slice whether to yield, so no poll lasts longer
-//! than for an uncompressed file. A compressor has some 300 kB, so their number is bounded, and a
-//! thread keeps a few of them.
+//! A body compresses on demand and checks after each slice whether to yield, so no poll lasts
+//! longer than for an uncompressed file. A compressor has some 300 kB, so their number is bounded,
+//! and each thread pools a few of them.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,19 +16,19 @@ use super::content::FileBody;
 
 /// Bytes compressed between two yield points: some tens of microseconds.
 const SLICE: usize = 4096;
-/// Input bytes per deflate block. At the end of a block all of it is encoded, which takes 170 µs
-/// for blocks of zlib's own size.
+/// Input bytes per deflate block. zlib encodes a whole block at its end; its default size would
+/// make that step several times as long as a slice.
 const BLOCK: u64 = 8192;
-/// Compression level. zlib's default 6 takes half as much time again for a negligible gain.
+/// Compression level. zlib's default of 6 takes more time for a negligible gain.
 const LEVEL: u32 = 4;
 /// Number of bytes handed out at once.
 const PIECE: usize = 16 * 1024;
 /// Number of concurrent compressions; further files are sent uncompressed.
-const MOST: usize = 256;
+const MAX_CONCURRENT: usize = 256;
 /// Number of compressors in the pool of a thread.
 const MAX_POOLED: usize = 4;
 
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static POOL: RefCell<Vec<Compress>> = const { RefCell::new(Vec::new()) };
@@ -38,21 +38,21 @@ thread_local! {
 pub(super) struct Compressor(Option<Compress>);
 
 impl Compressor {
-    /// Takes a compressor. Returns `None` if [`MOST`] compressions are under way.
+    /// Takes a compressor. Returns `None` if [`MAX_CONCURRENT`] compressions are under way.
     pub(super) fn take() -> Option<Compressor> {
-        if UNDER_WAY.fetch_add(1, Relaxed) >= MOST {
-            UNDER_WAY.fetch_sub(1, Relaxed);
+        if ACTIVE.fetch_add(1, Relaxed) >= MAX_CONCURRENT {
+            ACTIVE.fetch_sub(1, Relaxed);
             return None;
         }
-        let kept = POOL.with_borrow_mut(Vec::pop);
+        let pooled = POOL.with_borrow_mut(Vec::pop);
         let new = || Compress::new_gzip(Compression::new(LEVEL), 15);
-        Some(Compressor(Some(kept.unwrap_or_else(new))))
+        Some(Compressor(Some(pooled.unwrap_or_else(new))))
     }
 }
 
 impl Drop for Compressor {
     fn drop(&mut self) {
-        UNDER_WAY.fetch_sub(1, Relaxed);
+        ACTIVE.fetch_sub(1, Relaxed);
         let Some(mut compress) = self.0.take() else {
             return;
         };
@@ -68,7 +68,7 @@ impl Drop for Compressor {
 }
 
 /// A file that is compressed on demand.
-pub(crate) struct Squeezed {
+pub(crate) struct CompressedBody {
     file: FileBody,
     /// Bytes of the file that were read and not compressed.
     rest: Bytes,
@@ -79,44 +79,44 @@ pub(crate) struct Squeezed {
 
 #[derive(PartialEq, Eq)]
 enum State {
-    Reads,
+    Reading,
     /// The file has ended.
-    Ends,
-    Over,
+    Finishing,
+    Done,
 }
 
-impl Squeezed {
-    pub(super) fn new(file: FileBody, compressor: Compressor) -> Squeezed {
-        Squeezed {
+impl CompressedBody {
+    pub(super) fn new(file: FileBody, compressor: Compressor) -> CompressedBody {
+        CompressedBody {
             file,
             rest: Bytes::new(),
             out: Vec::new(),
             compressor,
-            state: State::Reads,
+            state: State::Reading,
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.state == State::Over
+    pub(crate) fn is_done(&self) -> bool {
+        self.state == State::Done
     }
 
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        while self.state != State::Over {
-            if self.rest.is_empty() && self.state == State::Reads {
+        while self.state != State::Done {
+            if self.rest.is_empty() && self.state == State::Reading {
                 match ready!(self.file.poll_chunk(cx)).transpose() {
                     Ok(Some(bytes)) => self.rest = bytes,
-                    Ok(None) => self.state = State::Ends,
+                    Ok(None) => self.state = State::Finishing,
                     Err(error) => {
-                        self.state = State::Over;
+                        self.state = State::Done;
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
             }
-            if let Err(error) = self.slice() {
-                self.state = State::Over;
+            if let Err(error) = self.compress_slice() {
+                self.state = State::Done;
                 return Poll::Ready(Some(Err(error)));
             }
-            if self.state == State::Over || self.out.len() == self.out.capacity() {
+            if self.state == State::Done || self.out.len() == self.out.capacity() {
                 return Poll::Ready(Some(Ok(std::mem::take(&mut self.out).into())));
             }
             ready!(upshift::task::poll_piece(cx));
@@ -125,7 +125,7 @@ impl Squeezed {
     }
 
     /// Compresses one slice.
-    fn slice(&mut self) -> io::Result<()> {
+    fn compress_slice(&mut self) -> io::Result<()> {
         if self.out.capacity() == 0 {
             self.out.reserve_exact(PIECE);
         }
@@ -134,7 +134,7 @@ impl Squeezed {
         };
         let slice = &self.rest[..self.rest.len().min(SLICE)];
         let before = compress.total_in();
-        let flush = if self.state == State::Ends {
+        let flush = if self.state == State::Finishing {
             FlushCompress::Finish
         } else if (before + slice.len() as u64).is_multiple_of(BLOCK) {
             FlushCompress::Sync
@@ -145,7 +145,7 @@ impl Squeezed {
         let status = status.map_err(io::Error::other)?;
         self.rest.advance((compress.total_in() - before) as usize);
         if status == Status::StreamEnd {
-            self.state = State::Over;
+            self.state = State::Done;
         }
         Ok(())
     }
@@ -156,9 +156,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_compressed_at_a_time() {
-        let all: Vec<_> = (0..MOST).map_while(|_| Compressor::take()).collect();
-        assert_eq!(all.len(), MOST);
+    fn the_number_of_concurrent_compressions_is_bounded() {
+        let all: Vec<_> = (0..MAX_CONCURRENT)
+            .map_while(|_| Compressor::take())
+            .collect();
+        assert_eq!(all.len(), MAX_CONCURRENT);
         assert!(Compressor::take().is_none());
         drop(all);
         assert!(Compressor::take().is_some());

@@ -1,13 +1,13 @@
 //! Files that go from the page cache to the socket without a copy through this process.
 //!
-//! The HTTP library owns the order of the bytes that a connection writes, and sees only slices
-//! of memory. So the body of a large file hands out *placeholders*: slices of a window that is
-//! never sent. [`ObservedIo`](super::observed::ObservedIo) recognises them by their address and
-//! sends as many bytes of the connection's first file instead. Responses of HTTP/1 follow each
-//! other, and so do their files.
+//! hyper decides the order of the bytes that a connection writes, and sees only slices of memory.
+//! So the body of a large file hands out *placeholders*: slices of a static buffer that is never
+//! sent. [`ObservedIo`](super::observed::ObservedIo) recognises them by their address and sends as
+//! many bytes of the first queued file instead. Responses of HTTP/1 follow each other, and so do
+//! their files.
 //!
-//! The library must not copy the slices that it is given to write. It does not, since the I/O below
-//! takes several slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
+//! hyper must not copy the slices that it is given to write. It does not, since the I/O below takes
+//! several slices at once ([`is_write_vectored`](hyper::rt::Write::is_write_vectored)).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::files::{FileBody, PIECE};
 
-/// The memory of all placeholders.
+/// Memory of all placeholders.
 static WINDOW: [u8; PIECE] = [0; PIECE];
 
 /// Returns a placeholder for the next bytes of a file of which `left` bytes remain.
@@ -35,9 +35,9 @@ pub(super) fn is_placeholder(bytes: &[u8]) -> bool {
 /// The files of a connection for which placeholders have been handed out, in order. The first file
 /// contains the byte to be sent next.
 #[derive(Default)]
-pub(crate) struct Direct(Mutex<VecDeque<FileBody>>);
+pub(crate) struct SendFileQueue(Mutex<VecDeque<FileBody>>);
 
-impl Direct {
+impl SendFileQueue {
     pub(super) fn files(&self) -> MutexGuard<'_, VecDeque<FileBody>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,7 +48,7 @@ impl Direct {
     }
 }
 
-impl fmt::Debug for Direct {
+impl fmt::Debug for SendFileQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Direct").field(&self.files().len()).finish()
     }

@@ -1,4 +1,5 @@
-//! A request as the body of its response: it hands out and counts the pieces, each in its turn.
+//! [`ActiveRequest`] as the body of its response: hands out and counts the pieces, in the order of
+//! the connection's streams.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -6,26 +7,26 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
+use crate::request::active::ActiveRequest;
 use crate::request::body::BoxError;
-use crate::request::under_way::Request;
 
-/// Bytes that are sent at once at most: a larger piece would keep the coroutine, and the connection
-/// of HTTP/2, for too long.
-const PIECE: usize = 64 * 1024;
+/// Largest number of bytes handed out at once; a larger piece would occupy the coroutine, and an
+/// HTTP/2 connection, for too long.
+const MAX_PIECE: usize = 64 * 1024;
 
-impl Request {
+impl ActiveRequest {
     /// Returns the next piece of the body.
     #[inline]
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.rest.is_empty() {
-            let piece = self.rest.split_to(self.rest.len().min(PIECE));
+            let piece = self.rest.split_to(self.rest.len().min(MAX_PIECE));
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         Poll::Ready(match frame {
-            Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.len() > PIECE) => {
+            Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.len() > MAX_PIECE) => {
                 let mut data = frame.into_data().unwrap_or_default();
-                self.rest = data.split_off(PIECE);
+                self.rest = data.split_off(MAX_PIECE);
                 Some(Ok(Frame::data(data)))
             }
             frame => frame,
@@ -33,7 +34,7 @@ impl Request {
     }
 }
 
-impl HttpBody for Request {
+impl HttpBody for ActiveRequest {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -43,23 +44,23 @@ impl HttpBody for Request {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        this.offer(false);
-        if this.is_two() {
+        this.set_offering(false);
+        if this.is_http2() {
             let sending = &this.conn.sending;
             if sending
-                .poll_turn(cx, &this.entry, &mut this.turn)
+                .poll_turn(cx, &this.entry, &mut this.position)
                 .is_pending()
             {
-                // Bytes that were handed out may be stuck in streams without a window, of which the
-                // library does not tell the connection.
+                // Handed-out bytes may be stuck in streams without a window; hyper does not report
+                // these.
                 this.conn.wake();
                 return Poll::Pending;
             }
         }
-        let more = !this.rest.is_empty() || !this.body.is_at_hand();
+        let more = !this.rest.is_empty() || !this.body.is_in_memory();
         if more && upshift::task::poll_piece(cx).is_pending() {
-            if this.is_two() {
-                this.conn.sending.keep_turn(cx, &this.entry, this.turn);
+            if this.is_http2() {
+                this.conn.sending.keep_turn(cx, &this.entry, this.position);
             }
             return Poll::Pending;
         }
@@ -67,11 +68,11 @@ impl HttpBody for Request {
         if let Some(Ok(frame)) = &frame {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
             this.bytes += bytes as u64;
-            if this.is_two() && this.conn.sending.handed(bytes) {
+            if this.is_http2() && this.conn.sending.note_handed_out(bytes) {
                 this.conn.wake();
             }
         }
-        this.offer(frame.is_some());
+        this.set_offering(frame.is_some());
         Poll::Ready(frame)
     }
 

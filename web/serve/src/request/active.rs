@@ -20,7 +20,7 @@ use crate::request::priority::PRIORITY;
 use crate::request::request_body;
 
 /// A request from its head to the end of its response; its drop is the end.
-pub(crate) struct Request {
+pub(crate) struct ActiveRequest {
     pub(super) conn: Arc<Conn>,
     pub(super) entry: Arc<Entry>,
     pub(super) version: Version,
@@ -31,8 +31,8 @@ pub(crate) struct Request {
     pub(super) ticket: Option<Ticket>,
     /// Set if a rule has set the level.
     pub(super) is_ruled: bool,
-    /// Place in the order of sending, of HTTP/2.
-    pub(super) turn: u64,
+    /// Position in the order of sending; HTTP/2 only.
+    pub(super) position: u64,
     /// Wait before the request began, in nanoseconds.
     waited: u64,
     /// Status of the response; 0 if the client left before there was one.
@@ -44,9 +44,9 @@ pub(crate) struct Request {
     pub(super) body: Body,
     /// Part of a piece of the body that was too large to be handed out with it.
     pub(super) rest: Bytes,
-    /// Set while the client has to take bytes that were handed out. In HTTP/1 the socket tells
-    /// this.
-    offers: bool,
+    /// Set while handed-out bytes wait for the client; HTTP/2 only, since in HTTP/1 the socket
+    /// shows this.
+    offering: bool,
 }
 
 /// The stage of a request.
@@ -58,26 +58,30 @@ pub(super) enum Stage {
     Begun,
 }
 
-impl Request {
-    /// Enters a request at the level of `entry`. With `receives` the request is answered at the
-    /// level of receiving, and costs its own level nothing.
+impl ActiveRequest {
+    /// Adds a request to its connection. With `at_receive_level` the request is answered at the
+    /// level of receiving, otherwise at the level of `entry`.
     pub(super) fn new(
         conn: Arc<Conn>,
         entry: Arc<Entry>,
         version: Version,
         ticket: Option<Ticket>,
-        receives: bool,
+        at_receive_level: bool,
         is_ruled: bool,
-    ) -> Box<Request> {
-        conn.in_flight.enter(&entry);
-        let is_two = version >= Version::HTTP_2;
-        let turn = if is_two { conn.sending.enter() } else { 0 };
-        let level = if receives {
-            RequestLevel::of_receiving(!is_two)
+    ) -> Box<ActiveRequest> {
+        conn.in_flight.insert(&entry);
+        let is_http2 = version >= Version::HTTP_2;
+        let position = if is_http2 {
+            conn.sending.next_position()
         } else {
-            RequestLevel::new(entry.level(), !is_two)
+            0
         };
-        Box::new(Request {
+        let level = if at_receive_level {
+            RequestLevel::of_receiving(!is_http2)
+        } else {
+            RequestLevel::new(entry.level(), !is_http2)
+        };
+        Box::new(ActiveRequest {
             conn,
             entry,
             version,
@@ -85,37 +89,37 @@ impl Request {
             level,
             ticket,
             is_ruled,
-            turn,
+            position,
             waited: 0,
             status: 0,
             bytes: 0,
             unread: None,
             body: Body::empty(),
             rest: Bytes::new(),
-            offers: false,
+            offering: false,
         })
     }
 
     #[inline]
-    pub(super) fn is_two(&self) -> bool {
+    pub(super) fn is_http2(&self) -> bool {
         self.version >= Version::HTTP_2
     }
 
-    /// Leaves the body of the request unread. In HTTP/2 the body is kept until the answer was
-    /// given, since the stream would be reset without it; HTTP/1 has to know at once.
-    pub(super) fn leaves(&mut self, body: Incoming) {
-        if self.is_two() {
+    /// Discards the body of the request: at once in HTTP/1; after the response in HTTP/2, since the
+    /// stream would be reset without the body.
+    pub(super) fn discard_body(&mut self, body: Incoming) {
+        if self.is_http2() {
             self.unread = Some(body);
         } else {
-            request_body::leave(body, &self.conn);
+            request_body::discard(body, &self.conn);
         }
     }
 
-    /// Begins the request in its turn; ready from then on.
+    /// Waits for the turn of the request at its level, then begins it; ready from then on.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage == Stage::Received {
-            // From now on the request can be moved to another level, also while it queues.
-            self.entry.begun();
+            // From now on the operator can move the request to another level.
+            self.entry.set_coroutine();
             self.stage = Stage::Queued;
         }
         if self.stage == Stage::Queued {
@@ -141,61 +145,61 @@ impl Request {
         }
     }
 
-    /// Applies the priority of a response: the service may know the urgency better (RFC 9218,
-    /// section 8).
-    pub(super) fn follow(&mut self, response: &Response<Body>) {
+    /// Notes the status of a response, and applies its priority: the service may know the urgency
+    /// better (RFC 9218, section 8).
+    pub(super) fn apply_response(&mut self, response: &Response<Body>) {
         let status = response.status();
         self.status = status.as_u16();
         let is_tunnel = self.entry.facts.method == Method::CONNECT && status.is_success();
-        if !self.is_two() && (status == StatusCode::SWITCHING_PROTOCOLS || is_tunnel) {
-            self.conn.clocks.becomes_a_tunnel();
+        if !self.is_http2() && (status == StatusCode::SWITCHING_PROTOCOLS || is_tunnel) {
+            self.conn.clocks.begin_tunnel();
         }
         let Some(field) = response.headers().get(&PRIORITY) else {
             return;
         };
         let Ok(field) = field.to_str() else { return };
         let urgency = self.entry.urgency().merged(field);
-        self.entry.asks(urgency, urgency.level());
+        self.entry.set_urgency(urgency, urgency.level());
         if !self.is_ruled {
-            let mine = |one: &Entry| std::ptr::eq(one, &*self.entry);
+            let is_own = |other: &Entry| std::ptr::eq(other, &*self.entry);
             self.conn
                 .in_flight
-                .reprio(&self.conn.shared.runtime, |one| {
-                    mine(one).then(|| urgency.level())
+                .reprio(&self.conn.shared.runtime, |other| {
+                    is_own(other).then(|| urgency.level())
                 });
         }
     }
 
-    /// Notes whether the client has to make room for bytes that are handed out.
+    /// Sets whether handed-out bytes wait for the client.
     #[inline]
-    pub(super) fn offer(&mut self, offers: bool) {
-        if !self.is_two() || self.offers == offers {
+    pub(super) fn set_offering(&mut self, offering: bool) {
+        if !self.is_http2() || self.offering == offering {
             return;
         }
-        self.offers = offers;
-        if offers {
-            self.conn.clocks.offers();
+        self.offering = offering;
+        if offering {
+            self.conn.clocks.begin_offer();
         } else {
-            self.conn.clocks.offers_no_more();
+            self.conn.clocks.end_offer();
         }
     }
 }
 
-impl Drop for Request {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        self.offer(false);
+        self.set_offering(false);
         let (conn, entry) = (&self.conn, &self.entry);
         let shared = &conn.shared;
         if let Some(body) = self.unread.take() {
-            request_body::leave(body, conn);
+            request_body::discard(body, conn);
         }
         if let Some(ticket) = self.ticket.take() {
             shared.gates.end(ticket);
         }
-        conn.in_flight.leave(entry);
+        conn.in_flight.remove(entry);
         conn.clocks.end_request();
-        if self.is_two() {
-            conn.sending.leave(entry);
+        if self.is_http2() {
+            conn.sending.remove(entry);
         }
         let took = Duration::from_nanos(clock::nanos().saturating_sub(entry.since));
         let level = entry.level();

@@ -1,0 +1,158 @@
+//! Serving one connection: the handshake, the service made for it, HTTP/1 or HTTP/2.
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ::hyper::body::{Body, Incoming};
+use ::hyper::server::conn::{http1, http2};
+use ::hyper::service::Service as HyperService;
+use ::hyper::{Request, Response};
+use hyper_util::service::TowerToHyperService;
+use tower_service::Service;
+use upshift_core::Priority;
+
+use super::BoxError;
+use super::drain::ConnectionGuard;
+use crate::hyper::levelled::Classify;
+use crate::hyper::listener::{IncomingStream, Listener, Transport};
+use crate::hyper::{Allowance, Clock, Levelled, Receiving, Spawner};
+use crate::time;
+
+/// Largest number of bytes of a request or a response that a connection (HTTP/1) or a stream
+/// (HTTP/2) buffers.
+const MAX_BUFFERED: usize = 64 * 1024;
+/// Largest number of bytes of HTTP/2 that are read at once: at most 455 frames.
+const MAX_HTTP2_READ: usize = 4096;
+
+/// Makes the services of connections.
+pub(crate) trait MakeService<L: Listener>: Send + Sync + 'static {
+    type Service: Clone + Send + 'static;
+
+    fn make(&self, stream: IncomingStream<'_, L>) -> impl Future<Output = Self::Service> + Send;
+}
+
+/// Makes services with a function.
+pub(super) struct MakeFn<F>(pub(super) Mutex<F>);
+
+impl<L, F, S> MakeService<L> for MakeFn<F>
+where
+    L: Listener,
+    F: FnMut(IncomingStream<'_, L>) -> S + Send + 'static,
+    S: Clone + Send + 'static,
+{
+    type Service = S;
+
+    async fn make(&self, stream: IncomingStream<'_, L>) -> S {
+        let mut function = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        function(stream)
+    }
+}
+
+/// The settings of a server that its connections share.
+pub(super) struct ConnectionSettings<M> {
+    pub(super) make: M,
+    pub(super) receive_level: Priority,
+    pub(super) receiving: Option<Arc<Receiving>>,
+    pub(super) classify: Option<Classify>,
+    pub(super) header_timeout: Option<Duration>,
+}
+
+impl<M> ConnectionSettings<M> {
+    /// Serves a connection, from its handshake to its end.
+    pub(super) async fn serve<L, B>(
+        &self,
+        handshake: L::Handshake,
+        peer: L::Addr,
+        guard: ConnectionGuard,
+    ) where
+        L: Listener,
+        M: MakeService<L>,
+        M::Service: Service<Request<Incoming>, Response = Response<B>>,
+        M::Service: Service<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        guard.register();
+        let open = async {
+            let io = handshake.await?;
+            let service = self.make.make(IncomingStream::new(&io, peer)).await;
+            let mut transport = L::transport(io);
+            let is_http2 = transport.is_http2().await?;
+            io::Result::Ok((transport, TowerToHyperService::new(service), is_http2))
+        };
+        let open = guard.connections.or_shutdown(open);
+        let opened = match self.header_timeout {
+            Some(limit) => time::timeout(limit, open).await.unwrap_or(None),
+            None => open.await,
+        };
+        let Some(Ok((transport, service, is_http2))) = opened else {
+            return;
+        };
+        let allowance = self.receiving.as_ref().map(Receiving::open);
+        // Errors end only this connection.
+        match &self.classify {
+            Some(classify) => {
+                let service = Levelled::shared(service, classify.clone());
+                let _ = self
+                    .serve_http(transport, is_http2, service, &guard, allowance)
+                    .await;
+            }
+            None => {
+                _ = self
+                    .serve_http(transport, is_http2, service, &guard, allowance)
+                    .await
+            }
+        }
+    }
+
+    /// Serves HTTP on an open connection.
+    async fn serve_http<S, B>(
+        &self,
+        mut io: impl Transport,
+        is_http2: bool,
+        service: S,
+        guard: &ConnectionGuard,
+        allowance: Option<Arc<Allowance>>,
+    ) -> ::hyper::Result<()>
+    where
+        S: HyperService<Request<Incoming>, Response = Response<B>>,
+        S: HyperService<Request<Incoming>, Future: Send + 'static, Error: Into<BoxError>>,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+    {
+        let connections = &guard.connections;
+        if is_http2 {
+            io.set_max_read(MAX_HTTP2_READ);
+            let Some(allowance) = allowance else {
+                let mut builder = http2::Builder::new(Spawner::new(self.receive_level));
+                let builder = builder.timer(Clock).max_send_buf_size(MAX_BUFFERED);
+                // Web sockets over HTTP/2.
+                let builder = builder.enable_connect_protocol();
+                let connection = builder.serve_connection(io, service);
+                return connections
+                    .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown())
+                    .await;
+            };
+            let mut builder = http2::Builder::new(allowance.spawner());
+            let builder = builder.timer(Clock).max_send_buf_size(MAX_BUFFERED);
+            // Web sockets over HTTP/2.
+            let builder = builder.enable_connect_protocol();
+            let connection = builder.serve_connection(io, service);
+            let served = connections
+                .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
+            return allowance.hold(served).await;
+        }
+        let mut builder = http1::Builder::new();
+        if let Some(limit) = self.header_timeout {
+            builder.timer(Clock).header_read_timeout(limit);
+        }
+        builder.max_buf_size(MAX_BUFFERED);
+        let connection = builder.serve_connection(io, service).with_upgrades();
+        let served = connections
+            .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
+        match allowance {
+            Some(allowance) => allowance.hold(served).await,
+            None => served.await,
+        }
+    }
+}
