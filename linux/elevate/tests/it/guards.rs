@@ -268,7 +268,7 @@ fn a_policy_that_was_set_meanwhile_stays() {
         };
         Kernel.sched_setattr(sleeper.tid, &attr).unwrap();
         let chosen = sleeper.policy();
-        assert_eq!(guard.release().unwrap(), Restored::Kept);
+        assert_eq!(guard.release().unwrap(), Restored::Superseded);
         assert_eq!(sleeper.policy(), chosen);
     }
     assert!(elevator.is_empty());
@@ -289,7 +289,7 @@ fn a_policy_that_was_set_meanwhile_gets_the_former_nice_value() {
         .sched_setscheduler(sleeper.tid, libc::SCHED_OTHER, 0)
         .unwrap();
     assert_eq!(sleeper.policy().class(), Class::Other { nice: 7 });
-    assert_eq!(guard.release().unwrap(), Restored::Kept);
+    assert_eq!(guard.release().unwrap(), Restored::Superseded);
     assert_eq!(sleeper.policy(), former);
 }
 

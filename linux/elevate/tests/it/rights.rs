@@ -38,7 +38,7 @@ fn lowering_works_without_rights_and_raising_names_the_missing_one() {
         let error = guard.set(Priority::of::<6>()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         assert_eq!(Policy::of(&Kernel, 0).unwrap().class(), Class::Fifo(3));
-        assert_eq!(guard.release().unwrap(), Restored::ResetOnForkStays);
+        assert_eq!(guard.release().unwrap(), Restored::ExceptResetOnFork);
         let policy = Policy::of(&Kernel, 0).unwrap();
         assert_eq!(policy.class(), former.class());
 
