@@ -84,7 +84,7 @@ impl Guardian {
         let signals = SignalsBlocked::new();
         // SAFETY: the child only calls `child::run`, which is safe after a fork and
         // never returns.
-        let pid = unsafe { sys.fork_quietly() }?;
+        let pid = unsafe { sys.fork_without_sigchld() }?;
         if pid == 0 {
             child::run(table, theirs.as_raw_fd(), owner, heartbeat);
         }

@@ -133,7 +133,7 @@ pub enum Call {
     GetLimit,
     /// [`Sys::read_file`].
     ReadFile,
-    /// [`Sys::fork_quietly`].
+    /// [`Sys::fork_without_sigchld`].
     Fork,
     /// [`Sys::pidfd_open`].
     PidFd,
@@ -205,7 +205,7 @@ impl Faulty {
     }
 }
 
-// SAFETY: `fork_quietly` forks as the kernel does, or fails.
+// SAFETY: `fork_without_sigchld` forks as the kernel does, or fails.
 unsafe impl Sys for Faulty {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         self.step(Call::GetAttr)?;
@@ -262,10 +262,10 @@ unsafe impl Sys for Faulty {
         Kernel.read_file(path)
     }
 
-    unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
+    unsafe fn fork_without_sigchld(&self) -> io::Result<pid_t> {
         self.step(Call::Fork)?;
         // SAFETY: forwarded to the caller.
-        unsafe { Kernel.fork_quietly() }
+        unsafe { Kernel.fork_without_sigchld() }
     }
 
     fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int> {
