@@ -122,7 +122,7 @@ impl Elevator {
     ///
     /// # Errors
     /// [`ElevateError`], as [`Elevator::elevate`], except that no rights are needed yet.
-    pub fn hold(&self, tid: Tid) -> Result<Elevated, ElevateError> {
+    pub fn record(&self, tid: Tid) -> Result<Elevated, ElevateError> {
         if tid <= 0 {
             return Err(ElevateError::NoSuchThread(tid));
         }

@@ -392,7 +392,7 @@ mod tests {
             scope.spawn(|| work(&shared, crate::Priority::MIN, &guard));
             until(&shared, || shared.tid.load(Acquire) != 0);
             // Recorded but not elevated, so no rights are needed.
-            let held = elevator.hold(shared.tid.load(Acquire)).unwrap();
+            let held = elevator.record(shared.tid.load(Acquire)).unwrap();
             guard.get_or_init(|| held);
             shared.ready.store(true, Release);
 

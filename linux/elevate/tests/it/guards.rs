@@ -618,7 +618,7 @@ fn the_reservation_of_a_sleeping_thread_is_returned_however_it_leaves() {
         std::thread::sleep(ms(60));
         reserved
     };
-    let guard = elevator.hold(sleeper.tid).unwrap();
+    let guard = elevator.record(sleeper.tid).unwrap();
     if let Err(error) = reserve(&guard) {
         return crate::skipped(format!("the kernel reserves nothing here: {error}"));
     }
@@ -637,7 +637,7 @@ fn the_reservation_of_a_sleeping_thread_is_returned_however_it_leaves() {
         ("restore", |guard| guard.restore().map(drop)),
     ] {
         for round in 0..cpus * 5 / 2 + 1 {
-            let guard = elevator.hold(sleeper.tid).unwrap();
+            let guard = elevator.record(sleeper.tid).unwrap();
             let reserved = reserve(&guard);
             assert!(reserved.is_ok(), "{name}, round {round}: {reserved:?}");
             assert_eq!(sleeper.policy().class(), Class::Deadline);

@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_ordinary_for_the_kernel_is_not_elevated() {
-        let guard = Elevator::new().unwrap().hold(current_tid()).unwrap();
+        let guard = Elevator::new().unwrap().record(current_tid()).unwrap();
         let owner = Owner {
             pid: 1,
             user: 0,

@@ -249,7 +249,7 @@ impl Process {
             return;
         }
         // Recorded first, which fixes the thread, and then proved to be of this process.
-        let Ok(guard) = elevator.hold(tid) else {
+        let Ok(guard) = elevator.record(tid) else {
             return;
         };
         let former = guard.former().map(|former| former.class());

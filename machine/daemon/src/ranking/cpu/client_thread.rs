@@ -235,7 +235,7 @@ impl ClientThread {
             return Ok(ThreadClass::Own);
         }
         if self.hold.is_none() {
-            let guard = elevator.hold(self.tid)?;
+            let guard = elevator.record(self.tid)?;
             if self.has_ended(shared.machine.as_ref()) {
                 return Err(Errno::SRCH.into());
             }
