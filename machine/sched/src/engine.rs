@@ -35,7 +35,7 @@ use crate::error::SchedError;
 use crate::member::{Member, Standing};
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 use crate::ratchet::{Notch, Ratchet};
-use crate::report::{Report, Samples, Trace, What};
+use crate::report::{EventKind, Report, Samples, Trace};
 use due::Due;
 
 /// A wake-up that is later than this, ns, was not late: the scheduler was stopped or suspended.
@@ -421,7 +421,7 @@ impl<M: Member> Engine<M> {
                 cpu.favoured.retain(|&other| other != task);
             }
             self.policy.removed(task, now);
-            self.trace.add(now - self.began, What::Ended(task));
+            self.trace.add(now - self.began, EventKind::Ended(task));
             due.pick = Some(now);
         }
         Ok(())

@@ -110,6 +110,6 @@ pub use member::{Member, Standing};
 pub use policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 pub use processes::Processes;
 pub use procfs::ancestors;
-pub use report::{Event, Quantiles, Report, TaskReport, Trace, What};
+pub use report::{Event, EventKind, Quantiles, Report, TaskReport, Trace};
 pub use scheduler::{Ended, Scheduler};
 pub use watch::ProcessWatch;

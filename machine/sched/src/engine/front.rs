@@ -7,7 +7,7 @@ use crate::member::{Member, Standing};
 use crate::placement::{self, Placement};
 use crate::policy::{Nanos, TaskId};
 use crate::ratchet::Notch;
-use crate::report::What;
+use crate::report::EventKind;
 
 impl<M: Member> Engine<M> {
     /// Charges the turn that ends, asks the policy for the next one, and applies it.
@@ -93,7 +93,7 @@ impl<M: Member> Engine<M> {
             }
             let cpu = self.cpus[cpu].number;
             let at = now - self.began;
-            self.trace.add(at, What::Front { cpu, task: front });
+            self.trace.add(at, EventKind::Front { cpu, task: front });
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl<M: Member> Engine<M> {
         for task in front {
             self.set(task, Standing::Fair)?;
         }
-        self.trace.add(now - self.began, What::Opened);
+        self.trace.add(now - self.began, EventKind::Opened);
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl<M: Member> Engine<M> {
             .pieces(self.threads())
             .map_or(0, |(_, open)| open);
         self.read_cpu_times();
-        self.trace.add(now - self.began, What::Closed);
+        self.trace.add(now - self.began, EventKind::Closed);
         Ok(())
     }
 }

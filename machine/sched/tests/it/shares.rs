@@ -3,7 +3,7 @@
 
 use upshift_elevate::Elevator;
 use upshift_sched::policies::{Entry, RoundRobin, Table};
-use upshift_sched::{TaskId, What};
+use upshift_sched::{EventKind, TaskId};
 
 use crate::world::{Process, attach_all, sleep, standing, turn};
 
@@ -45,8 +45,8 @@ fn a_timetable_is_followed() {
     let fronts: Vec<(u64, usize)> = trace
         .events()
         .iter()
-        .filter_map(|event| match event.what {
-            What::Front { task, .. } => Some((event.at, task.unwrap().0)),
+        .filter_map(|event| match event.kind {
+            EventKind::Front { task, .. } => Some((event.at, task.unwrap().0)),
             _ => None,
         })
         .collect();
