@@ -273,7 +273,7 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
         ("rings", "Doorbell rings answered, of registered processes."),
         ("floods", "Times a doorbell was ignored for a while."),
         ("overdrafts", "Times dispatchers were lowered."),
-        ("breaths", "Pauses of elevated threads for other programs."),
+        ("pauses", "Pauses of elevated threads for other programs."),
     ] {
         let processes = list(&census["processes"]).iter();
         let vcpus = processes.flat_map(|process| list(&process["vcpus"]));

@@ -92,7 +92,6 @@ struct Vcpu {
     floods: u64,
     overdrafts: u64,
     /// Number of pauses of its threads.
-    #[serde(rename = "breaths")]
     pauses: u64,
     /// Turns of its loop, if the process counts them.
     turns: u32,

@@ -213,7 +213,7 @@ fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
     bystander.go_until(end);
     let used = (liar.number("burn="), honest.number("burn="));
     assert!(
-        of_vcpu(&census(&path), liar.pid(), "breaths") > 0,
+        of_vcpu(&census(&path), liar.pid(), "pauses") > 0,
         "{used:?}"
     );
     assert!((used.0 + used.1) * 100 <= 98 * 600_000, "{used:?}");
