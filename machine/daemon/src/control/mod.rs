@@ -174,7 +174,7 @@ impl Control {
 
     /// Runs until [`Order::Stop`]; then all threads are restored.
     pub(crate) fn run(mut self) {
-        let _own = self.shared.elevator.as_ref().and_then(|elevator| {
+        let _elevated = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);
             elevated
                 .inspect_err(|error| self.shared.warn("elevate", || error.to_string()))
@@ -217,7 +217,7 @@ impl Control {
                     key => self.read(key, flags),
                 }
             }
-            self.keep_to_budget();
+            self.rest_if_over_budget();
         }
     }
 
@@ -465,7 +465,7 @@ impl Control {
         connections.filter_map(|connection| Some((connection, connection.session.as_ref()?)))
     }
 
-    fn keep_to_budget(&mut self) {
+    fn rest_if_over_budget(&mut self) {
         if !self.shared.enforcing() {
             return;
         }

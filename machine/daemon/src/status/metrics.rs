@@ -171,8 +171,8 @@ impl Client {
         while self.answer.is_none() {
             let (length, _) = rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT)?;
             self.request.extend_from_slice(&part[..length]);
-            let whole = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
-            if whole || length == 0 || self.request.len() >= REQUEST {
+            let is_complete = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
+            if is_complete || length == 0 || self.request.len() >= REQUEST {
                 self.answer = Some(answer(&self.request, figures)?.into());
             }
         }

@@ -156,13 +156,13 @@ pub(crate) fn of(control: &Control) -> String {
 }
 
 fn assigned(control: &Control) -> Vec<Assigned> {
-    let holds = control
+    let entries = control
         .shared
         .roster
-        .holds(|hold| hold.owner.cpu == EVERYWHERE);
+        .select(|entry| entry.owner.cpu == EVERYWHERE);
     let mut all: BTreeMap<i32, Assigned> = BTreeMap::new();
-    for hold in holds {
-        let Owner { pid, user, .. } = hold.owner;
+    for entry in entries {
+        let Owner { pid, user, .. } = entry.owner;
         let process = all.entry(pid).or_insert(Assigned {
             pid,
             uid: user,
@@ -170,7 +170,7 @@ fn assigned(control: &Control) -> Vec<Assigned> {
             elevated: false,
         });
         process.threads += 1;
-        process.elevated |= hold.is_elevated(control.shared.sys.as_ref());
+        process.elevated |= entry.is_elevated(control.shared.sys.as_ref());
     }
     all.into_values().collect()
 }
@@ -235,13 +235,13 @@ fn vcpu(session: &Session, index: usize, views: &[View]) -> Vcpu {
         running: some(claim.running),
         awaited: some(claim.awaited),
         potential: some(claim.potential()),
-        band: vcpu.tally.band.load(Relaxed),
+        band: vcpu.counters.band.load(Relaxed),
         winner: winner.is_some_and(|winner| winner.slot == vcpu.slot),
-        wins: vcpu.tally.wins.load(Relaxed),
-        rings: vcpu.tally.rings.load(Relaxed),
-        floods: vcpu.tally.floods.load(Relaxed),
-        overdrafts: vcpu.tally.overdrafts.load(Relaxed),
-        pauses: vcpu.tally.pauses.load(Relaxed),
+        wins: vcpu.counters.wins.load(Relaxed),
+        rings: vcpu.counters.rings.load(Relaxed),
+        floods: vcpu.counters.floods.load(Relaxed),
+        overdrafts: vcpu.counters.overdrafts.load(Relaxed),
+        pauses: vcpu.counters.pauses.load(Relaxed),
         turns,
         threads: vcpu
             .threads
