@@ -136,7 +136,7 @@ impl Elevator {
     ///
     /// # Errors
     /// [`ElevateError`]; the thread is then unchanged.
-    pub fn elevate_born(
+    pub fn elevate_inheriting(
         &self,
         tid: Tid,
         priority: Priority,

@@ -304,7 +304,7 @@ fn a_born_thread_is_restored_with_the_nice_value_of_its_parent() {
     let like = elevator.elevate(parent.tid, FIVE).unwrap();
     // The kernel gives nice 0 to the threads of a real-time thread.
     let born = Sleeper::start();
-    let guard = elevator.elevate_born(born.tid, FIVE, &like).unwrap();
+    let guard = elevator.elevate_inheriting(born.tid, FIVE, &like).unwrap();
     assert_eq!(guard.release().unwrap(), Restored::Exactly);
     assert_eq!(born.policy().class(), Class::Other { nice: 4 });
 }

@@ -99,7 +99,7 @@ impl Process {
             _watched: watch.listen(pid),
         };
         let elevate = |tid: i32| match parent {
-            Some(parent) => elevator.elevate_born(tid, recording_priority(standing), parent),
+            Some(parent) => elevator.elevate_inheriting(tid, recording_priority(standing), parent),
             None => elevator.elevate(tid, recording_priority(standing)),
         };
         match elevate(pid) {
@@ -225,7 +225,7 @@ impl Process {
         threads: usize,
     ) -> Result<Adoption, SchedError> {
         let elevated = match self.first() {
-            Some(like) => elevator.elevate_born(tid, recording_priority(standing), like),
+            Some(like) => elevator.elevate_inheriting(tid, recording_priority(standing), like),
             None => elevator.elevate(tid, recording_priority(standing)),
         };
         let guard = match elevated {
