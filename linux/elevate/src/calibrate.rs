@@ -104,7 +104,7 @@ impl Calibration {
     ///
     /// # Errors
     /// As [`Calibration::measure`].
-    pub fn brief() -> Result<Calibration, CalibrateError> {
+    pub fn measure_briefly() -> Result<Calibration, CalibrateError> {
         Calibration::with(None, Effort::BRIEF)
     }
 
