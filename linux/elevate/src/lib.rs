@@ -105,5 +105,5 @@ pub use error::ElevateError;
 pub use policy::{Class, Policy};
 pub use priority::{Bands, Priority, PriorityError};
 pub use restore::Restored;
-pub use rights::{Lack, MissingRights, Rights, RtGroup, Throttling};
+pub use rights::{MissingRights, Obstacle, Rights, RtGroup, Throttling};
 pub use sys::{Tid, current_tid};
