@@ -32,7 +32,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::{Change, Control};
 use crate::error::SchedError;
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 use crate::ratchet::{Notch, Ratchet};
 use crate::report::{EventKind, Report, Samples, Trace};
@@ -370,9 +370,9 @@ impl<M: Member> Engine<M> {
             let (number, open) = (self.cpus[slot.cpu].number, self.open);
             slot.notch.at = self.config.base;
             let waiting = if open {
-                Standing::Idle
+                TaskClass::Idle
             } else {
-                Standing::At(self.config.base)
+                TaskClass::Fifo(self.config.base)
             };
             if let Some(member) = &mut slot.member {
                 self.report.calls += u64::from(member.set(waiting)?);

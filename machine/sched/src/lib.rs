@@ -106,7 +106,7 @@ pub use config::{Config, Open};
 pub use control::Control;
 pub use engine::Engine;
 pub use error::SchedError;
-pub use member::{Member, Standing};
+pub use member::{Member, TaskClass};
 pub use policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 pub use processes::Processes;
 pub use procfs::ancestors;

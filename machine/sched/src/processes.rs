@@ -21,7 +21,7 @@ use upshift_elevate::sys::{process_time, sleeps};
 use upshift_elevate::{Elevator, Priority};
 
 use crate::error::SchedError;
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::policy::Nanos;
 use crate::procfs;
 use crate::watch::ProcessWatch;
@@ -39,7 +39,7 @@ pub struct Processes {
     watch: ProcessWatch,
     elevator: Elevator,
     with_children: bool,
-    standing: Standing,
+    class: TaskClass,
     cpu: Option<usize>,
     /// CPU time of processes that have ended, ns.
     ended: Nanos,
@@ -73,13 +73,13 @@ impl Processes {
             watch: watch.clone(),
             elevator: elevator.clone(),
             with_children,
-            standing: Standing::At(base),
+            class: TaskClass::Fifo(base),
             cpu: None,
             ended: 0,
             refused: 0,
             corrected: 0,
         };
-        let process = Process::attach(elevator, watch, pid, task.standing, None)?;
+        let process = Process::attach(elevator, watch, pid, task.class, None)?;
         task.processes.push(process);
         if with_children {
             task.follow_children();
@@ -118,7 +118,7 @@ impl Processes {
                 let parent = self.cpu.and(self.processes.get(at - 1));
                 let parent = parent.and_then(Process::first);
                 let attached =
-                    Process::attach(&self.elevator, &self.watch, pid, self.standing, parent);
+                    Process::attach(&self.elevator, &self.watch, pid, self.class, parent);
                 match attached {
                     Ok(mut child) => {
                         if let Some(cpu) = self.cpu {
@@ -138,12 +138,12 @@ impl Member for Processes {
         &self.label
     }
 
-    fn set(&mut self, standing: Standing) -> Result<u32, SchedError> {
-        self.standing = standing;
+    fn set(&mut self, class: TaskClass) -> Result<u32, SchedError> {
+        self.class = class;
         let threads = self.threads();
         let mut calls = 0;
         for process in &mut self.processes {
-            calls += process.set(standing, threads)?;
+            calls += process.set(class, threads)?;
         }
         Ok(calls)
     }
@@ -176,7 +176,7 @@ impl Member for Processes {
         // After a late heartbeat the guardian has demoted the threads; the next thorough scan
         // elevates them again.
         self.elevator.beat();
-        let (standing, cpu, threads) = (self.standing, self.cpu, self.threads());
+        let (class, cpu, threads) = (self.class, self.cpu, self.threads());
         if thorough {
             // Without a guardian, the end of this process would leave the threads elevated.
             let guarded = self.elevator.ensure_guardian();
@@ -192,10 +192,10 @@ impl Member for Processes {
         let reported = self.watch.has_thread_events();
         for process in &mut self.processes {
             if thorough || (!reported && process.has_changed()) {
-                process.adopt(&self.elevator, standing, cpu, threads)?;
+                process.adopt(&self.elevator, class, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {
-                self.corrected += process.correct(standing, cpu, threads)?;
+                self.corrected += process.correct(class, cpu, threads)?;
             }
         }
         if self.with_children {
@@ -205,10 +205,10 @@ impl Member for Processes {
     }
 
     fn born(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
-        let (standing, cpu, threads) = (self.standing, self.cpu, self.threads() + 1);
+        let (class, cpu, threads) = (self.class, self.cpu, self.threads() + 1);
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
-            process.adopt_thread(tid, &self.elevator, standing, cpu, threads)?;
+            process.adopt_thread(tid, &self.elevator, class, cpu, threads)?;
         } else if self.with_children && self.pids().any(|pid| pid == parent) {
             self.follow_children();
         }

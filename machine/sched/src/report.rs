@@ -22,7 +22,7 @@ pub struct Report {
     pub switches: u64,
     /// Number of times that the scheduler slept: each takes a timer and two switches of the kernel.
     pub waits: u64,
-    /// Number of system calls that changed the standing of a thread.
+    /// Number of system calls that changed the class or the priority of a thread.
     pub calls: u64,
     /// Time from the wake-up of the scheduler until the priorities are changed, in turns with a
     /// switch.

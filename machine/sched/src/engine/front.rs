@@ -3,7 +3,7 @@
 use super::due::Due;
 use super::{Engine, Slot, nanos};
 use crate::error::SchedError;
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::placement::{self, Placement};
 use crate::policy::{Nanos, TaskId};
 use crate::ratchet::Notch;
@@ -61,9 +61,9 @@ impl<M: Member> Engine<M> {
             return Ok(());
         };
         let waiting = if self.open {
-            Standing::Idle
+            TaskClass::Idle
         } else {
-            Standing::At(self.config.base)
+            TaskClass::Fifo(self.config.base)
         };
         if self.open || was_raised {
             self.report.calls += u64::from(member.set(waiting)?);
@@ -115,10 +115,10 @@ impl<M: Member> Engine<M> {
         }
         self.cpus[cpu].fair = front;
         if let Some(task) = here {
-            self.set(task, Standing::Idle)?;
+            self.set(task, TaskClass::Idle)?;
         }
         if let Some(task) = front {
-            self.set(task, Standing::Fair)?;
+            self.set(task, TaskClass::Fair)?;
         }
         Ok(())
     }
@@ -133,14 +133,14 @@ impl<M: Member> Engine<M> {
         let threads = |task: usize| slots[task].member.as_ref().map_or(0, Member::threads);
         for change in self.ratchet.order(&favoured, &notches, threads) {
             self.slots[change.task].notch = change;
-            self.set(TaskId(change.task), Standing::At(change.at))?;
+            self.set(TaskId(change.task), TaskClass::Fifo(change.at))?;
         }
         Ok(())
     }
 
-    pub(super) fn set(&mut self, task: TaskId, standing: Standing) -> Result<(), SchedError> {
+    pub(super) fn set(&mut self, task: TaskId, class: TaskClass) -> Result<(), SchedError> {
         if let Some(member) = &mut self.slots[task.0].member {
-            self.report.calls += u64::from(member.set(standing)?);
+            self.report.calls += u64::from(member.set(class)?);
         }
         Ok(())
     }
@@ -160,11 +160,11 @@ impl<M: Member> Engine<M> {
         let front: Vec<TaskId> = self.cpus.iter().filter_map(|cpu| cpu.fair).collect();
         for task in (0..self.slots.len()).map(TaskId) {
             if !front.contains(&task) {
-                self.set(task, Standing::Idle)?;
+                self.set(task, TaskClass::Idle)?;
             }
         }
         for task in front {
-            self.set(task, Standing::Fair)?;
+            self.set(task, TaskClass::Fair)?;
         }
         self.trace.add(now - self.began, EventKind::Opened);
         Ok(())
@@ -184,7 +184,7 @@ impl<M: Member> Engine<M> {
         let favoured: Vec<TaskId> = favoured.collect();
         for task in (0..self.slots.len()).map(TaskId) {
             if !favoured.contains(&task) {
-                self.set(task, Standing::At(base))?;
+                self.set(task, TaskClass::Fifo(base))?;
             }
         }
         self.equalise_leaders()?;

@@ -32,7 +32,7 @@ struct Sim {
 
 #[derive(Debug)]
 struct SimTask {
-    standing: Standing,
+    class: TaskClass,
     cpu: usize,
     used: Nanos,
     threads: usize,
@@ -72,10 +72,10 @@ impl Sim {
             if !cpus.contains(&cpu) {
                 continue;
             }
-            let rank = |task: &SimTask| match task.standing {
-                Standing::At(priority) => u32::from(priority.get()) + 2,
-                Standing::Fair => 1,
-                Standing::Idle => 0,
+            let rank = |task: &SimTask| match task.class {
+                TaskClass::Fifo(priority) => u32::from(priority.get()) + 2,
+                TaskClass::Fair => 1,
+                TaskClass::Idle => 0,
             };
             if (self.stolen)(now) {
                 continue;
@@ -143,9 +143,9 @@ impl Member for SimMember {
     fn label(&self) -> &str {
         "simulated"
     }
-    fn set(&mut self, standing: Standing) -> Result<u32, SchedError> {
+    fn set(&mut self, class: TaskClass) -> Result<u32, SchedError> {
         let task = &mut self.0.borrow_mut().tasks[self.1];
-        task.standing = standing;
+        task.class = class;
         Ok(task.threads as u32)
     }
     fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
@@ -184,7 +184,7 @@ impl World {
         config.trace = 1_000_000;
         config.open.part = 0.0;
         let task = |_| SimTask {
-            standing: Standing::At(config.base),
+            class: TaskClass::Fifo(config.base),
             cpu: 0,
             used: 0,
             threads: 1,

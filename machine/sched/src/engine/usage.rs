@@ -2,7 +2,7 @@
 //! favours none.
 
 use super::{Engine, Slot};
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::policy::{Nanos, TaskId, Usage};
 use crate::report::{Report, TaskReport};
 
@@ -142,7 +142,7 @@ impl<M: Member> Engine<M> {
             let favoured = std::mem::take(&mut self.cpus[index].favoured);
             for task in favoured {
                 self.slots[task.0].notch.at = self.config.base;
-                self.set(task, Standing::At(self.config.base))?;
+                self.set(task, TaskClass::Fifo(self.config.base))?;
             }
         }
         Ok(())

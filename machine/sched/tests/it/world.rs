@@ -111,7 +111,7 @@ impl Drop for Process {
 }
 
 /// Returns the scheduling of every thread of a process.
-pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
+pub(crate) fn class(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
     let tids = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tid = |entry: std::io::Result<std::fs::DirEntry>| -> i32 {
         entry
