@@ -65,7 +65,7 @@ impl Processes {
     ) -> Result<Processes, SchedError> {
         procfs::check(pid)?;
         if pid == std::process::id() as i32 || elevator.guardian_pid() == Some(pid) {
-            return Err(SchedError::Own(pid));
+            return Err(SchedError::OwnProcess(pid));
         }
         let mut task = Processes {
             label: format!("{} {pid}", procfs::name(pid)),

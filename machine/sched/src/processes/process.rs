@@ -83,7 +83,7 @@ impl Process {
         if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock))
             && procfs::is_locked_by_a_peer(&tasks)
         {
-            return Err(SchedError::Twice(pid));
+            return Err(SchedError::AlreadyScheduled(pid));
         }
         let mut process = Process {
             pid,
@@ -104,7 +104,7 @@ impl Process {
         };
         match elevate(pid) {
             Ok(guard) => process.guards.push(guard),
-            Err(ElevateError::AlreadyElevated(_)) => return Err(SchedError::Twice(pid)),
+            Err(ElevateError::AlreadyElevated(_)) => return Err(SchedError::AlreadyScheduled(pid)),
             Err(error) => return Err(SchedError::refused(pid, error)),
         }
         for tid in procfs::threads(pid).map_err(gone)? {
