@@ -7,7 +7,7 @@ use std::time::Duration;
 use upshift_elevate::{Elevator, Priority};
 use upshift_sched::policies::{Entry, RoundRobin, Table};
 use upshift_sched::{
-    Config, Ended, Engine, EventKind, Policy, ProcessWatch, Processes, SchedError, Scheduler,
+    Config, Ended, Engine, EventKind, Policy, ProcessMonitor, Processes, SchedError, Scheduler,
     TaskId,
 };
 
@@ -96,7 +96,7 @@ fn upshift(
     let base = config.base;
     let scheduler = Scheduler::start(&elevator, cpu, SCHEDULER, move || {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessWatch::start(&engine.control(), &with, SCHEDULER)?;
+        let watch = ProcessMonitor::start(&engine.control(), &with, SCHEDULER)?;
         for pid in pids {
             engine.add(Processes::attach(&with, &watch, pid, base, false)?)?;
         }

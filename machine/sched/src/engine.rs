@@ -394,9 +394,9 @@ impl<M: Member> Engine<M> {
     }
 
     /// Returns the CPU time of this thread and of the thread of its
-    /// [`ProcessWatch`](crate::ProcessWatch), ns.
+    /// [`ProcessMonitor`](crate::ProcessMonitor), ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
-        clock.own_cpu_time() + self.control.watch_cpu_time()
+        clock.own_cpu_time() + self.control.monitor_cpu_time()
     }
 
     fn threads(&self) -> usize {

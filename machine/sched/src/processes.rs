@@ -3,7 +3,7 @@
 //! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler
 //! ends. A thread that is born while its process is elevated starts as an ordinary one on the
 //! same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports births
-//! ([`ProcessWatch`]), it joins at once. Elsewhere a scan compares the link count of
+//! ([`ProcessMonitor`]), it joins at once. Elsewhere a scan compares the link count of
 //! `/proc/PID/task`, which is the number of threads plus two, and reads the directory only if it
 //! has changed: one `fstat` for each process. A thorough scan always reads the directory, asks
 //! every thread for its policy and CPUs, and reverts changes that a thread made itself.
@@ -23,8 +23,8 @@ use upshift_elevate::{Elevator, Priority};
 use crate::error::SchedError;
 use crate::member::{Member, TaskClass};
 use crate::policy::Nanos;
+use crate::process_monitor::ProcessMonitor;
 use crate::procfs;
-use crate::watch::ProcessWatch;
 use process::Process;
 
 /// Threads of a task that are asked whether they want a CPU; some 10 µs each.
@@ -34,9 +34,9 @@ const ASKED_THREADS: usize = 32;
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Dropped before the watch, whose thread is joined: no elevated thread keeps it from running.
+    /// Dropped before the monitor, whose thread is joined: no elevated thread keeps it from running.
     processes: Vec<Process>,
-    watch: ProcessWatch,
+    monitor: ProcessMonitor,
     elevator: Elevator,
     with_children: bool,
     class: TaskClass,
@@ -58,7 +58,7 @@ impl Processes {
     /// [`SchedError`]; everything is then as it was.
     pub fn attach(
         elevator: &Elevator,
-        watch: &ProcessWatch,
+        monitor: &ProcessMonitor,
         pid: i32,
         base: Priority,
         with_children: bool,
@@ -70,7 +70,7 @@ impl Processes {
         let mut task = Processes {
             label: format!("{} {pid}", procfs::name(pid)),
             processes: Vec::new(),
-            watch: watch.clone(),
+            monitor: monitor.clone(),
             elevator: elevator.clone(),
             with_children,
             class: TaskClass::Fifo(base),
@@ -79,7 +79,7 @@ impl Processes {
             refused: 0,
             corrected: 0,
         };
-        let process = Process::attach(elevator, watch, pid, task.class, None)?;
+        let process = Process::attach(elevator, monitor, pid, task.class, None)?;
         task.processes.push(process);
         if with_children {
             task.follow_children();
@@ -118,7 +118,7 @@ impl Processes {
                 let parent = self.cpu.and(self.processes.get(at - 1));
                 let parent = parent.and_then(Process::first);
                 let attached =
-                    Process::attach(&self.elevator, &self.watch, pid, self.class, parent);
+                    Process::attach(&self.elevator, &self.monitor, pid, self.class, parent);
                 match attached {
                     Ok(mut child) => {
                         if let Some(cpu) = self.cpu {
@@ -189,7 +189,7 @@ impl Member for Processes {
             });
         }
         // Where the kernel reports each birth, the other threads need not be read.
-        let reported = self.watch.has_thread_events();
+        let reported = self.monitor.reports_threads();
         for process in &mut self.processes {
             if thorough || (!reported && process.has_changed()) {
                 process.adopt(&self.elevator, class, cpu, threads)?;

@@ -13,8 +13,8 @@ use upshift_elevate::{Class, ElevateError, Elevated, Elevator, Policy, Priority}
 use crate::error::SchedError;
 use crate::member::TaskClass;
 use crate::policy::Nanos;
+use crate::process_monitor::{self, MonitoredProcess, ProcessMonitor};
 use crate::procfs;
-use crate::watch::{self, ProcessWatch, WatchedProcess};
 
 /// Number of times that an interrupted call is repeated.
 const RETRIES: usize = 16;
@@ -45,7 +45,7 @@ pub(super) struct Process {
     ordinary_until: Option<Instant>,
     /// CPU time seen last, ns.
     pub(super) cpu_time: Nanos,
-    _watched: WatchedProcess,
+    _monitored: MonitoredProcess,
 }
 
 /// Result of adopting a thread.
@@ -65,14 +65,14 @@ impl Process {
     /// elevated then.
     pub(super) fn attach(
         elevator: &Elevator,
-        watch: &ProcessWatch,
+        monitor: &ProcessMonitor,
         pid: i32,
         class: TaskClass,
         parent: Option<&Elevated>,
     ) -> Result<Process, SchedError> {
         let gone = |_| SchedError::NoSuchProcess(pid);
         // From here on the pidfd shows whether the number still means this process.
-        let pidfd = watch::pidfd(pid).map_err(|error| match error.raw_os_error() {
+        let pidfd = process_monitor::pidfd(pid).map_err(|error| match error.raw_os_error() {
             Some(libc::ESRCH | libc::EINVAL) => SchedError::NoSuchProcess(pid),
             _ => SchedError::os("open a pidfd")(error),
         })?;
@@ -96,7 +96,7 @@ impl Process {
             ordinary_until: None,
             cpu_time: 0,
             // Registered before the threads are read, so that no birth is missed.
-            _watched: watch.listen(pid),
+            _monitored: monitor.listen(pid),
         };
         let elevate = |tid: i32| match parent {
             Some(parent) => elevator.elevate_inheriting(tid, recording_priority(class), parent),
@@ -123,7 +123,7 @@ impl Process {
             let threads = process.threads();
             process.set(class, threads)?;
         }
-        watch
+        monitor
             .add(process.pidfd.as_fd())
             .map_err(SchedError::os("watch a process"))?;
         Ok(process)
@@ -143,7 +143,7 @@ impl Process {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        watch::has_ended(self.pidfd.as_fd())
+        process_monitor::has_ended(self.pidfd.as_fd())
     }
 
     /// Whether the number of threads has changed, and there was room for all so far. One system
