@@ -255,7 +255,7 @@ impl<M: Member> Engine<M> {
             }
         }
         let follow = nanos(self.config.follow);
-        let pieces = self.config.open.pieces(self.threads());
+        let pieces = self.config.open_pieces.pieces(self.threads());
         let mut due = Due::new(self.began, pieces, follow);
         while !self.control.is_stopped() && self.live().next().is_some() {
             let now = clock.now();
@@ -294,7 +294,7 @@ impl<M: Member> Engine<M> {
             }
         }
         if due.piece_is_due(now) {
-            let pieces = self.config.open.pieces(self.threads());
+            let pieces = self.config.open_pieces.pieces(self.threads());
             let own = self.own_cpu_time(clock);
             if !self.open && self.ordinary_threads_had_their_part(now, own) {
                 self.begin_interval(now, own);

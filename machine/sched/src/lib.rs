@@ -5,7 +5,7 @@
 //! priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling Policies in User
 //! Space with Common OS Features" (APSys 2024), §3, made safe to use: every thread is restored
 //! however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the CPU
-//! ([`Open`]), new threads join their task, and a switch costs one call for each raised thread
+//! ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised thread
 //! instead of two (`ratchet.rs`).
 //!
 //! | part | concern |
@@ -102,7 +102,7 @@ mod scheduler;
 pub mod timetable;
 
 pub use clock::{Clock, Monotonic};
-pub use config::{Config, Open};
+pub use config::{Config, OpenPieces};
 pub use control::Control;
 pub use engine::Engine;
 pub use error::SchedError;

@@ -110,7 +110,7 @@ impl<M: Member> Engine<M> {
                 .map_or(0, Member::threads)
         };
         let changed = here.into_iter().chain(front).map(threads).sum();
-        if before == front || !self.config.open.may_change(changed, self.threads()) {
+        if before == front || !self.config.open_pieces.may_change(changed, self.threads()) {
             return Ok(());
         }
         self.cpus[cpu].fair = front;
@@ -190,7 +190,7 @@ impl<M: Member> Engine<M> {
         self.equalise_leaders()?;
         self.report.opened += self
             .config
-            .open
+            .open_pieces
             .pieces(self.threads())
             .map_or(0, |(_, open)| open);
         self.read_cpu_times();

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::config::Open;
+use crate::config::OpenPieces;
 use crate::policies::{Edf, Levels, Reservation, RoundRobin, Solo, Weighted};
 
 const STEP: Nanos = 10_000;
@@ -182,7 +182,7 @@ impl World {
     fn new(cpus: usize, tasks: usize, end: Nanos) -> World {
         let mut config = Config::on((0..cpus).collect::<Vec<_>>());
         config.trace = 1_000_000;
-        config.open.part = 0.0;
+        config.open_pieces.part = 0.0;
         let task = |_| SimTask {
             class: TaskClass::Fifo(config.base),
             cpu: 0,
@@ -215,7 +215,7 @@ impl World {
     }
 
     fn open(mut self) -> World {
-        self.config.open = Open::default();
+        self.config.open_pieces = OpenPieces::default();
         self.sim.borrow_mut().bystander = Some(0);
         self
     }

@@ -94,7 +94,7 @@ impl<M: Member> Engine<M> {
             }
         }
         let elapsed = now.saturating_sub(self.closed_at) as f64;
-        let most = elapsed * (1.0 - self.config.open.part.clamp(0.0, 0.9));
+        let most = elapsed * (1.0 - self.config.open_pieces.part.clamp(0.0, 0.9));
         used.into_iter().all(|used| used as f64 <= most)
     }
 

@@ -273,7 +273,13 @@ fn the_tasks_of_a_policy_that_panics_are_restored_at_once() {
         let policy = Panics::default();
         let at = Arc::clone(&policy.at);
         let policy = Box::new(policy);
-        let scheduler = attach_all(&elevator, &pids, policy, |c| c.open.part = 0.0, false);
+        let scheduler = attach_all(
+            &elevator,
+            &pids,
+            policy,
+            |c| c.open_pieces.part = 0.0,
+            false,
+        );
         let error = scheduler.unwrap().wait().unwrap_err();
         let took = at.get().unwrap().elapsed();
         assert!(error.to_string().contains("panicked"), "{error}");
@@ -451,7 +457,7 @@ fn thousands_of_threads_that_sleep_are_not_moved_at_each_switch() {
     let elevator = elevator.guardian(true).capacity(4096).build().unwrap();
     let policy = Box::new(RoundRobin::new(5_000_000));
     let pids = [crowd.pid(), spinner.pid()];
-    let closed = |config: &mut Config| config.open.part = 0.0;
+    let closed = |config: &mut Config| config.open_pieces.part = 0.0;
     let scheduler = attach_all(&elevator, &pids, policy, closed, false).unwrap();
     let threads = |report: &Report| report.tasks[0].threads;
     until("the crowd is elevated", || {

@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use upshift_elevate::{Calibration, Elevator, Priority, Rights};
 use upshift_sched::{
-    Config, Engine, Open, ProcessMonitor, Processes, Report, SchedError, Scheduler, Trace,
+    Config, Engine, OpenPieces, ProcessMonitor, Processes, Report, SchedError, Scheduler, Trace,
 };
 
 use super::args::SchedArgs;
@@ -126,9 +126,9 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         base: notches.base,
         top: notches.top,
         floor,
-        open: Open {
+        open_pieces: OpenPieces {
             part: args.open,
-            ..Open::default()
+            ..OpenPieces::default()
         },
         trace: if args.wants_trace() {
             MAX_TRACE_EVENTS
