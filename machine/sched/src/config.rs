@@ -20,7 +20,7 @@ pub struct Config {
     /// The part of the CPUs that ordinary threads keep.
     pub open_pieces: OpenPieces,
     /// Time between scans for threads that were born.
-    pub follow: Duration,
+    pub scan_interval: Duration,
     /// Events that the trace holds; 0: no trace.
     pub trace: usize,
 }
@@ -116,7 +116,7 @@ impl Config {
             top: Priority::of::<40>(),
             floor: Duration::from_micros(50),
             open_pieces: OpenPieces::default(),
-            follow: Duration::from_millis(10),
+            scan_interval: Duration::from_millis(10),
             trace: 0,
         }
     }

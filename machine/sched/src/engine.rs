@@ -254,9 +254,9 @@ impl<M: Member> Engine<M> {
                 self.policy.removed(TaskId(task), self.began);
             }
         }
-        let follow = nanos(self.config.follow);
+        let scan = nanos(self.config.scan_interval);
         let pieces = self.config.open_pieces.pieces(self.threads());
-        let mut due = Due::new(self.began, pieces, follow);
+        let mut due = Due::new(self.began, pieces, scan);
         while !self.control.is_stopped() && self.live().next().is_some() {
             let now = clock.now();
             match self.work(now, clock, &mut due) {
@@ -283,7 +283,7 @@ impl<M: Member> Engine<M> {
         let slept = now.saturating_sub(due.next()) > MAX_LATENESS;
         self.note_changes()?;
         if self.control.take_ended() || slept {
-            self.follow(true, now, due)?;
+            self.scan(true, now, due)?;
         }
         if due.pick.is_some_and(|at| now >= at) {
             let switches = self.report.switches;
@@ -312,7 +312,7 @@ impl<M: Member> Engine<M> {
         }
         if due.wants_scan(now) {
             let before = self.threads();
-            self.follow(due.is_thorough(now), now, due)?;
+            self.scan(due.is_thorough(now), now, due)?;
             let threads = self.threads();
             due.scanned(now, threads > before, threads);
         }
@@ -339,8 +339,8 @@ impl<M: Member> Engine<M> {
                         parent,
                         process,
                         thread,
-                    } => member.born(parent, process, thread)?,
-                    Change::Ended { process, thread } => member.lost(process, thread),
+                    } => member.thread_born(parent, process, thread)?,
+                    Change::Ended { process, thread } => member.thread_ended(process, thread),
                 }
             }
         }
@@ -405,13 +405,13 @@ impl<M: Member> Engine<M> {
     }
 
     /// Scans for threads that were born and tasks that have ended.
-    fn follow(&mut self, thorough: bool, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
+    fn scan(&mut self, thorough: bool, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
         for id in 0..self.slots.len() {
             let slot = &mut self.slots[id];
             let Some(member) = &mut slot.member else {
                 continue;
             };
-            if member.follow(thorough)? {
+            if member.scan(thorough)? {
                 continue;
             }
             slot.read_cpu_time();

@@ -72,7 +72,7 @@
 //!   turn. Locks that sleep are fine.
 //! * A process that has the right to raise itself above the scheduler cannot be stopped from doing
 //!   so.
-//! * New threads start as ordinary ones and join within [`Config::follow`], or in the next open
+//! * New threads start as ordinary ones and join within [`Config::scan_interval`], or in the next open
 //!   piece.
 //!
 //! # Costs

@@ -45,19 +45,19 @@ pub trait Member {
     ///
     /// # Errors
     /// A right is missing.
-    fn follow(&mut self, thorough: bool) -> Result<bool, SchedError>;
+    fn scan(&mut self, thorough: bool) -> Result<bool, SchedError>;
 
-    /// Notes that a thread of process `pid`, or a child of it, was born. It joins at once if it
+    /// Handles the birth of a thread of process `pid`, or of its child. It joins at once if it
     /// belongs to this task.
     ///
     /// # Errors
     /// A right is missing.
-    fn born(&mut self, _parent: i32, _pid: i32, _tid: i32) -> Result<(), SchedError> {
+    fn thread_born(&mut self, _parent: i32, _pid: i32, _tid: i32) -> Result<(), SchedError> {
         Ok(())
     }
 
-    /// Notes that a thread of process `pid` has ended, since its number may be reused.
-    fn lost(&mut self, _pid: i32, _tid: i32) {}
+    /// Handles the end of a thread of process `pid`: its number may be reused.
+    fn thread_ended(&mut self, _pid: i32, _tid: i32) {}
 
     /// Returns the number of threads and children that could not be elevated at the last scan.
     fn refused(&self) -> u64 {

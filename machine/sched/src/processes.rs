@@ -82,7 +82,7 @@ impl Processes {
         let process = Process::attach(elevator, monitor, pid, task.class, None)?;
         task.processes.push(process);
         if with_children {
-            task.follow_children();
+            task.scan_children();
         }
         Ok(task)
     }
@@ -104,7 +104,7 @@ impl Processes {
     }
 
     /// Attaches new children, and theirs, until there are no more.
-    fn follow_children(&mut self) {
+    fn scan_children(&mut self) {
         let mut at = 0;
         while let Some(process) = self.processes.get(at) {
             at += 1;
@@ -172,7 +172,7 @@ impl Member for Processes {
         threads.take(ASKED_THREADS).any(|tid| !sleeps(tid))
     }
 
-    fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {
+    fn scan(&mut self, thorough: bool) -> Result<bool, SchedError> {
         // After a late heartbeat the guardian has demoted the threads; the next thorough scan
         // elevates them again.
         self.elevator.beat();
@@ -199,23 +199,23 @@ impl Member for Processes {
             }
         }
         if self.with_children {
-            self.follow_children();
+            self.scan_children();
         }
         Ok(!self.processes.is_empty())
     }
 
-    fn born(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
+    fn thread_born(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
         let (class, cpu, threads) = (self.class, self.cpu, self.threads() + 1);
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
             process.adopt_thread(tid, &self.elevator, class, cpu, threads)?;
         } else if self.with_children && self.pids().any(|pid| pid == parent) {
-            self.follow_children();
+            self.scan_children();
         }
         Ok(())
     }
 
-    fn lost(&mut self, pid: i32, tid: i32) {
+    fn thread_ended(&mut self, pid: i32, tid: i32) {
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
             process.forget(tid);

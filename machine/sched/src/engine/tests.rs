@@ -157,7 +157,7 @@ impl Member for SimMember {
     fn cpu_time(&mut self) -> Nanos {
         self.0.borrow().tasks[self.1].used
     }
-    fn follow(&mut self, _thorough: bool) -> Result<bool, SchedError> {
+    fn scan(&mut self, _thorough: bool) -> Result<bool, SchedError> {
         let sim = self.0.borrow();
         sim.check(sim.tasks[self.1].cpu)?;
         Ok(sim.tasks[self.1].ends.is_none_or(|end| sim.now < end))
@@ -444,7 +444,7 @@ fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
 fn a_program_that_runs_alone_continues_after_an_open_piece() {
     let mut world = World::new(1, 3, 400 * MS).open();
     world.sim.borrow_mut().bystander = None;
-    world.config.follow = Duration::from_millis(7);
+    world.config.scan_interval = Duration::from_millis(7);
     world.run(Solo::new());
     assert_eq!(world.used(), [400, 0, 0]);
 }
