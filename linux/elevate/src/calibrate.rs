@@ -164,8 +164,8 @@ impl Calibration {
             .unwrap_or(Duration::from_micros(MOST_QUANTUM_US))
     }
 
-    /// Returns a figure of the timers for a delay of `requested`, on the straight line between the two delays
-    /// measured around it.
+    /// Returns a figure of the timers for a delay of `requested`, on the straight line between the
+    /// two delays measured around it.
     fn interpolate(&self, requested: Duration, figure: impl Fn(&TimerFloor) -> u64) -> u64 {
         let requested = nanos(requested);
         let above = self

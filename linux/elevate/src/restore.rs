@@ -12,8 +12,8 @@
 //!
 //! A value is restored only if it still is one that this crate has set: all of its policies reset
 //! on fork, and the last nice values and CPUs are recorded. A value that another program has set
-//! since stands ([`Restored::Superseded`]). No thread without CAP_SYS_NICE can leave a policy that resets
-//! on fork for another.
+//! since stands ([`Restored::Superseded`]). No thread without CAP_SYS_NICE can leave a policy that
+//! resets on fork for another.
 //!
 //! A thread is restored only if tid *and* birth match. If the birth cannot be read (for want of a
 //! descriptor, for one), the thread is touched only if its policy looks like one that this crate

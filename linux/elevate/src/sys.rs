@@ -153,8 +153,8 @@ impl fmt::Debug for CpuSet {
 /// `tid` is a thread of any process; 0 stands for the calling thread, as it does for the kernel.
 ///
 /// # Safety
-/// [`Sys::fork_without_sigchld`] returns 0 only in a new process of its own: a caller that gets 0 closes
-/// the descriptors of its process and ends it.
+/// [`Sys::fork_without_sigchld`] returns 0 only in a new process of its own: a caller that gets 0
+/// closes the descriptors of its process and ends it.
 pub unsafe trait Sys: Send + Sync + fmt::Debug {
     /// Reads the whole policy of a thread.
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr>;

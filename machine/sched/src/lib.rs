@@ -5,8 +5,8 @@
 //! priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling Policies in User
 //! Space with Common OS Features" (APSys 2024), §3, made safe to use: every thread is restored
 //! however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the CPU
-//! ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised thread
-//! instead of two (`ratchet.rs`).
+//! ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised
+//! thread instead of two (`ratchet.rs`).
 //!
 //! | part | concern |
 //! |---|---|
@@ -72,8 +72,8 @@
 //!   turn. Locks that sleep are fine.
 //! * A process that has the right to raise itself above the scheduler cannot be stopped from doing
 //!   so.
-//! * New threads start as ordinary ones and join within [`Config::scan_interval`], or in the next open
-//!   piece.
+//! * New threads start as ordinary ones and join within [`Config::scan_interval`], or in the next
+//!   open piece.
 //!
 //! # Costs
 //!

@@ -34,7 +34,8 @@ const ASKED_THREADS: usize = 32;
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Dropped before the monitor, whose thread is joined: no elevated thread keeps it from running.
+    /// Dropped before the monitor, whose thread is joined: no elevated thread keeps it from
+    /// running.
     processes: Vec<Process>,
     monitor: ProcessMonitor,
     elevator: Elevator,

@@ -29,7 +29,8 @@ pub struct Report {
     pub cost: Quantiles,
     /// Lateness of the ends of turns.
     pub late: Quantiles,
-    /// CPU time of the scheduler and its [`ProcessMonitor`](crate::ProcessMonitor) since the start, ns.
+    /// CPU time of the scheduler and its [`ProcessMonitor`](crate::ProcessMonitor) since the start,
+    /// ns.
     pub own_cpu_time: Nanos,
     /// Time for which the CPUs were open to ordinary threads, ns of each.
     pub opened: Nanos,

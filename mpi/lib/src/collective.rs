@@ -154,8 +154,8 @@ impl<T: Datatype> Call<T> {
 /// Starts the collective.
 ///
 /// # Safety
-/// The buffers have the length that `collective` needs for the share and the communicator, and live until
-/// the request is complete.
+/// The buffers have the length that `collective` needs for the share and the communicator, and live
+/// until the request is complete.
 unsafe fn start_call(collective: Collective, raw: Raw, request: *mut sys::MPI_Request) -> c_int {
     let Raw {
         sent,

@@ -130,8 +130,8 @@ impl Job {
         self.with(|table| table.test(end, found, &mut dropped))
     }
 
-    /// Returns whether no other coroutine of this rank is ready, so that looking all the time delays
-    /// none.
+    /// Returns whether no other coroutine of this rank is ready, so that looking all the time
+    /// delays none.
     pub(crate) fn is_otherwise_idle(&self) -> bool {
         self.progress
             .get()

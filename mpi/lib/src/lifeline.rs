@@ -31,7 +31,8 @@ const INVITATION: usize = 512;
 /// Bytes of the secret by which both ends know that they belong to one job.
 const TOKEN: usize = 16;
 
-/// The longest wait for a connection to one address of rank 0, and for each message of the greeting.
+/// The longest wait for a connection to one address of rank 0, and for each message of the
+/// greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The first rank of another host, at the far end of a connection.

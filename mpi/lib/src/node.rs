@@ -8,9 +8,9 @@
 //! completes one with it, wakes it by a datagram. A datagram is a hint: a lost one costs only time,
 //! because a sleeper also checks by itself. There are no datagrams between nodes.
 //!
-//! Only its rank writes a page, except `death_reported` and `asleep`, which the rank that wakes it clears.
-//! All fields are words, and the description of a request is checked by its sequence number and its
-//! length: a torn description names a wrong request at worst.
+//! Only its rank writes a page, except `death_reported` and `asleep`, which the rank that wakes it
+//! clears. All fields are words, and the description of a request is checked by its sequence number
+//! and its length: a torn description names a wrong request at worst.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -89,7 +89,8 @@ fn address(path: &Path, rank: u32) -> io::Result<SocketAddr> {
 }
 
 impl Node {
-    /// Maps the pages of `ranks`, given by their numbers in the world; this rank's page is number `me`.
+    /// Maps the pages of `ranks`, given by their numbers in the world; this rank's page is number
+    /// `me`.
     pub(crate) fn open(path: &Path, ranks: Vec<u32>, me: usize, vcpus: usize) -> io::Result<Node> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let addresses = ranks

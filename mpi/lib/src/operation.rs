@@ -14,8 +14,8 @@ use crate::job::{Job, waiter_level};
 use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Outcome, Payload, Start, lost};
 
-/// Makes the result of an operation from its completion. A function pointer: the payload is its only
-/// state.
+/// Makes the result of an operation from its completion. A function pointer: the payload is its
+/// only state.
 pub(crate) type Finish<T> = fn(&Arc<Job>, Completion) -> Result<T>;
 
 /// A running request. Awaiting it returns its result, and its buffer.

@@ -28,8 +28,8 @@ use crate::table::Found;
 
 /// Time after a completion during which the coroutine looks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
-/// Time after a sleep during which the coroutine looks without sleeping: a rank that waited for this
-/// rank's look answers within it.
+/// Time after a sleep during which the coroutine looks without sleeping: a rank that waited for
+/// this rank's look answers within it.
 const ANSWER: Duration = Duration::from_micros(25);
 /// Shortest sleep.
 const FLOOR: Duration = Duration::from_micros(50);

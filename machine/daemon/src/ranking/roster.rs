@@ -199,7 +199,8 @@ impl Roster {
         self.count.load(SeqCst) == 0
     }
 
-    /// Registers the calling thread, which is then unparked whenever the roster gets its first entry.
+    /// Registers the calling thread, which is then unparked whenever the roster gets its first
+    /// entry.
     pub(crate) fn set_monitor_to_this_thread(&self) {
         let _ = self.monitor.set(std::thread::current());
     }

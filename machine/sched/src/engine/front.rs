@@ -1,6 +1,6 @@
 //! The task in front on each CPU: turns, and open pieces for ordinary threads.
 
-use super::due::Due;
+use super::due::WorkTimes;
 use super::{Engine, Slot, nanos};
 use crate::error::SchedError;
 use crate::member::{Member, TaskClass};
@@ -11,8 +11,8 @@ use crate::report::EventKind;
 
 impl<M: Member> Engine<M> {
     /// Charges the turn that ends, asks the policy for the next one, and applies it.
-    pub(super) fn next_turn(&mut self, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
-        if let Some(asked) = due.pick.filter(|_| self.report.turns > 0) {
+    pub(super) fn next_turn(&mut self, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
+        if let Some(asked) = due.turn_end.filter(|_| self.report.turns > 0) {
             self.late.add(now.saturating_sub(asked));
         }
         self.report.turns += 1;
@@ -24,7 +24,7 @@ impl<M: Member> Engine<M> {
         self.turn.clear();
         self.policy.pick(now, &mut self.turn);
         let floor = nanos(self.config.floor).max(1);
-        due.pick = self.turn.end().map(|at| at.max(now + floor));
+        due.turn_end = self.turn.end().map(|at| at.max(now + floor));
         let lives = |task: &TaskId| {
             let slot = self.slots.get(task.0);
             slot.is_some_and(|slot| slot.member.is_some())
@@ -80,7 +80,7 @@ impl<M: Member> Engine<M> {
         let before = self.cpus[cpu].front();
         let front = favoured.first().copied();
         self.cpus[cpu].favoured = favoured;
-        self.cpus[cpu].leads = false;
+        self.cpus[cpu].has_leader = false;
         if self.open {
             self.set_fair(cpu, front)?;
         } else {

@@ -85,7 +85,8 @@ impl Process {
         total.map_or(self.usage.last_total, Duration::from_nanos)
     }
 
-    /// Adds the CPU time since the last call, which counts for the present class. Returns the total.
+    /// Adds the CPU time since the last call, which counts for the present class. Returns the
+    /// total.
     pub(super) fn add_usage(&mut self, shared: &Shared) -> Duration {
         let total = self.total(shared);
         let usage = &mut self.usage;
