@@ -70,8 +70,8 @@ pub use launch::Launch;
 pub use operation::Operation;
 pub use persistent::Persistent;
 pub use point::{Message, Received, Source, Tag};
-pub use serve::{PLACES, Request, World};
-pub use watchdog::STATUS;
+pub use serve::{MAX_HANDLERS, Request, World};
+pub use watchdog::EXIT_STATUS;
 
 /// The program of the documentation page, compiled with the doc tests.
 #[cfg(doctest)]

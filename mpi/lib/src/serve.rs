@@ -13,7 +13,7 @@
 //! waits for at most one poll, as any coroutine does. It cannot pass messages that MPI has already
 //! put on the wire.
 //!
-//! Bounds: [`PLACES`] handlers per level run at a time. Further messages of the level stay in MPI,
+//! Bounds: [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in MPI,
 //! which holds back the bodies of long ones at the sender.
 
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ use crate::operation::Operation;
 use crate::point::{Message, Source, Tag};
 
 /// Maximum number of handlers of a level that run at the same time on a rank.
-pub const PLACES: usize = 256;
+pub const MAX_HANDLERS: usize = 256;
 
 /// Bytes after the body: the number of the call, 0 for none.
 const TRAILER: usize = 8;
@@ -89,7 +89,7 @@ impl World {
                 comm,
                 service,
                 replies,
-                permits: (0..LEVELS).map(|_| Semaphore::new(PLACES)).collect(),
+                permits: (0..LEVELS).map(|_| Semaphore::new(MAX_HANDLERS)).collect(),
                 next: AtomicU64::new(1),
                 calls: Mutex::default(),
                 dispatcher: Mutex::default(),

@@ -8,7 +8,7 @@
 //!
 //! When a rank dies, one survivor of the node names it, with its last level-0 request. Every
 //! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
-//! a server can still refuse requests, each survivor exits with status [`STATUS`]. `mpirun` notices
+//! a server can still refuse requests, each survivor exits with status [`EXIT_STATUS`]. `mpirun` notices
 //! the death at the same time and sends SIGTERM to all ranks, which therefore waits for the grace
 //! period, too; it sends SIGKILL a second later. No call of MPI is made: none of them is safe with
 //! a rank gone.
@@ -26,7 +26,7 @@ use crate::lifeline::{Lifeline, LineState};
 use crate::node::{Node, PHASE_AWAY, PHASE_RUNNING};
 
 /// Exit status of a rank whose job has failed.
-pub const STATUS: i32 = 70;
+pub const EXIT_STATUS: i32 = 70;
 
 /// Time between two heartbeats, and between two checks of them.
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
@@ -300,7 +300,7 @@ impl WatchdogThread {
             job.fail(death);
         }
         thread::sleep(self.limits.grace.saturating_sub(began.elapsed()));
-        exit(STATUS);
+        exit(EXIT_STATUS);
     }
 }
 
