@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use upshift_board::layout::VcpuLine;
-use upshift_board::{NOTHING, Standing};
+use upshift_board::{NO_LEVEL, Standing};
 use upshift_core::TokenBucket;
 use upshift_daemon::rank::{self, Contender};
 use upshift_elevate::testing::Random;
@@ -80,10 +80,10 @@ impl Vcpu {
     fn change(&mut self, random: &mut Random) -> bool {
         let level = self.base + random.below(8) as u8;
         let runs = random.below(2) == 0;
-        self.line.set_running(if runs { level } else { NOTHING });
+        self.line.set_running(if runs { level } else { NO_LEVEL });
         self.line.set_awaited(self.base);
         let standing = Standing::from_word(self.standing.load(Relaxed));
-        standing.wants_ring(self.line.claim().potential())
+        standing.requires_ring(self.line.claim().potential())
     }
 }
 

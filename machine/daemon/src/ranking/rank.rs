@@ -23,7 +23,7 @@
 //! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are
 //! counted first.
 
-use upshift_board::{NOTHING, Standing};
+use upshift_board::{NO_LEVEL, Standing};
 
 /// Number of bands above 0; further classes share the highest.
 pub const BANDS: u8 = 16;
@@ -31,9 +31,9 @@ pub const BANDS: u8 = 16;
 /// A vCPU to be ranked, after ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contender {
-    /// Level by which it is ranked; [`NOTHING`]: absent.
+    /// Level by which it is ranked; [`NO_LEVEL`]: absent.
     pub potential: u8,
-    /// Level of its runnable work; [`NOTHING`]: it sleeps.
+    /// Level of its runnable work; [`NO_LEVEL`]: it sleeps.
     pub runnable: u8,
     /// Its user.
     pub user: u32,
@@ -52,7 +52,7 @@ struct Summary {
     contenders: usize,
     bystanders: Option<u8>,
     /// Users of the vCPUs that are less urgent than each level.
-    below: [Users; NOTHING as usize],
+    below: [Users; NO_LEVEL as usize],
 }
 
 /// Users of some vCPUs.
@@ -86,10 +86,10 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
     let mut summary = Summary {
         present: 0,
         crowded: 0,
-        best: NOTHING,
+        best: NO_LEVEL,
         contenders: contenders.len(),
         bystanders,
-        below: [Users::None; NOTHING as usize],
+        below: [Users::None; NO_LEVEL as usize],
     };
     let mut users = summary.below;
     for contender in contenders {
@@ -103,7 +103,7 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
     let potentials = contenders.iter().map(|contender| contender.potential);
     for level in potentials
         .chain(bystanders)
-        .filter(|&level| level < NOTHING)
+        .filter(|&level| level < NO_LEVEL)
     {
         summary.crowded |= summary.present & 1 << level;
         summary.present |= 1 << level;
@@ -112,7 +112,7 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
         .iter()
         .map(|contender| contender.runnable)
         .min()
-        .unwrap_or(NOTHING);
+        .unwrap_or(NO_LEVEL);
     standings.clear();
     standings.extend(
         contenders
@@ -125,13 +125,13 @@ impl Summary {
     fn standing(&self, own: &Contender) -> Standing {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
-        if level >= NOTHING {
+        if level >= NO_LEVEL {
             // A vCPU that is not alone rings when it appears.
             let alone = self.contenders == 1 && self.bystanders.is_none();
             return Standing {
-                rise: if alone { 0 } else { NOTHING },
+                rise: if alone { 0 } else { NO_LEVEL },
                 outranked,
-                ..Standing::ALONE
+                ..Standing::UNCONTESTED
             };
         }
         let bit = 1u64 << level;
@@ -145,7 +145,7 @@ impl Summary {
                 .checked_sub(1)
                 .map_or(0, |other| self.last_of(other as u8, level) + 1);
             let fall = match below.trailing_zeros() as u8 {
-                NOTHING => NOTHING,
+                NO_LEVEL => NO_LEVEL,
                 other => self.last_before(level, other),
             };
             (rise, fall)
@@ -212,7 +212,7 @@ pub fn winner(contenders: &[Contender], turn: usize) -> Option<usize> {
         .iter()
         .map(|contender| contender.runnable)
         .min()?;
-    if best >= NOTHING {
+    if best >= NO_LEVEL {
         return None;
     }
     let count = contenders.len();
@@ -247,7 +247,7 @@ mod tests {
     fn asleep(level: u8) -> Contender {
         Contender {
             potential: level,
-            runnable: NOTHING,
+            runnable: NO_LEVEL,
             ..awake(level)
         }
     }
@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn a_vcpu_that_is_alone_never_rings() {
-        assert_eq!(ranked(&[awake(0)], None), [Standing::ALONE]);
-        assert_eq!(ranked(&[asleep(NOTHING)], None), [Standing::ALONE]);
+        assert_eq!(ranked(&[awake(0)], None), [Standing::UNCONTESTED]);
+        assert_eq!(ranked(&[asleep(NO_LEVEL)], None), [Standing::UNCONTESTED]);
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         );
         // They share the levels between them, or both could move past each other without a ring.
         assert_eq!((standings[0].rise, standings[0].fall), (0, 20));
-        assert_eq!((standings[1].rise, standings[1].fall), (21, NOTHING));
+        assert_eq!((standings[1].rise, standings[1].fall), (21, NO_LEVEL));
         let standings = ranked(&[awake(2), awake(40), awake(40)], None);
         assert_eq!((standings[0].rise, standings[0].fall), (0, 39));
         assert!(!standings[0].outranked && standings[1].outranked);
@@ -338,13 +338,13 @@ mod tests {
 
     #[test]
     fn an_absent_vcpu_rings_when_it_appears_among_others() {
-        let standings = ranked(&[asleep(NOTHING), awake(40)], None);
-        assert!(standings[0].wants_ring(63) && !standings[0].wants_ring(NOTHING));
+        let standings = ranked(&[asleep(NO_LEVEL), awake(40)], None);
+        assert!(standings[0].requires_ring(63) && !standings[0].requires_ring(NO_LEVEL));
         assert_eq!(
             standings[1],
             Standing {
                 band: 0,
-                ..Standing::ALONE
+                ..Standing::UNCONTESTED
             }
         );
     }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     fn contender() -> impl Strategy<Value = Contender> {
-        (0..=NOTHING, any::<bool>())
+        (0..=NO_LEVEL, any::<bool>())
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
@@ -385,7 +385,7 @@ mod tests {
                     if a.potential == b.potential {
                         prop_assert_eq!(x.band, y.band);
                     }
-                    if a.potential < b.potential && b.potential < NOTHING {
+                    if a.potential < b.potential && b.potential < NO_LEVEL {
                         // A more urgent level has a higher band, unless neither may be elevated or
                         // both are at the top.
                         let exempt = bystanders.is_some_and(|level| a.potential >= level) || x.band == BANDS;
@@ -394,7 +394,7 @@ mod tests {
                 }
             }
             if bystanders.is_none() {
-                let least = contenders.iter().map(|contender| contender.potential).filter(|&level| level < NOTHING).max();
+                let least = contenders.iter().map(|contender| contender.potential).filter(|&level| level < NO_LEVEL).max();
                 for (contender, standing) in contenders.iter().zip(&standings) {
                     prop_assert!(Some(contender.potential) != least || standing.band == 0);
                 }
@@ -411,7 +411,7 @@ mod tests {
             let before = ranked(&contenders, bystanders);
             for (which, level) in moves {
                 let index = which.index(contenders.len());
-                if !before[index].wants_ring(level) {
+                if !before[index].requires_ring(level) {
                     (contenders[index].potential, contenders[index].runnable) = (level, level);
                 }
             }
@@ -431,7 +431,7 @@ mod tests {
         ) {
             let index = which.index(contenders.len());
             let before = ranked(&contenders, bystanders);
-            if !before[index].wants_ring(level) {
+            if !before[index].requires_ring(level) {
                 let mut moved = contenders.clone();
                 moved[index] = Contender {
                     potential: level,

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
 use upshift_board::wire::Role;
-use upshift_board::{Claim, LEVELS, NOTHING};
+use upshift_board::{Claim, LEVELS, NO_LEVEL};
 
 use crate::control::{Control, Session};
 use crate::ranking::roster::{EVERYWHERE, Owner};
@@ -201,12 +201,12 @@ fn views(control: &Control) -> Vec<View> {
             };
             let claim = claim(session, index);
             view.bitmap |= claim.levels();
-            view.contenders += u32::from(claim.potential() < NOTHING);
+            view.contenders += u32::from(claim.potential() < NO_LEVEL);
             // Of equals the one with the turn wins.
             let chosen = page.cpu(vcpu.cpu).and_then(|line| line.winner()) == Some(vcpu.slot);
             let level = claim.runnable();
-            let before = view.winner.map_or(NOTHING, |winner| winner.level);
-            if level < before || (level == before && level < NOTHING && chosen) {
+            let before = view.winner.map_or(NO_LEVEL, |winner| winner.level);
+            if level < before || (level == before && level < NO_LEVEL && chosen) {
                 view.winner = Some(Winner {
                     slot: vcpu.slot,
                     session: session.number,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags};
 use upshift_board::wire::Role;
-use upshift_board::{Claim, NOTHING, Standing};
+use upshift_board::{Claim, NO_LEVEL, Standing};
 use upshift_elevate::{Elevated, Priority};
 
 use upshift_core::TokenBucket;
@@ -423,11 +423,11 @@ impl Scheduler {
             .claims
             .iter()
             .fold(0, |all, claim| all | claim.levels());
-        let level = winner.map_or(NOTHING, |index| self.contenders[index].runnable);
+        let level = winner.map_or(NO_LEVEL, |index| self.contenders[index].runnable);
         let present = self
             .contenders
             .iter()
-            .filter(|contender| contender.potential < NOTHING);
+            .filter(|contender| contender.potential < NO_LEVEL);
         let (contenders, slot) = (
             present.count(),
             winner.map(|index| self.entries[index].slot),
@@ -453,7 +453,7 @@ impl Scheduler {
         let present = self
             .contenders
             .iter()
-            .filter(|contender| contender.potential < NOTHING);
+            .filter(|contender| contender.potential < NO_LEVEL);
         let competing = present.count() > 1 || self.contested();
         let mut next = None;
         let mut by = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
@@ -461,7 +461,7 @@ impl Scheduler {
             let idle = self
                 .contenders
                 .iter()
-                .all(|contender| contender.runnable >= NOTHING);
+                .all(|contender| contender.runnable >= NO_LEVEL);
             by(self.monitor.next_check(idle));
             if rank::winner(&self.contenders, self.turn)
                 .is_some_and(|index| self.sharers(index) > 1)

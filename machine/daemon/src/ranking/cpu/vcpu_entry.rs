@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use upshift_board::os::Mapping;
-use upshift_board::{Claim, LocalPage, NOTHING};
+use upshift_board::{Claim, LocalPage, NO_LEVEL};
 
 use crate::bounds::quota::QuotaUsage;
 use upshift_core::TokenBucket;
@@ -71,7 +71,7 @@ impl VcpuEntry {
         let line = self.page.vcpu(self.index);
         let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
         let threadless = forced && self.threads.is_empty();
-        let level = |level: u8| if threadless { NOTHING } else { level };
+        let level = |level: u8| if threadless { NO_LEVEL } else { level };
         let contender = Contender {
             potential: level(claim.potential()),
             runnable: level(claim.runnable()),
