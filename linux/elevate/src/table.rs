@@ -342,14 +342,14 @@ impl Table {
 }
 
 /// Reads the header and the slots of a copied table, for tests.
-pub(crate) fn pulse(table: &[u8]) -> crate::testing::Pulse {
+pub(crate) fn heartbeat_state(table: &[u8]) -> crate::testing::HeartbeatState {
     let word = |at: usize| {
         let bytes = table.get(at..at + 8).and_then(|word| word.try_into().ok());
         u64::from_ne_bytes(bytes.unwrap_or_default())
     };
     let slots = (size_of::<Header>()..table.len()).step_by(size_of::<Slot>());
     let states = slots.map(|slot| word(slot + std::mem::offset_of!(Slot, state)));
-    crate::testing::Pulse {
+    crate::testing::HeartbeatState {
         armed: word(std::mem::offset_of!(Header, armed)) as u32 == 1,
         beats: word(std::mem::offset_of!(Header, beats)),
         demotions: word(std::mem::offset_of!(Header, demotions)),

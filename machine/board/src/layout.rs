@@ -242,8 +242,8 @@ impl GlobalPage {
         self.slots.get(slot).map(|line| &line.standing)
     }
 
-    /// Returns the standing of the vCPU in `slot`; [`Standing::UNCONTESTED`] if there is no such slot.
-    /// One load.
+    /// Returns the standing of the vCPU in `slot`; [`Standing::UNCONTESTED`] if there is no such
+    /// slot. One load.
     pub fn standing(&self, slot: usize) -> Standing {
         self.slot(slot).map_or(Standing::UNCONTESTED, |word| {
             Standing::from_word(word.load(Acquire))

@@ -68,7 +68,8 @@ impl Claim {
     }
 }
 
-/// Limits a level to `ceiling`: more urgent levels count as `ceiling`, invalid ones as [`NO_LEVEL`].
+/// Limits a level to `ceiling`: more urgent levels count as `ceiling`, invalid ones as
+/// [`NO_LEVEL`].
 pub fn clamp(level: u8, ceiling: u8) -> u8 {
     if level >= NO_LEVEL {
         NO_LEVEL
@@ -104,8 +105,8 @@ pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
 pub struct Standing {
     /// The vCPU rings if its potential becomes more urgent than this level. 0: no vCPU is above.
     pub rise: u8,
-    /// The vCPU rings if its potential becomes less urgent than this level. [`NO_LEVEL`]: no vCPU is
-    /// below.
+    /// The vCPU rings if its potential becomes less urgent than this level. [`NO_LEVEL`]: no vCPU
+    /// is below.
     pub fall: u8,
     /// 0: the vCPU's threads have their own policies. Above 0: they are elevated, higher for more
     /// urgent vCPUs.

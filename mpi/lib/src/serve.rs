@@ -13,8 +13,8 @@
 //! waits for at most one poll, as any coroutine does. It cannot pass messages that MPI has already
 //! put on the wire.
 //!
-//! Bounds: [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in MPI,
-//! which holds back the bodies of long ones at the sender.
+//! Bounds: [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in
+//! MPI, which holds back the bodies of long ones at the sender.
 
 use std::collections::HashMap;
 use std::fmt;

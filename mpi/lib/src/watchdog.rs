@@ -8,10 +8,10 @@
 //!
 //! When a rank dies, one survivor of the node names it, with its last level-0 request. Every
 //! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
-//! a server can still refuse requests, each survivor exits with status [`EXIT_STATUS`]. `mpirun` notices
-//! the death at the same time and sends SIGTERM to all ranks, which therefore waits for the grace
-//! period, too; it sends SIGKILL a second later. No call of MPI is made: none of them is safe with
-//! a rank gone.
+//! a server can still refuse requests, each survivor exits with status [`EXIT_STATUS`]. `mpirun`
+//! notices the death at the same time and sends SIGTERM to all ranks, which therefore waits for the
+//! grace period, too; it sends SIGKILL a second later. No call of MPI is made: none of them is safe
+//! with a rank gone.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

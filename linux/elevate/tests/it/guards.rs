@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
-use upshift_elevate::testing::pulse;
+use upshift_elevate::testing::heartbeat_state;
 use upshift_elevate::{
     Class, ElevateError, Elevated, Elevator, Policy, Priority, Restored, current_tid,
 };
@@ -470,19 +470,19 @@ fn the_pulse_is_the_view_of_the_guardian() {
     let victim = Victim::start("victim");
     let second = Duration::from_secs(1);
     let builder = Elevator::builder().guardian(true).heartbeat(second);
-    // `pulse` reads the largest table.
+    // `heartbeat_state` reads the largest table.
     let builder = builder.capacity(upshift_elevate::MAX_CAPACITY);
     let elevator = builder.build().unwrap();
     let guardian = elevator.guardian_pid().unwrap();
-    let before = pulse(guardian).unwrap();
+    let before = heartbeat_state(guardian).unwrap();
     assert_eq!((before.beats, before.demotions, before.foreign), (0, 0, 0));
     let guard = elevator.elevate(victim.threads[0].0, FIVE).unwrap();
     elevator.beat();
-    let seen = pulse(guardian).unwrap();
+    let seen = heartbeat_state(guardian).unwrap();
     assert_eq!((seen.beats, seen.foreign), (1, 1));
     drop(guard);
-    assert_eq!(pulse(guardian).unwrap().foreign, 0);
-    assert!(pulse(std::process::id() as i32 + (1 << 22)).is_err());
+    assert_eq!(heartbeat_state(guardian).unwrap().foreign, 0);
+    assert!(heartbeat_state(std::process::id() as i32 + (1 << 22)).is_err());
 }
 
 #[test]

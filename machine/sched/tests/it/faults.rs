@@ -38,7 +38,7 @@ fn an_interrupted_call_is_repeated() {
     };
     run(plan, |scheduler, faulty| {
         assert!(!scheduler.is_finished());
-        faulty.heal();
+        faulty.clear_faults();
         let (report, _) = scheduler.stop().unwrap();
         assert!(report.switches > 20);
     });
@@ -111,7 +111,7 @@ fn faults_while_attaching_restore_every_thread() {
             let pids = [spinner.pid()];
             // Some calls may fail without harm.
             drop(attach_all(&elevator, &pids, policy, |_| {}, false));
-            faulty.heal();
+            faulty.clear_faults();
             drop(elevator);
             assert_eq!(class(spinner.pid()), before, "call {skip}, errno {errno}");
         }
