@@ -146,9 +146,19 @@ impl Control {
             EventData::new_u64(LISTENER_KEY),
             level,
         )?;
-        epoll::add(&epoll, &orders.eventfd, EventData::new_u64(ORDERS_KEY), level)?;
+        epoll::add(
+            &epoll,
+            &orders.eventfd,
+            EventData::new_u64(ORDERS_KEY),
+            level,
+        )?;
         let answers = Arc::new(Answers::new()?);
-        epoll::add(&epoll, &answers.eventfd, EventData::new_u64(LOOKUPS_KEY), level)?;
+        epoll::add(
+            &epoll,
+            &answers.eventfd,
+            EventData::new_u64(LOOKUPS_KEY),
+            level,
+        )?;
         Ok(Control {
             admission: Admission::new(shared.config().limits).with_descriptors(shared.descriptors),
             shared,
