@@ -354,9 +354,9 @@ TEST(a_coroutine_is_joined_once) {
 namespace {
 
 using years = std::chrono::duration<std::int64_t, std::ratio<31'556'952>>;
-using u::detail::for_ever;
+using u::detail::infinite;
 using u::detail::nanoseconds_of;
-using u::detail::wait_of;
+using u::detail::abi_duration;
 
 constexpr auto most = std::numeric_limits<std::int64_t>::max();
 constexpr auto least = std::numeric_limits<std::int64_t>::min();
@@ -367,12 +367,12 @@ static_assert(nanoseconds_of(std::chrono::duration<std::int64_t, std::pico>(2000
 static_assert(nanoseconds_of(std::chrono::duration<std::int64_t, std::pico>(-1)) == 0);
 static_assert(nanoseconds_of(std::chrono::duration<int, std::ratio<1, 3>>(1)) == 333'333'334);
 static_assert(nanoseconds_of(std::chrono::duration<double>(0.5)) == 500'000'000);
-static_assert(nanoseconds_of(std::chrono::duration<double>(std::numeric_limits<double>::infinity())) == for_ever);
-static_assert(nanoseconds_of(std::chrono::duration<double>(-std::numeric_limits<double>::infinity())) == -for_ever);
-static_assert(wait_of(nanoseconds_of(std::chrono::hours::max())) == UINT64_MAX);
-static_assert(wait_of(nanoseconds_of(years(most))) == UINT64_MAX);
-static_assert(wait_of(nanoseconds_of(years(least))) == 0);
-static_assert(wait_of(nanoseconds_of(std::chrono::duration<std::uint64_t>(UINT64_MAX))) == UINT64_MAX);
+static_assert(nanoseconds_of(std::chrono::duration<double>(std::numeric_limits<double>::infinity())) == infinite);
+static_assert(nanoseconds_of(std::chrono::duration<double>(-std::numeric_limits<double>::infinity())) == -infinite);
+static_assert(abi_duration(nanoseconds_of(std::chrono::hours::max())) == UINT64_MAX);
+static_assert(abi_duration(nanoseconds_of(years(most))) == UINT64_MAX);
+static_assert(abi_duration(nanoseconds_of(years(least))) == 0);
+static_assert(abi_duration(nanoseconds_of(std::chrono::duration<std::uint64_t>(UINT64_MAX))) == UINT64_MAX);
 static_assert(nanoseconds_of(std::chrono::nanoseconds::max()) == most);
 static_assert(nanoseconds_of(std::chrono::nanoseconds::min()) == least);
 static_assert(nanoseconds_of(std::chrono::duration<std::int64_t, std::ratio<most, most - 1>>(1)) == 1'000'000'001);

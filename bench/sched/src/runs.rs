@@ -7,7 +7,8 @@ use std::time::Duration;
 use upshift_elevate::{Elevator, Priority};
 use upshift_sched::policies::{Entry, RoundRobin, Table};
 use upshift_sched::{
-    Config, Ended, Engine, Policy, ProcessWatch, Processes, SchedError, Scheduler, TaskId, What,
+    Config, Ended, Engine, EventKind, Policy, ProcessMonitor, Processes, SchedError, Scheduler,
+    TaskId,
 };
 
 use crate::spinners::{Felt, Spinner, now};
@@ -95,7 +96,7 @@ fn upshift(
     let base = config.base;
     let scheduler = Scheduler::start(&elevator, cpu, SCHEDULER, move || {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessWatch::start(&engine.control(), &with, SCHEDULER)?;
+        let watch = ProcessMonitor::start(&engine.control(), &with, SCHEDULER)?;
         for pid in pids {
             engine.add(Processes::attach(&with, &watch, pid, base, false)?)?;
         }
@@ -167,8 +168,8 @@ fn run(
             })?;
             let (report, trace) = ended?;
             let zero = report.began;
-            let front = |event: &upshift_sched::Event| match event.what {
-                What::Front { task, .. } => Some((zero + event.at, task?.0)),
+            let front = |event: &upshift_sched::Event| match event.kind {
+                EventKind::Front { task, .. } => Some((zero + event.at, task?.0)),
                 _ => None,
             };
             Ok(Run {
@@ -187,9 +188,9 @@ fn open_pieces(zero: u64, events: &[upshift_sched::Event]) -> Vec<(u64, u64)> {
     let mut pieces = Vec::new();
     let mut begin = None;
     for event in events {
-        match event.what {
-            What::Opened => begin = Some(zero + event.at),
-            What::Closed => pieces.extend(begin.take().map(|begin| (begin, zero + event.at))),
+        match event.kind {
+            EventKind::Opened => begin = Some(zero + event.at),
+            EventKind::Closed => pieces.extend(begin.take().map(|begin| (begin, zero + event.at))),
             _ => {}
         }
     }

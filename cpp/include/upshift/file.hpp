@@ -157,7 +157,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
 
   class awaiter : public detail::waiting {
    public:
-    explicit awaiter(async_call& of) noexcept : waiting{again}, of_(of) {}
+    explicit awaiter(async_call& of) noexcept : waiting{poll_again}, of_(of) {}
     awaiter(const awaiter&) = delete;
     awaiter& operator=(const awaiter&) = delete;
     ~awaiter() {
@@ -199,7 +199,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
    private:
     friend async_call;
 
-    static int again(detail::waiting* what, upshift_cx* cx) noexcept { return static_cast<awaiter*>(what)->poll(cx); }
+    static int poll_again(detail::waiting* what, upshift_cx* cx) noexcept { return static_cast<awaiter*>(what)->poll(cx); }
     static tried_transfer failed(int code) { return {result<std::size_t>::failure(code), buffer()}; }
     bool is_ready(upshift_cx* cx) noexcept { return of_.over_ != 0 || of_.op_.vtable == nullptr || upshift_op_poll(&of_.op_, cx) != 0; }
 
@@ -229,7 +229,7 @@ struct branch<async_call> : branch_base<branch<async_call>, tried_transfer> {
   void stop() noexcept {
     if (this->has_begun && !this->is_ready) call.stop();
   }
-  void keep() noexcept { of.keep(), this->kept = std::move(of.kept); }
+  void capture() noexcept { of.capture(), this->captured = std::move(of.captured); }
   async_call::awaiter call;
   branch<async_call::awaiter> of;
 };

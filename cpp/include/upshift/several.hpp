@@ -38,7 +38,7 @@ concept branchable = std::is_rvalue_reference_v<Of&&> && (operation_like<Of> || 
 template <class Of, class T>
 struct branch_base {
   using value_type = T;
-  outcome<T> kept;
+  outcome<T> captured;
   bool is_ready = false;
   bool has_begun = false;
 
@@ -47,7 +47,7 @@ struct branch_base {
     if (is_ready) return true;
     auto& of = static_cast<Of&>(*this);
     is_ready = std::exchange(has_begun, true) ? of.poll(cx) : of.begin(cx);
-    if (is_ready) of.keep();
+    if (is_ready) of.capture();
     return is_ready;
   }
 };
@@ -64,12 +64,12 @@ struct branch : branch_base<branch<Operation>, value_of<Operation>> {
   void stop() noexcept {
     if (this->has_begun && !this->is_ready) of.stop();
   }
-  void keep() noexcept {
+  void capture() noexcept {
 #if UPSHIFT_EXCEPTIONS
     try {
       take();
     } catch (...) {
-      this->kept.thrown = std::current_exception();
+      this->captured.thrown = std::current_exception();
     }
 #else
     take();
@@ -79,7 +79,7 @@ struct branch : branch_base<branch<Operation>, value_of<Operation>> {
     if constexpr (std::is_void_v<value_of<Operation>>) {
       of.await_resume();
     } else {
-      this->kept.value.emplace(of.await_resume());
+      this->captured.value.emplace(of.await_resume());
     }
   }
   Operation& of;
@@ -92,7 +92,7 @@ struct branch<task<T>> : branch_base<branch<task<T>>, T> {
   bool begin(upshift_cx* cx) noexcept { return poll(cx); }
   bool poll(upshift_cx* cx) noexcept { return code != 0 || root_base::poll(static_cast<root_base*>(&of), cx) != 0; }
   void stop() noexcept { of.stop(); }
-  void keep() noexcept { this->kept = code != 0 ? refused<T>(code) : std::exchange(static_cast<outcome<T>&>(of), outcome<T>()); }
+  void capture() noexcept { this->captured = code != 0 ? refused<T>(code) : std::exchange(static_cast<outcome<T>&>(of), outcome<T>()); }
   int code;
   tree<T> of;
 };
@@ -105,7 +105,7 @@ struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
   bool begin(upshift_cx* cx) noexcept { return joins.begin(cx); }
   bool poll(upshift_cx* cx) noexcept { return joins.poll(cx); }
   void stop() noexcept { joins.stop(); }
-  void keep() noexcept { of.keep(), this->kept = std::move(of.kept); }
+  void capture() noexcept { of.capture(), this->captured = std::move(of.captured); }
   join joins;
   branch<join> of;
 };
@@ -116,8 +116,8 @@ using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 
 /// Awaits a temporary object.
 template <class Of>
-struct once {
-  explicit once(Of& of) noexcept : of(of) {}
+struct single_await {
+  explicit single_await(Of& of) noexcept : of(of) {}
   bool await_ready() const noexcept { return of.is_taken; }
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
@@ -145,24 +145,24 @@ stored<T> give(outcome<T>& from) {
 template <class... Branches>
 struct [[nodiscard("co_await it")]] all_of : waiting {
   template <class... From>
-  explicit all_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
+  explicit all_of(std::in_place_t, From&&... from) : waiting{poll_again}, branches(std::forward<From>(from)...) {}
   all_of(const all_of&) = delete;
   // The awaitables end with the expression that has created this.
-  once<all_of> operator co_await() && noexcept { return once<all_of>(*this); }
+  single_await<all_of> operator co_await() && noexcept { return single_await<all_of>(*this); }
   void operator co_await() & = delete;
 
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
-    if (again(this, here.promise().root->cx) != 0) return false;
+    if (poll_again(this, here.promise().root->cx) != 0) return false;
     promise_base::wait_for(here, this);
     return true;
   }
   std::tuple<stored<typename Branches::value_type>...> await_resume() {
     take_once(is_taken);
-    return std::apply([](auto&... of) { return std::tuple<stored<typename Branches::value_type>...>{give(of.kept)...}; }, branches);
+    return std::apply([](auto&... of) { return std::tuple<stored<typename Branches::value_type>...>{give(of.captured)...}; }, branches);
   }
 
-  static int again(waiting* what, upshift_cx* cx) noexcept {
+  static int poll_again(waiting* what, upshift_cx* cx) noexcept {
     bool all = true;
     std::apply([&](auto&... of) { ((all = of.step(cx) && all), ...); }, static_cast<all_of*>(what)->branches);
     return all;
@@ -175,17 +175,17 @@ struct [[nodiscard("co_await it")]] all_of : waiting {
 template <class... Branches>
 struct [[nodiscard("co_await it")]] any_of : waiting {
   template <class... From>
-  explicit any_of(std::in_place_t, From&&... from) : waiting{again}, branches(std::forward<From>(from)...) {}
+  explicit any_of(std::in_place_t, From&&... from) : waiting{poll_again}, branches(std::forward<From>(from)...) {}
   any_of(const any_of&) = delete;
   // The awaitables end with the expression that has created this.
-  once<any_of> operator co_await() && noexcept { return once<any_of>(*this); }
+  single_await<any_of> operator co_await() && noexcept { return single_await<any_of>(*this); }
   void operator co_await() & = delete;
 
   using value = std::variant<stored<typename Branches::value_type>...>;
 
   template <upshift_promise Promise>
   bool await_suspend(std::coroutine_handle<Promise> here) noexcept {
-    if (again(this, here.promise().root->cx) != 0) return false;
+    if (poll_again(this, here.promise().root->cx) != 0) return false;
     promise_base::wait_for(here, this);
     return true;
   }
@@ -194,7 +194,7 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
     return pick<0>();
   }
 
-  static int again(waiting* what, upshift_cx* cx) noexcept {
+  static int poll_again(waiting* what, upshift_cx* cx) noexcept {
     auto& branches = static_cast<any_of*>(what)->branches;
     const bool is_ready = std::apply([cx](auto&... of) { return (of.step(cx) || ...); }, branches);
     if (is_ready) std::apply([](auto&... of) { (of.stop(), ...); }, branches);
@@ -207,7 +207,7 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
     if constexpr (I + 1 < sizeof...(Branches)) {
       if (!of.is_ready) return pick<I + 1>();
     }
-    return value(std::in_place_index<I>, give(of.kept));
+    return value(std::in_place_index<I>, give(of.captured));
   }
 
   std::tuple<Branches...> branches;

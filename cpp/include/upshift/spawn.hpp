@@ -150,7 +150,7 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
  private:
   template <error_mode M>
   struct awaiter : detail::joining {
-    explicit awaiter(join_handle& handle) noexcept : joining{{again}}, handle(&handle) {}
+    explicit awaiter(join_handle& handle) noexcept : joining{{poll_again}}, handle(&handle) {}
     awaiter(const awaiter&) = delete;
     awaiter& operator=(const awaiter&) = delete;
     ~awaiter() {
@@ -191,18 +191,18 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
         code = -EBUSY;
         return true;
       }
-      if (again(this, cx) != 0) return true;
+      if (poll_again(this, cx) != 0) return true;
       waits = upshift_get_cid();
       handle->waits_ = this;
       return false;
     }
-    bool poll(upshift_cx* cx) noexcept { return again(this, cx) != 0; }
+    bool poll(upshift_cx* cx) noexcept { return poll_again(this, cx) != 0; }
     void stop() noexcept {
       if (!is_left && handle->waits_ == this) handle->waits_ = nullptr;
       is_left = true;
     }
 
-    static int again(detail::waiting* what, upshift_cx* cx) noexcept {
+    static int poll_again(detail::waiting* what, upshift_cx* cx) noexcept {
       auto* self = static_cast<awaiter*>(what);
       if (self->is_left) return 1;
       const int code = upshift_join_poll(&self->handle->raw_, cx, &self->data);

@@ -295,9 +295,9 @@ struct frame_memory {
       return (allocator_at(size) + sizeof(allocator) + sizeof(unit) - 1) / sizeof(unit);
     }
     static void free(void* frame, std::size_t size) noexcept {
-      auto* kept = std::launder(reinterpret_cast<allocator*>(static_cast<char*>(frame) + allocator_at(size)));
-      allocator from(std::move(*kept));
-      kept->~allocator();
+      auto* stored_allocator = std::launder(reinterpret_cast<allocator*>(static_cast<char*>(frame) + allocator_at(size)));
+      allocator from(std::move(*stored_allocator));
+      stored_allocator->~allocator();
       traits::deallocate(from, static_cast<unit*>(frame), units(size));
     }
   };
@@ -537,7 +537,7 @@ upshift_task as_root(task<T> what, int& code) noexcept {
 template <class Start, class Finish>
 class [[nodiscard("co_await it")]] operation : public waiting {
  public:
-  operation(Start start, Finish finish) : waiting{again}, start_(std::move(start)), finish_(std::move(finish)) { op_.vtable = nullptr; }
+  operation(Start start, Finish finish) : waiting{poll_again}, start_(std::move(start)), finish_(std::move(finish)) { op_.vtable = nullptr; }
   operation(const operation&) = delete;
   operation& operator=(const operation&) = delete;
   ~operation() {
@@ -575,7 +575,7 @@ class [[nodiscard("co_await it")]] operation : public waiting {
   }
 
  private:
-  static int again(waiting* what, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<operation*>(what)->op_, cx); }
+  static int poll_again(waiting* what, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<operation*>(what)->op_, cx); }
 
   upshift_op op_;
   enum : std::uint8_t { fresh, begun, taken, stopped } state_ = fresh;

@@ -12,39 +12,39 @@ UPSHIFT_BEGIN
 
 namespace detail {
 
-__extension__ typedef __int128 wide;
+__extension__ typedef __int128 int128;
 
 /// The limit beyond which a duration, positive or negative, is infinite. The time since any epoch
 /// is less.
-inline constexpr wide for_ever = wide{1} << 94;
+inline constexpr int128 infinite = int128{1} << 94;
 
 /// Converts to whole nanoseconds, rounded up. No clock and no unit overflows.
 template <class Rep, class Period>
-constexpr wide nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexcept {
+constexpr int128 nanoseconds_of(std::chrono::duration<Rep, Period> duration) noexcept {
   // The unit is num/den ns.
   constexpr std::intmax_t common = std::gcd(Period::den, std::nano::den);
-  constexpr wide num = wide{Period::num} * (std::nano::den / common);
-  constexpr wide den = Period::den / common;
+  constexpr int128 num = int128{Period::num} * (std::nano::den / common);
+  constexpr int128 den = Period::den / common;
   const auto count = duration.count();
   const long double about = static_cast<long double>(count) * static_cast<long double>(num) / static_cast<long double>(den);
-  if (about >= static_cast<long double>(for_ever)) return for_ever;
+  if (about >= static_cast<long double>(infinite)) return infinite;
   // NaN counts as the past.
-  if (!(about > -static_cast<long double>(for_ever))) return -for_ever;
-  if constexpr (std::chrono::treat_as_floating_point_v<Rep> || num > (for_ever << 32) / den) {
-    const wide whole = static_cast<wide>(about);
+  if (!(about > -static_cast<long double>(infinite))) return -infinite;
+  if constexpr (std::chrono::treat_as_floating_point_v<Rep> || num > (infinite << 32) / den) {
+    const int128 whole = static_cast<int128>(about);
     return whole + (static_cast<long double>(whole) < about ? 1 : 0);
   } else {
-    const wide units = static_cast<wide>(count);
-    const wide whole = units / den * num;
-    const wide rest = units % den * num;
+    const int128 units = static_cast<int128>(count);
+    const int128 whole = units / den * num;
+    const int128 rest = units % den * num;
     return whole + rest / den + (rest > 0 && rest % den != 0 ? 1 : 0);
   }
 }
 
 /// Converts a duration for the ABI: a negative duration becomes 0.
-constexpr std::uint64_t wait_of(wide nanoseconds) noexcept {
+constexpr std::uint64_t abi_duration(int128 nanoseconds) noexcept {
   if (nanoseconds <= 0) return 0;
-  constexpr wide most = std::numeric_limits<std::uint64_t>::max();
+  constexpr int128 most = std::numeric_limits<std::uint64_t>::max();
   return static_cast<std::uint64_t>(nanoseconds < most ? nanoseconds : most);
 }
 
@@ -59,15 +59,15 @@ inline auto sleep_for(std::uint64_t ns) {
 /// years never.
 template <class Rep, class Period>
 [[nodiscard("co_await it")]] auto sleep(std::chrono::duration<Rep, Period> duration) {
-  return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(duration)));
+  return detail::sleep_for(detail::abi_duration(detail::nanoseconds_of(duration)));
 }
 
 /// Waits until a time point of any clock, which is read at the call. A past time point ends the
 /// wait at once, and one that is 584 years away never does.
 template <class Clock, class Duration>
 [[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> when) {
-  const detail::wide now = detail::nanoseconds_of(Clock::now().time_since_epoch());
-  return detail::sleep_for(detail::wait_of(detail::nanoseconds_of(when.time_since_epoch()) - now));
+  const detail::int128 now = detail::nanoseconds_of(Clock::now().time_since_epoch());
+  return detail::sleep_for(detail::abi_duration(detail::nanoseconds_of(when.time_since_epoch()) - now));
 }
 
 /// The result of timeout() for a value that is a std::optional itself, such as the next message of
@@ -89,23 +89,23 @@ namespace detail {
 
 /// The result of timeout() for a value of type T.
 template <class T>
-struct within {
+struct timeout_result {
   using type = std::optional<T>;
 };
 template <class T>
-struct within<std::optional<T>> {
+struct timeout_result<std::optional<T>> {
   using type = timed_optional<T>;
 };
 
 template <class Branch>
 struct [[nodiscard("co_await it")]] timed : waiting {
   template <class From>
-  timed(std::uint64_t limit, From&& from) noexcept : waiting{again}, of(std::forward<From>(from)), limit(limit) {
+  timed(std::uint64_t limit, From&& from) noexcept : waiting{poll_again}, of(std::forward<From>(from)), limit(limit) {
     clock.vtable = nullptr;
   }
   timed(const timed&) = delete;
   // The awaitable ends with the expression that has created this object.
-  once<timed> operator co_await() && noexcept { return once<timed>(*this); }
+  single_await<timed> operator co_await() && noexcept { return single_await<timed>(*this); }
   void operator co_await() & = delete;
   ~timed() {
     if (clock.vtable != nullptr) upshift_op_drop(&clock);
@@ -116,7 +116,7 @@ struct [[nodiscard("co_await it")]] timed : waiting {
     upshift_cx* cx = here.promise().root->cx;
     if (of.step(cx)) return false;
     if (upshift_sleep(&clock, cx, limit) != 0) {
-      late = true;
+      timed_out = true;
       of.stop();
       return false;
     }
@@ -127,28 +127,28 @@ struct [[nodiscard("co_await it")]] timed : waiting {
     using T = typename Branch::value_type;
     take_once(is_taken);
     if constexpr (std::is_void_v<T>) {
-      if (late) return false;
-      of.kept.take();
+      if (timed_out) return false;
+      of.captured.take();
       return true;
     } else {
-      using given = typename within<T>::type;
-      if (late) return given();
-      return given(of.kept.take());
+      using given = typename timeout_result<T>::type;
+      if (timed_out) return given();
+      return given(of.captured.take());
     }
   }
 
-  static int again(waiting* what, upshift_cx* cx) noexcept {
+  static int poll_again(waiting* what, upshift_cx* cx) noexcept {
     auto* self = static_cast<timed*>(what);
     if (self->of.step(cx)) return 1;
     if (upshift_op_poll(&self->clock, cx) == 0) return 0;
-    self->late = true;
+    self->timed_out = true;
     self->of.stop();
     return 1;
   }
 
   Branch of;
   std::uint64_t limit;
-  bool late = false;
+  bool timed_out = false;
   bool is_taken = false;
   upshift_op clock;
 };
@@ -163,13 +163,13 @@ struct [[nodiscard("co_await it")]] timed : waiting {
 ///     if (auto data = co_await upshift::timeout(50ms, stream.recv())) …
 template <class Rep, class Period, detail::branchable Of>
 auto timeout(std::chrono::duration<Rep, Period> limit, Of&& of) {
-  return detail::timed<detail::branch<std::remove_cvref_t<Of>>>(detail::wait_of(detail::nanoseconds_of(limit)), std::forward<Of>(of));
+  return detail::timed<detail::branch<std::remove_cvref_t<Of>>>(detail::abi_duration(detail::nanoseconds_of(limit)), std::forward<Of>(of));
 }
 
 /// Waits for the end of a coroutine, with a time limit.
 template <class Rep, class Period, class T>
 auto timeout(std::chrono::duration<Rep, Period> limit, join_handle<T>& of) {
-  return detail::timed<detail::branch<join_handle<T>>>(detail::wait_of(detail::nanoseconds_of(limit)), of);
+  return detail::timed<detail::branch<join_handle<T>>>(detail::abi_duration(detail::nanoseconds_of(limit)), of);
 }
 
 UPSHIFT_END

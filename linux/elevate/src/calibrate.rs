@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use bench::Effort;
+use bench::SampleCounts;
 
 use crate::elevator::Elevator;
 use crate::error::ElevateError;
@@ -96,7 +96,7 @@ impl Calibration {
     /// [`CalibrateError`]: a missing right, with its remedy; a CPU that this thread may not use; an
     /// exhausted resource.
     pub fn measure(cpu: Option<usize>) -> Result<Calibration, CalibrateError> {
-        Calibration::with(cpu, Effort::FULL)
+        Calibration::measure_with(cpu, SampleCounts::FULL)
     }
 
     /// Measures on the first CPU this thread may use, for some 20 ms: enough for medians and the
@@ -104,11 +104,14 @@ impl Calibration {
     ///
     /// # Errors
     /// As [`Calibration::measure`].
-    pub fn brief() -> Result<Calibration, CalibrateError> {
-        Calibration::with(None, Effort::BRIEF)
+    pub fn measure_briefly() -> Result<Calibration, CalibrateError> {
+        Calibration::measure_with(None, SampleCounts::BRIEF)
     }
 
-    fn with(cpu: Option<usize>, effort: Effort) -> Result<Calibration, CalibrateError> {
+    fn measure_with(
+        cpu: Option<usize>,
+        samples: SampleCounts,
+    ) -> Result<Calibration, CalibrateError> {
         let began = Instant::now();
         let allowed = Kernel.sched_getaffinity(0)?;
         let cpu = match cpu {
@@ -123,7 +126,7 @@ impl Calibration {
         };
         let bands = bands(&Rights::probe())?;
         let elevator = Elevator::new()?;
-        let mut found = bench::run(&elevator, bands, cpu, effort, began + LONGEST_CALIBRATION)?;
+        let mut found = bench::run(&elevator, bands, cpu, samples, began + LONGEST_CALIBRATION)?;
         found.took = began.elapsed();
         Ok(found)
     }
@@ -134,9 +137,9 @@ impl Calibration {
         self.look
     }
 
-    /// Returns the median lateness of a timer of `asked`.
-    pub fn lateness(&self, asked: Duration) -> Duration {
-        Duration::from_nanos(self.at(asked, |timer| timer.lateness.p50_ns))
+    /// Returns the median lateness of a timer with a delay of `requested`.
+    pub fn lateness(&self, requested: Duration) -> Duration {
+        Duration::from_nanos(self.interpolate(requested, |timer| timer.lateness.p50_ns))
     }
 
     /// Returns the smallest sensible quantum: the smallest for which, in the median,
@@ -161,11 +164,13 @@ impl Calibration {
             .unwrap_or(Duration::from_micros(MOST_QUANTUM_US))
     }
 
-    /// Returns a figure of the timers at `asked`, on the straight line between the two delays
-    /// measured around it.
-    fn at(&self, asked: Duration, figure: impl Fn(&TimerFloor) -> u64) -> u64 {
-        let asked = nanos(asked);
-        let above = self.timers.partition_point(|timer| timer.asked_ns < asked);
+    /// Returns a figure of the timers for a delay of `requested`, on the straight line between the
+    /// two delays measured around it.
+    fn interpolate(&self, requested: Duration, figure: impl Fn(&TimerFloor) -> u64) -> u64 {
+        let requested = nanos(requested);
+        let above = self
+            .timers
+            .partition_point(|timer| timer.asked_ns < requested);
         match (
             above.checked_sub(1).map(|below| &self.timers[below]),
             self.timers.get(above),
@@ -173,7 +178,8 @@ impl Calibration {
             (None, None) => 0,
             (Some(only), None) | (None, Some(only)) => figure(only),
             (Some(low), Some(high)) => {
-                let part = (asked - low.asked_ns) as f64 / (high.asked_ns - low.asked_ns) as f64;
+                let part =
+                    (requested - low.asked_ns) as f64 / (high.asked_ns - low.asked_ns) as f64;
                 let (from, to) = (figure(low) as f64, figure(high) as f64);
                 (from + (to - from) * part) as u64
             }
@@ -191,13 +197,13 @@ fn bands(rights: &Rights) -> Result<Bands, CalibrateError> {
     if rights.highest >= Some(default.dispatcher()) {
         return Ok(default);
     }
-    let least = Bands::new(
+    let lowest = Bands::new(
         Priority::of::<1>(),
         Priority::of::<2>(),
         Priority::of::<3>(),
     );
     rights.require(Priority::of::<3>())?;
-    Ok(least.unwrap_or(default))
+    Ok(lowest.unwrap_or(default))
 }
 
 /// The reason why nothing was measured.
@@ -318,9 +324,9 @@ mod tests {
 
     #[test]
     fn the_floor_has_a_floor_and_a_ceiling() {
-        let least = Duration::from_micros(5);
-        assert_eq!(calibration(0, &[(5, 0)]).quantum_floor(), least);
-        assert_eq!(calibration(0, &[]).quantum_floor(), least);
+        let lowest = Duration::from_micros(5);
+        assert_eq!(calibration(0, &[(5, 0)]).quantum_floor(), lowest);
+        assert_eq!(calibration(0, &[]).quantum_floor(), lowest);
         let most = calibration(100_000, &[(5, 0)]).quantum_floor();
         assert_eq!(most, Duration::from_millis(4));
     }

@@ -1,7 +1,7 @@
 //! [`Elevated`]: the guard of one elevated thread.
 //!
 //! A guard owns one use of a slot of its set's table, named by index and generation. Once the
-//! generation is past, the guard acts on no thread. All methods but [`Elevated::set`] and its kin
+//! generation is past, the guard acts on no thread. All methods but [`Elevated::set`] and the like
 //! take the set's lock.
 
 use std::io;
@@ -54,7 +54,7 @@ impl Elevated {
         }
     }
 
-    /// Makes `call`, which puts the thread in a class other than SCHED_DEADLINE.
+    /// Performs `call`, which puts the thread in a class other than SCHED_DEADLINE.
     #[inline]
     fn leave_deadline(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         if !self.may_be_deadline.load(Relaxed) {
@@ -113,10 +113,10 @@ impl Elevated {
         let sys = self.inner.sys.as_ref();
         let former = || retrying(|| sys.sched_getaffinity(self.tid));
         let table = &self.inner.table;
-        let noted = table.get(self.index).and_then(|record| record.pin);
-        table.note_pin(self.index, cpu, former)?;
+        let former_pin = table.get(self.index).and_then(|record| record.pin);
+        table.record_pin(self.index, cpu, former)?;
         retrying(|| sys.sched_setaffinity(self.tid, &only)).inspect_err(|_| {
-            table.revert_pin(self.index, noted.map_or([None; 2], |pin| pin.cpus));
+            table.revert_pin(self.index, former_pin.map_or([None; 2], |pin| pin.cpus));
         })
     }
 
@@ -144,14 +144,14 @@ impl Elevated {
         })
     }
 
-    /// Restores the thread now and returns how far that went. Dropping the guard does the same
-    /// silently.
+    /// Restores the thread now, and returns to which extent. Dropping the guard does the same and
+    /// ignores errors.
     ///
     /// # Errors
     /// The kernel's. The record then stays: the end of the set, the exit of the process and the
     /// guardian try again, and the thread can be elevated again.
     pub fn release(self) -> io::Result<Restored> {
-        self.give_back()
+        self.restore_and_free()
     }
 
     /// Takes the thread out of SCHED_FIFO temporarily, to `SCHED_OTHER` at its nice value. It stays
@@ -178,7 +178,7 @@ impl Elevated {
     /// permitted.
     pub fn set_nice(&self, nice: i32) -> io::Result<()> {
         if self.inner.table.is_current(self.index, self.generation) {
-            self.inner.table.note_nice(self.index, nice);
+            self.inner.table.record_nice(self.index, nice);
         }
         self.set_ordinary(libc::SCHED_OTHER, nice)
     }
@@ -260,26 +260,26 @@ impl Elevated {
     /// # Errors
     /// As [`Elevated::release`].
     pub fn restore(&self) -> io::Result<Restored> {
-        self.give_back()
+        self.restore_and_free()
     }
 
     /// Restores a thread that the caller knows to be alive, by a pidfd or an open file of its own.
-    /// If the kernel reports that the thread has ended, that is not believed, and the record stays.
+    /// If the kernel reports that the thread has ended, the report is ignored and the record stays.
     ///
     /// # Errors
     /// As [`Elevated::release`]; `ESRCH` if the kernel reports that the thread has ended. Dropping
     /// the guard then does nothing.
     pub fn restore_living(&self) -> io::Result<Restored> {
-        let restored = self.try_give_back(true);
+        let restored = self.try_restore_and_free(true);
         self.abandoned.store(restored.is_err(), Relaxed);
         restored
     }
 
-    fn give_back(&self) -> io::Result<Restored> {
-        self.try_give_back(false)
+    fn restore_and_free(&self) -> io::Result<Restored> {
+        self.try_restore_and_free(false)
     }
 
-    fn try_give_back(&self, lives: bool) -> io::Result<Restored> {
+    fn try_restore_and_free(&self, lives: bool) -> io::Result<Restored> {
         if !self.inner.is_owner() || self.abandoned.load(Relaxed) {
             return Ok(Restored::Gone);
         }
@@ -288,7 +288,7 @@ impl Elevated {
             return Ok(Restored::Gone);
         }
         match self.inner.table.get(self.index) {
-            Some(record) => self.inner.give_back(self.index, &record, lives),
+            Some(record) => self.inner.restore_and_free(self.index, &record, lives),
             None => Ok(Restored::Gone),
         }
     }
@@ -297,6 +297,6 @@ impl Elevated {
 impl Drop for Elevated {
     fn drop(&mut self) {
         // After `release` the generation is past, and this does nothing.
-        let _ = self.give_back();
+        let _ = self.restore_and_free();
     }
 }

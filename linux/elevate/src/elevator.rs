@@ -117,12 +117,12 @@ impl Elevator {
         Inner::elevate(&self.inner, tid, Some(priority), None)
     }
 
-    /// Records thread `tid`, of this or another process, and leaves its policy unchanged until
-    /// [`Elevated::set`] or one of its kin. It is restored like any other.
+    /// Records thread `tid`, of this or another process, without changing its policy. The returned
+    /// guard changes it by [`Elevated::set`] and the like, and restores it.
     ///
     /// # Errors
     /// [`ElevateError`], as [`Elevator::elevate`], except that no rights are needed yet.
-    pub fn hold(&self, tid: Tid) -> Result<Elevated, ElevateError> {
+    pub fn record(&self, tid: Tid) -> Result<Elevated, ElevateError> {
         if tid <= 0 {
             return Err(ElevateError::NoSuchThread(tid));
         }
@@ -136,7 +136,7 @@ impl Elevator {
     ///
     /// # Errors
     /// [`ElevateError`]; the thread is then unchanged.
-    pub fn elevate_born(
+    pub fn elevate_inheriting(
         &self,
         tid: Tid,
         priority: Priority,
@@ -156,7 +156,7 @@ impl Elevator {
     /// [`ElevateError`]; the thread is then unchanged.
     pub fn elevate_current(&self, priority: Priority) -> Result<Elevated, ElevateError> {
         let guard = Inner::elevate(&self.inner, current_tid(), Some(priority), None)?;
-        exit::watch_this_thread();
+        exit::restore_this_thread_at_end();
         Ok(guard)
     }
 
@@ -346,11 +346,11 @@ impl Inner {
             pin: None,
         })?;
         if parent.is_some() && inherits {
-            // The thread's present nice value was the kernel's choice.
-            self.table.note_nice(slot.0, former.attr().nice);
+            // The kernel chose the thread's present nice value.
+            self.table.record_nice(slot.0, former.attr().nice);
         }
         if let Some(pin) = parent.and_then(|parent| parent.pin) {
-            self.note_inherited_pin(slot.0, tid, &pin);
+            self.record_inherited_pin(slot.0, tid, &pin);
         }
         Ok(slot)
     }
@@ -366,7 +366,7 @@ impl Inner {
 
     /// Records the CPUs that an inherited pin has replaced, if the thread still has the pin. Caller
     /// holds the lock.
-    fn note_inherited_pin(&self, index: usize, tid: Tid, pin: &Pin) {
+    fn record_inherited_pin(&self, index: usize, tid: Tid, pin: &Pin) {
         // CPUs that cannot be read are not touched either.
         let Ok(now) = retrying(|| self.sys.sched_getaffinity(tid)) else {
             return;
@@ -374,7 +374,7 @@ impl Inner {
         let is_at = |&cpu: &usize| CpuSet::only(cpu) == Some(now);
         if let Some(cpu) = pin.cpus.into_iter().flatten().find(is_at) {
             // The closure cannot fail.
-            let _ = self.table.note_pin(index, cpu, || Ok(pin.former));
+            let _ = self.table.record_pin(index, cpu, || Ok(pin.former));
         }
     }
 
@@ -398,15 +398,15 @@ impl Inner {
         })
     }
 
-    /// Returns whether this set holds the thread. Takes the lock.
-    pub(crate) fn holds(&self, tid: Tid, birth: u64) -> bool {
+    /// Returns whether this set has recorded the thread. Takes the lock.
+    pub(crate) fn has_recorded(&self, tid: Tid, birth: u64) -> bool {
         let _lock = self.lock();
         self.table.find(tid, birth).is_some()
     }
 
     /// Restores the thread of slot `index` and frees the slot, or leaves the record as an orphan.
     /// `lives`: the thread has not ended, even if the kernel reports so. Caller holds the lock.
-    pub(crate) fn give_back(
+    pub(crate) fn restore_and_free(
         &self,
         index: usize,
         record: &Record,
@@ -424,7 +424,7 @@ impl Inner {
     }
 
     /// Restores the calling thread at its end, if it is still recorded.
-    pub(crate) fn thread_ends(&self, tid: Tid) {
+    pub(crate) fn restore_ending_thread(&self, tid: Tid) {
         if !self.is_owner() {
             return;
         }
@@ -432,7 +432,7 @@ impl Inner {
         for (index, record) in self.table.records() {
             if record.own && record.tid == tid {
                 // A failure ends with the thread a moment later.
-                let _ = self.give_back(index, &record, false);
+                let _ = self.restore_and_free(index, &record, false);
             }
         }
     }
@@ -440,7 +440,7 @@ impl Inner {
     /// Restores everything at the exit of the process. Records stay if there is a guardian, which
     /// checks again once no other thread of this process can raise anything. `attempts` is the
     /// number of attempts to take the lock.
-    pub(crate) fn process_exits(&self, attempts: usize) {
+    pub(crate) fn restore_at_exit(&self, attempts: usize) {
         if !self.is_owner() {
             return;
         }

@@ -25,7 +25,7 @@ pub(crate) fn register(inner: &Arc<Inner>) {
     AT_EXIT.call_once(|| {
         // SAFETY: the handler is a function of this program without arguments. If it cannot be
         // registered, the guards and the guardian remain.
-        unsafe { libc::atexit(process_exits) };
+        unsafe { libc::atexit(restore_at_exit) };
     });
     let mut sets = SETS.lock();
     sets.retain(|set| set.strong_count() > 0);
@@ -37,20 +37,20 @@ fn sets() -> Vec<Arc<Inner>> {
     sets.iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Returns whether a set other than `inner` holds the thread.
+/// Returns whether a set other than `inner` has recorded the thread.
 pub(crate) fn is_elevated_elsewhere(inner: &Arc<Inner>, tid: Tid, birth: u64) -> bool {
     sets()
         .iter()
-        .any(|set| !Arc::ptr_eq(set, inner) && set.holds(tid, birth))
+        .any(|set| !Arc::ptr_eq(set, inner) && set.has_recorded(tid, birth))
 }
 
-extern "C" fn process_exits() {
+extern "C" fn restore_at_exit() {
     let sets = match SETS.try_lock() {
         Some(sets) => sets.iter().filter_map(Weak::upgrade).collect(),
         None => Vec::new(),
     };
     for set in sets {
-        set.process_exits(LOCK_ATTEMPTS);
+        set.restore_at_exit(LOCK_ATTEMPTS);
     }
 }
 
@@ -61,7 +61,7 @@ impl Drop for ThreadEnd {
     fn drop(&mut self) {
         let tid = current_tid();
         for set in sets() {
-            set.thread_ends(tid);
+            set.restore_ending_thread(tid);
         }
     }
 }
@@ -71,7 +71,7 @@ thread_local! {
 }
 
 /// Arranges that the calling thread is restored when it ends.
-pub(crate) fn watch_this_thread() {
+pub(crate) fn restore_this_thread_at_end() {
     // A thread whose destructors run already is about to end, and its guard with it.
     let _ = THREAD_END.try_with(|_| {});
 }

@@ -44,8 +44,8 @@ use crate::priority::Priority;
 use crate::sys::Sys;
 use crate::table::Table;
 
-/// Time that the owner waits for the guardian to be ready, and to end.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait of the owner until the guardian is ready, and until it has ended.
+const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The owner's handle of its guardian.
 #[derive(Debug)]
@@ -64,34 +64,34 @@ impl Guardian {
         owner: libc::pid_t,
         heartbeat: Option<Duration>,
     ) -> io::Result<Guardian> {
-        // The new guardian knows nothing of the requests to its predecessor.
+        // The new guardian has not seen the requests to its predecessor.
         table.header().armed.store(0, SeqCst);
-        let mut pair = [-1; 2];
+        let mut sockets = [-1; 2];
         // SAFETY: the kernel writes two descriptors into the array.
-        let made = unsafe {
+        let result = unsafe {
             libc::socketpair(
                 libc::AF_UNIX,
                 libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
                 0,
-                pair.as_mut_ptr(),
+                sockets.as_mut_ptr(),
             )
         };
-        if made != 0 {
+        if result != 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: both were opened above and have no other owner.
-        let [socket, theirs] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let [socket, child_socket] = sockets.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let signals = SignalsBlocked::new();
         // SAFETY: the child only calls `child::run`, which is safe after a fork and
         // never returns.
-        let pid = unsafe { sys.fork_quietly() }?;
+        let pid = unsafe { sys.fork_without_sigchld() }?;
         if pid == 0 {
-            child::run(table, theirs.as_raw_fd(), owner, heartbeat);
+            child::run(table, child_socket.as_raw_fd(), owner, heartbeat);
         }
         drop(signals);
-        drop(theirs);
-        // It raises itself too; but it would not get a CPU for that if its threads burn every CPU
-        // already.
+        drop(child_socket);
+        // The guardian also raises itself; but it would get no CPU for that if elevated threads
+        // already burn every CPU.
         let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
         let _ = sys.sched_setscheduler(pid, fifo, i32::from(Priority::MAX.get()));
         let guardian = Guardian { pid, socket };
@@ -105,11 +105,11 @@ impl Guardian {
     }
 
     fn wait_until_ready(&self) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + GUARDIAN_TIMEOUT;
         loop {
             let mut byte = 0u8;
             // SAFETY: one byte is received into a live byte.
-            let got = unsafe {
+            let received = unsafe {
                 libc::recv(
                     self.socket.as_raw_fd(),
                     (&raw mut byte).cast(),
@@ -117,10 +117,10 @@ impl Guardian {
                     libc::MSG_DONTWAIT,
                 )
             };
-            if got == 1 {
+            if received == 1 {
                 return Ok(());
             }
-            if got == 0 || !self.is_alive() {
+            if received == 0 || !self.is_alive() {
                 return Err(io::Error::other(
                     "the guardian ended before it was ready: raise the limits on memory and descriptors",
                 ));
@@ -173,9 +173,9 @@ impl Guardian {
         // SAFETY: no pointers. The shutdown reaches the guardian even if a fork of this process
         // holds the descriptor too.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + GUARDIAN_TIMEOUT;
         while self.is_alive() {
-            if Instant::now() > deadline + PATIENCE {
+            if Instant::now() > deadline + GUARDIAN_TIMEOUT {
                 // The guardian is stuck in the kernel, and ends when it leaves.
                 return;
             }

@@ -65,7 +65,7 @@
 //!   continues or dies.
 //! * Two processes that elevate the same thread each take the other's policy for the former one.
 //! * Without CAP_SYS_NICE, `SCHED_RESET_ON_FORK` cannot be cleared again: the thread's policy comes
-//!   back, but its *children* are still reset ([`Restored::ResetOnForkStays`]).
+//!   back, but its *children* are still reset ([`Restored::ExceptResetOnFork`]).
 //!
 //! # Costs
 //!
@@ -105,5 +105,5 @@ pub use error::ElevateError;
 pub use policy::{Class, Policy};
 pub use priority::{Bands, Priority, PriorityError};
 pub use restore::Restored;
-pub use rights::{Lack, MissingRights, Rights, RtGroup, Throttling};
+pub use rights::{MissingRights, Obstacle, Rights, RtGroup, Throttling};
 pub use sys::{Tid, current_tid};

@@ -12,8 +12,8 @@
 //!
 //! A value is restored only if it still is one that this crate has set: all of its policies reset
 //! on fork, and the last nice values and CPUs are recorded. A value that another program has set
-//! since stands ([`Restored::Kept`]). No thread without CAP_SYS_NICE can leave a policy that resets
-//! on fork for another.
+//! since stands ([`Restored::Superseded`]). No thread without CAP_SYS_NICE can leave a policy that
+//! resets on fork for another.
 //!
 //! A thread is restored only if tid *and* birth match. If the birth cannot be read (for want of a
 //! descriptor, for one), the thread is touched only if its policy looks like one that this crate
@@ -33,9 +33,9 @@ pub enum Restored {
     Exactly,
     /// All is restored but `SCHED_RESET_ON_FORK`, which needs CAP_SYS_NICE to be cleared. Children
     /// of the thread get `SCHED_OTHER`, nice ≥ 0.
-    ResetOnForkStays,
+    ExceptResetOnFork,
     /// Another program has set the thread's policy since, and that policy stands.
-    Kept,
+    Superseded,
     /// Rights were lost: the thread is not above its former policy, but below it or at another nice
     /// value.
     Lowered,
@@ -172,7 +172,7 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
         Ok(now) if now.attr() == &record.former => return Ok(Restored::Exactly),
         Ok(now) if !now.resets_on_fork() => {
             restore_nice(sys, record, now.attr());
-            return Ok(Restored::Kept);
+            return Ok(Restored::Superseded);
         }
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         // A thread whose policy cannot be read is lowered.
@@ -192,7 +192,7 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     with_reset.flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     match set(&with_reset) {
         Ok(()) if with_reset.flags == former.flags => return Ok(Restored::Exactly),
-        Ok(()) => return Ok(Restored::ResetOnForkStays),
+        Ok(()) => return Ok(Restored::ExceptResetOnFork),
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         Err(_) => {}
     }

@@ -4,14 +4,14 @@
 //! of `/proc` and `/sys` only explain a refusal. Costs one thread and some ten small files.
 
 mod facts;
-mod lack;
+mod obstacle;
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
 pub use facts::{RtGroup, Throttling};
-pub use lack::Lack;
+pub use obstacle::Obstacle;
 
 use crate::priority::Priority;
 use crate::sys::{Kernel, Limit, Sys};
@@ -40,7 +40,7 @@ pub struct Rights {
     pub filtered: bool,
     /// The rights missing for [`Priority::MAX`], most likely reason first; empty if none is
     /// missing.
-    pub lacks: Vec<Lack>,
+    pub obstacles: Vec<Obstacle>,
 }
 
 impl Rights {
@@ -79,10 +79,10 @@ impl Rights {
             group: facts::rt_group(sys),
             user_namespace: facts::in_user_namespace(sys),
             filtered: facts::is_filtered(&status),
-            lacks: Vec::new(),
+            obstacles: Vec::new(),
         };
         if let Some(error) = refusal {
-            rights.lacks = lack::explain(&rights, &error, facts::unified_group(sys));
+            rights.obstacles = obstacle::explain(&rights, &error, facts::unified_group(sys));
         }
         rights
     }
@@ -98,7 +98,7 @@ impl Rights {
             Err(MissingRights {
                 asked: priority,
                 highest: self.highest,
-                lacks: self.lacks.clone(),
+                obstacles: self.obstacles.clone(),
             })
         }
     }
@@ -129,8 +129,8 @@ impl fmt::Display for Rights {
             Some(priority) => writeln!(f, "SCHED_FIFO: permitted up to {priority}")?,
             None => writeln!(f, "SCHED_FIFO: not permitted")?,
         }
-        for lack in &self.lacks {
-            writeln!(f, "  missing: {lack}")?;
+        for obstacle in &self.obstacles {
+            writeln!(f, "  missing: {obstacle}")?;
         }
         if self.highest.is_some() {
             let others = if self.capable && !self.user_namespace {
@@ -159,13 +159,13 @@ impl fmt::Display for Rights {
 pub struct MissingRights {
     asked: Priority,
     highest: Option<Priority>,
-    lacks: Vec<Lack>,
+    obstacles: Vec<Obstacle>,
 }
 
 impl MissingRights {
     /// Returns the missing rights, most likely reason first.
-    pub fn lacks(&self) -> &[Lack] {
-        &self.lacks
+    pub fn obstacles(&self) -> &[Obstacle] {
+        &self.obstacles
     }
 }
 
@@ -180,8 +180,8 @@ impl fmt::Display for MissingRights {
             write!(f, " (only up to {highest})")?;
         }
         let mut separator = ": ";
-        for lack in &self.lacks {
-            write!(f, "{separator}{lack}")?;
+        for obstacle in &self.obstacles {
+            write!(f, "{separator}{obstacle}")?;
             separator = "; or ";
         }
         Ok(())

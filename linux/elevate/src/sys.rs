@@ -153,8 +153,8 @@ impl fmt::Debug for CpuSet {
 /// `tid` is a thread of any process; 0 stands for the calling thread, as it does for the kernel.
 ///
 /// # Safety
-/// [`Sys::fork_quietly`] returns 0 only in a new process of its own: a caller that gets 0 closes
-/// the descriptors of its process and ends it.
+/// [`Sys::fork_without_sigchld`] returns 0 only in a new process of its own: a caller that gets 0
+/// closes the descriptors of its process and ends it.
 pub unsafe trait Sys: Send + Sync + fmt::Debug {
     /// Reads the whole policy of a thread.
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr>;
@@ -185,7 +185,7 @@ pub unsafe trait Sys: Send + Sync + fmt::Debug {
     /// # Safety
     /// The child may call only async-signal-safe functions, must not unwind or return out of
     /// the caller's frame, and ends with `_exit`.
-    unsafe fn fork_quietly(&self) -> io::Result<pid_t>;
+    unsafe fn fork_without_sigchld(&self) -> io::Result<pid_t>;
     /// Returns a descriptor that becomes readable when the process ends.
     fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int>;
 }
@@ -218,7 +218,7 @@ fn check(result: c_long) -> io::Result<c_long> {
     }
 }
 
-// SAFETY: `fork_quietly` forks.
+// SAFETY: `fork_without_sigchld` forks.
 unsafe impl Sys for Kernel {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
         let mut attr = SchedAttr::normal();
@@ -325,7 +325,7 @@ unsafe impl Sys for Kernel {
         read_at_once(path)
     }
 
-    unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
+    unsafe fn fork_without_sigchld(&self) -> io::Result<pid_t> {
         // SAFETY: no flags and no stack: a plain fork whose end raises no signal in the parent. The
         // caller guarantees the child's conduct.
         Ok(check(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) })? as pid_t)

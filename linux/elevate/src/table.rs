@@ -219,7 +219,7 @@ impl Table {
 
     /// Records that the thread at `index` is about to be pinned to `cpu` (step 2, and every later
     /// pin). `former` is called only the first time. Caller holds the owner's lock.
-    pub(crate) fn note_pin(
+    pub(crate) fn record_pin(
         &self,
         index: usize,
         cpu: usize,
@@ -239,18 +239,18 @@ impl Table {
         Ok(())
     }
 
-    /// Reverts [`Table::note_pin`] after a pin that was refused: the thread still is where
-    /// `noted_before` says, and those two must not be forgotten. Caller holds the owner's lock.
-    pub(crate) fn revert_pin(&self, index: usize, noted_before: [Option<usize>; 2]) {
+    /// Reverts [`Table::record_pin`] after a pin that was refused: the thread still is where
+    /// `former_pins` says, and both must stay recorded. Caller holds the owner's lock.
+    pub(crate) fn revert_pin(&self, index: usize, former_pins: [Option<usize>; 2]) {
         let slot = &self.slots()[index];
         let word = |cpu: Option<usize>| cpu.map_or(NO_CPU, |cpu| cpu as i32);
-        slot.pinned.store(word(noted_before[0]), Release);
-        slot.pinned_before.store(word(noted_before[1]), Release);
+        slot.pinned.store(word(former_pins[0]), Release);
+        slot.pinned_before.store(word(former_pins[1]), Release);
     }
 
     /// Records that the thread at `index` is about to get this nice value. Called only by its
     /// guard.
-    pub(crate) fn note_nice(&self, index: usize, nice: i32) {
+    pub(crate) fn record_nice(&self, index: usize, nice: i32) {
         let slot = &self.slots()[index];
         let before = slot.nice.load(Relaxed);
         if before != nice {
@@ -342,14 +342,14 @@ impl Table {
 }
 
 /// Reads the header and the slots of a copied table, for tests.
-pub(crate) fn pulse(table: &[u8]) -> crate::testing::Pulse {
+pub(crate) fn heartbeat_state(table: &[u8]) -> crate::testing::HeartbeatState {
     let word = |at: usize| {
         let bytes = table.get(at..at + 8).and_then(|word| word.try_into().ok());
         u64::from_ne_bytes(bytes.unwrap_or_default())
     };
     let slots = (size_of::<Header>()..table.len()).step_by(size_of::<Slot>());
     let states = slots.map(|slot| word(slot + std::mem::offset_of!(Slot, state)));
-    crate::testing::Pulse {
+    crate::testing::HeartbeatState {
         armed: word(std::mem::offset_of!(Header, armed)) as u32 == 1,
         beats: word(std::mem::offset_of!(Header, beats)),
         demotions: word(std::mem::offset_of!(Header, demotions)),
@@ -409,7 +409,7 @@ mod tests {
         let table = Table::new(1, SchedAttr::normal()).unwrap();
         let (index, _) = table.record(&record(1)).unwrap();
         for nice in [3, 3, 0, 0, 9] {
-            table.note_nice(index, nice);
+            table.record_nice(index, nice);
         }
         assert_eq!(table.get(index).unwrap().nices, [Some(9), Some(0)]);
         table.free(index);
@@ -422,21 +422,21 @@ mod tests {
         let table = Table::new(1, SchedAttr::normal()).unwrap();
         let (index, _) = table.record(&record(1)).unwrap();
         assert!(table.get(index).unwrap().pin.is_none());
-        let failed = table.note_pin(index, 1, || Err(io::Error::from_raw_os_error(libc::ESRCH)));
+        let failed = table.record_pin(index, 1, || Err(io::Error::from_raw_os_error(libc::ESRCH)));
         assert!(failed.is_err() && table.get(index).unwrap().pin.is_none());
         let former = CpuSet::only(5).unwrap();
-        table.note_pin(index, 1, || Ok(former)).unwrap();
+        table.record_pin(index, 1, || Ok(former)).unwrap();
         table
-            .note_pin(index, 2, || panic!("asked for once"))
+            .record_pin(index, 2, || panic!("asked for once"))
             .unwrap();
         let pin = table.get(index).unwrap().pin.unwrap();
         assert_eq!(pin.former, former);
         assert_eq!(pin.cpus, [Some(2), Some(1)]);
-        let noted = pin.cpus;
+        let recorded = pin.cpus;
         table
-            .note_pin(index, 3, || panic!("asked for once"))
+            .record_pin(index, 3, || panic!("asked for once"))
             .unwrap();
-        table.revert_pin(index, noted);
-        assert_eq!(table.get(index).unwrap().pin.unwrap().cpus, noted);
+        table.revert_pin(index, recorded);
+        assert_eq!(table.get(index).unwrap().pin.unwrap().cpus, recorded);
     }
 }

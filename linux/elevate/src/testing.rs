@@ -36,9 +36,9 @@ pub fn elevated_threads(pid: Tid) -> Vec<Tid> {
         .collect()
 }
 
-/// A guardian's view of its owner, in the memory that both share.
+/// The heartbeat of an owner, in the memory that it shares with its guardian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pulse {
+pub struct HeartbeatState {
     /// Whether the guardian checks the heartbeat.
     pub armed: bool,
     /// Signs of life of its owner.
@@ -53,7 +53,7 @@ pub struct Pulse {
 ///
 /// # Errors
 /// The kernel's; `NotFound` if that process has no table.
-pub fn pulse(pid: Tid) -> io::Result<Pulse> {
+pub fn heartbeat_state(pid: Tid) -> io::Result<HeartbeatState> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let shared = maps.lines().filter(|line| line.contains(" rw-s "));
     let tables = shared.filter_map(|line| {
@@ -70,7 +70,7 @@ pub fn pulse(pid: Tid) -> io::Result<Pulse> {
     let mut table = vec![0; to - from];
     let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
     let read = std::os::unix::fs::FileExt::read_at(&memory, &mut table, from as u64)?;
-    Ok(crate::table::pulse(&table[..read]))
+    Ok(crate::table::heartbeat_state(&table[..read]))
 }
 
 /// Returns whether `/proc` hides the processes of other users from ordinary ones.
@@ -133,7 +133,7 @@ pub enum Call {
     GetLimit,
     /// [`Sys::read_file`].
     ReadFile,
-    /// [`Sys::fork_quietly`].
+    /// [`Sys::fork_without_sigchld`].
     Fork,
     /// [`Sys::pidfd_open`].
     PidFd,
@@ -174,7 +174,7 @@ impl Faulty {
     }
 
     /// Removes all planned faults.
-    pub fn heal(&self) {
+    pub fn clear_faults(&self) {
         self.plan().clear();
     }
 
@@ -187,7 +187,7 @@ impl Faulty {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn step(&self, call: Call) -> io::Result<()> {
+    fn inject(&self, call: Call) -> io::Result<()> {
         *self.calls.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         for fault in self
             .plan()
@@ -205,71 +205,71 @@ impl Faulty {
     }
 }
 
-// SAFETY: `fork_quietly` forks as the kernel does, or fails.
+// SAFETY: `fork_without_sigchld` forks as the kernel does, or fails.
 unsafe impl Sys for Faulty {
     fn sched_getattr(&self, tid: Tid) -> io::Result<SchedAttr> {
-        self.step(Call::GetAttr)?;
+        self.inject(Call::GetAttr)?;
         Kernel.sched_getattr(tid)
     }
 
     fn sched_setattr(&self, tid: Tid, attr: &SchedAttr) -> io::Result<()> {
-        self.step(Call::SetAttr)?;
+        self.inject(Call::SetAttr)?;
         Kernel.sched_setattr(tid, attr)
     }
 
     fn sched_setscheduler(&self, tid: Tid, policy: c_int, priority: c_int) -> io::Result<()> {
-        self.step(Call::SetScheduler)?;
+        self.inject(Call::SetScheduler)?;
         Kernel.sched_setscheduler(tid, policy, priority)
     }
 
     fn nice(&self, tid: Tid) -> io::Result<i32> {
-        self.step(Call::Nice)?;
+        self.inject(Call::Nice)?;
         Kernel.nice(tid)
     }
 
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {
-        self.step(Call::GetAffinity)?;
+        self.inject(Call::GetAffinity)?;
         Kernel.sched_getaffinity(tid)
     }
 
     fn sched_setaffinity(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
-        self.step(Call::SetAffinity)?;
+        self.inject(Call::SetAffinity)?;
         Kernel.sched_setaffinity(tid, cpus)
     }
 
     fn birth(&self, tid: Tid) -> io::Result<u64> {
-        self.step(Call::Birth)?;
+        self.inject(Call::Birth)?;
         Kernel.birth(tid)
     }
 
     fn leader(&self, tid: Tid) -> io::Result<Tid> {
-        self.step(Call::Leader)?;
+        self.inject(Call::Leader)?;
         Kernel.leader(tid)
     }
 
     fn is_own(&self, tid: Tid) -> io::Result<bool> {
-        self.step(Call::IsOwn)?;
+        self.inject(Call::IsOwn)?;
         Kernel.is_own(tid)
     }
 
     fn getrlimit(&self, resource: Limit) -> io::Result<(u64, u64)> {
-        self.step(Call::GetLimit)?;
+        self.inject(Call::GetLimit)?;
         Kernel.getrlimit(resource)
     }
 
     fn read_file(&self, path: &str) -> io::Result<String> {
-        self.step(Call::ReadFile)?;
+        self.inject(Call::ReadFile)?;
         Kernel.read_file(path)
     }
 
-    unsafe fn fork_quietly(&self) -> io::Result<pid_t> {
-        self.step(Call::Fork)?;
+    unsafe fn fork_without_sigchld(&self) -> io::Result<pid_t> {
+        self.inject(Call::Fork)?;
         // SAFETY: forwarded to the caller.
-        unsafe { Kernel.fork_quietly() }
+        unsafe { Kernel.fork_without_sigchld() }
     }
 
     fn pidfd_open(&self, pid: pid_t) -> io::Result<c_int> {
-        self.step(Call::PidFd)?;
+        self.inject(Call::PidFd)?;
         Kernel.pidfd_open(pid)
     }
 }

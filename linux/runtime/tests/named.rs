@@ -14,7 +14,7 @@ use upshift::hyper::Server;
 use upshift::metrics::Metrics;
 use upshift::net::TcpListener;
 use upshift::observe::Stall;
-use upshift::trace::{Step, What};
+use upshift::trace::{EventKind, Step};
 use upshift::{Handle, Level, Preemption, Priority, Runtime, named};
 
 const LIMIT: Duration = Duration::from_millis(20);
@@ -221,8 +221,8 @@ fn a_timeline_shows_the_name_and_its_level() {
     let polls: Vec<_> = timeline
         .events
         .iter()
-        .filter_map(|event| match event.what {
-            What::Coroutine(Step::Polled, poll) if timeline.site_name(poll.site) == ROUTE => {
+        .filter_map(|event| match event.kind {
+            EventKind::Coroutine(Step::Polled, poll) if timeline.site_name(poll.site) == ROUTE => {
                 Some(poll.level)
             }
             _ => None,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use upshift::trace::{Coroutine, Step, Timeline, What};
+use upshift::trace::{Coroutine, EventKind, Step, Timeline};
 use upshift::{CoroutineId, Level, Runtime};
 
 fn runtime(vcpus: usize) -> Runtime {
@@ -15,8 +15,8 @@ fn runtime(vcpus: usize) -> Runtime {
 
 /// Returns the steps of a coroutine.
 fn of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
-    let steps = timeline.events.iter().filter_map(|event| match event.what {
-        What::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine)),
+    let steps = timeline.events.iter().filter_map(|event| match event.kind {
+        EventKind::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine)),
         _ => None,
     });
     steps.collect()
@@ -31,7 +31,7 @@ fn assert_whole(timeline: &Timeline) -> serde_json::Value {
     assert!(timeline.events.is_sorted_by_key(|event| event.at));
     for event in &timeline.events {
         assert!(event.vcpu < timeline.vcpus && event.at <= timeline.length);
-        if let What::Coroutine(_, coroutine) = event.what {
+        if let EventKind::Coroutine(_, coroutine) = event.kind {
             assert!(
                 timeline.site_name(coroutine.site).contains(".rs:"),
                 "{event:?}"
@@ -135,22 +135,26 @@ fn steps_by_other_threads_and_events_that_a_vcpu_waits_for_are_recorded() {
         .filter(|(_, coroutine)| coroutine.by.is_none());
     let outside: Vec<Step> = outside.map(|(step, _)| step).collect();
     assert_eq!(outside, [Step::Ready]);
-    let kinds: Vec<What> = timeline.events.iter().map(|event| event.what).collect();
+    let kinds: Vec<EventKind> = timeline.events.iter().map(|event| event.kind).collect();
     let parks = kinds
         .iter()
-        .filter(|what| matches!(what, What::Parked))
+        .filter(|kind| matches!(kind, EventKind::Parked))
         .count();
     let wakes = kinds
         .iter()
-        .filter(|what| matches!(what, What::Unparked))
+        .filter(|kind| matches!(kind, EventKind::Unparked))
         .count();
     assert!(parks >= 1 && wakes >= parks, "{parks} {wakes}");
-    assert!(kinds.iter().any(|what| matches!(what, What::Arrived(1..))));
+    assert!(
+        kinds
+            .iter()
+            .any(|kind| matches!(kind, EventKind::Arrived(1..)))
+    );
     // The wait of 20 ms contains no events.
     let asleep = timeline
         .events
         .windows(2)
-        .filter(|pair| pair[0].what == What::Parked);
+        .filter(|pair| pair[0].kind == EventKind::Parked);
     let longest = asleep.map(|pair| pair[1].at - pair[0].at).max().unwrap();
     assert!(longest >= 10_000_000, "{longest}");
 }

@@ -214,7 +214,7 @@ fn a_recording_is_fetched_once_and_ends_with_its_client() {
     assert_eq!(recording.protocol, PROTOCOL);
     assert_eq!(recording.timeline.name, "seen");
     let spawned = recording.timeline.events.iter().any(|event| {
-        matches!(event.what, upshift::trace::What::Coroutine(upshift::trace::Step::Exited, coroutine) if coroutine.id == id)
+        matches!(event.kind, upshift::trace::EventKind::Coroutine(upshift::trace::Step::Exited, coroutine) if coroutine.id == id)
     });
     assert!(spawned, "{answer}");
     assert!(!trace.is_on());

@@ -10,7 +10,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::urgency::{Claim, LEVELS, NOTHING, Standing};
+use crate::urgency::{Claim, LEVELS, NO_LEVEL, Standing};
 
 /// Version of layout and protocol; both sides must have the same.
 pub const VERSION: u16 = 3;
@@ -131,7 +131,7 @@ fn encode(level: u8) -> u32 {
 fn decode(word: u32) -> u8 {
     match word {
         1..=64 => (word - 1) as u8,
-        _ => NOTHING,
+        _ => NO_LEVEL,
     }
 }
 
@@ -189,12 +189,12 @@ impl VcpuLine {
         &self.arrived
     }
 
-    /// Publishes the level of the poll under way; [`NOTHING`] between polls.
+    /// Publishes the level of the poll under way; [`NO_LEVEL`] between polls.
     pub fn set_running(&self, level: u8) {
         self.running.store(encode(level), Release);
     }
 
-    /// Publishes the most urgent level that waits for an event; [`NOTHING`] if none does.
+    /// Publishes the most urgent level that waits for an event; [`NO_LEVEL`] if none does.
     pub fn set_awaited(&self, level: u8) {
         self.awaited.store(encode(level), Release);
     }
@@ -242,10 +242,10 @@ impl GlobalPage {
         self.slots.get(slot).map(|line| &line.standing)
     }
 
-    /// Returns the standing of the vCPU in `slot`; [`Standing::ALONE`] if there is no such slot.
-    /// One load.
+    /// Returns the standing of the vCPU in `slot`; [`Standing::UNCONTESTED`] if there is no such
+    /// slot. One load.
     pub fn standing(&self, slot: usize) -> Standing {
-        self.slot(slot).map_or(Standing::ALONE, |word| {
+        self.slot(slot).map_or(Standing::UNCONTESTED, |word| {
             Standing::from_word(word.load(Acquire))
         })
     }
@@ -260,7 +260,7 @@ impl GlobalPage {
 }
 
 impl CpuLine {
-    /// Returns the level of the winner, or [`NOTHING`].
+    /// Returns the level of the winner, or [`NO_LEVEL`].
     pub fn winning_level(&self) -> u8 {
         decode(self.level.load(Acquire))
     }
@@ -313,8 +313,8 @@ mod tests {
         let claim = line.claim();
         assert_eq!(claim.runnable(), 5);
         assert_eq!((claim.running, claim.awaited), (20, 0));
-        line.set_running(NOTHING);
-        assert_eq!(line.claim().running, NOTHING);
+        line.set_running(NO_LEVEL);
+        assert_eq!(line.claim().running, NO_LEVEL);
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         for word in [u32::MAX, 65, 1 << 31, 64] {
             line.running.store(word, Relaxed);
             line.awaited.store(word, Relaxed);
-            assert!(line.claim().potential() <= NOTHING);
+            assert!(line.claim().potential() <= NO_LEVEL);
         }
     }
 
@@ -333,7 +333,7 @@ mod tests {
         let line: CpuLine = unsafe { core::mem::zeroed() };
         line.publish(1 << 3, Some(7), 3, 2);
         line.publish(1 << 3, Some(7), 3, 2);
-        line.publish(0, None, NOTHING, 0);
+        line.publish(0, None, NO_LEVEL, 0);
         line.publish(1 << 3, Some(7), 3, 1);
         assert_eq!(line.switches.load(Relaxed), 2);
         assert_eq!((line.winner(), line.winning_level()), (Some(7), 3));

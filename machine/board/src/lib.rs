@@ -41,7 +41,7 @@ pub mod urgency;
 pub mod wire;
 
 pub use layout::{CpuLine, GlobalPage, LocalPage, VcpuLine};
-pub use urgency::{Claim, LEVELS, NOTHING, Standing};
+pub use urgency::{Claim, LEVELS, NO_LEVEL, Standing};
 
 #[cfg(all(feature = "client", target_os = "linux"))]
 pub use client::{Board, Census, JoinError, Joined, Role, ThreadSpec, Vcpu, VcpuSpec};

@@ -1,22 +1,22 @@
 //! Meaning of a vCPU's words, and the rule for rings.
 //!
 //! Pure functions of plain values; no memory is shared. Levels are 0 (most urgent) to 63; 64,
-//! [`NOTHING`], means "no level". All are O(1).
+//! [`NO_LEVEL`], means "no level". All are O(1).
 
 /// Number of levels.
 pub const LEVELS: u8 = 64;
 
 /// The absence of a level: nothing runs, waits or competes. Less urgent than every level.
-pub const NOTHING: u8 = LEVELS;
+pub const NO_LEVEL: u8 = LEVELS;
 
 /// The words of one vCPU, as read at one moment. Untrusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// Levels with a runnable coroutine, arrivals included.
     pub bitmap: u64,
-    /// Level of the poll under way, or [`NOTHING`].
+    /// Level of the poll under way, or [`NO_LEVEL`].
     pub running: u8,
-    /// The most urgent level that waits for I/O, time or others, or [`NOTHING`].
+    /// The most urgent level that waits for I/O, time or others, or [`NO_LEVEL`].
     pub awaited: u8,
 }
 
@@ -25,15 +25,15 @@ impl Default for Claim {
     fn default() -> Claim {
         Claim {
             bitmap: 0,
-            running: NOTHING,
-            awaited: NOTHING,
+            running: NO_LEVEL,
+            awaited: NO_LEVEL,
         }
     }
 }
 
 impl Claim {
     /// Returns the claim limited to `ceiling`: more urgent levels count as `ceiling`, invalid ones
-    /// as [`NOTHING`].
+    /// as [`NO_LEVEL`].
     #[must_use]
     pub fn within(self, ceiling: u8) -> Claim {
         Claim {
@@ -51,10 +51,10 @@ impl Claim {
         }
     }
 
-    /// Returns the most urgent level that runs or could run now; [`NOTHING`] if the vCPU is idle.
+    /// Returns the most urgent level that runs or could run now; [`NO_LEVEL`] if the vCPU is idle.
     pub fn runnable(&self) -> u8 {
         let ready = self.bitmap.trailing_zeros() as u8;
-        ready.min(self.running).min(NOTHING)
+        ready.min(self.running).min(NO_LEVEL)
     }
 
     /// Returns the level by which the vCPU is ranked: that of its runnable work, or, while it
@@ -62,16 +62,17 @@ impl Claim {
     /// no decision.
     pub fn potential(&self) -> u8 {
         match self.runnable() {
-            NOTHING => self.awaited.min(NOTHING),
+            NO_LEVEL => self.awaited.min(NO_LEVEL),
             level => level,
         }
     }
 }
 
-/// Limits a level to `ceiling`: more urgent levels count as `ceiling`, invalid ones as [`NOTHING`].
+/// Limits a level to `ceiling`: more urgent levels count as `ceiling`, invalid ones as
+/// [`NO_LEVEL`].
 pub fn clamp(level: u8, ceiling: u8) -> u8 {
-    if level >= NOTHING {
-        NOTHING
+    if level >= NO_LEVEL {
+        NO_LEVEL
     } else {
         level.max(ceiling).min(LEVELS - 1)
     }
@@ -96,16 +97,16 @@ pub fn clamp_bitmap(bitmap: u64, ceiling: u8) -> u64 {
 ///
 /// // Levels 3 to 39 keep the rank; a change beyond them rings the doorbell.
 /// let standing = Standing { rise: 3, fall: 39, band: 2, outranked: false };
-/// assert!(!standing.wants_ring(3) && !standing.wants_ring(39));
-/// assert!(standing.wants_ring(2) && standing.wants_ring(40));
-/// assert_eq!(Standing::from_word(0), Standing::ALONE);
+/// assert!(!standing.requires_ring(3) && !standing.requires_ring(39));
+/// assert!(standing.requires_ring(2) && standing.requires_ring(40));
+/// assert_eq!(Standing::from_word(0), Standing::UNCONTESTED);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// The vCPU rings if its potential becomes more urgent than this level. 0: no vCPU is above.
     pub rise: u8,
-    /// The vCPU rings if its potential becomes less urgent than this level. [`NOTHING`]: no vCPU is
-    /// below.
+    /// The vCPU rings if its potential becomes less urgent than this level. [`NO_LEVEL`]: no vCPU
+    /// is below.
     pub fall: u8,
     /// 0: the vCPU's threads have their own policies. Above 0: they are elevated, higher for more
     /// urgent vCPUs.
@@ -117,9 +118,9 @@ pub struct Standing {
 
 impl Standing {
     /// The standing of a vCPU without competition.
-    pub const ALONE: Standing = Standing {
+    pub const UNCONTESTED: Standing = Standing {
         rise: 0,
-        fall: NOTHING,
+        fall: NO_LEVEL,
         band: 0,
         outranked: false,
     };
@@ -129,7 +130,7 @@ impl Standing {
         let [rise, depth, band, flags] = word.to_le_bytes();
         Standing {
             rise,
-            fall: NOTHING.saturating_sub(depth),
+            fall: NO_LEVEL.saturating_sub(depth),
             band,
             outranked: flags & 1 != 0,
         }
@@ -139,14 +140,14 @@ impl Standing {
     pub fn word(self) -> u32 {
         u32::from_le_bytes([
             self.rise,
-            NOTHING - self.fall.min(NOTHING),
+            NO_LEVEL - self.fall.min(NO_LEVEL),
             self.band,
             u8::from(self.outranked),
         ])
     }
 
     /// Whether a vCPU of this standing must ring when its potential becomes `level`.
-    pub fn wants_ring(self, level: u8) -> bool {
+    pub fn requires_ring(self, level: u8) -> bool {
         level < self.rise || level > self.fall
     }
 }
@@ -174,10 +175,10 @@ mod tests {
             awaited: 2,
             ..Claim::default()
         };
-        assert_eq!((claim.runnable(), claim.potential()), (NOTHING, 2));
+        assert_eq!((claim.runnable(), claim.potential()), (NO_LEVEL, 2));
         claim.bitmap = 1 << 50;
         assert_eq!(claim.potential(), 50);
-        assert_eq!(Claim::default().potential(), NOTHING);
+        assert_eq!(Claim::default().potential(), NO_LEVEL);
     }
 
     #[test]
@@ -187,7 +188,7 @@ mod tests {
             running: 200,
             awaited: 255,
         };
-        assert_eq!((claim.potential(), claim.levels()), (NOTHING, 0));
+        assert_eq!((claim.potential(), claim.levels()), (NO_LEVEL, 0));
         assert_eq!(claim.within(3), Claim::default());
     }
 
@@ -195,7 +196,7 @@ mod tests {
     fn ceilings_clamp_levels_and_bitmaps() {
         assert_eq!(clamp(0, 16), 16);
         assert_eq!(clamp(20, 16), 20);
-        assert_eq!(clamp(NOTHING, 16), NOTHING);
+        assert_eq!(clamp(NO_LEVEL, 16), NO_LEVEL);
         assert_eq!(clamp(3, 200), 63);
         assert_eq!(clamp_bitmap(1 | 1 << 20, 16), 1 << 16 | 1 << 20);
         assert_eq!(clamp_bitmap(1 << 20, 16), 1 << 20);
@@ -205,10 +206,10 @@ mod tests {
 
     #[test]
     fn a_zeroed_word_is_alone_and_words_survive_a_round_trip() {
-        assert_eq!(Standing::from_word(0), Standing::ALONE);
-        assert_eq!(Standing::ALONE.word(), 0);
-        for level in 0..=NOTHING {
-            assert!(!Standing::ALONE.wants_ring(level));
+        assert_eq!(Standing::from_word(0), Standing::UNCONTESTED);
+        assert_eq!(Standing::UNCONTESTED.word(), 0);
+        for level in 0..=NO_LEVEL {
+            assert!(!Standing::UNCONTESTED.requires_ring(level));
         }
         let standing = Standing {
             rise: 3,
@@ -217,7 +218,7 @@ mod tests {
             outranked: true,
         };
         assert_eq!(Standing::from_word(standing.word()), standing);
-        assert!(standing.wants_ring(2) && !standing.wants_ring(3));
-        assert!(standing.wants_ring(40) && !standing.wants_ring(39));
+        assert!(standing.requires_ring(2) && !standing.requires_ring(3));
+        assert!(standing.requires_ring(40) && !standing.requires_ring(39));
     }
 }

@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use upshift_board::layout::VcpuLine;
-use upshift_board::{NOTHING, Standing};
+use upshift_board::{NO_LEVEL, Standing};
 use upshift_core::TokenBucket;
-use upshift_daemon::rank::{self, Entrant};
+use upshift_daemon::rank::{self, Contender};
 use upshift_elevate::testing::Random;
 use upshift_report::plot::{COLOURS, Look};
 use upshift_report::{Kind, Plot, Table};
@@ -65,9 +65,9 @@ struct Vcpu {
 }
 
 impl Vcpu {
-    fn entrant(&self) -> Entrant {
+    fn contender(&self) -> Contender {
         let claim = self.line.claim();
-        Entrant {
+        Contender {
             potential: claim.potential(),
             runnable: claim.runnable(),
             user: self.user,
@@ -80,10 +80,10 @@ impl Vcpu {
     fn change(&mut self, random: &mut Random) -> bool {
         let level = self.base + random.below(8) as u8;
         let runs = random.below(2) == 0;
-        self.line.set_running(if runs { level } else { NOTHING });
+        self.line.set_running(if runs { level } else { NO_LEVEL });
         self.line.set_awaited(self.base);
         let standing = Standing::from_word(self.standing.load(Relaxed));
-        standing.wants_ring(self.line.claim().potential())
+        standing.requires_ring(self.line.claim().potential())
     }
 }
 
@@ -140,7 +140,7 @@ struct Machine {
     writers: HashMap<usize, Vec<usize>>,
     bitmaps: Vec<u64>,
     header: u64,
-    entrants: Vec<Entrant>,
+    contenders: Vec<Contender>,
     standings: Vec<Standing>,
 }
 
@@ -155,7 +155,7 @@ impl Machine {
             writers: HashMap::new(),
             bitmaps: vec![0; cpus],
             header: 0,
-            entrants: Vec::new(),
+            contenders: Vec::new(),
             standings: Vec::new(),
             random: Random(1 + random.below(u64::MAX - 1)),
         };
@@ -259,9 +259,9 @@ impl Machine {
         if cpu.woken || others().any(|vcpu| vcpu.waiting.is_some()) {
             return;
         }
-        let entrants: Vec<Entrant> = others().map(Vcpu::entrant).collect();
+        let contenders: Vec<Contender> = others().map(Vcpu::contender).collect();
         let mut standings = Vec::new();
-        rank::rank(&entrants, None, &mut standings);
+        rank::rank(&contenders, None, &mut standings);
         let same = standings
             .iter()
             .zip(others())
@@ -284,10 +284,10 @@ impl Machine {
         let mut took = WAKE;
         let mut indices = std::mem::take(&mut self.cpus[cpu].vcpus);
         for _ in 0..SETTLE {
-            self.entrants.clear();
-            let all = indices.iter().map(|&index| self.vcpus[index].entrant());
-            self.entrants.extend(all);
-            rank::rank(&self.entrants, None, &mut self.standings);
+            self.contenders.clear();
+            let all = indices.iter().map(|&index| self.vcpus[index].contender());
+            self.contenders.extend(all);
+            rank::rank(&self.contenders, None, &mut self.standings);
             took += ENTRANT * indices.len() as u64;
             self.out.ranked += indices.len() as u64;
             let mut changed = false;
@@ -306,7 +306,7 @@ impl Machine {
                 break;
             }
         }
-        let _winner = rank::winner(&self.entrants, 0);
+        let _winner = rank::winner(&self.contenders, 0);
         for (&index, standing) in indices.iter().zip(&self.standings) {
             let vcpu = &mut self.vcpus[index];
             if std::mem::replace(&mut vcpu.band, standing.band) != standing.band {
@@ -347,8 +347,8 @@ fn percentile(sorted: &[u64], part: f64) -> f64 {
 /// Prints the time of ranking on this machine, to compare with [`ENTRANT`].
 fn measure() {
     let mut random = Random(7);
-    let entrants: Vec<Entrant> = (0..1000)
-        .map(|index| Entrant {
+    let contenders: Vec<Contender> = (0..1000)
+        .map(|index| Contender {
             potential: random.below(64) as u8,
             runnable: random.below(64) as u8,
             user: index % 100,
@@ -358,7 +358,7 @@ fn measure() {
     let mut standings = Vec::new();
     let start = Instant::now();
     for _ in 0..1000 {
-        rank::rank(std::hint::black_box(&entrants), None, &mut standings);
+        rank::rank(std::hint::black_box(&contenders), None, &mut standings);
     }
     let each = start.elapsed().as_nanos() as f64 / 1e6;
     println!(

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec, client, os};
+use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, Vcpu, VcpuSpec, client, os};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
@@ -183,7 +183,7 @@ fn measure(
         let asleep = round >= rounds;
         if round == rounds {
             vcpu.line().set_awaited(2);
-            vcpu.line().set_running(NOTHING);
+            vcpu.line().set_running(NO_LEVEL);
             shared.sleeping.store(true, Release);
             os::ring(shared.eventfd.as_fd())?;
             std::thread::sleep(Duration::from_millis(100));

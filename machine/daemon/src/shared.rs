@@ -12,7 +12,7 @@ use upshift_elevate::{Elevator, Priority};
 use crate::bounds::quota::Quotas;
 use upshift_core::TokenBucket;
 
-use crate::bounds::{ns, per_second, whole};
+use crate::bounds::{bucket_per_second, nanos, timestamp_ns};
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::proc::reader::ProcReader;
@@ -48,7 +48,7 @@ pub(crate) struct WorkBudget(TokenBucket);
 impl WorkBudget {
     pub(crate) fn new(now: Instant) -> WorkBudget {
         let rate = Duration::from_secs(1).mul_f64(BUDGET.div_duration_f64(WINDOW));
-        WorkBudget(per_second(whole(rate), whole(BUDGET), now))
+        WorkBudget(bucket_per_second(nanos(rate), nanos(BUDGET), now))
     }
 
     /// Counts work, and sleeps if the budget is used up.
@@ -60,10 +60,10 @@ impl WorkBudget {
     /// again, so that few wakes are needed. That is at most an eighth of a second, since the
     /// machine may have stood still meanwhile.
     pub(crate) fn rest(&mut self, time: Duration, now: Instant) -> Duration {
-        if self.0.charge(whole(time.min(WINDOW)), ns(now)) {
+        if self.0.charge(nanos(time.min(WINDOW)), timestamp_ns(now)) {
             return Duration::ZERO;
         }
-        Duration::from_nanos(self.0.wait(u64::MAX, ns(now)))
+        Duration::from_nanos(self.0.wait(u64::MAX, timestamp_ns(now)))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{
-    Config, Engine, Nanos, Policy, ProcessWatch, Processes, SchedError, Scheduler, TaskId, Turn,
+    Config, Engine, Nanos, Policy, ProcessMonitor, Processes, SchedError, Scheduler, TaskId, Turn,
     Usage,
 };
 
@@ -83,9 +83,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let config = Config::on([0]);
         let base = config.base;
         let mut engine = Engine::new(config, Box::new(LeastFirst { used: Vec::new() }));
-        let watch = ProcessWatch::start(&engine.control(), &with, scheduler)?;
+        let monitor = ProcessMonitor::start(&engine.control(), &with, scheduler)?;
         for pid in pids {
-            engine.add(Processes::attach(&with, &watch, pid, base, false)?)?;
+            engine.add(Processes::attach(&with, &monitor, pid, base, false)?)?;
         }
         Ok::<_, SchedError>(engine)
     })?;

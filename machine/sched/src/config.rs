@@ -18,9 +18,9 @@ pub struct Config {
     /// The shortest turn: the floor of the machine's timers.
     pub floor: Duration,
     /// The part of the CPUs that ordinary threads keep.
-    pub open: Open,
+    pub open_pieces: OpenPieces,
     /// Time between scans for threads that were born.
-    pub follow: Duration,
+    pub scan_interval: Duration,
     /// Events that the trace holds; 0: no trace.
     pub trace: usize,
 }
@@ -35,17 +35,17 @@ pub struct Config {
 /// to run, so the pieces cost only the system calls. With 12 %, one ordinary thread that wants the
 /// CPU gets somewhat more than 4 % of it, several get up to 12 %, and the throttling never strikes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Open {
+pub struct OpenPieces {
     /// Time from the beginning of one piece to that of the next.
     pub every: Duration,
     /// The part of that time that is open, 0 to 0.9; 0 switches the pieces off.
     pub part: f64,
 }
 
-impl Default for Open {
+impl Default for OpenPieces {
     /// Returns 3 ms of every 25 ms.
-    fn default() -> Open {
-        Open {
+    fn default() -> OpenPieces {
+        OpenPieces {
             every: Duration::from_millis(25),
             part: 0.12,
         }
@@ -69,7 +69,7 @@ pub(crate) fn between_scans(threads: usize) -> Nanos {
     Nanos::try_from(length.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
-impl Open {
+impl OpenPieces {
     /// Returns the time closed and the time open, ns, with `threads` threads; `None` if pieces are
     /// switched off. Pieces are rarer where changing all threads takes long, so that it takes at
     /// most 2 % of the time.
@@ -91,7 +91,7 @@ impl Open {
     }
 }
 
-impl Open {
+impl OpenPieces {
     /// Whether changing `changed` of the tasks' threads takes a small part of an open piece.
     pub(crate) fn may_change(&self, changed: usize, threads: usize) -> bool {
         let calls = u32::try_from(changed).unwrap_or(u32::MAX);
@@ -115,8 +115,8 @@ impl Config {
             base: Priority::of::<2>(),
             top: Priority::of::<40>(),
             floor: Duration::from_micros(50),
-            open: Open::default(),
-            follow: Duration::from_millis(10),
+            open_pieces: OpenPieces::default(),
+            scan_interval: Duration::from_millis(10),
             trace: 0,
         }
     }
@@ -128,11 +128,11 @@ mod tests {
 
     #[test]
     fn many_threads_make_pieces_rarer() {
-        let open = Open::default();
+        let open = OpenPieces::default();
         assert_eq!(open.pieces(8), Some((22_000_000, 3_000_000)));
         assert_eq!(open.pieces(2000), Some((176_000_000, 24_000_000)));
         assert_eq!(open.pieces(1_000_000), Some((704_000_000, 96_000_000)));
-        let off = Open { part: 0.0, ..open };
+        let off = OpenPieces { part: 0.0, ..open };
         assert_eq!(off.pieces(8), None);
     }
 }

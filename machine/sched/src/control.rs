@@ -26,7 +26,7 @@ struct Shared {
     stop: AtomicBool,
     ended: AtomicBool,
     changes: Mutex<Vec<Change>>,
-    /// Thread id of the [`ProcessWatch`](crate::ProcessWatch); 0: none.
+    /// Thread id of the [`ProcessMonitor`](crate::ProcessMonitor); 0: none.
     watch_thread: AtomicI32,
     report: Mutex<Option<Report>>,
 }
@@ -59,13 +59,13 @@ impl Control {
         self.shared.stop.load(Acquire)
     }
 
-    /// Names the thread of the watch, whose CPU time counts as the scheduler's.
-    pub(crate) fn set_watch_thread(&self, tid: i32) {
+    /// Sets the thread of the process monitor, whose CPU time counts as the scheduler's.
+    pub(crate) fn set_monitor_thread(&self, tid: i32) {
         self.shared.watch_thread.store(tid, Release);
     }
 
-    /// Returns the CPU time of the thread of the watch, ns. One system call.
-    pub(crate) fn watch_cpu_time(&self) -> Nanos {
+    /// Returns the CPU time of the thread of the process monitor, ns. One system call.
+    pub(crate) fn monitor_cpu_time(&self) -> Nanos {
         match self.shared.watch_thread.load(Acquire) {
             0 => 0,
             tid => thread_cpu_time(tid).unwrap_or(0),

@@ -32,11 +32,11 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::{Change, Control};
 use crate::error::SchedError;
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::policy::{Nanos, Policy, TaskId, Turn};
 use crate::ratchet::{Notch, Ratchet};
-use crate::report::{Report, Samples, Trace, What};
-use due::Due;
+use crate::report::{EventKind, Report, Samples, Trace};
+use due::WorkTimes;
 
 /// A wake-up that is later than this, ns, was not late: the scheduler was stopped or suspended.
 const MAX_LATENESS: Nanos = 1_000_000_000;
@@ -63,8 +63,8 @@ pub struct Engine<M> {
     turn_was_open: bool,
     began: Nanos,
     /// The scheduler's own CPU time when the engine began, and at [`Engine::closed_at`].
-    own_before: Nanos,
-    own_at_close: Nanos,
+    own_cpu_time_at_start: Nanos,
+    own_cpu_time_at_close: Nanos,
     late: Samples,
     cost: Samples,
     trace: Trace,
@@ -83,13 +83,13 @@ struct Slot<M> {
     notch: Notch,
     sleeps: bool,
     /// Turns since the member was asked whether it sleeps.
-    turns_unasked: u32,
+    turns_since_sleep_check: u32,
     /// CPU time when the task was added, when it was last read, and not yet reported to the policy.
-    first: Nanos,
-    seen: Nanos,
+    cpu_time_at_start: Nanos,
+    cpu_time: Nanos,
     unreported: Nanos,
     /// CPU time at [`Engine::closed_at`].
-    at_close: Nanos,
+    cpu_time_at_close: Nanos,
     turns: u64,
 }
 
@@ -106,11 +106,11 @@ impl<M> Slot<M> {
                 at: base,
             },
             sleeps: false,
-            turns_unasked: 0,
-            first: 0,
-            seen: 0,
+            turns_since_sleep_check: 0,
+            cpu_time_at_start: 0,
+            cpu_time: 0,
             unreported: 0,
-            at_close: 0,
+            cpu_time_at_close: 0,
             turns: 0,
         }
     }
@@ -124,7 +124,7 @@ struct Cpu {
     fair: Option<TaskId>,
     /// Set when the policy favours no task and the one that ran last is in front during an open
     /// piece.
-    leads: bool,
+    has_leader: bool,
 }
 
 impl Cpu {
@@ -140,7 +140,7 @@ impl<M: Member> Engine<M> {
             number,
             favoured: Vec::new(),
             fair: None,
-            leads: false,
+            has_leader: false,
         };
         let cpus: Vec<Cpu> = config.cpus.iter().map(cpu).collect();
         Engine {
@@ -163,8 +163,8 @@ impl<M: Member> Engine<M> {
             turn_began: 0,
             turn_was_open: false,
             began: 0,
-            own_before: 0,
-            own_at_close: 0,
+            own_cpu_time_at_start: 0,
+            own_cpu_time_at_close: 0,
             late: Samples::default(),
             cost: Samples::default(),
         }
@@ -185,13 +185,13 @@ impl<M: Member> Engine<M> {
             member.pin(cpu.number)?;
         }
         let slot = Slot::new(member.label().to_owned(), task, self.config.base);
-        let first = member.cpu_time();
+        let cpu_time_at_start = member.cpu_time();
         self.slots.push(Slot {
             member: Some(member),
             cpu,
-            first,
-            seen: first,
-            at_close: first,
+            cpu_time_at_start,
+            cpu_time: cpu_time_at_start,
+            cpu_time_at_close: cpu_time_at_start,
             ..slot
         });
         Ok(task)
@@ -240,28 +240,28 @@ impl<M: Member> Engine<M> {
     /// # Errors
     /// A right was lost, or the last CPU. Dropping the engine restores the tasks.
     pub fn run(&mut self, clock: &mut dyn Clock) -> Result<Report, SchedError> {
-        self.own_before = self.own_cpu_time(clock);
-        self.own_at_close = self.own_before;
+        self.own_cpu_time_at_start = self.own_cpu_time(clock);
+        self.own_cpu_time_at_close = self.own_cpu_time_at_start;
         self.began = clock.now();
         self.turn_began = self.began;
         self.closed_at = self.began;
         for (task, slot) in self.slots.iter_mut().enumerate() {
             slot.read_cpu_time();
-            (slot.first, slot.unreported) = (slot.seen, 0);
-            slot.at_close = slot.seen;
+            (slot.cpu_time_at_start, slot.unreported) = (slot.cpu_time, 0);
+            slot.cpu_time_at_close = slot.cpu_time;
             self.policy.added(TaskId(task), self.began);
             if slot.member.is_none() {
                 self.policy.removed(TaskId(task), self.began);
             }
         }
-        let follow = nanos(self.config.follow);
-        let pieces = self.config.open.pieces(self.threads());
-        let mut due = Due::new(self.began, pieces, follow);
+        let scan = nanos(self.config.scan_interval);
+        let pieces = self.config.open_pieces.pieces(self.threads());
+        let mut due = WorkTimes::new(self.began, pieces, scan);
         while !self.control.is_stopped() && self.live().next().is_some() {
             let now = clock.now();
             match self.work(now, clock, &mut due) {
                 // The next turn repeats the work with the remaining CPUs.
-                Err(SchedError::Cpu { cpu, .. }) if self.drop_cpu(cpu)? => due.pick = Some(now),
+                Err(SchedError::Cpu { cpu, .. }) if self.drop_cpu(cpu)? => due.turn_end = Some(now),
                 done => done?,
             }
             if self.control.take_bell() {
@@ -278,14 +278,19 @@ impl<M: Member> Engine<M> {
     }
 
     /// Does everything that is due at `now`.
-    fn work(&mut self, now: Nanos, clock: &mut dyn Clock, due: &mut Due) -> Result<(), SchedError> {
+    fn work(
+        &mut self,
+        now: Nanos,
+        clock: &mut dyn Clock,
+        due: &mut WorkTimes,
+    ) -> Result<(), SchedError> {
         // While the scheduler was stopped or suspended, thread ids may have been reused.
         let slept = now.saturating_sub(due.next()) > MAX_LATENESS;
-        self.note_changes()?;
+        self.apply_changes()?;
         if self.control.take_ended() || slept {
-            self.follow(true, now, due)?;
+            self.scan(true, now, due)?;
         }
-        if due.pick.is_some_and(|at| now >= at) {
+        if due.turn_end.is_some_and(|at| now >= at) {
             let switches = self.report.switches;
             self.next_turn(now, due)?;
             due.align_piece(now);
@@ -294,11 +299,11 @@ impl<M: Member> Engine<M> {
             }
         }
         if due.piece_is_due(now) {
-            let pieces = self.config.open.pieces(self.threads());
+            let pieces = self.config.open_pieces.pieces(self.threads());
             let own = self.own_cpu_time(clock);
             if !self.open && self.ordinary_threads_had_their_part(now, own) {
                 self.begin_interval(now, own);
-                due.pass_piece(now, pieces);
+                due.postpone_piece(now, pieces);
             } else {
                 if self.open {
                     self.close(now)?;
@@ -307,14 +312,14 @@ impl<M: Member> Engine<M> {
                 } else {
                     self.open(now)?;
                 }
-                due.next_piece(now, self.open, pieces);
+                due.record_piece(now, self.open, pieces);
             }
         }
         if due.wants_scan(now) {
             let before = self.threads();
-            self.follow(due.is_thorough(now), now, due)?;
+            self.scan(due.is_thorough(now), now, due)?;
             let threads = self.threads();
-            due.scanned(now, threads > before, threads);
+            due.record_scan(now, threads > before, threads);
         }
         if now >= due.publish {
             due.publish = now + PUBLISH;
@@ -327,7 +332,7 @@ impl<M: Member> Engine<M> {
 
     /// Adds threads that were born, and forgets threads that have ended, before any is raised by
     /// its number.
-    fn note_changes(&mut self) -> Result<(), SchedError> {
+    fn apply_changes(&mut self) -> Result<(), SchedError> {
         for change in self.control.take_changes() {
             for member in self
                 .slots
@@ -339,8 +344,8 @@ impl<M: Member> Engine<M> {
                         parent,
                         process,
                         thread,
-                    } => member.born(parent, process, thread)?,
-                    Change::Ended { process, thread } => member.lost(process, thread),
+                    } => member.thread_born(parent, process, thread)?,
+                    Change::Ended { process, thread } => member.thread_ended(process, thread),
                 }
             }
         }
@@ -370,9 +375,9 @@ impl<M: Member> Engine<M> {
             let (number, open) = (self.cpus[slot.cpu].number, self.open);
             slot.notch.at = self.config.base;
             let waiting = if open {
-                Standing::Idle
+                TaskClass::Idle
             } else {
-                Standing::At(self.config.base)
+                TaskClass::Fifo(self.config.base)
             };
             if let Some(member) = &mut slot.member {
                 self.report.calls += u64::from(member.set(waiting)?);
@@ -394,9 +399,9 @@ impl<M: Member> Engine<M> {
     }
 
     /// Returns the CPU time of this thread and of the thread of its
-    /// [`ProcessWatch`](crate::ProcessWatch), ns.
+    /// [`ProcessMonitor`](crate::ProcessMonitor), ns.
     fn own_cpu_time(&self, clock: &dyn Clock) -> Nanos {
-        clock.own_cpu_time() + self.control.watch_cpu_time()
+        clock.own_cpu_time() + self.control.monitor_cpu_time()
     }
 
     fn threads(&self) -> usize {
@@ -405,13 +410,13 @@ impl<M: Member> Engine<M> {
     }
 
     /// Scans for threads that were born and tasks that have ended.
-    fn follow(&mut self, thorough: bool, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
+    fn scan(&mut self, thorough: bool, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
         for id in 0..self.slots.len() {
             let slot = &mut self.slots[id];
             let Some(member) = &mut slot.member else {
                 continue;
             };
-            if member.follow(thorough)? {
+            if member.scan(thorough)? {
                 continue;
             }
             slot.read_cpu_time();
@@ -421,8 +426,8 @@ impl<M: Member> Engine<M> {
                 cpu.favoured.retain(|&other| other != task);
             }
             self.policy.removed(task, now);
-            self.trace.add(now - self.began, What::Ended(task));
-            due.pick = Some(now);
+            self.trace.add(now - self.began, EventKind::Ended(task));
+            due.turn_end = Some(now);
         }
         Ok(())
     }

@@ -22,12 +22,12 @@ pub enum SchedError {
     /// The process is a thread of the kernel.
     KernelThread(i32),
     /// The process is this one, or its guardian.
-    Own(i32),
+    OwnProcess(i32),
     /// The process is the first one, or an ancestor of this one: a shell, a session, a service
     /// manager.
     Ancestor(i32),
     /// The process is in two tasks, of this scheduler or of two.
-    Twice(i32),
+    AlreadyScheduled(i32),
     /// The process holds a lease on its files in `/proc`, which cannot be read therefore.
     Leased(i32),
     /// The process limits its real-time CPU time, and the kernel would kill it.
@@ -103,7 +103,7 @@ impl fmt::Display for SchedError {
                     "{pid} is a thread of the kernel, which is not for us to schedule"
                 )
             }
-            SchedError::Own(pid) => write!(
+            SchedError::OwnProcess(pid) => write!(
                 f,
                 "process {pid} is the scheduler itself or its guardian: choose another one"
             ),
@@ -112,7 +112,7 @@ impl fmt::Display for SchedError {
                 "process {pid} has started this one, or all others: what waits for it here would wait for the tasks it competes \
                  with. Name the processes that do the work"
             ),
-            SchedError::Twice(pid) => write!(
+            SchedError::AlreadyScheduled(pid) => write!(
                 f,
                 "process {pid} belongs to two tasks (given twice, or a child of one with --children; or another `upshift sched` has it, \
                  see /proc/locks): name it once"

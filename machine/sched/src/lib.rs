@@ -5,8 +5,8 @@
 //! priority elevation, after Yasukata and Ishiguro, "Developing Process Scheduling Policies in User
 //! Space with Common OS Features" (APSys 2024), §3, made safe to use: every thread is restored
 //! however the scheduler ends (`upshift-elevate`), ordinary threads keep a part of the CPU
-//! ([`Open`]), new threads join their task, and a switch costs one call for each raised thread
-//! instead of two (`ratchet.rs`).
+//! ([`OpenPieces`]), new threads join their task, and a switch costs one call for each raised
+//! thread instead of two (`ratchet.rs`).
 //!
 //! | part | concern |
 //! |---|---|
@@ -72,8 +72,8 @@
 //!   turn. Locks that sleep are fine.
 //! * A process that has the right to raise itself above the scheduler cannot be stopped from doing
 //!   so.
-//! * New threads start as ordinary ones and join within [`Config::follow`], or in the next open
-//!   piece.
+//! * New threads start as ordinary ones and join within [`Config::scan_interval`], or in the next
+//!   open piece.
 //!
 //! # Costs
 //!
@@ -93,23 +93,23 @@ mod member;
 mod placement;
 pub mod policies;
 mod policy;
+mod process_monitor;
 mod processes;
 mod procfs;
 mod ratchet;
 mod report;
 mod scheduler;
 pub mod timetable;
-mod watch;
 
 pub use clock::{Clock, Monotonic};
-pub use config::{Config, Open};
+pub use config::{Config, OpenPieces};
 pub use control::Control;
 pub use engine::Engine;
 pub use error::SchedError;
-pub use member::{Member, Standing};
+pub use member::{Member, TaskClass};
 pub use policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
+pub use process_monitor::ProcessMonitor;
 pub use processes::Processes;
 pub use procfs::ancestors;
-pub use report::{Event, Quantiles, Report, TaskReport, Trace, What};
+pub use report::{Event, EventKind, Quantiles, Report, TaskReport, Trace};
 pub use scheduler::{Ended, Scheduler};
-pub use watch::ProcessWatch;

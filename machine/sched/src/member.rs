@@ -1,4 +1,4 @@
-//! [`Member`]: a task of the engine, and [`Standing`]: its rank on its CPU.
+//! [`Member`]: a task of the engine, and [`TaskClass`]: its scheduling class.
 //!
 //! [`Processes`](crate::Processes) implements it for processes of Linux; the engine's own tests
 //! simulate it.
@@ -8,11 +8,11 @@ use upshift_elevate::Priority;
 use crate::error::SchedError;
 use crate::policy::Nanos;
 
-/// The rank of a task on its CPU.
+/// The scheduling class of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum TaskClass {
     /// SCHED_FIFO at this priority: before every ordinary thread.
-    At(Priority),
+    Fifo(Priority),
     /// Like one ordinary thread of nice 0, however many threads the task has.
     Fair,
     /// Behind every ordinary thread.
@@ -24,11 +24,11 @@ pub trait Member {
     /// Returns the name shown to users.
     fn label(&self) -> &str;
 
-    /// Puts all threads at `standing`. Returns the number of system calls.
+    /// Moves all threads to `class`. Returns the number of system calls.
     ///
     /// # Errors
     /// A right is missing. Threads that have ended are no error.
-    fn set(&mut self, standing: Standing) -> Result<u32, SchedError>;
+    fn set(&mut self, class: TaskClass) -> Result<u32, SchedError>;
 
     /// Moves all threads to `cpu`.
     ///
@@ -40,24 +40,24 @@ pub trait Member {
     fn cpu_time(&mut self) -> Nanos;
 
     /// Scans for threads that were born and, if `thorough`, for threads that have ended or have
-    /// changed their own scheduling. New threads get the CPU and the standing of the others.
+    /// changed their own scheduling. New threads get the CPU and the class of the others.
     /// Returns whether the task still exists.
     ///
     /// # Errors
     /// A right is missing.
-    fn follow(&mut self, thorough: bool) -> Result<bool, SchedError>;
+    fn scan(&mut self, thorough: bool) -> Result<bool, SchedError>;
 
-    /// Notes that a thread of process `pid`, or a child of it, was born. It joins at once if it
+    /// Handles the birth of a thread of process `pid`, or of its child. It joins at once if it
     /// belongs to this task.
     ///
     /// # Errors
     /// A right is missing.
-    fn born(&mut self, _parent: i32, _pid: i32, _tid: i32) -> Result<(), SchedError> {
+    fn thread_born(&mut self, _parent: i32, _pid: i32, _tid: i32) -> Result<(), SchedError> {
         Ok(())
     }
 
-    /// Notes that a thread of process `pid` has ended, since its number may be reused.
-    fn lost(&mut self, _pid: i32, _tid: i32) {}
+    /// Handles the end of a thread of process `pid`: its number may be reused.
+    fn thread_ended(&mut self, _pid: i32, _tid: i32) {}
 
     /// Returns the number of threads and children that could not be elevated at the last scan.
     fn refused(&self) -> u64 {

@@ -3,7 +3,7 @@
 //! Every thread is elevated through an [`Elevator`], so it is restored however the scheduler
 //! ends. A thread that is born while its process is elevated starts as an ordinary one on the
 //! same CPU (`SCHED_RESET_ON_FORK`), behind all tasks. Where the kernel reports births
-//! ([`ProcessWatch`]), it joins at once. Elsewhere a scan compares the link count of
+//! ([`ProcessMonitor`]), it joins at once. Elsewhere a scan compares the link count of
 //! `/proc/PID/task`, which is the number of threads plus two, and reads the directory only if it
 //! has changed: one `fstat` for each process. A thorough scan always reads the directory, asks
 //! every thread for its policy and CPUs, and reverts changes that a thread made itself.
@@ -21,10 +21,10 @@ use upshift_elevate::sys::{process_time, sleeps};
 use upshift_elevate::{Elevator, Priority};
 
 use crate::error::SchedError;
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::policy::Nanos;
+use crate::process_monitor::ProcessMonitor;
 use crate::procfs;
-use crate::watch::ProcessWatch;
 use process::Process;
 
 /// Threads of a task that are asked whether they want a CPU; some 10 µs each.
@@ -34,12 +34,13 @@ const ASKED_THREADS: usize = 32;
 #[derive(Debug)]
 pub struct Processes {
     label: String,
-    /// Dropped before the watch, whose thread is joined: no elevated thread keeps it from running.
+    /// Dropped before the monitor, whose thread is joined: no elevated thread keeps it from
+    /// running.
     processes: Vec<Process>,
-    watch: ProcessWatch,
+    monitor: ProcessMonitor,
     elevator: Elevator,
     with_children: bool,
-    standing: Standing,
+    class: TaskClass,
     cpu: Option<usize>,
     /// CPU time of processes that have ended, ns.
     ended: Nanos,
@@ -58,31 +59,31 @@ impl Processes {
     /// [`SchedError`]; everything is then as it was.
     pub fn attach(
         elevator: &Elevator,
-        watch: &ProcessWatch,
+        monitor: &ProcessMonitor,
         pid: i32,
         base: Priority,
         with_children: bool,
     ) -> Result<Processes, SchedError> {
         procfs::check(pid)?;
         if pid == std::process::id() as i32 || elevator.guardian_pid() == Some(pid) {
-            return Err(SchedError::Own(pid));
+            return Err(SchedError::OwnProcess(pid));
         }
         let mut task = Processes {
             label: format!("{} {pid}", procfs::name(pid)),
             processes: Vec::new(),
-            watch: watch.clone(),
+            monitor: monitor.clone(),
             elevator: elevator.clone(),
             with_children,
-            standing: Standing::At(base),
+            class: TaskClass::Fifo(base),
             cpu: None,
             ended: 0,
             refused: 0,
             corrected: 0,
         };
-        let process = Process::attach(elevator, watch, pid, task.standing, None)?;
+        let process = Process::attach(elevator, monitor, pid, task.class, None)?;
         task.processes.push(process);
         if with_children {
-            task.follow_children();
+            task.scan_children();
         }
         Ok(task)
     }
@@ -104,7 +105,7 @@ impl Processes {
     }
 
     /// Attaches new children, and theirs, until there are no more.
-    fn follow_children(&mut self) {
+    fn scan_children(&mut self) {
         let mut at = 0;
         while let Some(process) = self.processes.get(at) {
             at += 1;
@@ -118,7 +119,7 @@ impl Processes {
                 let parent = self.cpu.and(self.processes.get(at - 1));
                 let parent = parent.and_then(Process::first);
                 let attached =
-                    Process::attach(&self.elevator, &self.watch, pid, self.standing, parent);
+                    Process::attach(&self.elevator, &self.monitor, pid, self.class, parent);
                 match attached {
                     Ok(mut child) => {
                         if let Some(cpu) = self.cpu {
@@ -138,12 +139,12 @@ impl Member for Processes {
         &self.label
     }
 
-    fn set(&mut self, standing: Standing) -> Result<u32, SchedError> {
-        self.standing = standing;
+    fn set(&mut self, class: TaskClass) -> Result<u32, SchedError> {
+        self.class = class;
         let threads = self.threads();
         let mut calls = 0;
         for process in &mut self.processes {
-            calls += process.set(standing, threads)?;
+            calls += process.set(class, threads)?;
         }
         Ok(calls)
     }
@@ -172,11 +173,11 @@ impl Member for Processes {
         threads.take(ASKED_THREADS).any(|tid| !sleeps(tid))
     }
 
-    fn follow(&mut self, thorough: bool) -> Result<bool, SchedError> {
+    fn scan(&mut self, thorough: bool) -> Result<bool, SchedError> {
         // After a late heartbeat the guardian has demoted the threads; the next thorough scan
         // elevates them again.
         self.elevator.beat();
-        let (standing, cpu, threads) = (self.standing, self.cpu, self.threads());
+        let (class, cpu, threads) = (self.class, self.cpu, self.threads());
         if thorough {
             // Without a guardian, the end of this process would leave the threads elevated.
             let guarded = self.elevator.ensure_guardian();
@@ -189,33 +190,33 @@ impl Member for Processes {
             });
         }
         // Where the kernel reports each birth, the other threads need not be read.
-        let reported = self.watch.has_thread_events();
+        let reported = self.monitor.reports_threads();
         for process in &mut self.processes {
             if thorough || (!reported && process.has_changed()) {
-                process.adopt(&self.elevator, standing, cpu, threads)?;
+                process.adopt(&self.elevator, class, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {
-                self.corrected += process.correct(standing, cpu, threads)?;
+                self.corrected += process.correct(class, cpu, threads)?;
             }
         }
         if self.with_children {
-            self.follow_children();
+            self.scan_children();
         }
         Ok(!self.processes.is_empty())
     }
 
-    fn born(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
-        let (standing, cpu, threads) = (self.standing, self.cpu, self.threads() + 1);
+    fn thread_born(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
+        let (class, cpu, threads) = (self.class, self.cpu, self.threads() + 1);
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
-            process.adopt_thread(tid, &self.elevator, standing, cpu, threads)?;
+            process.adopt_thread(tid, &self.elevator, class, cpu, threads)?;
         } else if self.with_children && self.pids().any(|pid| pid == parent) {
-            self.follow_children();
+            self.scan_children();
         }
         Ok(())
     }
 
-    fn lost(&mut self, pid: i32, tid: i32) {
+    fn thread_ended(&mut self, pid: i32, tid: i32) {
         let own = self.processes.iter_mut().find(|process| process.pid == pid);
         if let Some(process) = own {
             process.forget(tid);

@@ -22,14 +22,15 @@ pub struct Report {
     pub switches: u64,
     /// Number of times that the scheduler slept: each takes a timer and two switches of the kernel.
     pub waits: u64,
-    /// Number of system calls that changed the standing of a thread.
+    /// Number of system calls that changed the class or the priority of a thread.
     pub calls: u64,
     /// Time from the wake-up of the scheduler until the priorities are changed, in turns with a
     /// switch.
     pub cost: Quantiles,
     /// Lateness of the ends of turns.
     pub late: Quantiles,
-    /// CPU time of the scheduler and its [`ProcessWatch`](crate::ProcessWatch) since the start, ns.
+    /// CPU time of the scheduler and its [`ProcessMonitor`](crate::ProcessMonitor) since the start,
+    /// ns.
     pub own_cpu_time: Nanos,
     /// Time for which the CPUs were open to ordinary threads, ns of each.
     pub opened: Nanos,
@@ -114,12 +115,12 @@ pub struct Event {
     /// Time since the start, ns.
     pub at: Nanos,
     /// Kind of the event.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// Kinds of [`Event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// A task came to the front of a CPU; `None`: all tasks are equal there now.
     Front {
         /// The CPU.
@@ -153,9 +154,9 @@ impl Trace {
         }
     }
 
-    pub(crate) fn add(&mut self, at: Nanos, what: What) {
+    pub(crate) fn add(&mut self, at: Nanos, kind: EventKind) {
         if self.events.len() < self.room {
-            self.events.push(Event { at, what });
+            self.events.push(Event { at, kind });
         } else if self.room > 0 {
             self.lost += 1;
         }
@@ -192,8 +193,8 @@ mod tests {
     #[test]
     fn a_full_trace_counts_lost_events() {
         let mut trace = Trace::new(1);
-        trace.add(1, What::Opened);
-        trace.add(2, What::Closed);
+        trace.add(1, EventKind::Opened);
+        trace.add(2, EventKind::Closed);
         assert_eq!((trace.events().len(), trace.lost()), (1, 1));
     }
 }

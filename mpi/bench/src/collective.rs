@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use upshift::{Level, spawn};
 use upshift_mpi::{Error, Launch, Op, Result, World};
 
-use crate::work::{Schedule, figure, histogram, median, micros, quantiles};
+use crate::work::{Schedule, histogram, median, micros, print_figure, print_quantiles};
 
 const PER_SECOND: u32 = 200;
 const ITEMS: usize = (1 << 20) / 8;
@@ -55,7 +55,7 @@ async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
         }
     }
     if world.rank() == 0 {
-        figure("1 allreduce median µs", micros(median(taken)));
+        print_figure("1 allreduce median µs", micros(median(taken)));
     }
     Ok(())
 }
@@ -72,7 +72,7 @@ async fn call(world: World, calls: Arc<AtomicBool>, seconds: f64) -> Result<()> 
         latencies.saturating_record(moment.elapsed().as_nanos() as u64);
     }
     if world.rank() == 0 {
-        quantiles("2 call", &latencies);
+        print_quantiles("2 call", &latencies);
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use upshift::Level;
 use upshift_mpi::{Launch, Result, World};
 use upshift_mpi_matrix::multiply;
 
-use crate::work::{Plain, figure, median, micros};
+use crate::work::{Plain, median, micros, print_figure};
 
 pub(crate) const SHORT: &str = "1 message of 8 bytes µs";
 pub(crate) const LONG: &str = "2 message of 4 MiB µs";
@@ -29,7 +29,7 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
             });
             let half = micros(median(taken.collect())) / 2.0;
             if plain.rank == 0 {
-                figure(name, half);
+                print_figure(name, half);
             }
         }
         return Ok(());
@@ -57,7 +57,7 @@ async fn upshift(world: &World, times: usize) -> Result<()> {
             taken.push(began.elapsed());
         }
         if world.rank() == 0 {
-            figure(name, micros(median(taken)) / 2.0);
+            print_figure(name, micros(median(taken)) / 2.0);
         }
     }
     let mut taken = Vec::new();
@@ -67,7 +67,7 @@ async fn upshift(world: &World, times: usize) -> Result<()> {
             world.call_at(1, Level::at::<0>(), vec![1; 64]).await?;
             taken.push(began.elapsed());
         }
-        figure(CALL, micros(median(taken)));
+        print_figure(CALL, micros(median(taken)));
         let n = 256;
         let (a, b, mut c) = (vec![3; n * n], vec![5; n * n], vec![0; n * n]);
         let mut taken = Vec::new();
@@ -77,7 +77,7 @@ async fn upshift(world: &World, times: usize) -> Result<()> {
             taken.push(began.elapsed());
         }
         std::hint::black_box(c);
-        figure(
+        print_figure(
             MULTIPLY,
             micros(median(taken)) * 1000.0 / (n * n * n) as f64,
         );

@@ -126,7 +126,7 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
         }
     }
     let tables = match &arguments.only {
-        Some(_) => page::only(&figures),
+        Some(_) => page::measured_tables(&figures),
         None => page::tables(&figures)?,
     };
     println!("{tables}");

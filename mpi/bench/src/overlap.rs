@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use upshift::{Level, spawn};
 use upshift_mpi::{Launch, Result, World};
 
-use crate::work::{Plain, compute, compute_giving_way, figure, median, micros, partner, pieces_in};
+use crate::work::{
+    Plain, compute, compute_cooperatively, median, micros, partner, pieces_in, print_figure,
+};
 
 const BYTES: usize = 1 << 20;
 
@@ -27,12 +29,12 @@ fn report(first: bool, sides: [Vec<Duration>; 3]) {
         return;
     }
     let [messages, computing, both] = sides.map(median);
-    figure("1 messages µs", micros(messages));
-    figure("2 computing µs", micros(computing));
-    figure("3 both µs", micros(both));
+    print_figure("1 messages µs", micros(messages));
+    print_figure("2 computing µs", micros(computing));
+    print_figure("3 both µs", micros(both));
     let sum = (messages + computing).as_secs_f64();
     let hidden = (sum - both.as_secs_f64()) / messages.min(computing).as_secs_f64();
-    figure("4 hidden %", hidden * 100.0);
+    print_figure("4 hidden %", hidden * 100.0);
 }
 
 /// Times each of three functions, in turn.
@@ -90,14 +92,14 @@ fn threads(times: usize) -> Result<()> {
     let (out, mut into) = (vec![1; BYTES], vec![0; BYTES]);
     let pieces = pieces(&plain, peer, &out, &mut into);
     let (ask, asked) = sync_channel::<()>(1);
-    let (tell, told) = sync_channel::<()>(1);
+    let (finish, finished) = sync_channel::<()>(1);
     let taken = std::thread::scope(|scope| {
         let (plain, out) = (&plain, &out);
         scope.spawn(move || {
             let mut into = vec![0; BYTES];
             while asked.recv().is_ok() {
                 plain.exchange(peer, out, &mut into);
-                if tell.send(()).is_err() {
+                if finish.send(()).is_err() {
                     return;
                 }
             }
@@ -112,13 +114,13 @@ fn threads(times: usize) -> Result<()> {
             [
                 &mut || {
                     exchange();
-                    let _ = told.recv();
+                    let _ = finished.recv();
                 },
                 &mut || compute(pieces),
                 &mut || {
                     exchange();
                     compute(pieces);
-                    let _ = told.recv();
+                    let _ = finished.recv();
                 },
             ],
         );
@@ -134,8 +136,8 @@ async fn coroutines(world: &World, times: usize) -> Result<()> {
     let comm = world.comm();
     let exchange = async |out: Vec<u8>, into: Vec<u8>| -> Result<(Vec<u8>, Vec<u8>)> {
         let sent = comm.isend(out, peer, 1);
-        let came = comm.irecv(into, peer, 1).await?.data;
-        Ok((sent.await?, came))
+        let arrived = comm.irecv(into, peer, 1).await?.data;
+        Ok((sent.await?, arrived))
     };
     let (mut out, mut into) = (vec![1u8; BYTES], vec![0u8; BYTES]);
     let mut taken = Vec::new();
@@ -154,11 +156,11 @@ async fn coroutines(world: &World, times: usize) -> Result<()> {
         taken[0].push(began.elapsed());
         comm.barrier().await?;
         let began = Instant::now();
-        compute_giving_way(pieces).await;
+        compute_cooperatively(pieces).await;
         taken[1].push(began.elapsed());
         comm.barrier().await?;
         let began = Instant::now();
-        let computing = spawn(compute_giving_way(pieces), Level::at::<60>());
+        let computing = spawn(compute_cooperatively(pieces), Level::at::<60>());
         (out, into) = exchange(out, into).await?;
         // Awaited only now, because awaiting lends the level.
         let _ = computing.await;

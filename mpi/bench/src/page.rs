@@ -15,13 +15,13 @@ const END: &str = "<!-- end of what is written -->";
 /// # Errors
 /// The costs were not measured.
 pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
-    let mut page = only(figures);
+    let mut page = measured_tables(figures);
     page.push_str(&model::table(figures)?);
     Ok(page)
 }
 
 /// Returns the tables of the measured figures.
-pub(crate) fn only(figures: &Figures) -> String {
+pub(crate) fn measured_tables(figures: &Figures) -> String {
     let mut page = String::new();
     for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
         let keys = figures.keys().filter(|key| key.0 == *name);
@@ -42,12 +42,12 @@ pub(crate) fn only(figures: &Figures) -> String {
             continue;
         }
         columns.sort_unstable();
-        let place = |way: &str| ways.iter().position(|known| *known == way);
+        let position = |way: &str| ways.iter().position(|known| *known == way);
         if is_by_size {
-            rows.sort_unstable_by_key(|(ranks, row)| (*ranks, sizes::place(row)));
-            columns.sort_unstable_by_key(|way| place(way));
+            rows.sort_unstable_by_key(|(ranks, row)| (*ranks, sizes::table_position(row)));
+            columns.sort_unstable_by_key(|way| position(way));
         } else {
-            rows.sort_unstable_by_key(|(ranks, row)| (*ranks, place(row)));
+            rows.sort_unstable_by_key(|(ranks, row)| (*ranks, position(row)));
         }
         rows.dedup();
         columns.dedup();
@@ -57,9 +57,9 @@ pub(crate) fn only(figures: &Figures) -> String {
             _ => (*column).to_owned(),
         };
         let first = if is_by_size { "<operation" } else { "<way" };
-        let heads = ["<ranks", first].map(str::to_owned).into_iter();
-        let heads: Vec<String> = heads.chain(columns.iter().map(title)).collect();
-        let mut table = Table::new(format!("### {name}\n\n{text}."), &heads);
+        let headers = ["<ranks", first].map(str::to_owned).into_iter();
+        let headers: Vec<String> = headers.chain(columns.iter().map(title)).collect();
+        let mut table = Table::new(format!("### {name}\n\n{text}."), &headers);
         for (ranks, row) in rows {
             let cell = |column: &&str| {
                 let (way, figure) = if is_by_size {
@@ -68,10 +68,12 @@ pub(crate) fn only(figures: &Figures) -> String {
                     (row, *column)
                 };
                 let key = ((*name).to_owned(), ranks, way.to_owned(), figure.to_owned());
-                figures.get(&key).map_or("–".to_owned(), |it| spread(it))
+                figures
+                    .get(&key)
+                    .map_or("–".to_owned(), |values| format_spread(values))
             };
-            let heads = [ranks.to_string(), row.to_owned()].into_iter();
-            table.row(heads.chain(columns.iter().map(cell)));
+            let headers = [ranks.to_string(), row.to_owned()].into_iter();
+            table.row(headers.chain(columns.iter().map(cell)));
         }
         page += "\n";
         page += table.markdown().trim_end();
@@ -81,17 +83,24 @@ pub(crate) fn only(figures: &Figures) -> String {
 }
 
 /// Formats the median with the smallest and the largest value, in three digits.
-fn spread(values: &[f64]) -> String {
+fn format_spread(values: &[f64]) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let [least, .., most] = sorted.as_slice() else {
-        return sorted.first().map_or("–".to_owned(), |only| short(*only));
+        return sorted
+            .first()
+            .map_or("–".to_owned(), |value| format_short(*value));
     };
     let median = sorted[sorted.len() / 2];
-    format!("{} ({}–{})", short(median), short(*least), short(*most))
+    format!(
+        "{} ({}–{})",
+        format_short(median),
+        format_short(*least),
+        format_short(*most)
+    )
 }
 
-fn short(value: f64) -> String {
+fn format_short(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),

@@ -9,7 +9,7 @@ use std::time::Instant;
 use mpi_sys as sys;
 use upshift_mpi::{Error, Launch, Op, Result, World};
 
-use crate::work::{Plain, figure, median, micros};
+use crate::work::{Plain, median, micros, print_figure};
 
 /// The longest buffer of any rank, in bytes.
 const SIZES: [(&str, usize); 5] = [
@@ -21,7 +21,7 @@ const SIZES: [(&str, usize); 5] = [
 ];
 
 #[derive(Clone, Copy)]
-enum What {
+enum Operation {
     Allreduce,
     Broadcast,
     Gather,
@@ -30,21 +30,21 @@ enum What {
     Messages,
 }
 
-const WHATS: [(&str, What); 5] = [
-    ("allreduce", What::Allreduce),
-    ("broadcast", What::Broadcast),
-    ("gather", What::Gather),
-    ("alltoall", What::Alltoall),
-    ("messages", What::Messages),
+const OPERATIONS: [(&str, Operation); 5] = [
+    ("allreduce", Operation::Allreduce),
+    ("broadcast", Operation::Broadcast),
+    ("gather", Operation::Gather),
+    ("alltoall", Operation::Alltoall),
+    ("messages", Operation::Messages),
 ];
 
 /// Returns the position of the row with this name in the table.
-pub(crate) fn place(row: &str) -> (usize, usize) {
-    let (what, size) = row.split_once(", ").unwrap_or_default();
-    let of = |names: [&str; 5], name| names.iter().position(|known| *known == name);
+pub(crate) fn table_position(row: &str) -> (usize, usize) {
+    let (operation, size) = row.split_once(", ").unwrap_or_default();
+    let of = |names: [&str; 5], name| names.iter().position(|other| *other == name);
     (
-        of(WHATS.map(|known| known.0), what).unwrap_or(WHATS.len()),
-        of(SIZES.map(|known| known.0), size).unwrap_or(SIZES.len()),
+        of(OPERATIONS.map(|other| other.0), operation).unwrap_or(OPERATIONS.len()),
+        of(SIZES.map(|other| other.0), size).unwrap_or(SIZES.len()),
     )
 }
 
@@ -72,17 +72,17 @@ fn in_pieces() {
 }
 
 /// Returns the items of one rank in each buffer, sent and received, and MPI's count.
-fn lengths(what: What, bytes: usize, rank: usize, size: usize) -> (usize, usize, usize) {
+fn lengths(operation: Operation, bytes: usize, rank: usize, size: usize) -> (usize, usize, usize) {
     let share = (bytes / size).max(1);
-    match what {
-        What::Allreduce | What::Messages => (bytes, bytes, bytes),
-        What::Broadcast => (bytes, 0, bytes),
-        What::Gather => (share, if rank == 0 { share * size } else { 0 }, share),
-        What::Alltoall => (share * size, share * size, share),
+    match operation {
+        Operation::Allreduce | Operation::Messages => (bytes, bytes, bytes),
+        Operation::Broadcast => (bytes, 0, bytes),
+        Operation::Gather => (share, if rank == 0 { share * size } else { 0 }, share),
+        Operation::Alltoall => (share * size, share * size, share),
     }
 }
 
-fn each(quick: bool) -> impl Iterator<Item = (String, What, usize, usize)> {
+fn cases(quick: bool) -> impl Iterator<Item = (String, Operation, usize, usize)> {
     let sizes = SIZES
         .into_iter()
         .filter(move |size| !quick || size.1 < 100 << 20);
@@ -92,7 +92,7 @@ fn each(quick: bool) -> impl Iterator<Item = (String, What, usize, usize)> {
         } else {
             ((64 << 20) / bytes).clamp(3, 101)
         };
-        WHATS.map(|(name, what)| (format!("{name}, {size}"), what, bytes, times))
+        OPERATIONS.map(|(name, operation)| (format!("{name}, {size}"), operation, bytes, times))
     })
 }
 
@@ -109,7 +109,7 @@ impl Requests {
     /// requests are complete.
     unsafe fn start(
         plain: &Plain,
-        what: What,
+        operation: Operation,
         sent: *mut c_void,
         received: *mut c_void,
         items: usize,
@@ -120,21 +120,27 @@ impl Requests {
             let (t, comm) = (sys::RSMPI_UINT8_T, sys::RSMPI_COMM_WORLD);
             let mut requests = [sys::RSMPI_REQUEST_NULL; 2];
             let request = &mut requests[0];
-            match what {
-                What::Allreduce => {
+            match operation {
+                Operation::Allreduce => {
                     sys::MPI_Iallreduce(sent, received, n, t, sys::RSMPI_SUM, comm, request)
                 }
-                What::Broadcast => sys::MPI_Ibcast(sent, n, t, 0, comm, request),
-                What::Gather => sys::MPI_Igather(sent, n, t, received, n, t, 0, comm, request),
-                What::Alltoall => sys::MPI_Ialltoall(sent, n, t, received, n, t, comm, request),
-                What::Messages => {
+                Operation::Broadcast => sys::MPI_Ibcast(sent, n, t, 0, comm, request),
+                Operation::Gather => sys::MPI_Igather(sent, n, t, received, n, t, 0, comm, request),
+                Operation::Alltoall => {
+                    sys::MPI_Ialltoall(sent, n, t, received, n, t, comm, request)
+                }
+                Operation::Messages => {
                     let next = (plain.rank + 1) % plain.size;
                     let before = (plain.rank + plain.size - 1) % plain.size;
                     sys::MPI_Irecv(received, n, t, before, 3, comm, request);
                     sys::MPI_Isend(sent, n, t, next, 3, comm, &mut requests[1])
                 }
             };
-            let count = if let What::Messages = what { 2 } else { 1 };
+            let count = if let Operation::Messages = operation {
+                2
+            } else {
+                1
+            };
             Requests { requests, count }
         }
     }
@@ -159,45 +165,55 @@ impl Requests {
 ///
 /// # Safety
 /// As for `Requests::start`.
-unsafe fn block(plain: &Plain, what: What, sent: *mut c_void, received: *mut c_void, items: usize) {
+unsafe fn run_blocking(
+    plain: &Plain,
+    operation: Operation,
+    sent: *mut c_void,
+    received: *mut c_void,
+    items: usize,
+) {
     let n = items as c_int;
     // SAFETY: guaranteed by the caller.
     unsafe {
         let (t, comm) = (sys::RSMPI_UINT8_T, sys::RSMPI_COMM_WORLD);
-        match what {
-            What::Allreduce => {
+        match operation {
+            Operation::Allreduce => {
                 sys::MPI_Allreduce(sent, received, n, t, sys::RSMPI_SUM, comm);
             }
-            What::Broadcast => {
+            Operation::Broadcast => {
                 sys::MPI_Bcast(sent, n, t, 0, comm);
             }
-            What::Gather => {
+            Operation::Gather => {
                 sys::MPI_Gather(sent, n, t, received, n, t, 0, comm);
             }
-            What::Alltoall => {
+            Operation::Alltoall => {
                 sys::MPI_Alltoall(sent, n, t, received, n, t, comm);
             }
-            What::Messages => Requests::start(plain, what, sent, received, items).wait(),
+            Operation::Messages => Requests::start(plain, operation, sent, received, items).wait(),
         }
     }
 }
 
 /// Times `once`, which gets both buffers and the count.
-fn measure(plain: &Plain, quick: bool, mut once: impl FnMut(What, &mut [u8], &mut [u8], usize)) {
-    for (name, what, bytes, times) in each(quick) {
+fn measure(
+    plain: &Plain,
+    quick: bool,
+    mut once: impl FnMut(Operation, &mut [u8], &mut [u8], usize),
+) {
+    for (name, operation, bytes, times) in cases(quick) {
         let (rank, size) = (plain.rank as usize, plain.size as usize);
-        let (sent, received, items) = lengths(what, bytes, rank, size);
+        let (sent, received, items) = lengths(operation, bytes, rank, size);
         let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
         let mut taken = Vec::new();
         for _ in 0..times {
             plain.barrier();
             let began = Instant::now();
-            once(what, &mut sent, &mut received, items);
+            once(operation, &mut sent, &mut received, items);
             plain.barrier();
             taken.push(began.elapsed());
         }
         if plain.rank == 0 {
-            figure(&name, micros(median(taken)) / 1000.0);
+            print_figure(&name, micros(median(taken)) / 1000.0);
         }
     }
 }
@@ -205,12 +221,12 @@ fn measure(plain: &Plain, quick: bool, mut once: impl FnMut(What, &mut [u8], &mu
 fn blocking(quick: bool) -> Result<()> {
     // SAFETY: the first call of MPI.
     let plain = unsafe { Plain::init(sys::RSMPI_THREAD_SINGLE)? };
-    measure(&plain, quick, |what, sent, received, items| {
+    measure(&plain, quick, |operation, sent, received, items| {
         // SAFETY: the lengths are those of `lengths`.
         unsafe {
-            block(
+            run_blocking(
                 &plain,
-                what,
+                operation,
                 sent.as_mut_ptr().cast(),
                 received.as_mut_ptr().cast(),
                 items,
@@ -221,7 +237,7 @@ fn blocking(quick: bool) -> Result<()> {
 }
 
 /// A job of the thread.
-struct Job(What, *mut c_void, *mut c_void, usize);
+struct Job(Operation, *mut c_void, *mut c_void, usize);
 
 // SAFETY: the sender waits until the job is done.
 unsafe impl Send for Job {}
@@ -230,23 +246,23 @@ fn thread(quick: bool) -> Result<()> {
     // SAFETY: the first call of MPI.
     let plain = unsafe { Plain::init(sys::RSMPI_THREAD_MULTIPLE)? };
     let (ask, asked) = sync_channel::<Job>(1);
-    let (tell, told) = sync_channel::<()>(1);
+    let (finish, finished) = sync_channel::<()>(1);
     std::thread::scope(|scope| {
-        let known = &plain;
+        let other = &plain;
         scope.spawn(move || {
-            while let Ok(Job(what, sent, received, items)) = asked.recv() {
-                // SAFETY: the lengths are those of `lengths`; the buffers live until `tell`.
-                unsafe { Requests::start(known, what, sent, received, items).wait() };
-                if tell.send(()).is_err() {
+            while let Ok(Job(operation, sent, received, items)) = asked.recv() {
+                // SAFETY: the lengths are those of `lengths`; the buffers live until `finish`.
+                unsafe { Requests::start(other, operation, sent, received, items).wait() };
+                if finish.send(()).is_err() {
                     return;
                 }
             }
         });
-        measure(&plain, quick, |what, sent, received, items| {
+        measure(&plain, quick, |operation, sent, received, items| {
             let (sent, received) = (sent.as_mut_ptr().cast(), received.as_mut_ptr().cast());
             // The thread lives as long as its channels.
-            let _ = ask.send(Job(what, sent, received, items));
-            let _ = told.recv();
+            let _ = ask.send(Job(operation, sent, received, items));
+            let _ = finished.recv();
         });
         drop(ask);
     });
@@ -256,8 +272,8 @@ fn thread(quick: bool) -> Result<()> {
 async fn coroutines(world: &World, quick: bool) -> Result<()> {
     let (comm, rank, size) = (world.comm(), world.rank(), world.size());
     let wrong = |name: &str| Err(Error::System(format!("wrong bytes: {name}")));
-    for (name, what, bytes, times) in each(quick) {
-        let (sent, received, share) = lengths(what, bytes, rank, size);
+    for (name, operation, bytes, times) in cases(quick) {
+        let (sent, received, share) = lengths(operation, bytes, rank, size);
         let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
         let mut taken = Vec::new();
         for _ in 0..times {
@@ -266,39 +282,39 @@ async fn coroutines(world: &World, quick: bool) -> Result<()> {
             let out = std::mem::take(&mut sent);
             comm.barrier().await?;
             let began = Instant::now();
-            match what {
-                What::Allreduce => {
+            match operation {
+                Operation::Allreduce => {
                     received = comm.allreduce(out, Op::Sum).await?;
                 }
-                What::Broadcast => sent = comm.broadcast(out, 0).await?,
-                What::Gather => received = comm.gather(out, 0).await?.unwrap_or_default(),
-                What::Alltoall => received = comm.alltoall(out).await?,
-                What::Messages => {
+                Operation::Broadcast => sent = comm.broadcast(out, 0).await?,
+                Operation::Gather => received = comm.gather(out, 0).await?.unwrap_or_default(),
+                Operation::Alltoall => received = comm.alltoall(out).await?,
+                Operation::Messages => {
                     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-                    let came = comm.irecv(std::mem::take(&mut received), before, 3);
+                    let arrived = comm.irecv(std::mem::take(&mut received), before, 3);
                     sent = comm.isend(out, next, 3).await?;
-                    received = came.await?.data;
+                    received = arrived.await?.data;
                 }
             }
             comm.barrier().await?;
             taken.push(began.elapsed());
             if sent.is_empty() {
-                let length = lengths(what, bytes, rank, size).0;
+                let length = lengths(operation, bytes, rank, size).0;
                 sent = vec![1; length];
             }
-            let expected = if let What::Allreduce = what {
+            let expected = if let Operation::Allreduce = operation {
                 size as u8
             } else {
                 1
             };
-            let whole = matches!(what, What::Broadcast)
+            let is_complete = matches!(operation, Operation::Broadcast)
                 || received.len() >= if rank == 0 { share } else { 0 };
-            if !whole || received.iter().any(|item| *item != expected) {
+            if !is_complete || received.iter().any(|item| *item != expected) {
                 return wrong(&name);
             }
         }
         if rank == 0 {
-            figure(&name, micros(median(taken)) / 1000.0);
+            print_figure(&name, micros(median(taken)) / 1000.0);
         }
     }
     Ok(())

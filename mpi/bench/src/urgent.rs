@@ -8,7 +8,7 @@ use upshift::{Level, spawn};
 use upshift_mpi::{Error, Launch, Result, World};
 use upshift_mpi_matrix::{Levels, Matrices, SPREAD};
 
-use crate::work::{Schedule, figure, histogram, quantiles};
+use crate::work::{Schedule, histogram, print_figure, print_quantiles};
 
 const PER_SECOND: u32 = 100;
 const SMALL: usize = 16;
@@ -97,7 +97,7 @@ async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool)
         batch.await.map_err(ended)??;
     }
     let latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
-    quantiles("1 urgent", &latencies);
-    figure("2 batch products/s", done);
+    print_quantiles("1 urgent", &latencies);
+    print_figure("2 batch products/s", done);
     Ok(())
 }

@@ -20,7 +20,7 @@ pub(crate) fn compute(pieces: u64) {
     black_box((0..pieces).fold(1, |seed, _| piece(seed)));
 }
 
-pub(crate) async fn compute_giving_way(pieces: u64) {
+pub(crate) async fn compute_cooperatively(pieces: u64) {
     let mut seed = 1;
     for _ in 0..pieces {
         seed = piece(seed);
@@ -33,11 +33,11 @@ pub(crate) async fn compute_giving_way(pieces: u64) {
 pub(crate) fn pieces_in(time: Duration) -> u64 {
     let began = Instant::now();
     compute(20_000);
-    let each = began.elapsed().as_secs_f64() / 20_000.0;
-    (time.as_secs_f64() / each) as u64 + 1
+    let cases = began.elapsed().as_secs_f64() / 20_000.0;
+    (time.as_secs_f64() / cases) as u64 + 1
 }
 
-pub(crate) fn figure(name: &str, value: f64) {
+pub(crate) fn print_figure(name: &str, value: f64) {
     println!("figure {name} {value}");
 }
 
@@ -56,10 +56,10 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are allowed")
 }
 
-pub(crate) fn quantiles(name: &str, latencies: &Histogram<u64>) {
+pub(crate) fn print_quantiles(name: &str, latencies: &Histogram<u64>) {
     for (label, quantile) in [("p50", 0.5), ("p99", 0.99)] {
         let value = latencies.value_at_quantile(quantile) as f64 / 1000.0;
-        figure(&format!("{name} {label} µs"), value);
+        print_figure(&format!("{name} {label} µs"), value);
     }
 }
 

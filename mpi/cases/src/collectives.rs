@@ -5,7 +5,7 @@ use std::time::Duration;
 use upshift::{Level, spawn, time, yield_if_needed};
 use upshift_mpi::{Error, Op, Result, World};
 
-pub(crate) async fn all(world: World) -> Result<()> {
+pub(crate) async fn run_all(world: World) -> Result<()> {
     for length in [1, 100, 30_000] {
         once(&world, length).await?;
         again(&world, length).await?;

@@ -31,15 +31,15 @@ pub(crate) async fn killed(world: World) -> Result<()> {
     let reduced = other.allreduce(vec![1u8], Op::Sum);
     let receive = comm.irecv(vec![0u8], last, 1);
     let call = world.call_at(last, Level::at::<3>(), vec![2]);
-    let named = |error: Option<Error>| match error {
+    let assert_names_last = |error: Option<Error>| match error {
         Some(Error::Died(death)) => assert_eq!(death.rank, last),
         other => panic!("{other:?}"),
     };
-    named(receive.await.err());
-    named(reduced.await.err());
-    named(call.await.err());
-    named(world.failure());
-    named(comm.barrier().await.err());
+    assert_names_last(receive.await.err());
+    assert_names_last(reduced.await.err());
+    assert_names_last(call.await.err());
+    assert_names_last(world.failure());
+    assert_names_last(comm.barrier().await.err());
     println!("rank {} saw it", world.rank());
     time::sleep(Duration::from_secs(60)).await;
     Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use upshift::{Level, time};
 use upshift_mpi::{Error, Op, Result, Source, World};
 
-pub(crate) async fn all(world: World) -> Result<()> {
+pub(crate) async fn run_all(world: World) -> Result<()> {
     mismatched(&world).await?;
     dropped(&world).await?;
     cancelled(&world).await?;
@@ -71,15 +71,15 @@ async fn dropped(world: &World) -> Result<()> {
     for length in [10usize, 200_000] {
         // The send completes although it is not awaited.
         drop(comm.isend(vec![9u32; length], peer, 1));
-        let came = comm.irecv(vec![0u32; length], Source::Any, 1).await?;
-        assert_eq!(came.data, vec![9; length]);
+        let arrived = comm.irecv(vec![0u32; length], Source::Any, 1).await?;
+        assert_eq!(arrived.data, vec![9; length]);
         // The receive is gone: the message is for the next one.
         drop(comm.irecv(vec![0u32; length], Source::Any, 2));
         comm.barrier().await?;
         time::sleep(Duration::from_millis(5)).await;
         let sent = comm.isend(vec![8u32; length], peer, 2);
-        let came = comm.irecv(vec![0u32; length], Source::Any, 2).await?;
-        assert_eq!(came.data, vec![8; length]);
+        let arrived = comm.irecv(vec![0u32; length], Source::Any, 2).await?;
+        assert_eq!(arrived.data, vec![8; length]);
         sent.await?;
         // A collective continues in the background.
         drop(comm.allreduce(vec![1u32; length], Op::Sum));
@@ -104,11 +104,11 @@ async fn cancelled(world: &World) -> Result<()> {
     comm.isend(vec![3u8; 10], peer, 7).await?;
     comm.barrier().await?;
     // Whether the message has come or not, it is not lost.
-    let came = match receive.cancel().await? {
-        Some(came) => came,
+    let arrived = match receive.cancel().await? {
+        Some(arrived) => arrived,
         None => comm.irecv(vec![0u8; 10], Source::Any, 7).await?,
     };
-    assert_eq!(came.data, [3; 10]);
+    assert_eq!(arrived.data, [3; 10]);
     comm.barrier().await
 }
 
@@ -142,9 +142,9 @@ pub(crate) async fn huge(world: World) -> Result<()> {
     let number = |rank: usize, at: usize| (rank as u64) << 40 | at as u64;
     let items: Vec<u64> = (0..length).map(|at| number(rank, at)).collect();
     let sent = comm.isend(items, next, 1);
-    let came = comm.irecv(vec![0u64; length], before, 1).await?;
-    assert_eq!(came.data.len(), length);
-    for (at, item) in came.data.iter().enumerate() {
+    let arrived = comm.irecv(vec![0u64; length], before, 1).await?;
+    assert_eq!(arrived.data.len(), length);
+    for (at, item) in arrived.data.iter().enumerate() {
         assert_eq!(*item, number(before, at));
     }
     sent.await?;

@@ -9,21 +9,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time after which a job is killed, in seconds.
-const LIMIT: u32 = 60;
+const JOB_TIMEOUT_S: u32 = 60;
 /// Time limit for an expected event.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Ensures one job at a time in a test program: each has more ranks than the machine may have CPUs.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn serialise_jobs() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns `mpirun` with the options to run as root and with more ranks than CPUs, up to the
 /// program. `timeout` ends it.
 #[must_use]
 pub fn mpirun(ranks: usize) -> Command {
-    mpirun_for(LIMIT, ranks)
+    mpirun_for(JOB_TIMEOUT_S, ranks)
 }
 
 /// Returns [`mpirun`] with a limit in seconds.
@@ -105,7 +105,7 @@ impl Running {
         if let Some(line) = self.seen.iter().find(|line| line.contains(what)) {
             return line.clone();
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
@@ -124,7 +124,7 @@ impl Running {
     /// If the program does not end in time.
     pub fn end(mut self) -> (ExitStatus, String) {
         drop(self.input.take());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("it is our child") {
                 break status;

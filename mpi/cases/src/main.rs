@@ -21,15 +21,15 @@ use upshift_mpi::{Launch, Result, World};
 
 /// Runs the ranks of one test
 #[derive(Parser)]
-struct Words {
+struct Arguments {
     name: String,
     #[arg(default_value_t = 1)]
     seed: u64,
 }
 
 fn main() -> ExitCode {
-    let words = Words::parse();
-    match run(&words.name, words.seed) {
+    let arguments = Arguments::parse();
+    match run(&arguments.name, arguments.seed) {
         Ok(0) => println!("ok"),
         Ok(_) => {}
         Err(error) => {
@@ -52,23 +52,23 @@ fn run(name: &str, seed: u64) -> Result<usize> {
         };
     }
     let two = launch.vcpus(2);
-    let impatient = launch
+    let with_short_limits = launch
         .hang_limit(Duration::from_secs(3))
         .grace(Duration::from_millis(400));
     match name {
-        "points" => case!(launch, points::all),
-        "points2" => case!(two, points::all),
+        "points" => case!(launch, points::run_all),
+        "points2" => case!(two, points::run_all),
         "preemptible" => case!(
             launch.preemption(upshift::Preemption::Preferred),
             requests::overtakes
         ),
-        "collectives" => case!(launch, collectives::all),
-        "collectives2" => case!(two, collectives::all),
-        "requests" => case!(launch, requests::all),
+        "collectives" => case!(launch, collectives::run_all),
+        "collectives2" => case!(two, collectives::run_all),
+        "requests" => case!(launch, requests::run_all),
         "overtakes" => case!(launch, requests::overtakes),
-        "hostile" => case!(launch, hostile::all),
+        "hostile" => case!(launch, hostile::run_all),
         "huge" => case!(launch, hostile::huge),
-        "sizes" => case!(launch, sizes::all),
+        "sizes" => case!(launch, sizes::run_all),
         "sizes256" => case!(launch, sizes::huge),
         "long" => case!(launch, sizes::long),
         "storm" => case!(launch, async |world| seeded::storm(world, seed).await),
@@ -79,10 +79,10 @@ fn run(name: &str, seed: u64) -> Result<usize> {
             launch.board(upshift::Board::Required),
             requests::beside_a_daemon
         ),
-        "killed" => case!(impatient, failure::killed),
-        "hung" => case!(impatient, failure::hung),
-        "error" => case!(impatient, failure::error),
-        "panic" => case!(impatient, failure::panics),
+        "killed" => case!(with_short_limits, failure::killed),
+        "hung" => case!(with_short_limits, failure::hung),
+        "error" => case!(with_short_limits, failure::error),
+        "panic" => case!(with_short_limits, failure::panics),
         other => panic!("no case {other:?}"),
     }
 }

@@ -11,7 +11,7 @@ struct Particle {
     charge: i64,
 }
 
-pub(crate) async fn all(world: World) -> Result<()> {
+pub(crate) async fn run_all(world: World) -> Result<()> {
     ring(&world).await?;
     everyone_to_everyone(&world).await?;
     probes(&world).await?;
@@ -27,9 +27,9 @@ async fn ring(world: &World) -> Result<()> {
     // From one item to a number that does not fit in an eager message.
     for length in [0, 1, 100, 1 << 10, 1 << 14, 1 << 18] {
         let sent = comm.isend(vec![rank as u64; length], next, 1);
-        let came = comm.irecv(vec![0u64; length + 3], before, 1).await?;
-        assert_eq!(came.data, vec![before as u64; length]);
-        assert_eq!((came.source, came.tag), (before, 1));
+        let arrived = comm.irecv(vec![0u64; length + 3], before, 1).await?;
+        assert_eq!(arrived.data, vec![before as u64; length]);
+        assert_eq!((arrived.source, arrived.tag), (before, 1));
         assert_eq!(sent.await?, vec![rank as u64; length]);
     }
     Ok(())
@@ -44,9 +44,9 @@ async fn everyone_to_everyone(world: &World) -> Result<()> {
         .collect();
     let mut seen = vec![false; world.size()];
     for _ in 0..world.size() {
-        let came = comm.irecv(vec![0u32; 5000], Source::Any, 2).await?;
-        assert_eq!(came.data, vec![came.source as u32; 5000]);
-        assert!(!std::mem::replace(&mut seen[came.source], true));
+        let arrived = comm.irecv(vec![0u32; 5000], Source::Any, 2).await?;
+        assert_eq!(arrived.data, vec![arrived.source as u32; 5000]);
+        assert!(!std::mem::replace(&mut seen[arrived.source], true));
     }
     for send in sends {
         send.await?;
@@ -86,8 +86,8 @@ async fn structures(world: &World) -> Result<()> {
         position: [0.0; 3],
         charge: 0,
     };
-    let came = comm.irecv(vec![none; 1000], Source::Any, 4).await?;
-    assert_eq!(came.data, vec![particle; 1000]);
+    let arrived = comm.irecv(vec![none; 1000], Source::Any, 4).await?;
+    assert_eq!(arrived.data, vec![particle; 1000]);
     sent.await.map(drop)
 }
 
@@ -120,8 +120,8 @@ async fn communicators(world: &World) -> Result<()> {
     let first = world.comm().isend(vec![1u8], peer, 6);
     let second = other.isend(vec![2u8], peer, 6);
     assert_eq!(other.irecv(vec![0u8], Source::Any, 6).await?.data, [2]);
-    let came = world.comm().irecv(vec![0u8], Source::Any, 6).await?;
-    assert_eq!(came.data, [1]);
+    let arrived = world.comm().irecv(vec![0u8], Source::Any, 6).await?;
+    assert_eq!(arrived.data, [1]);
     first.await?;
     second.await?;
 

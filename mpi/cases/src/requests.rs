@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use upshift::{Handle, Level, current_level, spawn, spawn_blocking, time, yield_if_needed};
 use upshift_mpi::{Error, Result, World};
 
-pub(crate) async fn all(world: World) -> Result<()> {
+pub(crate) async fn run_all(world: World) -> Result<()> {
     world.serve(async |request| {
         assert_eq!(current_level(), Some(request.level));
         if request.body == b"panic" {
@@ -149,7 +149,7 @@ pub(crate) async fn overtakes(world: World) -> Result<()> {
     Ok(())
 }
 
-fn cpu() -> Duration {
+fn cpu_time() -> Duration {
     // SAFETY: plain data of C, filled by the kernel.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
@@ -168,9 +168,9 @@ pub(crate) async fn idle(world: World) -> Result<()> {
     // The first sleep ends late enough that all ranks have gone to sleep.
     world.comm().barrier().await?;
     time::sleep(Duration::from_millis(200)).await;
-    let (began, before) = (Instant::now(), cpu());
+    let (began, before) = (Instant::now(), cpu_time());
     time::sleep(Duration::from_secs(2)).await;
-    let share = (cpu() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    let share = (cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
     println!("rank {}: {:.3} % of a CPU", world.rank(), share * 100.0);
     assert!(share < 0.01, "{:.3} % of a CPU", share * 100.0);
     world.comm().barrier().await?;

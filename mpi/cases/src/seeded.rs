@@ -60,8 +60,8 @@ async fn lane(comm: Comm, seed: u64) -> Result<()> {
             // A message that must arrive.
             0 | 1 => {
                 let sent = comm.isend(vec![round; length], next, 1);
-                let came = comm.irecv(vec![0u64; length], before, 1).await?;
-                assert_eq!(came.data, vec![round; length]);
+                let arrived = comm.irecv(vec![0u64; length], before, 1).await?;
+                assert_eq!(arrived.data, vec![round; length]);
                 if own.next(2) == 0 {
                     sent.await?;
                 }

@@ -51,15 +51,15 @@ pub(crate) async fn of(world: &World, bytes: usize) -> Result<()> {
         assert_eq!(*found, item(from, rank * share + nth), "{at}");
     }
     drop(turned);
-    let came = comm.irecv(vec![0u32; length], before, 1);
+    let arrived = comm.irecv(vec![0u32; length], before, 1);
     let sent = comm.isend(items(rank, length), next, 1);
-    assert!(came.await?.data == items(before, length));
+    assert!(arrived.await?.data == items(before, length));
     assert!(sent.await? == items(rank, length));
     Ok(())
 }
 
 /// Sizes up to 32 MiB.
-pub(crate) async fn all(world: World) -> Result<()> {
+pub(crate) async fn run_all(world: World) -> Result<()> {
     for bytes in [1, 4 << 10, 36 << 10, 1 << 20, 32 << 20] {
         of(&world, bytes).await?;
     }

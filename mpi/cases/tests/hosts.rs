@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use upshift_mpi_cases::{alone, text};
+use upshift_mpi_cases::{serialise_jobs, text};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 
@@ -60,7 +60,7 @@ impl Hosts {
 
     /// Runs a case with `near` ranks on the first host, and `far` on the second.
     fn job(&self, [near, far]: [usize; 2], case: &str) -> Output {
-        let _one = alone();
+        let _guard = serialise_jobs();
         let [a, b] = &self.names;
         // In place of ssh: drops the name of the host, and starts the rest on the second one.
         let agent = self.folder.join("agent");
@@ -112,14 +112,14 @@ fn a_rank_that_dies_alone_on_its_host_is_named() {
         let text = text(&output);
         assert!(!output.status.success(), "{text}");
         assert_ne!(output.status.code(), Some(124), "the job hangs\n{text}");
-        let told: Vec<_> = text
+        let reports: Vec<_> = text
             .lines()
             .filter(|line| line.contains("the job ends"))
             .collect();
-        assert_eq!(told.len(), 1, "{text}");
+        assert_eq!(reports.len(), 1, "{text}");
         assert!(
-            told[0].contains(&format!("rank {near} (process "))
-                && told[0].contains("has died, alone on its host"),
+            reports[0].contains(&format!("rank {near} (process "))
+                && reports[0].contains("has died, alone on its host"),
             "{text}"
         );
     }

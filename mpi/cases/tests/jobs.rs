@@ -3,13 +3,13 @@
 
 use std::process::{Command, Output};
 
-use upshift_mpi_cases::{Daemon, Running, alone, mpirun, mpirun_for, text};
+use upshift_mpi_cases::{Daemon, Running, mpirun, mpirun_for, serialise_jobs, text};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 const RANKS: [usize; 3] = [1, 2, 4];
 
 fn job(ranks: usize, arguments: &[&str]) -> Output {
-    let _one = alone();
+    let _guard = serialise_jobs();
     let mut command = mpirun(ranks);
     command.arg(PROGRAM).args(arguments).output().unwrap()
 }
@@ -38,17 +38,17 @@ fn names_the_last_rank(name: &str, what: &str) {
         assert!(!output.status.success(), "{name}\n{text}");
         // The status of `timeout` for a job that it had to end.
         assert_ne!(output.status.code(), Some(124), "{name} hangs\n{text}");
-        let told: Vec<_> = text
+        let reports: Vec<_> = text
             .lines()
             .filter(|line| line.contains("the job ends"))
             .collect();
-        assert_eq!(told.len(), 1, "{name}\n{text}");
+        assert_eq!(reports.len(), 1, "{name}\n{text}");
         assert!(
-            told[0].contains(&format!("rank {} ", ranks - 1)) && told[0].contains(what),
+            reports[0].contains(&format!("rank {} ", ranks - 1)) && reports[0].contains(what),
             "{name}\n{text}"
         );
         assert!(
-            told[0].contains("its last level-0 request: #1 of rank 0, 77 bytes"),
+            reports[0].contains("its last level-0 request: #1 of rank 0, 77 bytes"),
             "{name}\n{text}"
         );
     }
@@ -65,12 +65,12 @@ fn messages_arrive_with_two_vcpus() {
 }
 
 #[test]
-fn collectives_give_what_they_should() {
+fn collectives_give_the_expected_results() {
     passes("collectives");
 }
 
 #[test]
-fn collectives_give_what_they_should_with_two_vcpus() {
+fn collectives_give_the_expected_results_with_two_vcpus() {
     passes("collectives2");
 }
 
@@ -90,7 +90,7 @@ fn an_urgent_request_overtakes_with_preemption() {
 }
 
 #[test]
-fn what_is_dropped_or_mismatched_harms_nobody() {
+fn dropped_and_mismatched_operations_harm_no_other() {
     passes("hostile");
 }
 
@@ -102,12 +102,12 @@ fn a_huge_message_arrives() {
 
 /// Some of these jobs have more ranks than CPUs.
 #[test]
-fn operations_of_all_sizes_give_what_they_should() {
+fn operations_of_all_sizes_give_the_expected_results() {
     for ranks in [2, 3, 4] {
         let output = job(ranks, &["sizes"]);
         assert!(output.status.success(), "{ranks}\n{}", text(&output));
     }
-    let _one = alone();
+    let _guard = serialise_jobs();
     let output = mpirun_for(120, 2)
         .args([PROGRAM, "sizes256"])
         .output()
@@ -135,12 +135,12 @@ fn storms_of_cancelled_operations_pass() {
 }
 
 #[test]
-fn more_ranks_than_cpus_get_on() {
+fn more_ranks_than_cpus_make_progress() {
     passes("busy");
 }
 
 #[test]
-fn an_idle_rank_takes_little() {
+fn an_idle_rank_takes_little_cpu_time() {
     let output = job(2, &["idle"]);
     assert!(output.status.success(), "{}", text(&output));
 }
@@ -148,15 +148,15 @@ fn an_idle_rank_takes_little() {
 /// Two ranks run on one CPU, both in SCHED_FIFO from the first instruction to the last: a rank that
 /// waits lets the other one run.
 #[test]
-fn elevated_ranks_that_share_a_cpu_get_on() {
-    let _one = alone();
+fn elevated_ranks_that_share_a_cpu_make_progress() {
+    let _guard = serialise_jobs();
     let mut command = mpirun_for(20, 2);
     // The kernel kills a rank that has kept the CPU for three seconds: the machine stays usable.
     command.args(["prlimit", "--rttime=2000000:3000000"]);
     command.args(["taskset", "-c", "0", "chrt", "-f", "10", PROGRAM, "busy"]);
     let output = command.output().unwrap();
     if text(&output).contains("failed to set pid") {
-        println!("skipped: elevated_ranks_that_share_a_cpu_get_on: no right to SCHED_FIFO");
+        println!("skipped: elevated_ranks_that_share_a_cpu_make_progress: no right to SCHED_FIFO");
         return;
     }
     assert!(output.status.success(), "{}", text(&output));
@@ -165,7 +165,7 @@ fn elevated_ranks_that_share_a_cpu_get_on() {
 /// The ranks are elevated by a real daemon, which each has joined.
 #[test]
 fn ranks_join_the_board() {
-    let _one = alone();
+    let _guard = serialise_jobs();
     let Some(daemon) = Daemon::start("ranks_join_the_board") else {
         return;
     };
@@ -200,7 +200,7 @@ fn a_library_without_threads_is_refused() {
         .arg(&source);
     assert!(compile.status().unwrap().success());
     for (case, needed) in [("points", "Funneled"), ("points2", "Serialized")] {
-        let _one = alone();
+        let _guard = serialise_jobs();
         // With two ranks their messages may be mixed in a line.
         let mut command = mpirun(1);
         command

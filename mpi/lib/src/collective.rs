@@ -21,7 +21,7 @@ use crate::table::{Completion, Kind, Table};
 
 /// A collective with its arguments and buffers.
 pub(crate) struct Call<T> {
-    pub(crate) what: What,
+    pub(crate) collective: Collective,
     pub(crate) buffers: Buffers<T>,
     root: usize,
     /// Items that one rank contributes.
@@ -29,7 +29,7 @@ pub(crate) struct Call<T> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Collective {
     Barrier,
     Broadcast,
     Reduce(Op),
@@ -40,19 +40,19 @@ pub(crate) enum What {
     Alltoall,
 }
 
-impl What {
+impl Collective {
     /// Returns the name of the persistent form in MPI 4; before, Open MPI has it with the prefix
     /// `MPIX`.
     pub(crate) fn persistent_name(self) -> &'static str {
         match self {
-            What::Barrier => "Barrier_init",
-            What::Broadcast => "Bcast_init",
-            What::Reduce(_) => "Reduce_init",
-            What::Allreduce(_) => "Allreduce_init",
-            What::Gather => "Gather_init",
-            What::Allgather => "Allgather_init",
-            What::Scatter => "Scatter_init",
-            What::Alltoall => "Alltoall_init",
+            Collective::Barrier => "Barrier_init",
+            Collective::Broadcast => "Bcast_init",
+            Collective::Reduce(_) => "Reduce_init",
+            Collective::Allreduce(_) => "Allreduce_init",
+            Collective::Gather => "Gather_init",
+            Collective::Allgather => "Allgather_init",
+            Collective::Scatter => "Scatter_init",
+            Collective::Alltoall => "Alltoall_init",
         }
     }
 }
@@ -83,9 +83,15 @@ pub(crate) struct Raw {
 }
 
 impl<T: Datatype> Call<T> {
-    fn new(what: What, sent: Vec<T>, received: usize, root: usize, share: usize) -> Call<T> {
+    fn new(
+        collective: Collective,
+        sent: Vec<T>,
+        received: usize,
+        root: usize,
+        share: usize,
+    ) -> Call<T> {
         Call {
-            what,
+            collective,
             buffers: Buffers {
                 sent,
                 received: vec![T::zeroed(); received],
@@ -98,7 +104,7 @@ impl<T: Datatype> Call<T> {
     /// Returns the arguments. The pointers are valid while the buffers live, also if they are
     /// moved.
     pub(crate) fn raw(&mut self, comm: &Comm) -> impl FnOnce(&mut Table) -> Result<Raw> + use<T> {
-        let sent = if self.what == What::Broadcast {
+        let sent = if self.collective == Collective::Broadcast {
             self.buffers.sent.as_mut_ptr().cast_const()
         } else {
             self.buffers.sent.as_ptr()
@@ -122,7 +128,7 @@ impl<T: Datatype> Call<T> {
         comm: &Comm,
         finish: fn(&Arc<Job>, Completion) -> Result<R>,
     ) -> Operation<R> {
-        let (what, raw) = (self.what, self.raw(comm));
+        let (collective, raw) = (self.collective, self.raw(comm));
         let payload = Box::new(self.buffers);
         let (job, peers) = (comm.job(), comm.all());
         let bytes = payload.bytes();
@@ -138,7 +144,7 @@ impl<T: Datatype> Call<T> {
                 let raw = raw(table)?;
                 // SAFETY: the buffers are in the table until MPI is done, and have the lengths that
                 // `Call` was made with.
-                crate::error::check(unsafe { begin(what, raw, request) })?;
+                crate::error::check(unsafe { start_call(collective, raw, request) })?;
                 Ok(raw.datatype)
             },
         )
@@ -148,32 +154,49 @@ impl<T: Datatype> Call<T> {
 /// Starts the collective.
 ///
 /// # Safety
-/// The buffers have the length that `what` needs for the share and the communicator, and live until
-/// the request is complete.
-unsafe fn begin(what: What, raw: Raw, request: *mut sys::MPI_Request) -> c_int {
+/// The buffers have the length that `collective` needs for the share and the communicator, and live
+/// until the request is complete.
+unsafe fn start_call(collective: Collective, raw: Raw, request: *mut sys::MPI_Request) -> c_int {
     let Raw {
         sent,
         received,
-        share: n,
-        datatype: t,
+        share: count,
+        datatype,
         root,
         comm,
     } = raw;
     // SAFETY: guaranteed by the caller.
     unsafe {
-        match what {
-            What::Barrier => sys::MPI_Ibarrier(comm, request),
-            What::Broadcast => sys::MPI_Ibcast(sent.cast_mut(), n, t, root, comm, request),
-            What::Reduce(op) => {
-                sys::MPI_Ireduce(sent, received, n, t, op.handle(), root, comm, request)
+        match collective {
+            Collective::Barrier => sys::MPI_Ibarrier(comm, request),
+            Collective::Broadcast => {
+                sys::MPI_Ibcast(sent.cast_mut(), count, datatype, root, comm, request)
             }
-            What::Allreduce(op) => {
-                sys::MPI_Iallreduce(sent, received, n, t, op.handle(), comm, request)
+            Collective::Reduce(op) => sys::MPI_Ireduce(
+                sent,
+                received,
+                count,
+                datatype,
+                op.handle(),
+                root,
+                comm,
+                request,
+            ),
+            Collective::Allreduce(op) => {
+                sys::MPI_Iallreduce(sent, received, count, datatype, op.handle(), comm, request)
             }
-            What::Gather => sys::MPI_Igather(sent, n, t, received, n, t, root, comm, request),
-            What::Allgather => sys::MPI_Iallgather(sent, n, t, received, n, t, comm, request),
-            What::Scatter => sys::MPI_Iscatter(sent, n, t, received, n, t, root, comm, request),
-            What::Alltoall => sys::MPI_Ialltoall(sent, n, t, received, n, t, comm, request),
+            Collective::Gather => sys::MPI_Igather(
+                sent, count, datatype, received, count, datatype, root, comm, request,
+            ),
+            Collective::Allgather => sys::MPI_Iallgather(
+                sent, count, datatype, received, count, datatype, comm, request,
+            ),
+            Collective::Scatter => sys::MPI_Iscatter(
+                sent, count, datatype, received, count, datatype, root, comm, request,
+            ),
+            Collective::Alltoall => sys::MPI_Ialltoall(
+                sent, count, datatype, received, count, datatype, comm, request,
+            ),
         }
     }
 }
@@ -184,7 +207,7 @@ fn buffers<T: Datatype>(completion: Completion) -> Result<Buffers<T>> {
     Ok(*payload.expect("the payload of a collective"))
 }
 
-fn nothing(_: &Arc<Job>, completion: Completion) -> Result<()> {
+fn finish_unit(_: &Arc<Job>, completion: Completion) -> Result<()> {
     completion.outcome.map(drop)
 }
 
@@ -197,49 +220,49 @@ fn received<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>>
 }
 
 /// Returns the buffer that only the root receives.
-fn at_root<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Option<Vec<T>>> {
+fn root_received<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Option<Vec<T>>> {
     let received = buffers(completion)?.received;
     Ok((!received.is_empty()).then_some(received))
 }
 
 impl Comm {
-    fn is(&self, root: usize) -> bool {
+    fn is_root(&self, root: usize) -> bool {
         self.rank() == root
     }
 
     fn barrier_call(&self) -> Call<u8> {
-        Call::new(What::Barrier, Vec::new(), 0, 0, 0)
+        Call::new(Collective::Barrier, Vec::new(), 0, 0, 0)
     }
 
     fn broadcast_call<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Call<T> {
         let share = buffer.len();
-        Call::new(What::Broadcast, buffer, 0, root, share)
+        Call::new(Collective::Broadcast, buffer, 0, root, share)
     }
 
     fn reduce_call<T: Number>(&self, buffer: Vec<T>, op: Op, root: usize) -> Call<T> {
         let share = buffer.len();
-        let received = if self.is(root) { share } else { 0 };
-        Call::new(What::Reduce(op), buffer, received, root, share)
+        let received = if self.is_root(root) { share } else { 0 };
+        Call::new(Collective::Reduce(op), buffer, received, root, share)
     }
 
     fn allreduce_call<T: Number>(&self, buffer: Vec<T>, op: Op) -> Call<T> {
         let share = buffer.len();
-        Call::new(What::Allreduce(op), buffer, share, 0, share)
+        Call::new(Collective::Allreduce(op), buffer, share, 0, share)
     }
 
     fn gather_call<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Call<T> {
         let share = buffer.len();
-        let received = if self.is(root) {
+        let received = if self.is_root(root) {
             share * self.size()
         } else {
             0
         };
-        Call::new(What::Gather, buffer, received, root, share)
+        Call::new(Collective::Gather, buffer, received, root, share)
     }
 
     fn allgather_call<T: Datatype>(&self, buffer: Vec<T>) -> Call<T> {
         let share = buffer.len();
-        Call::new(What::Allgather, buffer, share * self.size(), 0, share)
+        Call::new(Collective::Allgather, buffer, share * self.size(), 0, share)
     }
 
     fn scatter_call<T: Datatype>(
@@ -248,10 +271,10 @@ impl Comm {
         share: usize,
         root: usize,
     ) -> Result<Call<T>> {
-        if self.is(root) && share.checked_mul(self.size()) != Some(buffer.len()) {
+        if self.is_root(root) && share.checked_mul(self.size()) != Some(buffer.len()) {
             return Err(Error::Uneven(buffer.len(), self.size()));
         }
-        Ok(Call::new(What::Scatter, buffer, share, root, share))
+        Ok(Call::new(Collective::Scatter, buffer, share, root, share))
     }
 
     fn alltoall_call<T: Datatype>(&self, buffer: Vec<T>) -> Result<Call<T>> {
@@ -260,12 +283,12 @@ impl Comm {
             return Err(Error::Uneven(length, self.size()));
         }
         let share = length / self.size();
-        Ok(Call::new(What::Alltoall, buffer, length, 0, share))
+        Ok(Call::new(Collective::Alltoall, buffer, length, 0, share))
     }
 
     /// Waits for all ranks: completes when each has started it.
     pub fn barrier(&self) -> Operation<()> {
-        self.barrier_call().start(self, nothing)
+        self.barrier_call().start(self, finish_unit)
     }
 
     /// Gives every rank the items of `root`. All ranks pass buffers of the same length.
@@ -280,7 +303,8 @@ impl Comm {
         op: Op,
         root: usize,
     ) -> Operation<Option<Vec<T>>> {
-        self.reduce_call(buffer, op, root).start(self, at_root)
+        self.reduce_call(buffer, op, root)
+            .start(self, root_received)
     }
 
     /// Reduces the buffers of all ranks item by item; all ranks get the result.
@@ -290,7 +314,7 @@ impl Comm {
 
     /// Collects the items of all ranks at `root`, in the order of the ranks; the others get `None`.
     pub fn gather<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Option<Vec<T>>> {
-        self.gather_call(buffer, root).start(self, at_root)
+        self.gather_call(buffer, root).start(self, root_received)
     }
 
     /// Collects the items of all ranks at every rank, in the order of the ranks.

@@ -119,7 +119,7 @@ impl Drop for Inner {
             let handle = self.handle;
             self.job.with(|table| {
                 table.free_comms.push(handle);
-                table.kick();
+                table.request_look();
             });
         }
     }

@@ -34,7 +34,7 @@ pub enum Error {
     Key(usize),
     /// The received message is not a whole number of items of the requested type.
     PartialItem,
-    /// MPI refused: class of the error and its text.
+    /// MPI refused: the class of the error, and its text.
     Mpi(i32, String),
     /// A rank has died or hangs: the job is about to end.
     Died(Death),
@@ -112,7 +112,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A rank that died or hangs.
+/// A rank that has died or hangs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// Its number in the world.

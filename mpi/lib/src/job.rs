@@ -25,7 +25,7 @@ pub(crate) struct Job {
     death: OnceLock<Death>,
     ended: AtomicBool,
     /// Runtime and progress coroutine, once they run.
-    engine: OnceLock<(Handle, CoroutineId)>,
+    progress: OnceLock<(Handle, CoroutineId)>,
     level: AtomicU8,
     pub(crate) node: Arc<Node>,
 }
@@ -37,23 +37,24 @@ impl Job {
             only,
             death: OnceLock::new(),
             ended: AtomicBool::new(false),
-            engine: OnceLock::new(),
+            progress: OnceLock::new(),
             level: AtomicU8::new(0),
             node,
         }
     }
 
-    pub(crate) fn set_engine(&self, handle: Handle, progress: CoroutineId) {
-        let _ = self.engine.set((handle, progress));
+    pub(crate) fn set_progress(&self, handle: Handle, progress: CoroutineId) {
+        let _ = self.progress.set((handle, progress));
     }
 
-    /// Runs `f` on the table; for anything but calls of MPI.
+    /// Runs `f` on the table under the lock. Calls of MPI that start an operation go through
+    /// [`call`](Self::call).
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
         let (result, sleeper) = no_suspend(|| {
             let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             let result = f(&mut table);
-            self.retune(&table);
-            let sleeper = table.kicked.then(|| table.sleeper.take()).flatten();
+            self.update_level(&table);
+            let sleeper = table.look_requested.then(|| table.sleeper.take()).flatten();
             (result, sleeper)
         });
         if let Some(sleeper) = sleeper {
@@ -76,7 +77,7 @@ impl Job {
             }
             f(table)
         });
-        self.node.ring(peers);
+        self.node.wake_sleepers(peers);
         result
     }
 
@@ -95,12 +96,12 @@ impl Job {
     }
 
     /// Keeps the progress coroutine at the level of the most urgent waiter.
-    fn retune(&self, table: &Table) {
+    fn update_level(&self, table: &Table) {
         let Some(level) = table.most_urgent() else {
             return;
         };
         if self.level.swap(level.get(), Relaxed) != level.get()
-            && let Some((handle, id)) = self.engine.get()
+            && let Some((handle, id)) = self.progress.get()
         {
             // This fails at the end of the job, when the level no longer matters.
             let _ = handle.reprio(*id, level);
@@ -114,9 +115,9 @@ impl Job {
     }
 
     /// Begins a look: work left by destructors, and probes.
-    pub(crate) fn look_first(&self, found: &mut Found) -> usize {
+    pub(crate) fn begin_look(&self, found: &mut Found) -> usize {
         self.with(|table| {
-            table.kicked = false;
+            table.look_requested = false;
             table.sweep();
             table.probe(found);
             table.outstanding()
@@ -124,15 +125,15 @@ impl Job {
     }
 
     /// Continues a look with one window.
-    pub(crate) fn look_at(&self, end: usize, found: &mut Found) -> usize {
+    pub(crate) fn look_at_window(&self, end: usize, found: &mut Found) -> usize {
         let mut dropped: Vec<Payload> = Vec::new();
         self.with(|table| table.test(end, found, &mut dropped))
     }
 
-    /// Returns whether no other coroutine of this rank is ready: then looking all the time takes
-    /// nothing from them.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.engine
+    /// Returns whether no other coroutine of this rank is ready, so that looking all the time
+    /// delays none.
+    pub(crate) fn is_otherwise_idle(&self) -> bool {
+        self.progress
             .get()
             .is_some_and(|(handle, _)| handle.bitmap() == 0)
     }
@@ -182,7 +183,7 @@ impl Job {
     }
 }
 
-/// Returns the level of the waiting coroutine.
-pub(crate) fn level_here() -> Level {
+/// Returns the level of the calling coroutine.
+pub(crate) fn waiter_level() -> Level {
     current_level().unwrap_or_default()
 }

@@ -1,5 +1,4 @@
-//! The way from `main` to the first coroutine, and back: MPI, the pages of the node, the runtime,
-//! the watchdog.
+//! Start and end of a rank: MPI, the pages of the node, the runtime, the watchdog.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -15,10 +14,10 @@ use crate::comm::Comm;
 use crate::error::{Error, Result, Threads, check};
 use crate::job::Job;
 use crate::lifeline::Lifeline;
-use crate::node::{self, AWAY, Node};
+use crate::node::{self, Node, PHASE_AWAY};
 use crate::progress::progress;
 use crate::serve::World;
-use crate::watch::{BEAT, Patience, Watch};
+use crate::watchdog::{HEARTBEAT_INTERVAL, TimeLimits, Watchdog};
 
 /// The longest wait for operations that other ranks have not matched when a rank leaves.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -43,7 +42,7 @@ pub struct Launch {
     preemption: Preemption,
     board: Board,
     main_level: Level,
-    patience: Patience,
+    limits: TimeLimits,
     single_copy: bool,
 }
 
@@ -62,7 +61,7 @@ impl Launch {
             preemption: Preemption::Off,
             board: Board::Off,
             main_level: Level::DEFAULT,
-            patience: Patience {
+            limits: TimeLimits {
                 hang: Duration::from_secs(30),
                 grace: Duration::from_millis(500),
             },
@@ -104,7 +103,7 @@ impl Launch {
     /// s). The limit must be longer than the longest poll.
     #[must_use]
     pub fn hang_limit(mut self, limit: Duration) -> Launch {
-        self.patience.hang = limit;
+        self.limits.hang = limit;
         self
     }
 
@@ -112,7 +111,7 @@ impl Launch {
     /// them after a second.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Launch {
-        self.patience.grace = grace;
+        self.limits.grace = grace;
         self
     }
 
@@ -143,10 +142,10 @@ impl Launch {
     /// with all other ranks. Called once, from the thread of `main`.
     ///
     /// # Errors
-    /// The error of `main`; or MPI cannot start, or not with [`threads`](Self::threads); or the
-    /// runtime cannot; or operations were left that no other rank ever matched. After an error the
-    /// process must exit with a status other than 0: that ends the job, and the other ranks name
-    /// this one.
+    /// The error of `main`; or MPI does not start with [`threads`](Self::threads); or the runtime
+    /// does not start; or operations are left that no other rank has matched. After an error the
+    /// process must exit with a status other than 0, which ends the job; the other ranks name this
+    /// one.
     pub fn run<T, E: From<Error>>(
         self,
         main: impl AsyncFnOnce(World) -> std::result::Result<T, E>,
@@ -174,28 +173,31 @@ impl Launch {
             .name("upshift-mpi")
             .build()
             .map_err(system)?;
-        let watch = Watch::start(&job, self.patience, lifelines).map_err(system)?;
+        let watchdog = Watchdog::start(&job, self.limits, lifelines).map_err(system)?;
         let socket = node.socket().map_err(system)?;
 
         let result = runtime.block_on(async {
-            let looks = spawn(progress(job.clone()), Level::at::<0>());
-            job.set_engine(runtime.handle(), looks.id());
-            let looks = spawn(guard(job.clone(), looks), Level::at::<63>());
-            let beats = spawn(beat(node.clone()), Level::at::<0>());
-            let rings = spawn(answer(job.clone(), socket), Level::at::<0>());
+            let progress_task = spawn(progress(job.clone()), Level::at::<0>());
+            job.set_progress(runtime.handle(), progress_task.id());
+            let progress_task = spawn(
+                abort_on_panic(job.clone(), progress_task),
+                Level::at::<63>(),
+            );
+            let heartbeats = spawn(count_heartbeats(node.clone()), Level::at::<0>());
+            let wakeups = spawn(receive_wakeups(job.clone(), socket), Level::at::<0>());
             let world = World::new(world, service, replies);
             let output = main(world.clone()).await?;
             leave(&job, &world).await?;
-            rings.cancel();
-            beats.cancel();
-            // The guard ends at the job's end.
-            let _ = looks.await;
+            wakeups.cancel();
+            heartbeats.cancel();
+            // This task ends with the job.
+            let _ = progress_task.await;
             Ok::<T, E>(output)
         });
         if result.is_ok() {
-            node.mine().phase.store(AWAY, Release);
+            node.own_page().phase.store(PHASE_AWAY, Release);
         }
-        drop(watch);
+        drop(watchdog);
         drop(runtime);
         let output = result?;
         job.finish()?;
@@ -207,14 +209,14 @@ pub(crate) fn system(error: std::io::Error) -> Error {
     Error::System(error.to_string())
 }
 
-/// Configures Open MPI before it starts: its own waits, a few at the beginning and the end, must
-/// yield the CPU, or elevated ranks that share one would never begin; and messages are only sent,
-/// see [`Launch::single_copy`].
+/// Configures Open MPI before it starts. Its own waits at the begin and the end must yield the CPU,
+/// or elevated ranks that share a CPU would never begin. Messages are copied by *send* only; see
+/// [`Launch::single_copy`].
 fn configure(single_copy: bool) -> Result<()> {
     let threads = std::fs::read_dir("/proc/self/task").map_err(system)?;
     if threads.count() > 1 {
         return Err(Error::System(
-            "other threads run already: launch the rank first thing in main".into(),
+            "other threads run already: launch the rank at the beginning of main".into(),
         ));
     }
     let set = |name: &str, value: &str| {
@@ -342,34 +344,34 @@ unsafe fn connect_hosts(node: &Node) -> Result<Vec<Lifeline>> {
         let (mut me, mut size) = (0, 0);
         check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut me))?;
         check(sys::MPI_Comm_size(sys::RSMPI_COMM_WORLD, &mut size))?;
-        Lifeline::open_all(node, me as u32, size as usize)
+        Lifeline::connect_all(node, me as u32, size as usize)
     }
 }
 
 /// Aborts the process if the progress coroutine ends early: the rank would hang while its heartbeat
 /// continued.
-async fn guard(job: Arc<Job>, looks: JoinHandle<()>) {
-    if looks.await.is_err() && !job.has_ended() {
+async fn abort_on_panic(job: Arc<Job>, progress_task: JoinHandle<()>) {
+    if progress_task.await.is_err() && !job.has_ended() {
         eprintln!("upshift-mpi: the progress coroutine has panicked");
         std::process::abort();
     }
 }
 
-/// Beats, which shows that this rank polls.
-async fn beat(node: Arc<Node>) {
+/// Counts heartbeats, which show that this rank polls.
+async fn count_heartbeats(node: Arc<Node>) {
     loop {
-        node.mine().beats.fetch_add(1, Relaxed);
-        time::sleep(BEAT).await;
+        node.own_page().heartbeats.fetch_add(1, Relaxed);
+        time::sleep(HEARTBEAT_INTERVAL).await;
     }
 }
 
 /// Reads the datagrams by which other ranks wake this one.
-async fn answer(job: Arc<Job>, socket: std::os::unix::net::UnixDatagram) {
+async fn receive_wakeups(job: Arc<Job>, socket: std::os::unix::net::UnixDatagram) {
     let Ok(socket) = upshift::net::UnixDatagram::from_std(socket) else {
         return;
     };
     while socket.recv(&mut [0; 8]).await.is_ok() {
-        job.with(|table| table.kick());
+        job.with(|table| table.request_look());
     }
 }
 

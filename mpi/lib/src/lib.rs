@@ -30,7 +30,7 @@
 //! | `operation` | the future of a request |
 //! | `comm`, `constructors`, `point`, `collective`, `persistent` | the functions of MPI |
 //! | `serve` | requests with a level between ranks |
-//! | `node`, `watch` | pages and wake-ups between the ranks of a node; the death of a rank |
+//! | `node`, `watchdog` | pages and wake-ups between the ranks of a node; the death of a rank |
 //!
 //! # Drop and cancel
 //!
@@ -61,7 +61,7 @@ mod point;
 mod progress;
 mod serve;
 mod table;
-mod watch;
+mod watchdog;
 
 pub use comm::Comm;
 pub use data::{Datatype, Number, Op, SendBuf};
@@ -70,8 +70,8 @@ pub use launch::Launch;
 pub use operation::Operation;
 pub use persistent::Persistent;
 pub use point::{Message, Received, Source, Tag};
-pub use serve::{PLACES, Request, World};
-pub use watch::STATUS;
+pub use serve::{MAX_HANDLERS, Request, World};
+pub use watchdog::EXIT_STATUS;
 
 /// The program of the documentation page, compiled with the doc tests.
 #[cfg(doctest)]

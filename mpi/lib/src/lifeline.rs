@@ -1,13 +1,13 @@
-//! Lifelines: connections by which a rank that is alone on its host is missed on the others.
+//! Lifelines: connections that report the death of a rank that is alone on its host.
 //!
 //! A pidfd reaches no further than its host. Where a job spans several hosts, the first rank of
 //! each holds a TCP connection to rank 0. The kernel closes the connection when its process dies,
-//! however it dies; a rank that leaves the job in order sends [`LEAVES`] first. Only the end of a
+//! however it dies; a rank that leaves the job in order sends [`LEAVING`] first. Only the end of a
 //! rank that is alone on its host counts as a death here: other ranks have neighbours, which also
 //! know the last request.
 //!
 //! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has none either, and
-//! says so when the job starts.
+//! prints a warning when the job starts.
 
 use std::collections::BTreeSet;
 use std::ffi::c_int;
@@ -23,7 +23,7 @@ use crate::launch::system;
 use crate::node::Node;
 
 /// The byte that a rank sends before it leaves the job in order.
-const LEAVES: u8 = b'L';
+const LEAVING: u8 = b'L';
 
 /// Bytes of the invitation that rank 0 broadcasts: the token, then its addresses as text.
 const INVITATION: usize = 512;
@@ -31,8 +31,9 @@ const INVITATION: usize = 512;
 /// Bytes of the secret by which both ends know that they belong to one job.
 const TOKEN: usize = 16;
 
-/// The longest wait for one address of rank 0, and for each message of the greeting.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest wait for a connection to one address of rank 0, and for each message of the
+/// greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The first rank of another host, at the far end of a connection.
 pub(crate) struct Lifeline {
@@ -45,13 +46,13 @@ pub(crate) struct Lifeline {
 /// The state of a lifeline that has become readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Pulled {
-    /// Its rank lives.
-    Holds,
-    /// Its rank has left in order, or died where its neighbours name it.
-    Over,
-    /// Its rank has died, alone on its host.
-    Missed,
+pub(crate) enum LineState {
+    /// The rank lives.
+    Open,
+    /// The rank has left in order, or has died beside neighbours, which name it.
+    Closed,
+    /// The rank has died, alone on its host.
+    Lost,
 }
 
 impl Lifeline {
@@ -63,9 +64,9 @@ impl Lifeline {
     ///
     /// # Errors
     /// MPI refuses a collective. A connection that cannot be made is no error.
-    pub(crate) unsafe fn open_all(node: &Node, me: u32, size: usize) -> Result<Vec<Lifeline>> {
+    pub(crate) unsafe fn connect_all(node: &Node, me: u32, size: usize) -> Result<Vec<Lifeline>> {
         let first = node.ranks[0];
-        // SAFETY: the caller's; arrays of the length that is said.
+        // SAFETY: guaranteed by the caller; arrays of the stated length.
         let others = unsafe {
             let mut firsts = vec![0u32; size];
             check(sys::MPI_Allgather(
@@ -84,9 +85,9 @@ impl Lifeline {
         }
         let (mut listener, mut invitation) = (None, [0; INVITATION]);
         if me == 0 {
-            listener = invite(&mut invitation).map_err(system)?;
+            listener = listen_for_hosts(&mut invitation).map_err(system)?;
         }
-        // SAFETY: the caller's; an array of the length that is said.
+        // SAFETY: guaranteed by the caller; an array of the stated length.
         unsafe {
             check(sys::MPI_Bcast(
                 invitation.as_mut_ptr().cast(),
@@ -97,16 +98,16 @@ impl Lifeline {
             ))?;
         }
         let hello = Hello::new(&invitation, me, node.ranks.len() == 1);
-        let reached = (me == first && me != 0).then(|| hello.knock(&invitation));
+        let reached = (me == first && me != 0).then(|| hello.connect(&invitation));
         // Every host that can reach rank 0 is in the queue of its listener.
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         check(unsafe { sys::MPI_Barrier(sys::RSMPI_COMM_WORLD) })?;
         if let Some(listener) = listener {
-            return Ok(hello.admit(&listener, others));
+            return Ok(hello.accept_all(&listener, others));
         }
         match reached {
             None => Ok(Vec::new()),
-            Some(stream) => match stream.and_then(|stream| hello.greet(stream)) {
+            Some(stream) => match stream.and_then(|stream| hello.await_greeting(stream)) {
                 Ok(line) => Ok(vec![line]),
                 Err(error) => {
                     eprintln!(
@@ -124,19 +125,19 @@ impl Lifeline {
     }
 
     /// Reads from a connection that is readable.
-    pub(crate) fn pulled(&mut self) -> Pulled {
+    pub(crate) fn read_state(&mut self) -> LineState {
         match self.stream.read(&mut [0]) {
-            Ok(1..) => Pulled::Over,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Pulled::Holds,
-            Ok(0) | Err(_) if self.is_alone => Pulled::Missed,
-            Ok(0) | Err(_) => Pulled::Over,
+            Ok(1..) => LineState::Closed,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => LineState::Open,
+            Ok(0) | Err(_) if self.is_alone => LineState::Lost,
+            Ok(0) | Err(_) => LineState::Closed,
         }
     }
 
-    /// Tells the far end that this rank leaves in order.
+    /// Notifies the far end that this rank leaves in order.
     pub(crate) fn leave(&self) {
-        // A far end that is gone needs no word.
-        let _ = (&self.stream).write(&[LEAVES]);
+        // An error means that the far end is gone.
+        let _ = (&self.stream).write(&[LEAVING]);
     }
 }
 
@@ -171,16 +172,16 @@ impl Hello {
     }
 
     /// Connects to rank 0 by the first of its addresses that answers.
-    fn knock(&self, invitation: &[u8; INVITATION]) -> io::Result<TcpStream> {
+    fn connect(&self, invitation: &[u8; INVITATION]) -> io::Result<TcpStream> {
         let text = String::from_utf8_lossy(&invitation[TOKEN..]);
         let mut refusal = io::Error::other("it has no address");
         for address in text.trim_end_matches('\0').split(',') {
             let Ok(address) = address.parse::<SocketAddr>() else {
                 continue;
             };
-            let knocked = TcpStream::connect_timeout(&address, PATIENCE)
+            let connected = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)
                 .and_then(|mut stream| stream.write_all(&self.wire()).map(|()| stream));
-            match knocked {
+            match connected {
                 Ok(stream) => return Ok(stream),
                 Err(error) => refusal = error,
             }
@@ -189,8 +190,8 @@ impl Hello {
     }
 
     /// Reads the greeting of the far end. Another program may listen at the address of rank 0.
-    fn greeted(&self, mut stream: TcpStream) -> io::Result<Lifeline> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+    fn read_greeting(&self, mut stream: TcpStream) -> io::Result<Lifeline> {
+        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
         let mut wire: Wire = [0; TOKEN + 9];
         stream.read_exact(&mut wire)?;
         if wire[..TOKEN] != self.token {
@@ -207,29 +208,29 @@ impl Hello {
     }
 
     /// Waits for the greeting of rank 0.
-    fn greet(&self, stream: TcpStream) -> io::Result<Lifeline> {
+    fn await_greeting(&self, stream: TcpStream) -> io::Result<Lifeline> {
         // Rank 0 may wait for others first.
-        stream.set_read_timeout(Some(PATIENCE * 2))?;
-        self.greeted(stream)
+        stream.set_read_timeout(Some(GREETING_TIMEOUT * 2))?;
+        self.read_greeting(stream)
     }
 
-    /// Accepts the connections that wait, of this job's hosts.
-    fn admit(&self, listener: &TcpListener, others: usize) -> Vec<Lifeline> {
+    /// Accepts the waiting connections, and keeps those of this job's hosts.
+    fn accept_all(&self, listener: &TcpListener, others: usize) -> Vec<Lifeline> {
         let mut lines = Vec::new();
         while lines.len() < others
             && let Ok((stream, _)) = listener.accept()
         {
             let welcome = |line: Lifeline| (&line.stream).write_all(&self.wire()).map(|()| line);
-            lines.extend(self.greeted(stream).and_then(welcome));
+            lines.extend(self.read_greeting(stream).and_then(welcome));
         }
         lines
     }
 }
 
-/// Listens on all addresses of this host, and writes them into the invitation. Without an
-/// address or a socket the other hosts find none.
-fn invite(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> {
-    // SAFETY: writes at most so many bytes to the array.
+/// Listens on all addresses of this host, and writes them into the invitation. If the host has no
+/// address or the socket cannot be bound, the invitation stays empty and no host connects.
+fn listen_for_hosts(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> {
+    // SAFETY: writes at most `TOKEN` bytes to the array.
     let read = unsafe { libc::getrandom(invitation.as_mut_ptr().cast(), TOKEN, 0) };
     if read != TOKEN as isize {
         return Err(io::Error::last_os_error());
@@ -254,8 +255,7 @@ fn invite(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> 
 /// The IPv4 addresses of this host by which others may reach it.
 fn addresses() -> io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
-    // SAFETY: the list is the library's until it is freed; an entry's address is of the family
-    // that it says.
+    // SAFETY: the list is valid until it is freed; an entry's address has the type of its family.
     unsafe {
         let mut list = std::ptr::null_mut();
         if libc::getifaddrs(&mut list) != 0 {

@@ -1,15 +1,16 @@
-//! The memory that the ranks of one node share: a page each, which shows that its rank lives or
-//! sleeps, and the level-0 request that it began last; and a datagram socket for each, by which
-//! others wake it.
+//! The memory that the ranks of one node share, and their wake-ups.
+//!
+//! Each rank has a page, which shows its phase, its heartbeats, whether it sleeps, and the level-0
+//! request that it began last. Each rank has a datagram socket, by which the others wake it.
 //!
 //! MPI offers no way to sleep until a message comes. A rank that has seen no completion for a while
 //! marks its page as asleep. A rank that then starts an operation that concerns the sleeper, or
 //! completes one with it, wakes it by a datagram. A datagram is a hint: a lost one costs only time,
-//! because a sleeper also checks by itself. Between nodes there are none.
+//! because a sleeper also checks by itself. There are no datagrams between nodes.
 //!
-//! Only its rank writes a page, except `told` and `asleep`, which the rank that wakes it clears.
-//! All fields are words, and a rank's note is checked by its sequence number and its length: a torn
-//! note names a wrong request at worst.
+//! Only its rank writes a page, except `death_reported` and `asleep`, which the rank that wakes it
+//! clears. All fields are words, and the description of a request is checked by its sequence number
+//! and its length: a torn description names a wrong request at worst.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,16 +26,16 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::peers::Peers;
 
-/// Words of the longest note.
-const NOTE_WORDS: usize = 24;
+/// Words of the longest description of a request.
+const REQUEST_WORDS: usize = 24;
 
 /// The longest description of a request that a page holds, in bytes.
-pub(crate) const NOTE: usize = NOTE_WORDS * 8;
+pub(crate) const MAX_REQUEST_TEXT: usize = REQUEST_WORDS * 8;
 
-/// Phase: the rank has not come yet, or has left the job in order.
-pub(crate) const AWAY: u32 = 0;
+/// Phase: the rank has not joined yet, or has left the job in order.
+pub(crate) const PHASE_AWAY: u32 = 0;
 /// Phase: the rank runs.
-pub(crate) const RUNS: u32 = 1;
+pub(crate) const PHASE_RUNNING: u32 = 1;
 
 /// The page of one rank.
 #[repr(C, align(512))]
@@ -43,13 +44,14 @@ pub(crate) struct Page {
     pub(crate) phase: AtomicU32,
     asleep: AtomicU32,
     /// Set when a survivor has reported the death of this rank.
-    pub(crate) told: AtomicU32,
-    /// A rank of another host whose death this rank has noticed: its number plus one, and its pid.
-    missed: AtomicU64,
-    pub(crate) beats: AtomicU64,
+    pub(crate) death_reported: AtomicU32,
+    /// A rank of another host whose loss this rank has noticed: its number plus one (high half) and
+    /// its pid.
+    lost_rank: AtomicU64,
+    pub(crate) heartbeats: AtomicU64,
     sequence: AtomicU32,
     length: AtomicU32,
-    note: [AtomicU64; NOTE_WORDS],
+    request: [AtomicU64; REQUEST_WORDS],
 }
 
 /// The pages of the ranks of this node.
@@ -60,7 +62,7 @@ pub(crate) struct Node {
     me: usize,
     socket: UnixDatagram,
     addresses: Vec<SocketAddr>,
-    noting: Mutex<()>,
+    request_lock: Mutex<()>,
     /// Set if all ranks together have more vCPUs than the node has CPUs.
     pub(crate) crowded: bool,
 }
@@ -70,7 +72,7 @@ unsafe impl Send for Node {}
 // SAFETY: as above.
 unsafe impl Sync for Node {}
 
-/// Makes the file of the pages. It is unlinked once all ranks have opened it.
+/// Creates the file of the pages. It is unlinked once all ranks have opened it.
 pub(crate) fn create(path: &Path, ranks: usize) -> io::Result<()> {
     let file = OpenOptions::new()
         .read(true)
@@ -87,7 +89,8 @@ fn address(path: &Path, rank: u32) -> io::Result<SocketAddr> {
 }
 
 impl Node {
-    /// Maps the pages of `ranks`, given by their numbers in the world; the `me`-th is this rank's.
+    /// Maps the pages of `ranks`, given by their numbers in the world; this rank's page is number
+    /// `me`.
     pub(crate) fn open(path: &Path, ranks: Vec<u32>, me: usize, vcpus: usize) -> io::Result<Node> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let addresses = ranks
@@ -104,38 +107,41 @@ impl Node {
             me,
             socket,
             addresses,
-            noting: Mutex::new(()),
+            request_lock: Mutex::new(()),
         };
-        node.mine().pid.store(std::process::id(), Relaxed);
-        node.mine().phase.store(RUNS, Release);
+        node.own_page().pid.store(std::process::id(), Relaxed);
+        node.own_page().phase.store(PHASE_RUNNING, Release);
         Ok(node)
     }
 
-    pub(crate) fn page(&self, nth: usize) -> &Page {
-        assert!(nth < self.ranks.len(), "a rank of this node");
+    pub(crate) fn page(&self, index: usize) -> &Page {
+        assert!(index < self.ranks.len(), "a rank of this node");
         // SAFETY: within the mapping, which is full of atomics.
-        unsafe { self.pages.add(nth).as_ref() }
+        unsafe { self.pages.add(index).as_ref() }
     }
 
-    /// Reports a rank that this one has missed to the other ranks of this node.
-    pub(crate) fn miss(&self, rank: u32, pid: u32) {
-        let both = (u64::from(rank) + 1) << 32 | u64::from(pid);
-        self.mine().missed.store(both, Release);
+    /// Reports the loss of a rank of another host to the ranks of this node.
+    pub(crate) fn report_lost_rank(&self, rank: u32, pid: u32) {
+        let rank_and_pid = (u64::from(rank) + 1) << 32 | u64::from(pid);
+        self.own_page().lost_rank.store(rank_and_pid, Release);
     }
 
-    /// Returns a rank of another host that a rank of this node has missed, and its pid.
-    pub(crate) fn missed(&self) -> Option<(u32, u32)> {
-        let pages = (0..self.ranks.len()).map(|nth| self.page(nth));
-        let both = pages.map(|page| page.missed.load(Acquire)).max()?;
-        Some((((both >> 32) as u32).checked_sub(1)?, both as u32))
+    /// Returns a rank of another host whose loss a rank of this node has reported, and its pid.
+    pub(crate) fn lost_rank(&self) -> Option<(u32, u32)> {
+        let pages = (0..self.ranks.len()).map(|index| self.page(index));
+        let rank_and_pid = pages.map(|page| page.lost_rank.load(Acquire)).max()?;
+        Some((
+            ((rank_and_pid >> 32) as u32).checked_sub(1)?,
+            rank_and_pid as u32,
+        ))
     }
 
-    pub(crate) fn mine(&self) -> &Page {
+    pub(crate) fn own_page(&self) -> &Page {
         self.page(self.me)
     }
 
-    pub(crate) fn is_me(&self, nth: usize) -> bool {
-        nth == self.me
+    pub(crate) fn is_own_page(&self, index: usize) -> bool {
+        index == self.me
     }
 
     /// Returns a copy of the socket, for the runtime.
@@ -145,17 +151,17 @@ impl Node {
 
     /// Marks this rank as asleep, before its last look.
     pub(crate) fn sleep(&self) {
-        self.mine().asleep.store(1, SeqCst);
+        self.own_page().asleep.store(1, SeqCst);
         // Either the waking rank sees the mark, or the last look sees the effect of its operation.
         fence(SeqCst);
     }
 
     pub(crate) fn wake(&self) {
-        self.mine().asleep.store(0, Relaxed);
+        self.own_page().asleep.store(0, Relaxed);
     }
 
-    /// Wakes those ranks if they sleep.
-    pub(crate) fn ring(&self, peers: &Peers) {
+    /// Wakes the ranks of `peers` that are marked as asleep.
+    pub(crate) fn wake_sleepers(&self, peers: &Peers) {
         let world: &[u32] = match peers {
             Peers::None => return,
             Peers::One(rank) => std::slice::from_ref(rank),
@@ -163,26 +169,29 @@ impl Node {
         };
         fence(SeqCst);
         for rank in world {
-            let Ok(nth) = self.ranks.binary_search(rank) else {
+            let Ok(index) = self.ranks.binary_search(rank) else {
                 continue;
             };
-            let asleep = &self.page(nth).asleep;
-            if nth != self.me && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
+            let asleep = &self.page(index).asleep;
+            if index != self.me && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
                 // If the queue is full, it holds a datagram already.
-                let _ = self.socket.send_to_addr(&[1], &self.addresses[nth]);
+                let _ = self.socket.send_to_addr(&[1], &self.addresses[index]);
             }
         }
     }
 
-    /// Records the level-0 request that begins.
-    pub(crate) fn note(&self, text: &str) {
-        let text = &text.as_bytes()[..text.len().min(NOTE)];
-        let page = self.mine();
-        let _one = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Records the level-0 request that begins, for the message that names this rank if it dies.
+    pub(crate) fn record_request(&self, text: &str) {
+        let text = &text.as_bytes()[..text.len().min(MAX_REQUEST_TEXT)];
+        let page = self.own_page();
+        let _guard = self
+            .request_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let before = page.sequence.load(Relaxed);
         page.sequence.store(before.wrapping_add(1), Relaxed);
         fence(Release);
-        for (word, bytes) in page.note.iter().zip(text.chunks(8)) {
+        for (word, bytes) in page.request.iter().zip(text.chunks(8)) {
             let mut full = [0; 8];
             full[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_le_bytes(full), Relaxed);
@@ -192,12 +201,12 @@ impl Node {
     }
 
     /// Returns the last level-0 request of a rank that no longer writes.
-    pub(crate) fn last_note(&self, nth: usize) -> Option<String> {
-        let page = self.page(nth);
+    pub(crate) fn last_request(&self, index: usize) -> Option<String> {
+        let page = self.page(index);
         let sequence = page.sequence.load(Acquire);
-        let length = (page.length.load(Relaxed) as usize).min(NOTE);
+        let length = (page.length.load(Relaxed) as usize).min(MAX_REQUEST_TEXT);
         let mut bytes: Vec<u8> = page
-            .note
+            .request
             .iter()
             .flat_map(|word| word.load(Relaxed).to_le_bytes())
             .collect();
@@ -205,8 +214,8 @@ impl Node {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         match sequence {
             0 => None,
-            whole if whole.is_multiple_of(2) => Some(text),
-            _ => Some(format!("{text} (it died while it noted this)")),
+            complete if complete.is_multiple_of(2) => Some(text),
+            _ => Some(format!("{text} (it died while it recorded this)")),
         }
     }
 }

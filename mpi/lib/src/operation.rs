@@ -10,12 +10,12 @@ use mpi_sys as sys;
 use upshift::yield_if_needed;
 
 use crate::error::{Error, Result, check};
-use crate::job::{Job, level_here};
+use crate::job::{Job, waiter_level};
 use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Outcome, Payload, Start, lost};
 
-/// Makes the result of an operation from its completion. A function rather than a closure: it has
-/// no state but the payload.
+/// Makes the result of an operation from its completion. A function pointer: the payload is its
+/// only state.
 pub(crate) type Finish<T> = fn(&Arc<Job>, Completion) -> Result<T>;
 
 /// A running request. Awaiting it returns its result, and its buffer.
@@ -82,7 +82,7 @@ impl<T> Operation<T> {
             State::Failed(error) => return Poll::Ready(Err(error.take().unwrap_or_else(lost))),
             State::Over => return Poll::Ready(Err(lost())),
         };
-        let level = level_here();
+        let level = waiter_level();
         if let Some(completion) = self.job.with(|table| table.take(key, cx.waker(), level)) {
             self.state = State::Over;
             return Poll::Ready(Ok(completion));
@@ -144,14 +144,14 @@ pub(crate) fn start<T>(
     finish: Finish<T>,
     begin: impl FnOnce(&mut crate::table::Table, *mut sys::MPI_Request) -> Result<sys::MPI_Datatype>,
 ) -> Operation<T> {
-    let level = level_here();
-    let rings = peers.clone();
-    let key = job.call(&rings, |table| {
+    let level = waiter_level();
+    let wakes = peers.clone();
+    let key = job.call(&wakes, |table| {
         // SAFETY: a constant of the library.
         let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
         let datatype = begin(table, &mut request)?;
         if kind == Kind::Completes
-            && let Some(completion) = at_once(&mut request, datatype)?
+            && let Some(completion) = test_once(&mut request, datatype)?
         {
             return Ok(table.insert_done(
                 Completion {
@@ -176,8 +176,11 @@ pub(crate) fn start<T>(
     Operation::of(job, key, finish)
 }
 
-/// Tests a request at once: a short message is often gone when its send returns, and needs no look.
-fn at_once(request: &mut sys::MPI_Request, datatype: sys::MPI_Datatype) -> Result<Option<Outcome>> {
+/// Tests a new request: a short message is often complete when its send returns, and needs no look.
+fn test_once(
+    request: &mut sys::MPI_Request,
+    datatype: sys::MPI_Datatype,
+) -> Result<Option<Outcome>> {
     let mut flag = 0;
     // SAFETY: an active request, out-parameters.
     let status = unsafe {

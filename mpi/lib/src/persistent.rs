@@ -10,11 +10,11 @@ use std::task::Poll;
 
 use mpi_sys as sys;
 
-use crate::collective::{Buffers, Call, Raw, What};
+use crate::collective::{Buffers, Call, Collective, Raw};
 use crate::comm::Comm;
 use crate::data::{Datatype, count};
 use crate::error::{Error, Result, check};
-use crate::job::{Job, level_here};
+use crate::job::{Job, waiter_level};
 use crate::peers::Peers;
 use crate::table::{Completion, Key, Kind, Start};
 
@@ -75,17 +75,17 @@ impl<T: Datatype> Persistent<T> {
     }
 
     pub(crate) fn collective(comm: &Comm, mut call: Call<T>) -> Result<Persistent<T>> {
-        let what = call.what;
-        let function = symbol(what.persistent_name())?;
+        let collective = call.collective;
+        let function = symbol(collective.persistent_name())?;
         let raw = call.raw(comm);
         let buffers = call.buffers;
-        let one = what == What::Broadcast;
+        let one = collective == Collective::Broadcast;
         let (kind, peers) = (Kind::Completes, comm.all());
         Persistent::new(comm, kind, peers, one, buffers, |table, request| {
             let raw = raw(table)?;
             // SAFETY: the function has the type of this name in MPI 4; the buffers live as long as
             // the request: here, or in the table.
-            check(unsafe { init(function, what, raw, request) })?;
+            check(unsafe { init(function, collective, raw, request) })?;
             Ok(raw.datatype)
         })
     }
@@ -104,7 +104,7 @@ impl<T: Datatype> Persistent<T> {
             State::Runs(_) => return Err(Error::Busy),
             State::Gone => return Err(Error::Ended),
         };
-        let level = level_here();
+        let level = waiter_level();
         let key = self.comm.job().call(&self.peers, |table| {
             let mut request = request;
             // SAFETY: a persistent request that is not active, with its buffers.
@@ -141,7 +141,7 @@ impl<T: Datatype> Persistent<T> {
             let State::Runs(key) = self.state else {
                 return Poll::Ready(Ok(None));
             };
-            let level = level_here();
+            let level = waiter_level();
             let job = self.comm.job();
             if let Some(completion) = job.with(|table| table.take(key, cx.waker(), level)) {
                 return Poll::Ready(Ok(Some(completion)));
@@ -209,7 +209,7 @@ impl<T: Datatype> Drop for Persistent<T> {
         match std::mem::replace(&mut self.state, State::Gone) {
             State::Rests(request, _buffers) => self.job().with(|table| {
                 table.free_requests.push(request);
-                table.kick();
+                table.request_look();
             }),
             State::Runs(key) => self.job().abandon(key),
             State::Gone => {}
@@ -333,10 +333,10 @@ fn symbol(name: &'static str) -> Result<*mut c_void> {
 /// Calls the function of a persistent collective.
 ///
 /// # Safety
-/// `function` is the persistent form of `what`; otherwise as `begin`.
+/// `function` is the persistent form of `collective`; otherwise as `start_call`.
 unsafe fn init(
     function: *mut c_void,
-    what: What,
+    collective: Collective,
     raw: Raw,
     request: *mut sys::MPI_Request,
 ) -> c_int {
@@ -357,54 +357,58 @@ unsafe fn init(
     let Raw {
         sent,
         received,
-        share: n,
-        datatype: t,
+        share: count,
+        datatype,
         root,
         comm,
     } = raw;
     // SAFETY: the types are those of MPI 4; the caller guarantees the rest.
     unsafe {
         let info = sys::RSMPI_INFO_NULL;
-        match what {
-            What::Barrier => {
+        match collective {
+            Collective::Barrier => {
                 std::mem::transmute::<*mut c_void, Barrier>(function)(comm, info, request)
             }
-            What::Broadcast => std::mem::transmute::<*mut c_void, Bcast>(function)(
+            Collective::Broadcast => std::mem::transmute::<*mut c_void, Bcast>(function)(
                 sent.cast_mut(),
-                n,
-                t,
+                count,
+                datatype,
                 root,
                 comm,
                 info,
                 request,
             ),
-            What::Reduce(op) => std::mem::transmute::<*mut c_void, Reduce>(function)(
+            Collective::Reduce(op) => std::mem::transmute::<*mut c_void, Reduce>(function)(
                 sent,
                 received,
-                n,
-                t,
+                count,
+                datatype,
                 op.handle(),
                 root,
                 comm,
                 info,
                 request,
             ),
-            What::Allreduce(op) => std::mem::transmute::<*mut c_void, Allreduce>(function)(
+            Collective::Allreduce(op) => std::mem::transmute::<*mut c_void, Allreduce>(function)(
                 sent,
                 received,
-                n,
-                t,
+                count,
+                datatype,
                 op.handle(),
                 comm,
                 info,
                 request,
             ),
-            What::Gather | What::Scatter => std::mem::transmute::<*mut c_void, Rooted>(function)(
-                sent, n, t, received, n, t, root, comm, info, request,
-            ),
-            What::Allgather | What::Alltoall => std::mem::transmute::<*mut c_void, All>(function)(
-                sent, n, t, received, n, t, comm, info, request,
-            ),
+            Collective::Gather | Collective::Scatter => {
+                std::mem::transmute::<*mut c_void, Rooted>(function)(
+                    sent, count, datatype, received, count, datatype, root, comm, info, request,
+                )
+            }
+            Collective::Allgather | Collective::Alltoall => {
+                std::mem::transmute::<*mut c_void, All>(function)(
+                    sent, count, datatype, received, count, datatype, comm, info, request,
+                )
+            }
         }
     }
 }

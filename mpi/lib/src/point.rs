@@ -8,10 +8,10 @@ use mpi_sys as sys;
 use crate::comm::Comm;
 use crate::data::{Datatype, SendBuf, count};
 use crate::error::{Error, Result, check};
-use crate::job::{Job, level_here};
+use crate::job::{Job, waiter_level};
 use crate::operation::{Operation, start};
 use crate::peers::Peers;
-use crate::table::{Completion, Kind, Matched, Pattern, improbe, of_probe};
+use crate::table::{Completion, Kind, Matched, Pattern, improbe, probe_completion};
 
 /// The sender whose messages a receive accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Comm {
     /// known.
     pub fn improbe(&self, from: impl Into<Source>, with: impl Into<Tag>) -> Operation<Message> {
         let (from, with) = (source(self, from.into()), tag(with.into()));
-        let level = level_here();
+        let level = waiter_level();
         let key = self.job().call(&Peers::None, |table| {
             let pattern = Pattern {
                 comm: self.clone(),
@@ -180,7 +180,7 @@ impl Comm {
             };
             Ok(match improbe(&pattern)? {
                 None => table.insert_probe(pattern, level),
-                found => table.insert_done(of_probe(Ok(found), pattern.comm), level),
+                found => table.insert_done(probe_completion(Ok(found), pattern.comm), level),
             })
         });
         Operation::of(self.job(), key, finish_probe)
@@ -322,7 +322,7 @@ impl Drop for Message {
         if let Some(matched) = self.matched.take() {
             self.comm.job().with(|table| {
                 table.unreceived.push(matched);
-                table.kick();
+                table.request_look();
             });
         }
     }

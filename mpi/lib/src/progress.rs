@@ -28,12 +28,12 @@ use crate::table::Found;
 
 /// Time after a completion during which the coroutine looks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
-/// The same after a sleep without a completion: the time in which a rank that waited for this one's
-/// look answers.
+/// Time after a sleep during which the coroutine looks without sleeping: a rank that waited for
+/// this rank's look answers within it.
 const ANSWER: Duration = Duration::from_micros(25);
-/// Shortest sleep: that of a rank that computes.
+/// Shortest sleep.
 const FLOOR: Duration = Duration::from_micros(50);
-/// Longest sleep: a rank without completions takes well under 1 % of a CPU.
+/// Longest sleep. It bounds the CPU time of a rank without completions.
 const CEILING: Duration = Duration::from_millis(20);
 /// Bytes of a piece: half a fragment of Open MPI's shared memory, because a collective moves its
 /// bytes several times.
@@ -42,9 +42,9 @@ const PIECE: u64 = 16 << 10;
 /// Looks at all requests, a window at a time. Returns whether any is complete.
 async fn look(job: &Job) -> bool {
     let mut found = Found::default();
-    let mut end = job.look_first(&mut found);
+    let mut end = job.begin_look(&mut found);
     while end > 0 {
-        end = job.look_at(end, &mut found);
+        end = job.look_at_window(end, &mut found);
         for waker in found.wakers.drain(..) {
             waker.wake();
         }
@@ -54,7 +54,7 @@ async fn look(job: &Job) -> bool {
     }
     found.wakers.into_iter().for_each(std::task::Waker::wake);
     for peers in &found.peers {
-        job.node.ring(peers);
+        job.node.wake_sleepers(peers);
     }
     found.events > 0
 }
@@ -72,30 +72,30 @@ struct Pieces {
     outstanding: u64,
     left: u64,
     /// Pieces that datagrams may bring back.
-    hope: u64,
+    restorable: u64,
 }
 
 impl Pieces {
     /// Updates the pieces from the bytes that are outstanding, and those that have begun since the
     /// start of the job.
-    fn are(&mut self, (bytes, begun): (u64, u64)) {
+    fn update(&mut self, (bytes, begun): (u64, u64)) {
         let (outstanding, begun) = (bytes / PIECE, begun / PIECE);
         let fresh = begun - self.begun;
         let completed = (self.outstanding + fresh).saturating_sub(outstanding);
         self.left = (self.left + fresh).min(outstanding);
-        self.hope = (self.hope + fresh + completed).min(outstanding);
+        self.restorable = (self.restorable + fresh + completed).min(outstanding);
         (self.begun, self.outstanding) = (begun, outstanding);
     }
 
     /// Handles a datagram: another rank has begun or ended an operation.
-    fn come_back(&mut self) {
-        let back = (self.hope / 2).min(self.outstanding - self.left);
+    fn restore_some(&mut self) {
+        let back = (self.restorable / 2).min(self.outstanding - self.left);
         self.left += back;
-        self.hope -= back;
+        self.restorable -= back;
     }
 
     /// Presumes a piece after a [`SPIN`] without a completion, if any is left.
-    fn presume(&mut self) -> bool {
+    fn take_one(&mut self) -> bool {
         if self.left == 0 {
             return false;
         }
@@ -104,9 +104,9 @@ impl Pieces {
     }
 }
 
-/// Looks until the job ends.
+/// Runs the progress coroutine until the job ends.
 pub(crate) async fn progress(job: Arc<Job>) {
-    // Times of the last completion, and of the last begin of looking without sleep.
+    // Times of the last completion and of the end of the last sleep.
     let (mut last, mut awake) = (Instant::now(), Instant::now());
     let mut pieces = Pieces::default();
     while !job.has_ended() {
@@ -116,16 +116,16 @@ pub(crate) async fn progress(job: Arc<Job>) {
             continue;
         }
         if job.with(|table| table.is_idle()) {
-            kicked(&job).await;
+            wait_for_request(&job).await;
             last = Instant::now();
             continue;
         }
-        pieces.are(job.with(|table| table.bytes()));
+        pieces.update(job.with(|table| table.bytes()));
         let mut waited = last.elapsed();
-        if waited >= SPIN && pieces.presume() {
+        if waited >= SPIN && pieces.take_one() {
             (last, waited) = (Instant::now(), Duration::ZERO);
         }
-        if job.is_quiet() && (waited < SPIN || awake.elapsed() < ANSWER) {
+        if job.is_otherwise_idle() && (waited < SPIN || awake.elapsed() < ANSWER) {
             if job.node.crowded {
                 std::thread::yield_now();
             } else {
@@ -139,8 +139,8 @@ pub(crate) async fn progress(job: Arc<Job>) {
             last = Instant::now();
         } else {
             let pause = (waited.saturating_sub(SPIN) / 8).clamp(FLOOR, CEILING);
-            if time::timeout(pause, kicked(&job)).await.is_ok() {
-                pieces.come_back();
+            if time::timeout(pause, wait_for_request(&job)).await.is_ok() {
+                pieces.restore_some();
                 last = Instant::now();
             }
             awake = Instant::now();
@@ -149,14 +149,14 @@ pub(crate) async fn progress(job: Arc<Job>) {
     }
 }
 
-/// Waits until an operation is started, a destructor leaves work, or a datagram comes.
-async fn kicked(job: &Job) {
+/// Waits until an operation is started, a destructor leaves work, or a datagram arrives.
+async fn wait_for_request(job: &Job) {
     let wait = poll_fn(|cx| {
         if job.has_ended() {
             return Poll::Ready(());
         }
         job.with(|table| {
-            if std::mem::take(&mut table.kicked) {
+            if std::mem::take(&mut table.look_requested) {
                 return Poll::Ready(());
             }
             table.sleeper = Some(cx.waker().clone());
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn presumed(pieces: &mut Pieces) -> u64 {
-        std::iter::from_fn(|| pieces.presume().then_some(())).count() as u64
+        std::iter::from_fn(|| pieces.take_one().then_some(())).count() as u64
     }
 
     /// Operations of a number of pieces each.
@@ -198,12 +198,12 @@ mod tests {
     fn each_piece_is_presumed_once() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
         for _ in 0..10 {
-            pieces.are(all.begin(100));
-            pieces.are(all.begin(0));
+            pieces.update(all.begin(100));
+            pieces.update(all.begin(0));
             assert_eq!(presumed(&mut pieces), 100);
-            pieces.are(all.begin(30));
+            pieces.update(all.begin(30));
             assert_eq!(presumed(&mut pieces), 30);
-            pieces.are(all.end(130));
+            pieces.update(all.end(130));
             assert_eq!(presumed(&mut pieces), 0);
         }
     }
@@ -211,13 +211,13 @@ mod tests {
     /// Each operation has its own pieces, also if no look comes between the end of one and the
     /// beginning of the next.
     #[test]
-    fn operations_that_follow_each_other_do_not_use_each_others_up() {
+    fn an_operation_does_not_use_the_pieces_of_the_next() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
-        pieces.are(all.begin(100));
+        pieces.update(all.begin(100));
         for _ in 0..10 {
             assert_eq!(presumed(&mut pieces), 100);
             all.end(100);
-            pieces.are(all.begin(100));
+            pieces.update(all.begin(100));
         }
     }
 
@@ -225,26 +225,26 @@ mod tests {
     #[test]
     fn there_are_never_more_left_than_outstanding() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
-        pieces.are(all.begin(100));
-        pieces.are(all.end(90));
+        pieces.update(all.begin(100));
+        pieces.update(all.end(90));
         assert_eq!(presumed(&mut pieces), 10);
     }
 
     #[test]
-    fn all_that_is_waited_for_in_vain_is_less_than_twice_the_pieces() {
+    fn waits_in_vain_are_fewer_than_twice_the_pieces() {
         let (mut pieces, mut all) = (Pieces::default(), Operations::default());
-        pieces.are(all.begin(1000));
+        pieces.update(all.begin(1000));
         let mut waited = presumed(&mut pieces);
         for _ in 0..100 {
-            pieces.come_back();
+            pieces.restore_some();
             waited += presumed(&mut pieces);
         }
         assert!((1900..2000).contains(&waited), "{waited}");
         // Shorter operations beside it bring three times as many pieces as they have.
         for _ in 0..100 {
-            pieces.are(all.begin(10));
-            pieces.are(all.end(10));
-            pieces.come_back();
+            pieces.update(all.begin(10));
+            pieces.update(all.end(10));
+            pieces.restore_some();
             waited += presumed(&mut pieces);
         }
         assert!(waited <= 2000 + 100 * 30, "{waited}");

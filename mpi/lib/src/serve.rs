@@ -4,7 +4,6 @@
 //! ```text
 //!   call_at(rank, level, body)                  dispatcher, level 0: probes, does not receive
 //!        │ tag = level                              │ a coroutine of that level per message
-//!        └────────────── service ───────────────►   ├─ waits for one of the level's places
 //!        └────────────── service ───────────────►   ├─ waits for one of the level's permits
 //!   call's future ◄───── replies ───────────────    └─ handler ─► reply, at the same level
 //! ```
@@ -14,8 +13,8 @@
 //! waits for at most one poll, as any coroutine does. It cannot pass messages that MPI has already
 //! put on the wire.
 //!
-//! Bounds: [`PLACES`] handlers per level run at a time. Further messages of the level stay in MPI,
-//! which holds back the bodies of long ones at the sender.
+//! Bounds: [`MAX_HANDLERS`] handlers per level run at a time. Further messages of the level stay in
+//! MPI, which holds back the bodies of long ones at the sender.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,12 +28,12 @@ use upshift::{JoinHandle, LEVELS, Level, no_suspend, spawn};
 
 use crate::comm::Comm;
 use crate::error::{Error, Result};
-use crate::job::level_here;
+use crate::job::waiter_level;
 use crate::operation::Operation;
 use crate::point::{Message, Source, Tag};
 
 /// Maximum number of handlers of a level that run at the same time on a rank.
-pub const PLACES: usize = 256;
+pub const MAX_HANDLERS: usize = 256;
 
 /// Bytes after the body: the number of the call, 0 for none.
 const TRAILER: usize = 8;
@@ -52,7 +51,8 @@ struct Inner {
     comm: Comm,
     service: Comm,
     replies: Comm,
-    places: Vec<Semaphore>,
+    /// A permit for each handler that may run, by level.
+    permits: Vec<Semaphore>,
     next: AtomicU64,
     calls: Mutex<Calls>,
     dispatcher: Mutex<Option<JoinHandle<()>>>,
@@ -74,7 +74,7 @@ pub struct Request {
     pub source: usize,
     /// Its level, at which the handler runs.
     pub level: Level,
-    /// Its number on the rank that sent it; 0 if it wants no reply.
+    /// Its number on the rank that sent it; 0 if it expects no reply.
     pub id: u64,
     /// Its content.
     pub body: Vec<u8>,
@@ -89,7 +89,7 @@ impl World {
                 comm,
                 service,
                 replies,
-                places: (0..LEVELS).map(|_| Semaphore::new(PLACES)).collect(),
+                permits: (0..LEVELS).map(|_| Semaphore::new(MAX_HANDLERS)).collect(),
                 next: AtomicU64::new(1),
                 calls: Mutex::default(),
                 dispatcher: Mutex::default(),
@@ -129,7 +129,7 @@ impl World {
     /// Records the level-0 request that begins on this rank, for the message that names it should
     /// the rank die. [`serve`](Self::serve) does this by itself. At most 192 bytes are kept.
     pub fn note_urgent(&self, request: &str) {
-        no_suspend(|| self.inner.comm.job().node.note(request));
+        no_suspend(|| self.inner.comm.job().node.record_request(request));
     }
 
     /// Runs `handler` for every request to this rank, at the request's level. Its output is the
@@ -164,8 +164,8 @@ impl World {
     }
 
     async fn handle(&self, message: Message, level: Level, handler: &Handler) -> Result<()> {
-        let places = &self.inner.places[usize::from(level.get())];
-        let _place = places.acquire().await.map_err(|_| Error::Ended)?;
+        let permits = &self.inner.permits[usize::from(level.get())];
+        let _permit = permits.acquire().await.map_err(|_| Error::Ended)?;
         let (id, body, source) = receive(message).await?;
         if level.get() == 0 {
             let text = format!("#{id} of rank {source}, {} bytes", body.len());
@@ -194,7 +194,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends a request that wants no reply. The operation is complete when the buffer can be used
+    /// Sends a request without a reply. The operation is complete when the buffer can be used
     /// again.
     pub fn send_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Operation<Vec<u8>> {
         let tag = tag(REQUEST, level);
@@ -206,7 +206,7 @@ impl World {
     /// # Errors
     /// As [`call_at`](Self::call_at).
     pub async fn call(&self, rank: usize, body: Vec<u8>) -> Result<Vec<u8>> {
-        self.call_at(rank, level_here(), body).await
+        self.call_at(rank, waiter_level(), body).await
     }
 
     /// Sends a request, which is handled at `level` on the other rank, and returns its reply.
@@ -215,7 +215,6 @@ impl World {
     /// If the future is dropped, the request is handled all the same, and its reply is lost.
     ///
     /// # Errors
-    /// [`Error::Handler`] if the handler panicked; those of the job.
     /// [`Error::Handler`] if the handler panicked; those of the job.
     pub async fn call_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Result<Vec<u8>> {
         let id = self.inner.next.fetch_add(1, Relaxed);

@@ -34,7 +34,8 @@ use upshift::Level;
 use self::levels::Levels;
 pub(crate) use self::look::Found;
 pub(crate) use self::parts::{
-    Completion, Kind, Matched, Outcome, Pattern, Payload, Start, improbe, lost, of_probe, outcome,
+    Completion, Kind, Matched, Outcome, Pattern, Payload, Start, improbe, lost, outcome,
+    probe_completion,
 };
 use crate::data::Types;
 
@@ -85,7 +86,7 @@ pub(crate) struct Table {
     /// The waker of the progress coroutine while it sleeps.
     pub(crate) sleeper: Option<Waker>,
     /// Set when an operation was started or dropped since the last look.
-    pub(crate) kicked: bool,
+    pub(crate) look_requested: bool,
 }
 
 // SAFETY: as for `Completion`; the table is behind a lock.
@@ -100,14 +101,14 @@ impl Table {
         self.requests.push(start.request);
         let key = self.slot(Stage::Running(start, position), level);
         self.owners.push(key.index);
-        self.kick();
+        self.request_look();
         key
     }
 
     pub(crate) fn insert_probe(&mut self, pattern: Pattern, level: Level) -> Key {
         let key = self.slot(Stage::Probing(pattern), level);
         self.probes.push(key.index);
-        self.kick();
+        self.request_look();
         key
     }
 
@@ -213,15 +214,15 @@ impl Table {
         {
             busy.cancel = true;
             self.cancels.push(key);
-            self.kick();
+            self.request_look();
         }
     }
 
     /// Requests that all receives are cancelled. Returns the number of requests that have not
     /// ended.
     pub(crate) fn cancel_receives(&mut self) -> usize {
-        for nth in 0..self.owners.len() {
-            let index = self.owners[nth];
+        for position in 0..self.owners.len() {
+            let index = self.owners[position];
             let slot = &self.slots[index as usize];
             if let Some(Busy {
                 stage: Stage::Running(start, _),
@@ -239,8 +240,8 @@ impl Table {
     }
 
     /// Requests a look soon.
-    pub(crate) fn kick(&mut self) {
-        self.kicked = true;
+    pub(crate) fn request_look(&mut self) {
+        self.look_requested = true;
     }
 
     /// Takes the wakers of all waiters, for when the job fails.

@@ -25,9 +25,9 @@ const CONNECTIONS: usize = 1024;
 /// # Errors
 /// Accepting fails.
 pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let place = places.clone().acquire_owned().await;
+        let permit = connections.clone().acquire_owned().await;
         let (stream, peer) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let matrices = matrices.clone();
@@ -35,7 +35,7 @@ pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> 
             async move {
                 // The client has gone.
                 let _ = connection(&matrices, stream, peer).await;
-                drop(place);
+                drop(permit);
             },
             Level::at::<0>(),
         )
@@ -43,7 +43,7 @@ pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> 
     }
 }
 
-fn take(level: Level) {
+fn set_level(level: Level) {
     if let Some(id) = get_cid() {
         // This cannot fail: the calling coroutine is alive.
         let _ = reprio(id, level);
@@ -57,26 +57,26 @@ async fn connection(
 ) -> io::Result<()> {
     let mut head = [0; HEADER];
     loop {
-        take(Level::at::<0>());
+        set_level(Level::at::<0>());
         stream.read_exact(&mut head).await?;
-        let (length, of_request) = parts(head);
+        let (length, wire_level) = parts(head);
         let n = match order(length) {
-            Ok(n) if of_request < wire::LEVELS => n,
+            Ok(n) if wire_level < wire::LEVELS => n,
             Ok(_) => return refuse(&mut stream, "send a level from 0 to 7").await,
             Err(error) => return refuse(&mut stream, &error.to_string()).await,
         };
-        let level = matrices.levels().level(of_request);
-        if of_request == 0 {
+        let level = matrices.levels().level(wire_level);
+        if wire_level == 0 {
             matrices
                 .world()
                 .note_urgent(&format!("matrix of order {n} from {peer}"));
         }
-        take(level);
+        set_level(level);
         let mut payload = vec![0; length as usize];
         stream.read_exact(&mut payload).await?;
         let result = match matrices.world().failure() {
             Some(error) => Err(error),
-            None => matrices.square(of_request, &payload, n).await,
+            None => matrices.square(wire_level, &payload, n).await,
         };
         match result {
             Ok(product) => reply(&mut stream, wire::OK, &product).await?,

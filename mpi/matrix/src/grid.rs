@@ -25,13 +25,13 @@ impl Grid {
     }
 
     /// Returns row and column of a rank.
-    pub(crate) fn place(self, rank: usize) -> (usize, usize) {
+    pub(crate) fn position(self, rank: usize) -> (usize, usize) {
         (rank / self.columns, rank % self.columns)
     }
 
     /// Returns the rows and the columns of a matrix of order `n` that belong to a rank.
     pub(crate) fn block(self, n: usize, rank: usize) -> (Range<usize>, Range<usize>) {
-        let (row, column) = self.place(rank);
+        let (row, column) = self.position(rank);
         (part(n, self.rows, row), part(n, self.columns, column))
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_and_pasted_is_the_same() {
+    fn a_block_that_is_cut_and_pasted_is_unchanged() {
         let n = 11;
         let matrix: Vec<u64> = (0..n as u64 * n as u64).collect();
         let grid = Grid::of(6);

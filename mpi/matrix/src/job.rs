@@ -34,9 +34,9 @@ pub enum Levels {
 impl Levels {
     /// Returns the runtime's level for a level of requests.
     #[must_use]
-    pub fn level(self, of_request: u8) -> Level {
+    pub fn level(self, wire_level: u8) -> Level {
         let level = match self {
-            Levels::Eight => of_request.min(wire::LEVELS - 1) * 8,
+            Levels::Eight => wire_level.min(wire::LEVELS - 1) * 8,
             Levels::One => 32,
         };
         Level::new(level).unwrap_or(Level::DEFAULT)
@@ -62,19 +62,19 @@ struct Inner {
 }
 
 impl Matrices {
-    /// Makes the communicators, and takes requests from now on. Collective.
+    /// Makes the communicators and starts to serve requests. Collective.
     ///
     /// # Errors
     /// Those of the job.
     pub async fn new(world: &World, levels: Levels, spread: usize) -> Result<Matrices> {
         let comm = world.comm();
         let grid = Grid::of(world.size());
-        let (row, column) = grid.place(world.rank());
+        let (row, column) = grid.position(world.rank());
         let missing = || Error::System("a split gave no communicator".into());
         let row = comm.split(Some(row as u32), column).await?;
         let row = row.ok_or_else(missing)?;
-        let (place, _) = grid.place(world.rank());
-        let column = comm.split(Some(column as u32), place).await?;
+        let (row_number, _) = grid.position(world.rank());
+        let column = comm.split(Some(column as u32), row_number).await?;
         let column = column.ok_or_else(missing)?;
         let mut lanes = Vec::new();
         for _ in 0..wire::LEVELS {
@@ -157,7 +157,7 @@ impl Matrices {
     ///
     /// # Errors
     /// Those of the job.
-    pub async fn square(&self, of_request: u8, payload: &[u8], n: usize) -> Result<Vec<u8>> {
+    pub async fn square(&self, wire_level: u8, payload: &[u8], n: usize) -> Result<Vec<u8>> {
         if n < self.inner.spread || self.inner.world.size() == 1 {
             let ranks = self.inner.world.size();
             let rank = self.inner.next.fetch_add(1, Relaxed) % ranks;
@@ -169,7 +169,7 @@ impl Matrices {
             body.extend_from_slice(payload);
             return self.inner.world.call(rank, body).await;
         }
-        self.spread(of_request.min(wire::LEVELS - 1), payload, n)
+        self.spread(wire_level.min(wire::LEVELS - 1), payload, n)
             .await
     }
 
@@ -225,7 +225,7 @@ impl Matrices {
         Ok(())
     }
 
-    /// Waits for the [`end`](Self::end).
+    /// Waits until [`end`](Self::end) is called on rank 0.
     pub async fn ended(&self) {
         self.inner.ended.notified().await;
     }

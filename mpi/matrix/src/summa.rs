@@ -54,7 +54,7 @@ pub(crate) async fn square(
     block: &[u64],
 ) -> Result<Vec<u64>> {
     let (rows, columns) = grid.block(n, rank);
-    let (my_row, my_column) = grid.place(rank);
+    let (my_row, my_column) = grid.position(rank);
     let begin = |panel: Range<usize>| {
         let width = panel.len();
         let left_owner = owner(n, grid.columns, panel.start);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use upshift_load::matrix::{HEADER, frame, square};
-use upshift_mpi_cases::{Daemon, PATIENCE, Running, alone, mpirun};
+use upshift_mpi_cases::{Daemon, EVENT_TIMEOUT, Running, mpirun, serialise_jobs};
 use upshift_mpi_matrix::wire::{Client, Reply, header};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-matrix");
@@ -32,7 +32,7 @@ fn expected(n: usize, seed: u64) -> Reply {
 #[test]
 fn products_are_those_of_one_machine() {
     for ranks in [1, 2, 3, 4] {
-        let _one = alone();
+        let _guard = serialise_jobs();
         let (running, address) = start(ranks, &["--spread", "20"], None);
         let clients: Vec<_> = (0..8u8)
             .map(|level| {
@@ -65,7 +65,7 @@ fn products_are_those_of_one_machine() {
 /// Clients get products, then refusals, then no connection; the job ends and names the rank.
 #[test]
 fn a_killed_rank_is_refused_then_named() {
-    let _one = alone();
+    let _guard = serialise_jobs();
     let (mut running, address) = start(4, &[], None);
     let mut urgent = Client::connect(&address).unwrap();
     // A request for each rank.
@@ -93,7 +93,7 @@ fn a_killed_rank_is_refused_then_named() {
             .unwrap()
             .success()
     );
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     let mut refusals = 0;
     loop {
         assert!(
@@ -128,7 +128,7 @@ fn a_killed_rank_is_refused_then_named() {
 
 #[test]
 fn all_ranks_join_the_board() {
-    let _one = alone();
+    let _guard = serialise_jobs();
     let Some(daemon) = Daemon::start("all_ranks_join_the_board") else {
         return;
     };

@@ -2,7 +2,7 @@
 //! picture.
 
 use upshift_core::{CoroutineId, Step};
-use upshift_trace::{Coroutine, What};
+use upshift_trace::{Coroutine, EventKind};
 
 use crate::timeline::{Entry, Timeline};
 
@@ -19,8 +19,8 @@ impl Timeline {
         for &(time, vcpu, entry) in &self.entries {
             let by = vcpu.map(|vcpu| vcpu as u32);
             match (entry, by) {
-                (Entry::Idles(true), Some(vcpu)) => recording.add(time, vcpu, What::Parked),
-                (Entry::Idles(false), Some(vcpu)) => recording.add(time, vcpu, What::Unparked),
+                (Entry::Idles(true), Some(vcpu)) => recording.add(time, vcpu, EventKind::Parked),
+                (Entry::Idles(false), Some(vcpu)) => recording.add(time, vcpu, EventKind::Unparked),
                 (Entry::Idles(_), None) => {}
                 (Entry::Changed(k, level, step), by) => {
                     if places.len() <= k {
@@ -37,7 +37,7 @@ impl Timeline {
                         site: recording.site(&format!("#{k}")),
                         by,
                     };
-                    recording.add(time, places[k], What::Coroutine(step, coroutine));
+                    recording.add(time, places[k], EventKind::Coroutine(step, coroutine));
                 }
             }
         }

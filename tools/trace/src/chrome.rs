@@ -21,7 +21,7 @@ use std::io::{self, Write};
 
 use upshift_core::{CoroutineId, Level, MAX_VCPUS, Step};
 
-use crate::event::{Coroutine, Event, What};
+use crate::event::{Coroutine, Event, EventKind};
 
 /// Colours that `chrome://tracing` knows by name, for eight levels each.
 const COLOURS: [&str; 8] = [
@@ -116,7 +116,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Returns the errors of the underlying writer.
     pub fn event(&mut self, event: &Event, site: &str) -> io::Result<()> {
-        let Some(Event { vcpu, what, .. }) = event.checked() else {
+        let Some(Event { vcpu, kind, .. }) = event.checked() else {
             return Ok(());
         };
         // A late event does not break the nesting.
@@ -124,12 +124,12 @@ impl<W: Write> Writer<W> {
         self.last = at;
         self.ensure_vcpu(vcpu)?;
         // The vCPU whose thread acted was awake before, except at the end of a wait.
-        let (actor, was_awake) = match what {
-            What::Unparked => (Some(vcpu), false),
-            What::Parked | What::Arrived(_) => (Some(vcpu), true),
+        let (actor, was_awake) = match kind {
+            EventKind::Unparked => (Some(vcpu), false),
+            EventKind::Parked | EventKind::Arrived(_) => (Some(vcpu), true),
             // Another thread takes a poll from the vCPU.
-            What::Coroutine(Step::Suspended, _) => (Some(vcpu), true),
-            What::Coroutine(_, coroutine) => (coroutine.by, true),
+            EventKind::Coroutine(Step::Suspended, _) => (Some(vcpu), true),
+            EventKind::Coroutine(_, coroutine) => (coroutine.by, true),
         };
         if let Some(actor) = actor {
             self.ensure_vcpu(actor)?;
@@ -138,20 +138,20 @@ impl<W: Write> Writer<W> {
                 self.wake_up(actor, 0)?;
             }
         }
-        match what {
-            What::Unparked => self.wake_up(vcpu, at),
-            What::Parked => {
+        match kind {
+            EventKind::Unparked => self.wake_up(vcpu, at),
+            EventKind::Parked => {
                 self.end_poll(vcpu, at, "lost")?;
                 self.fall_asleep(vcpu, at)
             }
-            What::Arrived(count) => {
+            EventKind::Arrived(count) => {
                 self.begin(at, vcpu, 'i', "I/O")?;
                 write!(
                     self.out,
                     ",\"s\":\"t\",\"args\":{{\"completions\":{count}}}}}"
                 )
             }
-            What::Coroutine(step, coroutine) => self.step(at, vcpu, step, coroutine, site),
+            EventKind::Coroutine(step, coroutine) => self.step(at, vcpu, step, coroutine, site),
         }
     }
 

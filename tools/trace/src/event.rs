@@ -12,7 +12,7 @@ pub struct Event {
     /// vCPU of the event; for a step of a coroutine the vCPU of the coroutine.
     pub vcpu: u32,
     /// Kind of the event.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 impl Event {
@@ -21,7 +21,7 @@ impl Event {
     pub(crate) fn checked(self) -> Option<Event> {
         let exists = |vcpu: &u32| (*vcpu as usize) < MAX_VCPUS;
         let mut event = Some(self).filter(|event| exists(&event.vcpu))?;
-        if let What::Coroutine(_, coroutine) = &mut event.what {
+        if let EventKind::Coroutine(_, coroutine) = &mut event.kind {
             coroutine.by = coroutine.by.filter(exists);
         }
         Some(event)
@@ -30,7 +30,7 @@ impl Event {
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// A coroutine took a step.
     Coroutine(Step, Coroutine),
     /// The vCPU has no work and begins to wait.
@@ -58,7 +58,7 @@ pub struct Coroutine {
 mod row {
     //! An event as an array of numbers: a third of the size with names.
 
-    use super::{Coroutine, Event, What};
+    use super::{Coroutine, Event, EventKind};
     use upshift_core::{CoroutineId, Level, Step};
 
     /// `at`, `vcpu`, number of the kind, its argument (completions, or the vCPU that was stolen
@@ -71,9 +71,9 @@ mod row {
 
     impl From<Event> for Row {
         fn from(event: Event) -> Row {
-            let Event { at, vcpu, what } = event;
-            let (code, argument) = match what {
-                What::Coroutine(step, coroutine) => {
+            let Event { at, vcpu, kind } = event;
+            let (code, argument) = match kind {
+                EventKind::Coroutine(step, coroutine) => {
                     let (code, argument) = step_to_numbers(step);
                     let Coroutine {
                         id,
@@ -85,9 +85,9 @@ mod row {
                     let id = id.to_u64();
                     return (at, vcpu, code, argument, id, level.get(), site, by);
                 }
-                What::Parked => (PARKED, 0),
-                What::Unparked => (UNPARKED, 0),
-                What::Arrived(count) => (ARRIVED, count),
+                EventKind::Parked => (PARKED, 0),
+                EventKind::Unparked => (UNPARKED, 0),
+                EventKind::Arrived(count) => (ARRIVED, count),
             };
             (at, vcpu, code, argument, 0, 0, 0, 0)
         }
@@ -97,10 +97,10 @@ mod row {
         type Error = String;
         fn try_from(row: Row) -> Result<Event, String> {
             let (at, vcpu, code, argument, id, level, site, by) = row;
-            let what = match code {
-                PARKED => What::Parked,
-                UNPARKED => What::Unparked,
-                ARRIVED => What::Arrived(argument),
+            let kind = match code {
+                PARKED => EventKind::Parked,
+                UNPARKED => EventKind::Unparked,
+                ARRIVED => EventKind::Arrived(argument),
                 _ => {
                     let step = step_of_numbers(code, argument);
                     let step = step.ok_or_else(|| format!("{code} is no kind of event"))?;
@@ -110,10 +110,10 @@ mod row {
                         site,
                         by: by.checked_sub(1),
                     };
-                    What::Coroutine(step, coroutine)
+                    EventKind::Coroutine(step, coroutine)
                 }
             };
-            Ok(Event { at, vcpu, what })
+            Ok(Event { at, vcpu, kind })
         }
     }
 

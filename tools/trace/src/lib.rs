@@ -21,7 +21,7 @@
 //!
 //! ```
 //! use upshift_core::{CoroutineId, Level, Step};
-//! use upshift_trace::{Coroutine, Timeline, What};
+//! use upshift_trace::{Coroutine, Timeline, EventKind};
 //!
 //! let mut timeline = Timeline::new("example");
 //! let coroutine = Coroutine {
@@ -30,8 +30,8 @@
 //!     site: timeline.site("src/main.rs:10:5"),
 //!     by: Some(0),
 //! };
-//! timeline.add(1_000, 0, What::Coroutine(Step::Polled, coroutine));
-//! timeline.add(3_500, 0, What::Coroutine(Step::Exited, coroutine));
+//! timeline.add(1_000, 0, EventKind::Coroutine(Step::Polled, coroutine));
+//! timeline.add(3_500, 0, EventKind::Coroutine(Step::Exited, coroutine));
 //! let mut json = Vec::new();
 //! timeline.write_chrome(&mut json)?;
 //! assert!(String::from_utf8_lossy(&json).contains(r#""ph":"B""#));
@@ -50,6 +50,6 @@ pub mod spans;
 pub mod svg;
 mod timeline;
 
-pub use event::{Coroutine, Event, What};
+pub use event::{Coroutine, Event, EventKind};
 pub use markup::escape;
 pub use timeline::Timeline;

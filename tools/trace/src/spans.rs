@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use upshift_core::{CoroutineId, Level, MAX_VCPUS, State, Step};
 
-use crate::event::{Coroutine, What};
+use crate::event::{Coroutine, EventKind};
 use crate::timeline::Timeline;
 
 /// A span of time in which a coroutine was in one state.
@@ -59,16 +59,16 @@ impl Spans {
             vcpus: vec![None; timeline.vcpus.min(MAX_VCPUS as u32) as usize],
         };
         for event in timeline.events.iter().filter_map(|event| event.checked()) {
-            match event.what {
-                What::Coroutine(step, coroutine) => {
+            match event.kind {
+                EventKind::Coroutine(step, coroutine) => {
                     if let Some(by) = coroutine.by {
                         builder.works(by);
                     }
                     builder.step(event.at, event.vcpu, step, coroutine);
                 }
-                What::Arrived(_) => builder.works(event.vcpu),
-                What::Unparked => builder.wakes(event.vcpu, event.at),
-                What::Parked => {
+                EventKind::Arrived(_) => builder.works(event.vcpu),
+                EventKind::Unparked => builder.wakes(event.vcpu, event.at),
+                EventKind::Parked => {
                     builder.works(event.vcpu);
                     builder.sleeps(event.vcpu, event.at);
                 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use upshift_core::Change;
 
-use crate::event::{Coroutine, Event, What};
+use crate::event::{Coroutine, Event, EventKind};
 use crate::{chrome, svg};
 
 /// A recording: events of all vCPUs, ordered by time.
@@ -58,10 +58,10 @@ impl Timeline {
 
     /// Adds an event. Events of one instant stay in the order in which they are added;
     /// [`Timeline::sort`] orders the others.
-    pub fn add(&mut self, at: u64, vcpu: u32, what: What) {
+    pub fn add(&mut self, at: u64, vcpu: u32, kind: EventKind) {
         self.vcpus = self.vcpus.max(vcpu.saturating_add(1));
         self.length = self.length.max(at);
-        self.events.push(Event { at, vcpu, what });
+        self.events.push(Event { at, vcpu, kind });
     }
 
     /// Adds the step that a host was notified of ([`Host::changed`](upshift_core::Host::changed)).
@@ -75,7 +75,7 @@ impl Timeline {
         self.add(
             at,
             change.vcpu as u32,
-            What::Coroutine(change.step, coroutine),
+            EventKind::Coroutine(change.step, coroutine),
         );
     }
 
@@ -91,8 +91,8 @@ impl Timeline {
     pub fn write_chrome(&self, out: impl Write) -> io::Result<()> {
         let mut writer = chrome::Writer::new(out, &self.name, self.vcpus)?;
         for event in &self.events {
-            let site = match event.what {
-                What::Coroutine(_, coroutine) => self.site_name(coroutine.site),
+            let site = match event.kind {
+                EventKind::Coroutine(_, coroutine) => self.site_name(coroutine.site),
                 _ => "",
             };
             writer.event(event, site)?;

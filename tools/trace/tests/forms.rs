@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use upshift_core::{CoroutineId, Level, State, Step};
 use upshift_trace::spans::Spans;
-use upshift_trace::{Coroutine, Event, Timeline, What};
+use upshift_trace::{Coroutine, Event, EventKind, Timeline};
 
 const HOSTILE: &str = "a\"b\\c\n\u{1b}[2J\u{0}\u{7f}\u{fffe}</title><script>&'é\u{2028}";
 
@@ -84,14 +84,14 @@ fn a_wake_is_an_arrow_to_the_poll_and_parked_is_empty() {
         by: Some(1),
         ..woken
     };
-    timeline.add(1_000, 0, What::Coroutine(Step::Polled, waker));
-    timeline.add(1_500, 1, What::Coroutine(Step::Ready, woken));
-    timeline.add(2_500, 1, What::Unparked);
-    timeline.add(2_600, 1, What::Coroutine(Step::Polled, there));
-    timeline.add(3_000, 0, What::Coroutine(Step::Exited, waker));
-    timeline.add(4_600, 1, What::Coroutine(Step::Blocked, there));
-    timeline.add(5_000, 1, What::Parked);
-    timeline.add(9_000, 0, What::Arrived(3));
+    timeline.add(1_000, 0, EventKind::Coroutine(Step::Polled, waker));
+    timeline.add(1_500, 1, EventKind::Coroutine(Step::Ready, woken));
+    timeline.add(2_500, 1, EventKind::Unparked);
+    timeline.add(2_600, 1, EventKind::Coroutine(Step::Polled, there));
+    timeline.add(3_000, 0, EventKind::Coroutine(Step::Exited, waker));
+    timeline.add(4_600, 1, EventKind::Coroutine(Step::Blocked, there));
+    timeline.add(5_000, 1, EventKind::Parked);
+    timeline.add(9_000, 0, EventKind::Arrived(3));
     let json = chrome(&timeline);
     assert_balanced(&json, 2);
     let all = json["traceEvents"].as_array().unwrap();
@@ -120,8 +120,8 @@ fn a_wake_is_an_arrow_to_the_poll_and_parked_is_empty() {
 fn earlier_polls_begin_with_the_recording() {
     let mut timeline = Timeline::new("");
     let coroutine = coroutine(&mut timeline, 1, 9, Some(0));
-    timeline.add(4_000, 0, What::Coroutine(Step::Yielded, coroutine));
-    timeline.add(5_000, 0, What::Coroutine(Step::Polled, coroutine));
+    timeline.add(4_000, 0, EventKind::Coroutine(Step::Yielded, coroutine));
+    timeline.add(5_000, 0, EventKind::Coroutine(Step::Polled, coroutine));
     timeline.length = 7_000;
     let json = chrome(&timeline);
     let times: Vec<f64> = slices(&json, 1)
@@ -158,7 +158,7 @@ fn hostile_names_stay_text() {
         .into_iter()
         .enumerate()
     {
-        timeline.add(at as u64 * 1_000, 0, What::Coroutine(step, coroutine));
+        timeline.add(at as u64 * 1_000, 0, EventKind::Coroutine(step, coroutine));
     }
     let json = chrome(&timeline);
     assert_balanced(&json, 1);
@@ -181,7 +181,7 @@ fn an_empty_recording_is_a_file_and_a_picture() {
     assert_well_formed(&timeline.to_svg());
 }
 
-fn any_event() -> impl Strategy<Value = (u64, u32, What)> {
+fn any_event() -> impl Strategy<Value = (u64, u32, EventKind)> {
     let step = prop_oneof![
         Just(Step::Spawned),
         Just(Step::Ready),
@@ -202,15 +202,15 @@ fn any_event() -> impl Strategy<Value = (u64, u32, What)> {
                 site,
                 by,
             };
-            What::Coroutine(step, coroutine)
+            EventKind::Coroutine(step, coroutine)
         });
-    let what = prop_oneof![
+    let kind = prop_oneof![
         8 => coroutine,
-        1 => Just(What::Parked),
-        1 => Just(What::Unparked),
-        1 => (0..9u32).prop_map(What::Arrived),
+        1 => Just(EventKind::Parked),
+        1 => Just(EventKind::Unparked),
+        1 => (0..9u32).prop_map(EventKind::Arrived),
     ];
-    (0..2_000_000u64, 0..3u32, what)
+    (0..2_000_000u64, 0..3u32, kind)
 }
 
 proptest! {
@@ -224,8 +224,8 @@ proptest! {
         let mut timeline = Timeline::new("any");
         timeline.lost = lost;
         let _ = (timeline.site("one"), timeline.site("two"));
-        for (at, vcpu, what) in events {
-            timeline.add(at, vcpu, what);
+        for (at, vcpu, kind) in events {
+            timeline.add(at, vcpu, kind);
         }
         if sorted {
             timeline.sort();
@@ -246,13 +246,13 @@ fn impossible_vcpus_allocate_nothing() {
     let mut timeline = Timeline::new("liar");
     for (vcpu, by) in [(u32::MAX, Some(0)), (0, Some(u32::MAX)), (u32::MAX, None)] {
         let coroutine = coroutine(&mut timeline, 1, 1, by);
-        timeline.add(1, vcpu, What::Coroutine(Step::Ready, coroutine));
+        timeline.add(1, vcpu, EventKind::Coroutine(Step::Ready, coroutine));
         timeline.add(
             0,
             vcpu,
-            What::Coroutine(Step::Stolen { from: usize::MAX }, coroutine),
+            EventKind::Coroutine(Step::Stolen { from: usize::MAX }, coroutine),
         );
-        timeline.add(2, vcpu, What::Coroutine(Step::Polled, coroutine));
+        timeline.add(2, vcpu, EventKind::Coroutine(Step::Polled, coroutine));
     }
     timeline.vcpus = u32::MAX;
     assert_balanced(&chrome(&timeline), 3);

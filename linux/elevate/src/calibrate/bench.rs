@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::worker::{HOPS, PAUSE as SLEEP, SPIN, STOP, SWITCH, Shared, set_mode, wait, work};
+use super::worker::{
+    PAUSE as SLEEP, PING_PONG, SPIN, STOP, SWITCH, Shared, run_worker, set_mode, wait,
+};
 use super::{CalibrateError, Calibration, DELAYS_US, Quantiles, TimerFloor, nanos};
 use crate::elevated::Elevated;
 use crate::elevator::Elevator;
@@ -18,7 +20,7 @@ use crate::priority::Bands;
 
 /// Numbers of samples of each kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Effort {
+pub(super) struct SampleCounts {
     switches: usize,
     changes: usize,
     hops: usize,
@@ -26,34 +28,34 @@ pub(super) struct Effort {
     timers: usize,
     looks: u64,
     /// Smallest number of samples that is meaningful.
-    least: usize,
+    min_meaningful: usize,
 }
 
-impl Effort {
+impl SampleCounts {
     /// Some 200 ms.
-    pub(super) const FULL: Effort = Effort {
+    pub(super) const FULL: SampleCounts = SampleCounts {
         switches: 4000,
         changes: 4000,
         hops: 3000,
         timers: 200,
         looks: 200,
-        least: 50,
+        min_meaningful: 50,
     };
     /// Some 20 ms: medians only.
-    pub(super) const BRIEF: Effort = Effort {
+    pub(super) const BRIEF: SampleCounts = SampleCounts {
         switches: 200,
         changes: 200,
         hops: 200,
         timers: 12,
         looks: 40,
-        least: 8,
+        min_meaningful: 8,
     };
 }
 
 /// Turns in which the cost of looks is measured.
-const LOOK_TURNS: u64 = 4;
+const LOOK_ROUNDS: u64 = 4;
 /// Time between two looks when their cost is measured.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Longest time without a pause: a quarter of the silence that raises the daemon's alarm.
 const PIECE: Duration = Duration::from_millis(20);
@@ -85,14 +87,14 @@ pub(super) fn run(
     elevator: &Elevator,
     bands: Bands,
     cpu: usize,
-    effort: Effort,
+    samples: SampleCounts,
     deadline: Instant,
 ) -> Result<Calibration, CalibrateError> {
     let shared = Shared {
         mode: AtomicU32::new(SWITCH),
         tid: AtomicI32::new(0),
         ready: AtomicBool::new(false),
-        ball: AtomicU32::new(0),
+        token: AtomicU32::new(0),
         spins: AtomicU64::new(0),
         deadline,
     };
@@ -101,11 +103,11 @@ pub(super) fn run(
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new()
             .name("upshift-worker".into())
-            .spawn_scoped(scope, || work(&shared, bands.demoted(), &guard))?;
+            .spawn_scoped(scope, || run_worker(&shared, bands.demoted(), &guard))?;
         let measurer = std::thread::Builder::new()
             .name("upshift-measure".into())
             .spawn_scoped(scope, || {
-                let result = measure(elevator, bands, cpu, effort, &shared, &guard);
+                let result = measure(elevator, bands, cpu, samples, &shared, &guard);
                 set_mode(&shared, STOP);
                 shared.ready.store(true, Release);
                 result
@@ -127,7 +129,7 @@ fn measure(
     elevator: &Elevator,
     bands: Bands,
     cpu: usize,
-    effort: Effort,
+    samples: SampleCounts,
     shared: &Shared,
     guard: &OnceLock<Elevated>,
 ) -> Result<Calibration, CalibrateError> {
@@ -148,8 +150,8 @@ fn measure(
     let last = Instant::now();
     let mut pauses = Pauses { shared, last };
 
-    let mut switches = Vec::with_capacity(effort.switches);
-    for _ in 0..effort.switches {
+    let mut switches = Vec::with_capacity(samples.switches);
+    for _ in 0..samples.switches {
         pauses.pause_if_due();
         let began = Instant::now();
         worker.set(bands.dispatcher())?;
@@ -159,8 +161,8 @@ fn measure(
         }
     }
 
-    let mut changes = Vec::with_capacity(effort.changes);
-    for round in 0..effort.changes {
+    let mut changes = Vec::with_capacity(samples.changes);
+    for round in 0..samples.changes {
         pauses.pause_if_due();
         let to = if round % 2 == 0 {
             bands.dispatcher()
@@ -177,19 +179,19 @@ fn measure(
     measurer.set(bands.elevated())?;
 
     set_mode(shared, SPIN);
-    let timers = timers(effort, shared, &mut pauses)?;
-    let look = look_cost(effort, shared, &mut pauses)?;
+    let timers = timers(samples, shared, &mut pauses)?;
+    let look = look_cost(samples, shared, &mut pauses)?;
 
-    set_mode(shared, HOPS);
+    set_mode(shared, PING_PONG);
     worker.set(bands.elevated())?;
-    let mut hops = Vec::with_capacity(effort.hops);
-    for _ in 0..effort.hops {
+    let mut hops = Vec::with_capacity(samples.hops);
+    for _ in 0..samples.hops {
         pauses.pause_if_due();
         let began = Instant::now();
-        shared.ball.store(1, Release);
-        futex_wake(&shared.ball);
-        while shared.ball.load(Acquire) == 1 {
-            wait(&shared.ball, 1);
+        shared.token.store(1, Release);
+        futex_wake(&shared.token);
+        while shared.token.load(Acquire) == 1 {
+            wait(&shared.token, 1);
             if shared.is_over() {
                 break;
             }
@@ -199,7 +201,7 @@ fn measure(
             break;
         }
     }
-    if hops.len() < effort.least {
+    if hops.len() < samples.min_meaningful {
         return Err(CalibrateError::TooBusy);
     }
     Ok(Calibration {
@@ -215,27 +217,27 @@ fn measure(
 
 /// Measures one-shot timers while the worker spins below.
 fn timers(
-    effort: Effort,
+    samples: SampleCounts,
     shared: &Shared,
     pauses: &mut Pauses<'_>,
 ) -> Result<Vec<TimerFloor>, CalibrateError> {
     let timer = timer()?;
     DELAYS_US
         .iter()
-        .map(|delay| measure_delay(&timer, delay * 1000, effort, shared, pauses))
+        .map(|delay| measure_delay(&timer, delay * 1000, samples, shared, pauses))
         .collect()
 }
 
 fn measure_delay(
     timer: &OwnedFd,
     asked_ns: u64,
-    effort: Effort,
+    samples: SampleCounts,
     shared: &Shared,
     pauses: &mut Pauses<'_>,
 ) -> Result<TimerFloor, CalibrateError> {
-    let mut arming = Vec::with_capacity(effort.timers);
-    let mut lateness = Vec::with_capacity(effort.timers);
-    for _ in 0..effort.timers {
+    let mut arming = Vec::with_capacity(samples.timers);
+    let mut lateness = Vec::with_capacity(samples.timers);
+    for _ in 0..samples.timers {
         pauses.pause_if_due();
         let began = now_ns();
         let due = began + asked_ns;
@@ -248,7 +250,7 @@ fn measure_delay(
             break;
         }
     }
-    if lateness.len() < effort.least {
+    if lateness.len() < samples.min_meaningful {
         return Err(CalibrateError::TooBusy);
     }
     Ok(TimerFloor {
@@ -262,17 +264,17 @@ fn measure_delay(
 /// regular interruptions, compared with the same time undisturbed. Of several turns of either kind
 /// the fastest counts, since other activity can only slow them down.
 fn look_cost(
-    effort: Effort,
+    samples: SampleCounts,
     shared: &Shared,
     pauses: &mut Pauses<'_>,
 ) -> Result<Duration, CalibrateError> {
     let timer = timer()?;
-    let every = nanos(LOOK_EVERY);
-    let looks = effort.looks / LOOK_TURNS;
+    let every = nanos(LOOK_INTERVAL);
+    let looks = samples.looks / LOOK_ROUNDS;
     let mut undisturbed = 0.0_f64;
     // The speed, and the time between two looks, which come late.
     let mut disturbed = (0.0_f64, 0.0_f64);
-    for _ in 0..LOOK_TURNS {
+    for _ in 0..LOOK_ROUNDS {
         pauses.pause_if_due();
         undisturbed = undisturbed.max(spins_per_ns(shared, || {
             arm(&timer, now_ns() + every * looks)?;
@@ -382,17 +384,17 @@ mod tests {
             mode: AtomicU32::new(SPIN),
             tid: AtomicI32::new(0),
             ready: AtomicBool::new(false),
-            ball: AtomicU32::new(0),
+            token: AtomicU32::new(0),
             spins: AtomicU64::new(0),
             deadline: Instant::now() + Duration::from_secs(60),
         };
         let elevator = Elevator::new().unwrap();
         let guard = OnceLock::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| work(&shared, crate::Priority::MIN, &guard));
+            scope.spawn(|| run_worker(&shared, crate::Priority::MIN, &guard));
             until(&shared, || shared.tid.load(Acquire) != 0);
             // Recorded but not elevated, so no rights are needed.
-            let held = elevator.hold(shared.tid.load(Acquire)).unwrap();
+            let held = elevator.record(shared.tid.load(Acquire)).unwrap();
             guard.get_or_init(|| held);
             shared.ready.store(true, Release);
 

@@ -17,14 +17,14 @@ pub(super) const SWITCH: u32 = 0;
 /// Mode: keeps the CPU busy.
 pub(super) const SPIN: u32 = 1;
 /// Mode: passes every ball back.
-pub(super) const HOPS: u32 = 2;
+pub(super) const PING_PONG: u32 = 2;
 /// Mode: ends.
 pub(super) const STOP: u32 = 3;
 /// Mode: sleeps.
 pub(super) const PAUSE: u32 = 4;
 
 /// Longest sleep in a futex, in nanoseconds, so that no wait outlives the calibration.
-const NAP_NS: u64 = 50_000_000;
+const MAX_SLEEP_NS: u64 = 50_000_000;
 
 /// The state that measurer and worker share.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     /// Set when the worker has been elevated and may begin.
     pub(super) ready: AtomicBool,
     /// The holder of the ball: 0, the measurer; 1, the worker.
-    pub(super) ball: AtomicU32,
+    pub(super) token: AtomicU32,
     /// Rounds of the worker's loop while it keeps the CPU busy.
     pub(super) spins: AtomicU64,
     pub(super) deadline: Instant,
@@ -48,7 +48,7 @@ impl Shared {
 }
 
 /// Runs the worker. `guard` is its own guard, set before `ready`.
-pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated>) {
+pub(super) fn run_worker(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated>) {
     shared.tid.store(current_tid(), Release);
     while !shared.ready.load(Acquire) {
         if shared.is_over() {
@@ -73,28 +73,28 @@ pub(super) fn work(shared: &Shared, demoted: Priority, guard: &OnceLock<Elevated
                 shared.spins.store(rounds, Relaxed);
                 std::hint::spin_loop();
             }
-            HOPS => {
-                if shared.ball.load(Acquire) == 1 {
-                    shared.ball.store(0, Release);
-                    futex_wake(&shared.ball);
+            PING_PONG => {
+                if shared.token.load(Acquire) == 1 {
+                    shared.token.store(0, Release);
+                    futex_wake(&shared.token);
                 } else {
-                    wait(&shared.ball, 0);
+                    wait(&shared.token, 0);
                 }
             }
-            PAUSE => wait(&shared.ball, 0),
+            PAUSE => wait(&shared.token, 0),
             _ => return,
         }
     }
 }
 
-/// Sleeps while `word` is `value`, for at most [`NAP_NS`].
+/// Sleeps while `word` is `value`, for at most [`MAX_SLEEP_NS`].
 pub(super) fn wait(word: &AtomicU32, value: u32) {
-    futex_wait_for(word, value, NAP_NS);
+    futex_wait_for(word, value, MAX_SLEEP_NS);
 }
 
 /// Changes the worker's mode, and wakes it if it sleeps.
 pub(super) fn set_mode(shared: &Shared, mode: u32) {
     shared.mode.store(mode, Release);
-    shared.ball.store(0, Relaxed);
-    futex_wake(&shared.ball);
+    shared.token.store(0, Relaxed);
+    futex_wake(&shared.token);
 }

@@ -16,7 +16,7 @@ use crate::sys::{CpuSet, Kernel, Sys};
 use crate::table::Table;
 
 /// Maximum number of passes over the table while any restoration fails.
-const PASSES: usize = 10;
+const MAX_PASSES: usize = 10;
 /// Pause between two passes, in milliseconds.
 const PAUSE_MS: c_int = 20;
 
@@ -49,13 +49,13 @@ pub(super) fn run(
             (None, _) => -1,
         };
         match wait(socket, pidfd, owner, timeout) {
-            Waited::OwnerEnded => break,
-            Waited::Woken => monitor.check(false),
-            Waited::TimedOut => monitor.check(true),
+            WaitOutcome::OwnerEnded => break,
+            WaitOutcome::Woken => monitor.check(false),
+            WaitOutcome::TimedOut => monitor.check(true),
         }
     }
-    let in_order = table.header().closing.load(Acquire) == 1;
-    if !in_order {
+    let closed_in_order = table.header().closing.load(Acquire) == 1;
+    if !closed_in_order {
         restore_leader_after_exec(table, owner, start);
     }
     restore_all(table);
@@ -68,8 +68,8 @@ struct HeartbeatMonitor<'a> {
     table: &'a Table,
     /// Milliseconds between two checks.
     interval_ms: Option<c_int>,
-    watching: bool,
-    last: u64,
+    is_checking: bool,
+    last_beats: u64,
     /// Consecutive checks without a beat in between.
     missed: u32,
 }
@@ -84,14 +84,14 @@ impl<'a> HeartbeatMonitor<'a> {
         HeartbeatMonitor {
             table,
             interval_ms,
-            watching: interval_ms.is_some(),
-            last: table.header().beats.load(Acquire),
+            is_checking: interval_ms.is_some(),
+            last_beats: table.header().beats.load(Acquire),
             missed: 0,
         }
     }
 
     fn check_interval_ms(&self) -> Option<c_int> {
-        self.interval_ms.filter(|_| self.watching)
+        self.interval_ms.filter(|_| self.is_checking)
     }
 
     /// Checks the heartbeat after a wait. `timed_out`: the wait lasted its full time.
@@ -102,8 +102,8 @@ impl<'a> HeartbeatMonitor<'a> {
         let header = self.table.header();
         let beats = header.beats.load(Acquire);
         // A process that has woken the guardian early is alive.
-        let missed = timed_out && self.watching && beats == self.last;
-        (self.last, self.missed) = (beats, if missed { self.missed + 1 } else { 0 });
+        let missed = timed_out && self.is_checking && beats == self.last_beats;
+        (self.last_beats, self.missed) = (beats, if missed { self.missed + 1 } else { 0 });
         if missed && self.missed.is_multiple_of(CHECKS_PER_HEARTBEAT) && demote_all(self.table) {
             header.demotions.fetch_add(1, SeqCst);
         }
@@ -111,8 +111,8 @@ impl<'a> HeartbeatMonitor<'a> {
         // Pairs with the fence between the owner's record and its check: one of the two sees the
         // other's.
         fence(SeqCst);
-        self.watching = self.table.has_foreign();
-        if self.watching {
+        self.is_checking = self.table.has_foreign();
+        if self.is_checking {
             header.armed.store(1, SeqCst);
         }
     }
@@ -121,20 +121,20 @@ impl<'a> HeartbeatMonitor<'a> {
 /// Takes every thread of other processes out of SCHED_FIFO; the records stay. Returns whether there
 /// was any.
 fn demote_all(table: &Table) -> bool {
-    let mut any = false;
+    let mut demoted_any = false;
     for (_, record) in table.records().filter(|(_, record)| !record.own) {
         let elevated = Policy::of(&Kernel, record.tid).is_ok_and(|policy| policy.looks_elevated());
-        let same = || match Kernel.birth(record.tid) {
+        let is_same_thread = || match Kernel.birth(record.tid) {
             Ok(start) => start == record.birth,
             Err(error) => !is_gone(&error),
         };
-        if elevated && same() {
+        if elevated && is_same_thread() {
             let fair = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
             let demote = || Kernel.sched_setscheduler(record.tid, fair, 0);
-            any |= leaving_deadline(&Kernel, record.tid, demote).is_ok();
+            demoted_any |= leaving_deadline(&Kernel, record.tid, demote).is_ok();
         }
     }
-    any
+    demoted_any
 }
 
 /// Leaves the owner's session, directory and descriptors.
@@ -182,7 +182,7 @@ fn raise_priority() {
 }
 
 /// The reason for the end of a wait.
-enum Waited {
+enum WaitOutcome {
     /// The owner is dead or ends the guardian.
     OwnerEnded,
     /// The owner has woken the guardian.
@@ -192,35 +192,35 @@ enum Waited {
 }
 
 /// Waits at most `timeout` milliseconds (-1: no limit).
-fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> Waited {
-    let mut watched = [socket, pidfd].map(|fd| libc::pollfd {
+fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> WaitOutcome {
+    let mut fds = [socket, pidfd].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
     // SAFETY: two live entries; a negative descriptor is ignored by the kernel.
-    let ready = unsafe { libc::poll(watched.as_mut_ptr(), 2, timeout) };
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
     // SAFETY: cannot fail.
     let orphaned = unsafe { libc::getppid() } != owner;
-    if orphaned || (ready > 0 && watched[1].revents != 0) {
-        return Waited::OwnerEnded;
+    if orphaned || (ready > 0 && fds[1].revents != 0) {
+        return WaitOutcome::OwnerEnded;
     }
-    if ready <= 0 || watched[0].revents == 0 {
-        return Waited::TimedOut;
+    if ready <= 0 || fds[0].revents == 0 {
+        return WaitOutcome::TimedOut;
     }
     let mut byte = [0u8];
     // SAFETY: at most one byte is received into a live array.
-    let got = unsafe { libc::recv(socket, byte.as_mut_ptr().cast(), 1, libc::MSG_DONTWAIT) };
+    let received = unsafe { libc::recv(socket, byte.as_mut_ptr().cast(), 1, libc::MSG_DONTWAIT) };
     // The end of the file is the end of its owner.
-    if got > 0 {
-        Waited::Woken
+    if received > 0 {
+        WaitOutcome::Woken
     } else {
-        Waited::OwnerEnded
+        WaitOutcome::OwnerEnded
     }
 }
 
 fn restore_all(table: &Table) {
-    for _ in 0..PASSES {
+    for _ in 0..MAX_PASSES {
         let mut failed = false;
         for (_, record) in table.records() {
             failed |= restore(&Kernel, table, &record).is_err();
@@ -237,13 +237,13 @@ fn restore_all(table: &Table) {
 /// main thread and kept its policy; its record names a tid that is gone.
 fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
     let same_process = Kernel.birth(owner).is_ok_and(|now| now == start);
-    let lost_a_thread = || {
+    let has_lost_a_thread = || {
         table
             .records()
             .any(|(_, record)| record.own && Kernel.birth(record.tid).is_err())
     };
     let elevated = || Policy::of(&Kernel, owner).is_ok_and(|policy| policy.looks_elevated());
-    if same_process && elevated() && lost_a_thread() {
+    if same_process && elevated() && has_lost_a_thread() {
         let record = crate::table::Record {
             tid: owner,
             birth: start,

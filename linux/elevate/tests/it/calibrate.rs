@@ -34,10 +34,10 @@ fn calibration_measures_everything_in_bounded_time_and_leaves_nothing() {
     // Noise can hide the cost of looks in a single calibration.
     let mut looks = (0..5).map(|_| patiently(|| Calibration::measure(None)).look_cost());
     assert!(looks.any(|look| !look.is_zero()));
-    let brief = patiently(Calibration::brief);
+    let brief = patiently(Calibration::measure_briefly);
     println!("brief: {brief:?}, floor {:?}", brief.quantum_floor());
     assert_eq!(brief.timers.len(), found.timers.len());
-    let brief = (0..5).map(|_| patiently(Calibration::brief).took);
+    let brief = (0..5).map(|_| patiently(Calibration::measure_briefly).took);
     assert!(brief.min().unwrap() < found.took);
     assert_eq!(Policy::of(&Kernel, 0).unwrap(), before);
 }

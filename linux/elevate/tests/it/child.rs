@@ -336,5 +336,5 @@ fn replace() {
 /// Prints its rights in the user namespace that it was started in.
 fn namespace() {
     let rights = upshift_elevate::Rights::probe();
-    println!("lacks {:?} capable {}", rights.lacks, rights.capable);
+    println!("lacks {:?} capable {}", rights.obstacles, rights.capable);
 }

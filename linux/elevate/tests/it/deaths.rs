@@ -8,13 +8,13 @@ use upshift_elevate::{Policy, Tid};
 use crate::process::{PATIENCE, PROMISE, Process, Random, Victim, elevated_threads, marked, until};
 use crate::root;
 
-const MANNERS: [&str; 10] = [
+const DEATHS: [&str; 10] = [
     "killed", "killed", "killed", "segv", "abort", "_exit", "term", "exit", "panic", "return",
 ];
 
 /// Waits, after the death of `owner`, until the victims are unchanged and the owner has left only
 /// ordinary processes.
-fn nothing_stays(owner: &Process, victim: &Victim, case: &str) {
+fn assert_all_restored(owner: &Process, victim: &Victim, case: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let changed = victim.changed();
@@ -55,17 +55,17 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
         .unwrap_or(330);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let began = Instant::now();
-    let mut took = Vec::new();
+    let mut restore_times = Vec::new();
     for round in 0..rounds {
-        let manner = MANNERS[(round % MANNERS.len() as u64) as usize];
+        let death = DEATHS[(round % DEATHS.len() as u64) as usize];
         let seed = random.below(u64::MAX) | 1;
         let settings = [
             ("SEED", seed.to_string()),
-            ("MANNER", manner.to_string()),
+            ("MANNER", death.to_string()),
             ("TIDS", victim.tids()),
         ];
         let mut owner = Process::start("owner", &settings);
-        if manner == "killed" {
+        if death == "killed" {
             // Every third time at any moment of its life, else at any moment of its work.
             if round % 3 == 0 {
                 std::thread::sleep(Duration::from_micros(random.below(8000)));
@@ -77,22 +77,25 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
         }
         owner.child.wait().unwrap();
         let dead = Instant::now();
-        nothing_stays(
+        assert_all_restored(
             &owner,
             &victim,
-            &format!("round {round}, {manner}, seed {seed}"),
+            &format!("round {round}, {death}, seed {seed}"),
         );
-        took.push(dead.elapsed());
+        restore_times.push(dead.elapsed());
         if began.elapsed() > Duration::from_secs(100) {
             println!("{round} of {rounds} rounds: the machine is slow");
             break;
         }
     }
-    took.sort_unstable();
-    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    restore_times.sort_unstable();
+    let (median, longest) = (
+        restore_times[restore_times.len() / 2],
+        restore_times[restore_times.len() - 1],
+    );
     println!(
         "{} deaths in {:?}, longest restore {longest:?}",
-        took.len(),
+        restore_times.len(),
         began.elapsed()
     );
     assert!(median < PROMISE, "{median:?} until everything was restored");
@@ -108,7 +111,7 @@ fn the_guardian_runs_over_elevated_threads_that_burn_every_cpu() {
     assert!(tyrant.line("ready").is_some());
     assert!(tyrant.line("dead").is_some());
     tyrant.child.wait().unwrap();
-    nothing_stays(&tyrant, &victim, "the tyrant's death");
+    assert_all_restored(&tyrant, &victim, "the tyrant's death");
 }
 
 #[test]
@@ -121,7 +124,7 @@ fn a_second_guardian_takes_over_the_records_of_the_first() {
     assert_eq!(owner.line("ready").as_deref(), Some("7"));
     assert!(victim.changed().is_some());
     owner.child.wait().unwrap();
-    nothing_stays(&owner, &victim, "the owner's death");
+    assert_all_restored(&owner, &victim, "the owner's death");
 }
 
 #[test]
@@ -176,5 +179,5 @@ fn a_stopped_owner_keeps_no_thread_elevated() {
     }
     until("the threads are elevated again", elevated);
     owner.kill();
-    nothing_stays(&owner, &victim, "the owner's death");
+    assert_all_restored(&owner, &victim, "the owner's death");
 }

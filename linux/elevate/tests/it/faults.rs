@@ -49,7 +49,7 @@ fn any_call_may_fail_and_no_thread_stays_elevated() {
                         assert!(elevator.is_empty(), "refused, {case}");
                     }
                 }
-                faulty.heal();
+                faulty.clear_faults();
                 drop(elevator);
                 if errno != libc::ESRCH {
                     assert_eq!(sleeper.policy().real_time(), 0, "set dropped, {case}");
@@ -79,7 +79,7 @@ fn a_thread_that_could_not_be_restored_can_be_elevated_again() {
     faulty.fail(Call::Any, 0, u64::MAX, libc::EPERM);
     let error = guard.release().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
-    faulty.heal();
+    faulty.clear_faults();
     assert_eq!(elevator.len(), 1, "the thread stays recorded");
     let guard = elevator.elevate(sleeper.tid, Priority::of::<6>()).unwrap();
     assert_eq!(guard.former(), Some(former));

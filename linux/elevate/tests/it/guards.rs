@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
-use upshift_elevate::testing::pulse;
+use upshift_elevate::testing::heartbeat_state;
 use upshift_elevate::{
     Class, ElevateError, Elevated, Elevator, Policy, Priority, Restored, current_tid,
 };
@@ -268,7 +268,7 @@ fn a_policy_that_was_set_meanwhile_stays() {
         };
         Kernel.sched_setattr(sleeper.tid, &attr).unwrap();
         let chosen = sleeper.policy();
-        assert_eq!(guard.release().unwrap(), Restored::Kept);
+        assert_eq!(guard.release().unwrap(), Restored::Superseded);
         assert_eq!(sleeper.policy(), chosen);
     }
     assert!(elevator.is_empty());
@@ -289,7 +289,7 @@ fn a_policy_that_was_set_meanwhile_gets_the_former_nice_value() {
         .sched_setscheduler(sleeper.tid, libc::SCHED_OTHER, 0)
         .unwrap();
     assert_eq!(sleeper.policy().class(), Class::Other { nice: 7 });
-    assert_eq!(guard.release().unwrap(), Restored::Kept);
+    assert_eq!(guard.release().unwrap(), Restored::Superseded);
     assert_eq!(sleeper.policy(), former);
 }
 
@@ -304,7 +304,7 @@ fn a_born_thread_is_restored_with_the_nice_value_of_its_parent() {
     let like = elevator.elevate(parent.tid, FIVE).unwrap();
     // The kernel gives nice 0 to the threads of a real-time thread.
     let born = Sleeper::start();
-    let guard = elevator.elevate_born(born.tid, FIVE, &like).unwrap();
+    let guard = elevator.elevate_inheriting(born.tid, FIVE, &like).unwrap();
     assert_eq!(guard.release().unwrap(), Restored::Exactly);
     assert_eq!(born.policy().class(), Class::Other { nice: 4 });
 }
@@ -470,19 +470,19 @@ fn the_pulse_is_the_view_of_the_guardian() {
     let victim = Victim::start("victim");
     let second = Duration::from_secs(1);
     let builder = Elevator::builder().guardian(true).heartbeat(second);
-    // `pulse` reads the largest table.
+    // `heartbeat_state` reads the largest table.
     let builder = builder.capacity(upshift_elevate::MAX_CAPACITY);
     let elevator = builder.build().unwrap();
     let guardian = elevator.guardian_pid().unwrap();
-    let before = pulse(guardian).unwrap();
+    let before = heartbeat_state(guardian).unwrap();
     assert_eq!((before.beats, before.demotions, before.foreign), (0, 0, 0));
     let guard = elevator.elevate(victim.threads[0].0, FIVE).unwrap();
     elevator.beat();
-    let seen = pulse(guardian).unwrap();
+    let seen = heartbeat_state(guardian).unwrap();
     assert_eq!((seen.beats, seen.foreign), (1, 1));
     drop(guard);
-    assert_eq!(pulse(guardian).unwrap().foreign, 0);
-    assert!(pulse(std::process::id() as i32 + (1 << 22)).is_err());
+    assert_eq!(heartbeat_state(guardian).unwrap().foreign, 0);
+    assert!(heartbeat_state(std::process::id() as i32 + (1 << 22)).is_err());
 }
 
 #[test]
@@ -618,7 +618,7 @@ fn the_reservation_of_a_sleeping_thread_is_returned_however_it_leaves() {
         std::thread::sleep(ms(60));
         reserved
     };
-    let guard = elevator.hold(sleeper.tid).unwrap();
+    let guard = elevator.record(sleeper.tid).unwrap();
     if let Err(error) = reserve(&guard) {
         return crate::skipped(format!("the kernel reserves nothing here: {error}"));
     }
@@ -637,7 +637,7 @@ fn the_reservation_of_a_sleeping_thread_is_returned_however_it_leaves() {
         ("restore", |guard| guard.restore().map(drop)),
     ] {
         for round in 0..cpus * 5 / 2 + 1 {
-            let guard = elevator.hold(sleeper.tid).unwrap();
+            let guard = elevator.record(sleeper.tid).unwrap();
             let reserved = reserve(&guard);
             assert!(reserved.is_ok(), "{name}, round {round}: {reserved:?}");
             assert_eq!(sleeper.policy().class(), Class::Deadline);

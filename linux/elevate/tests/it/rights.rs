@@ -2,7 +2,7 @@
 
 use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::testing::{Call, Faulty};
-use upshift_elevate::{Class, Elevator, Lack, Policy, Priority, Restored, Rights};
+use upshift_elevate::{Class, Elevator, Obstacle, Policy, Priority, Restored, Rights};
 
 use crate::process::{Process, Sleeper};
 use crate::root;
@@ -38,7 +38,7 @@ fn lowering_works_without_rights_and_raising_names_the_missing_one() {
         let error = guard.set(Priority::of::<6>()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         assert_eq!(Policy::of(&Kernel, 0).unwrap().class(), Class::Fifo(3));
-        assert_eq!(guard.release().unwrap(), Restored::ResetOnForkStays);
+        assert_eq!(guard.release().unwrap(), Restored::ExceptResetOnFork);
         let policy = Policy::of(&Kernel, 0).unwrap();
         assert_eq!(policy.class(), former.class());
 
@@ -109,7 +109,7 @@ fn a_thread_without_rights_is_told_the_remedy() {
         assert!(!rights.capable);
         let missing = rights.require(Priority::MIN).unwrap_err();
         assert!(
-            matches!(missing.lacks(), [Lack::Capability { .. }]),
+            matches!(missing.obstacles(), [Obstacle::Capability { .. }]),
             "{missing}"
         );
         let text = missing.to_string();
@@ -160,7 +160,7 @@ fn probing_changes_nothing_and_explains_a_refusal() {
     faulty.fail(Call::SetScheduler, 0, u64::MAX, libc::EPERM);
     let rights = Rights::probe_with(&faulty);
     assert_eq!(rights.highest, None);
-    assert!(!rights.lacks.is_empty());
+    assert!(!rights.obstacles.is_empty());
     let text = rights.to_string();
     assert!(
         text.contains("not permitted") && text.contains("missing:"),

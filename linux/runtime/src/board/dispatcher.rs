@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use upshift_board::{NOTHING, Standing, Vcpu};
+use upshift_board::{NO_LEVEL, Standing, Vcpu};
 use upshift_core::Domain;
 use upshift_ring::RingWatch;
 
@@ -110,7 +110,7 @@ impl Announcer {
         // A sleeping vCPU keeps the rank of possible arrivals.
         let may_come = self.expected.most_urgent(&self.watch);
         let outranks = may_come < self.vcpu.line().claim().potential();
-        if outranks && self.vcpu.standing() != Standing::ALONE {
+        if outranks && self.vcpu.standing() != Standing::UNCONTESTED {
             self.watch.unmask();
             fence(SeqCst);
             self.announce();
@@ -140,7 +140,7 @@ impl Announcer {
     /// Publishes the arrivals since the vCPU's last look.
     fn announce(&self) {
         let line = self.vcpu.line();
-        let mut level = NOTHING;
+        let mut level = NO_LEVEL;
         if let Some(vcpu) = self.domain.vcpus().nth(self.index) {
             level = vcpu.bitmap().trailing_zeros() as u8;
         }

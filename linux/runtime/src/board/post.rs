@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::Duration;
 
-use upshift_board::{NOTHING, Standing, Vcpu};
+use upshift_board::{NO_LEVEL, Standing, Vcpu};
 use upshift_ring::RingWatch;
 
 use super::dispatcher::{Announcer, Dispatcher};
@@ -66,8 +66,8 @@ impl Post {
             announcer,
             _dispatcher: dispatcher,
             bitmap: Cell::new(0),
-            running: Cell::new(NOTHING),
-            potential: Cell::new(NOTHING),
+            running: Cell::new(NO_LEVEL),
+            potential: Cell::new(NO_LEVEL),
             recent: Cell::new([0; 2]),
             period_ends: Cell::new(0),
             expected,
@@ -129,8 +129,8 @@ impl Post {
         line.arrived().store(0, Relaxed);
         self.bitmap.set(0);
         line.bitmap().store(0, Relaxed);
-        self.running.set(NOTHING);
-        line.set_running(NOTHING);
+        self.running.set(NO_LEVEL);
+        line.set_running(NO_LEVEL);
         if awaited != self.potential.replace(awaited) {
             self.publish_potential(awaited);
         }
@@ -145,7 +145,7 @@ impl Post {
         }
         // A demoted thread would not notice arrivals; an elevated one, or one that is alone, does.
         let may_come = self.expected.most_urgent(&self.watch);
-        if may_come < potential && self.vcpu.standing() != Standing::ALONE {
+        if may_come < potential && self.vcpu.standing() != Standing::UNCONTESTED {
             self.watch.unmask();
             fence(SeqCst);
             if self.watch.has_arrivals() {
@@ -181,7 +181,7 @@ impl Post {
     /// `level`. False during this one's turn to work, see `yielding`.
     #[inline]
     pub(crate) fn is_outranked(&self, level: u8) -> bool {
-        self.membership.is_cooperative() && level < NOTHING && self.vcpu.is_outranked(level)
+        self.membership.is_cooperative() && level < NO_LEVEL && self.vcpu.is_outranked(level)
     }
 
     /// Returns whether the vCPU gives way now, and publishes it. `now` is in ns.
@@ -189,14 +189,14 @@ impl Post {
         let gives_way = self.yielding.borrow_mut().gives_way(now);
         if gives_way {
             self.membership.count_giving_way();
-            self.publish(bitmap | 1 << (level & 63), NOTHING);
+            self.publish(bitmap | 1 << (level & 63), NO_LEVEL);
         }
         gives_way
     }
 
     /// Returns whether no other process competes for the CPU. One load.
     pub(crate) fn is_alone(&self) -> bool {
-        self.vcpu.standing() == Standing::ALONE
+        self.vcpu.standing() == Standing::UNCONTESTED
     }
 }
 
@@ -206,8 +206,8 @@ impl Drop for Post {
         let line = self.vcpu.line();
         line.bitmap().store(0, Relaxed);
         line.arrived().store(0, Relaxed);
-        line.set_running(NOTHING);
-        line.set_awaited(NOTHING);
+        line.set_running(NO_LEVEL);
+        line.set_awaited(NO_LEVEL);
         // If the daemon is not told, its next tick finds the change.
         let _ = self.vcpu.settle();
     }

@@ -39,7 +39,7 @@ use crate::runtime::shared::Shared;
 
 pub use upshift_core::Step;
 pub use upshift_trace::spans::Spans;
-pub use upshift_trace::{Coroutine, Event, Timeline, What};
+pub use upshift_trace::{Coroutine, Event, EventKind, Timeline};
 
 /// The recording of a runtime: there is one, shared by all handles. See [the module](self).
 #[derive(Clone)]

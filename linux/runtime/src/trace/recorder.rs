@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use upshift_core::{Change, CoroutineId, Domain, Host, Level, MAX_VCPUS, Step};
-use upshift_trace::{Coroutine, Timeline, What};
+use upshift_trace::{Coroutine, EventKind, Timeline};
 
 use super::ring::{Record, Ring};
 use crate::observe::Names;
@@ -328,7 +328,7 @@ impl Writer<'_> {
             by,
             argument,
         } = unpack(record.packed);
-        let what = match (step(kind, argument), Level::new(level)) {
+        let event_kind = match (step(kind, argument), Level::new(level)) {
             (Some(step), Ok(level)) => {
                 let name = self.name_of(record.id, step);
                 let coroutine = Coroutine {
@@ -337,18 +337,18 @@ impl Writer<'_> {
                     site: name.unwrap_or_else(|| self.site(record.location)),
                     by: by.map(|by| by as u32),
                 };
-                What::Coroutine(step, coroutine)
+                EventKind::Coroutine(step, coroutine)
             }
             (None, Ok(level)) if kind == NAMED => {
                 self.named(record.id, level, argument);
                 return;
             }
-            _ if kind == PARKED => What::Parked,
-            _ if kind == UNPARKED => What::Unparked,
-            _ => What::Arrived(argument as u32),
+            _ if kind == PARKED => EventKind::Parked,
+            _ if kind == UNPARKED => EventKind::Unparked,
+            _ => EventKind::Arrived(argument as u32),
         };
         self.timeline
-            .add(nanos(self.began, record.at), vcpu as u32, what);
+            .add(nanos(self.began, record.at), vcpu as u32, event_kind);
     }
 
     /// Returns the name of the poll that a step begins or ends. It stays while the poll is
@@ -380,7 +380,7 @@ impl Writer<'_> {
             let site = self.timeline.site(&work.name);
             *name = Some(site);
             if let Some(event) = self.timeline.events.get_mut(*began)
-                && let What::Coroutine(_, coroutine) = &mut event.what
+                && let EventKind::Coroutine(_, coroutine) = &mut event.kind
             {
                 coroutine.site = site;
                 coroutine.level = level;

@@ -47,7 +47,7 @@ fn a_suspended_coroutine_shows_as_such() {
 
 #[test]
 fn a_suspension_and_its_end_are_recorded() {
-    use upshift::trace::{Step, What};
+    use upshift::trace::{EventKind, Step};
     let Some(runtime) = runtime() else { return };
     let trace = runtime.handle().trace();
     trace.start(1 << 14).unwrap();
@@ -61,8 +61,8 @@ fn a_suspension_and_its_end_are_recorded() {
     });
     trace.stop();
     let timeline = trace.snapshot();
-    let of_it = timeline.events.iter().filter_map(|event| match event.what {
-        What::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine.by)),
+    let of_it = timeline.events.iter().filter_map(|event| match event.kind {
+        EventKind::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine.by)),
         _ => None,
     });
     let of_it: Vec<_> = of_it.collect();

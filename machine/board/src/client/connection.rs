@@ -19,9 +19,9 @@ use crate::os;
 use crate::wire::{self, Reply, Thread};
 
 /// Time limit of a reply.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes that are read of a census at most.
+/// Maximum number of bytes of a census that are read.
 const MAX_CENSUS: u64 = 64 << 20;
 
 /// A connected socket.
@@ -54,7 +54,7 @@ impl Connection {
         )
         .map_err(local)?;
         for timeout in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, timeout, Some(TIMEOUT)).map_err(local)?;
+            set_socket_timeout(&socket, timeout, Some(REPLY_TIMEOUT)).map_err(local)?;
         }
         rustix::net::connect(&socket, &address).map_err(no_daemon)?;
         Ok(Connection { socket })
@@ -65,19 +65,19 @@ impl Connection {
     }
 
     /// Sends a request and receives its reply.
-    fn ask<'a>(
+    fn exchange<'a>(
         &self,
         request: &[u8],
         fds: &[BorrowedFd<'_>],
-        answer: &'a mut wire::Buffer,
+        reply_buffer: &'a mut wire::Buffer,
     ) -> Result<(Reply<'a>, Vec<OwnedFd>), JoinError> {
         os::send(self.socket.as_fd(), request, fds).map_err(JoinError::Lost)?;
-        let (length, fds) = os::receive(self.socket.as_fd(), answer, RecvFlags::empty())
+        let (length, fds) = os::receive(self.socket.as_fd(), reply_buffer, RecvFlags::empty())
             .map_err(JoinError::Lost)?;
         if length == 0 {
             return Err(JoinError::Lost(io::ErrorKind::ConnectionReset.into()));
         }
-        match Reply::decode(&answer[..length]).map_err(JoinError::Protocol)? {
+        match Reply::decode(&reply_buffer[..length]).map_err(JoinError::Protocol)? {
             Reply::Refused { reason, text } => Err(JoinError::Refused {
                 reason,
                 text: text.to_owned(),
@@ -95,8 +95,8 @@ impl Connection {
         let mut message = wire::buffer();
         let length =
             wire::encode_register(&mut message, cpus, threads).ok_or(JoinError::TooMany)?;
-        let mut answer = wire::buffer();
-        let (reply, mut fds) = self.ask(&message[..length], &[page], &mut answer)?;
+        let mut reply_buffer = wire::buffer();
+        let (reply, mut fds) = self.exchange(&message[..length], &[page], &mut reply_buffer)?;
         let Reply::Welcome {
             generation,
             session,
@@ -131,18 +131,18 @@ impl Connection {
     pub(super) fn update(&self, added: &[Thread], removed: &[i32]) -> Result<(), JoinError> {
         let mut message = wire::buffer();
         let length = wire::encode_update(&mut message, added, removed).ok_or(JoinError::TooMany)?;
-        self.done(&message[..length])
+        self.expect_done(&message[..length])
     }
 
     pub(super) fn leave(&self) -> Result<(), JoinError> {
         let mut message = wire::buffer();
         let length = wire::encode_leave(&mut message);
-        self.done(&message[..length])
+        self.expect_done(&message[..length])
     }
 
-    fn done(&self, message: &[u8]) -> Result<(), JoinError> {
-        let mut answer = wire::buffer();
-        match self.ask(message, &[], &mut answer)? {
+    fn expect_done(&self, message: &[u8]) -> Result<(), JoinError> {
+        let mut reply_buffer = wire::buffer();
+        match self.exchange(message, &[], &mut reply_buffer)? {
             (Reply::Done(_), _) => Ok(()),
             _ => Err(JoinError::Unexpected("something else than \"done\"")),
         }
@@ -151,8 +151,8 @@ impl Connection {
     pub(super) fn census(&self) -> Result<Census, JoinError> {
         let mut message = wire::buffer();
         let length = wire::encode_census(&mut message);
-        let mut answer = wire::buffer();
-        let (reply, mut fds) = self.ask(&message[..length], &[], &mut answer)?;
+        let mut reply_buffer = wire::buffer();
+        let (reply, mut fds) = self.exchange(&message[..length], &[], &mut reply_buffer)?;
         let (Reply::Census { bytes }, Some(file)) = (reply, fds.pop()) else {
             return Err(JoinError::Unexpected("something else than a census"));
         };
@@ -165,7 +165,7 @@ impl Connection {
         Ok(Census { json })
     }
 
-    /// Whether the daemon has not closed its end. One system call.
+    /// Returns whether the daemon has its end still open. One system call.
     pub(super) fn is_open(&self) -> bool {
         let mut byte = [0u8];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

@@ -32,7 +32,7 @@ impl Vcpu {
         }
     }
 
-    /// Returns the standing of the vCPU. One load; [`Standing::ALONE`] without a daemon.
+    /// Returns the standing of the vCPU. One load; [`Standing::UNCONTESTED`] without a daemon.
     #[inline]
     pub fn standing(&self) -> Standing {
         let global = self.inner.global();
@@ -49,7 +49,7 @@ impl Vcpu {
     pub fn settle(&self) -> io::Result<bool> {
         let (standing, level) = self.look();
         let rung = self.inner.rung(self.index);
-        if !standing.wants_ring(level) {
+        if !standing.requires_ring(level) {
             if rung.load(Relaxed) != 0 {
                 rung.store(0, Relaxed);
             }
@@ -92,7 +92,7 @@ impl Vcpu {
             self.line().arrived().fetch_or(1 << level, SeqCst);
         }
         let (standing, level) = self.look();
-        if !standing.wants_ring(level) {
+        if !standing.requires_ring(level) {
             return Ok(false);
         }
         self.inner

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use upshift_core::TokenBucket;
 
-use crate::bounds::{ns, per_second};
+use crate::bounds::{bucket_per_second, timestamp_ns};
 use crate::config::Limits;
 
 /// Users with a record at most; those without open connections are forgotten first.
@@ -139,7 +139,7 @@ impl Admission {
         self.check_descriptors(FIXED_DESCRIPTORS, user, trust)?;
         if self.users.len() >= MAX_USERS {
             self.users
-                .retain(|_, user| user.connections > 0 || !user.rate.is_full(ns(now)));
+                .retain(|_, user| user.connections > 0 || !user.rate.is_full(timestamp_ns(now)));
         }
         if self.users.len() >= MAX_USERS && trust == Trust::Anybody {
             return Err(format!("{MAX_USERS} users have just been here: try again"));
@@ -150,8 +150,8 @@ impl Admission {
             registrations: 0,
             threads: 0,
             vcpus: HashMap::new(),
-            rate: per_second(rate, rate, now),
-            censuses: per_second(CENSUSES_PER_SECOND, CENSUSES_PER_SECOND, now),
+            rate: bucket_per_second(rate, rate, now),
+            censuses: bucket_per_second(CENSUSES_PER_SECOND, CENSUSES_PER_SECOND, now),
         });
         if found.connections >= self.limits.connections_per_user {
             return Err(format!(
@@ -183,10 +183,9 @@ impl Admission {
         trust: Trust,
         now: Instant,
     ) -> Result<(), String> {
-        let exceeds = self
-            .users
-            .get_mut(&user)
-            .is_some_and(|found| trust == Trust::Anybody && !found.censuses.try_take(1, ns(now)));
+        let exceeds = self.users.get_mut(&user).is_some_and(|found| {
+            trust == Trust::Anybody && !found.censuses.try_take(1, timestamp_ns(now))
+        });
         if exceeds {
             return Err(format!(
                 "user {user} asks for more than {CENSUSES_PER_SECOND} censuses a second: wait"
@@ -212,7 +211,7 @@ impl Admission {
         let Some(found) = self.users.get_mut(&user) else {
             return Err("this user is not connected".to_string());
         };
-        if !found.rate.try_take(1, ns(now)) {
+        if !found.rate.try_take(1, timestamp_ns(now)) {
             return Err(format!(
                 "user {user} registers more than {} times a second: wait",
                 limits.registrations_per_second

@@ -9,20 +9,20 @@ use upshift_core::TokenBucket;
 
 /// Creates a full bucket that gains `rate` tokens per second and holds `burst`. The owner defines
 /// the token: a request, a ring, a nanosecond of CPU time.
-pub(crate) fn per_second(rate: u64, burst: u64, now: Instant) -> TokenBucket {
-    TokenBucket::with_rate((rate, SECOND), burst, ns(now))
+pub(crate) fn bucket_per_second(rate: u64, burst: u64, now: Instant) -> TokenBucket {
+    TokenBucket::with_rate((rate, SECOND), burst, timestamp_ns(now))
 }
 
 /// Nanoseconds of a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// Returns `now` in ns, for a bucket.
-pub(crate) fn ns(now: Instant) -> u64 {
+/// Returns `now` as a timestamp of token buckets, ns.
+pub(crate) fn timestamp_ns(now: Instant) -> u64 {
     static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    whole(now.saturating_duration_since(*ORIGIN))
+    nanos(now.saturating_duration_since(*ORIGIN))
 }
 
-/// Returns `time` in ns.
-pub(crate) fn whole(time: Duration) -> u64 {
+/// Returns `time` in ns, at most `u64::MAX`.
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -23,7 +23,7 @@ use upshift_elevate::sys::read_at_once;
 
 use upshift_core::TokenBucket;
 
-use crate::bounds::{SECOND, ns, per_second, whole};
+use crate::bounds::{SECOND, bucket_per_second, nanos, timestamp_ns};
 use crate::proc::cgroups::mount_of;
 
 /// Returns the CPUs that the cgroups of process `pid` allow it; `None` without a limit.
@@ -55,7 +55,7 @@ impl Quota {
         let rate = rate_of(cpus);
         Quota {
             rate: AtomicU64::new(rate),
-            bucket: Mutex::new(per_second(rate, burst_of(rate), now)),
+            bucket: Mutex::new(bucket_per_second(rate, burst_of(rate), now)),
         }
     }
 
@@ -67,9 +67,9 @@ impl Quota {
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
         let rate = self.rate.load(Relaxed);
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        bucket.set_rate((rate, SECOND), ns(now));
+        bucket.set_rate((rate, SECOND), timestamp_ns(now));
         bucket.set_capacity(burst_of(rate));
-        bucket.charge(whole(used), ns(now))
+        bucket.charge(nanos(used), timestamp_ns(now))
     }
 }
 

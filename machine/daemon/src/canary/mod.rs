@@ -38,7 +38,7 @@ use rule::{Check, Rest};
 use thread::Canary;
 
 use crate::abort::AbortOnPanic;
-use crate::ranking::roster::{Hold, Resting};
+use crate::ranking::roster::{RosterEntry, Suspension};
 use crate::shared::{HEARTBEAT, MONITOR, Shared};
 
 /// Time between two questions: a fifth of the daemon's heartbeat.
@@ -68,7 +68,7 @@ impl Monitor {
             shared: Arc::clone(shared),
             stop: Arc::clone(&stop),
             all: Vec::new(),
-            resting: Resting::default(),
+            suspension: Suspension::default(),
             scanned: Instant::now(),
         };
         canaries.add_missing()?;
@@ -100,7 +100,7 @@ struct Canaries {
     stop: Arc<AtomicBool>,
     all: Vec<Canary>,
     /// Threads that rest now.
-    resting: Resting,
+    suspension: Suspension,
     /// Time of the last search for new CPUs.
     scanned: Instant,
 }
@@ -117,7 +117,7 @@ impl Canaries {
         });
         self.shared.roster.set_monitor_to_this_thread();
         while !self.stop.load(Acquire) {
-            if self.shared.roster.is_empty() && self.resting == Resting::default() {
+            if self.shared.roster.is_empty() && self.suspension == Suspension::default() {
                 std::thread::park();
                 // Answers from before the sleep do not count.
                 let now = Instant::now();
@@ -138,16 +138,16 @@ impl Canaries {
             self.check(now);
             std::thread::park_timeout(ROUND);
         }
-        self.shared.roster.rest(Resting::default());
+        self.shared.roster.suspend(Suspension::default());
     }
 
     /// Checks all canaries, and applies the rests.
     fn check(&mut self, now: Instant) {
         let shared = &self.shared;
-        let mut resting = Resting::default();
+        let mut suspension = Suspension::default();
         for canary in &mut self.all {
             let before = canary.rest();
-            let check = canary.check(|| shared.roster.any(Hold::is_up), now);
+            let check = canary.check(|| shared.roster.any(RosterEntry::is_raised), now);
             let cpu = canary.cpu;
             if let Check::Alarm(rest) = check {
                 let (still, there) = match before {
@@ -165,14 +165,14 @@ impl Canaries {
             match canary.rest() {
                 Rest::Calm => {}
                 Rest::Here => {
-                    resting.cpus.insert(cpu);
+                    suspension.cpus.insert(cpu);
                 }
-                Rest::Everywhere => resting.everywhere = true,
+                Rest::Everywhere => suspension.everywhere = true,
             }
         }
-        if resting != self.resting {
-            self.resting = resting.clone();
-            shared.roster.rest(resting);
+        if suspension != self.suspension {
+            self.suspension = suspension.clone();
+            shared.roster.suspend(suspension);
         }
     }
 

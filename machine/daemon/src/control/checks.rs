@@ -51,7 +51,7 @@ impl Control {
                 self.claimed.remove(&tid);
                 self.admission.remove_threads(user, 1);
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
-                    scheduler.send(Command::Gone(vcpu.slot, tid, Latch::default()));
+                    scheduler.send(Command::ThreadRemoved(vcpu.slot, tid, Latch::default()));
                 }
             }
         }

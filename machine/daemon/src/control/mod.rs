@@ -71,15 +71,16 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connections accepted in one round.
-const ACCEPTS: usize = 16;
+const MAX_ACCEPTS: usize = 16;
 
-const LISTENER: u64 = 0;
+/// Key of the listener.
+const LISTENER_KEY: u64 = 0;
 /// Key of the eventfd for orders.
-const ORDERS: u64 = u64::MAX;
+const ORDERS_KEY: u64 = u64::MAX;
 /// Key of the eventfd for replies of readers.
-const FOUND: u64 = u64::MAX - 2;
+const LOOKUPS_KEY: u64 = u64::MAX - 2;
 /// Key of the first connection; a connection has two keys, the second for its pidfd.
-const FIRST: u64 = 2;
+const FIRST_CONNECTION_KEY: u64 = 2;
 
 /// An order of the daemon's owner.
 #[derive(Debug)]
@@ -142,12 +143,22 @@ impl Control {
         epoll::add(
             &epoll,
             &listener.socket,
-            EventData::new_u64(LISTENER),
+            EventData::new_u64(LISTENER_KEY),
             level,
         )?;
-        epoll::add(&epoll, &orders.eventfd, EventData::new_u64(ORDERS), level)?;
+        epoll::add(
+            &epoll,
+            &orders.eventfd,
+            EventData::new_u64(ORDERS_KEY),
+            level,
+        )?;
         let answers = Arc::new(Answers::new()?);
-        epoll::add(&epoll, &answers.eventfd, EventData::new_u64(FOUND), level)?;
+        epoll::add(
+            &epoll,
+            &answers.eventfd,
+            EventData::new_u64(LOOKUPS_KEY),
+            level,
+        )?;
         Ok(Control {
             admission: Admission::new(shared.config().limits).with_descriptors(shared.descriptors),
             shared,
@@ -156,7 +167,7 @@ impl Control {
             orders,
             epoll,
             connections: HashMap::new(),
-            next: FIRST,
+            next: FIRST_CONNECTION_KEY,
             next_session: 1,
             slots: Slots::new(),
             schedulers: HashMap::new(),
@@ -174,7 +185,7 @@ impl Control {
 
     /// Runs until [`Order::Stop`]; then all threads are restored.
     pub(crate) fn run(mut self) {
-        let _own = self.shared.elevator.as_ref().and_then(|elevator| {
+        let _elevated = self.shared.elevator.as_ref().and_then(|elevator| {
             let elevated = elevator.elevate_current(DAEMON);
             elevated
                 .inspect_err(|error| self.shared.warn("elevate", || error.to_string()))
@@ -203,8 +214,8 @@ impl Control {
             for event in &events {
                 let flags = event.flags;
                 match event.data.u64() {
-                    LISTENER => self.accept(),
-                    ORDERS => {
+                    LISTENER_KEY => self.accept(),
+                    ORDERS_KEY => {
                         for order in self.orders.take() {
                             match order {
                                 Order::Reload(config) => self.reload(*config),
@@ -212,12 +223,12 @@ impl Control {
                             }
                         }
                     }
-                    FOUND => self.take_lookups(),
+                    LOOKUPS_KEY => self.take_lookups(),
                     key if key % 2 == 1 => self.drop_connection(key - 1),
                     key => self.read(key, flags),
                 }
             }
-            self.keep_to_budget();
+            self.rest_if_over_budget();
         }
     }
 
@@ -274,7 +285,7 @@ impl Control {
     }
 
     fn accept(&mut self) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS {
             if self.shared.reader.closes_too_much() {
                 self.shared.warn("closing", || {
                     "new clients wait until the descriptors of former ones are closed: a client sends some that linger"
@@ -465,7 +476,7 @@ impl Control {
         connections.filter_map(|connection| Some((connection, connection.session.as_ref()?)))
     }
 
-    fn keep_to_budget(&mut self) {
+    fn rest_if_over_budget(&mut self) {
         if !self.shared.enforcing() {
             return;
         }

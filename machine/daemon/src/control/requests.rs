@@ -13,12 +13,12 @@ use upshift_board::os::Mapping;
 use upshift_board::wire::{self, Cpus, Reason, Reply, Request, Threads, Tids, WireError};
 
 use crate::admission::{Load, Trust};
-use crate::bounds::per_second;
+use crate::bounds::bucket_per_second;
 use crate::control::lookup::{Facts, Intent};
 use crate::control::names::NamedThread;
 use crate::control::session::{Session, SessionThread, SessionVcpu};
 use crate::control::{Control, RESTORE_TIMEOUT};
-use crate::cpu::{ClientThread, Command, Entry, Latch, Tally};
+use crate::cpu::{ClientThread, Command, Latch, VcpuCounters, VcpuEntry};
 use crate::status;
 
 /// The reason for which a request is refused.
@@ -289,15 +289,15 @@ impl Control {
         for (index, ((cpu, (threads, client_threads)), doorbell)) in
             cpus.iter().copied().zip(by_vcpu).zip(copies).enumerate()
         {
-            let tally = Arc::new(Tally::default());
+            let counters = Arc::new(VcpuCounters::default());
             session.vcpus.push(SessionVcpu {
                 cpu,
                 slot: slot + index,
                 threads,
-                tally: Arc::clone(&tally),
+                counters: Arc::clone(&counters),
             });
             let rate = u64::from(self.shared.config().limits.rings_per_second);
-            let entry = Entry {
+            let entry = VcpuEntry {
                 pid,
                 uid,
                 user,
@@ -310,8 +310,8 @@ impl Control {
                 page: Arc::clone(&page),
                 doorbell,
                 threads: client_threads,
-                tally,
-                rings: per_second(rate, rate / 50, Instant::now()),
+                counters,
+                rings: bucket_per_second(rate, rate / 50, Instant::now()),
                 ignored_until: None,
             };
             if let Some(scheduler) = self.schedulers.get(&cpu) {
@@ -415,7 +415,7 @@ impl Control {
                 gone += 1;
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                     let latch = Latch::default();
-                    scheduler.send(Command::Gone(vcpu.slot, tid, latch.clone()));
+                    scheduler.send(Command::ThreadRemoved(vcpu.slot, tid, latch.clone()));
                     latches.push(latch);
                 }
             }
@@ -425,7 +425,7 @@ impl Control {
             self.claimed.insert(thread.tid, key);
             vcpu.threads.push(thread);
             if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
-                scheduler.send(Command::Born(vcpu.slot, client_thread));
+                scheduler.send(Command::ThreadAdded(vcpu.slot, client_thread));
             }
         }
         self.admission.remove_threads(user, gone);

@@ -9,7 +9,7 @@ use upshift_board::LocalPage;
 use upshift_board::os::Mapping;
 use upshift_board::wire::Role;
 
-use crate::cpu::Tally;
+use crate::cpu::VcpuCounters;
 
 /// A registration; see the module.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct SessionVcpu {
     pub(crate) cpu: usize,
     pub(crate) slot: usize,
     pub(crate) threads: Vec<SessionThread>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<VcpuCounters>,
 }
 
 /// A thread of a vCPU.

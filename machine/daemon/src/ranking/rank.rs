@@ -23,17 +23,17 @@
 //! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are
 //! counted first.
 
-use upshift_board::{NOTHING, Standing};
+use upshift_board::{NO_LEVEL, Standing};
 
 /// Number of bands above 0; further classes share the highest.
 pub const BANDS: u8 = 16;
 
 /// A vCPU to be ranked, after ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entrant {
-    /// Level by which it is ranked; [`NOTHING`]: absent.
+pub struct Contender {
+    /// Level by which it is ranked; [`NO_LEVEL`]: absent.
     pub potential: u8,
-    /// Level of its runnable work; [`NOTHING`]: it sleeps.
+    /// Level of its runnable work; [`NO_LEVEL`]: it sleeps.
     pub runnable: u8,
     /// Its user.
     pub user: u32,
@@ -49,10 +49,10 @@ struct Summary {
     crowded: u64,
     /// The most urgent runnable level.
     best: u8,
-    entrants: usize,
+    contenders: usize,
     bystanders: Option<u8>,
     /// Users of the vCPUs that are less urgent than each level.
-    below: [Users; NOTHING as usize],
+    below: [Users; NO_LEVEL as usize],
 }
 
 /// Users of some vCPUs.
@@ -81,53 +81,57 @@ impl Users {
     }
 }
 
-/// Computes the standing of each entrant, in their order.
-pub fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
+/// Computes the standing of each contender, in their order.
+pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
     let mut summary = Summary {
         present: 0,
         crowded: 0,
-        best: NOTHING,
-        entrants: entrants.len(),
+        best: NO_LEVEL,
+        contenders: contenders.len(),
         bystanders,
-        below: [Users::None; NOTHING as usize],
+        below: [Users::None; NO_LEVEL as usize],
     };
     let mut users = summary.below;
-    for entrant in entrants {
-        if let Some(users) = users.get_mut(usize::from(entrant.potential)) {
-            *users = users.and(Users::One(entrant.user));
+    for contender in contenders {
+        if let Some(users) = users.get_mut(usize::from(contender.potential)) {
+            *users = users.and(Users::One(contender.user));
         }
     }
     for level in (1..users.len()).rev() {
         summary.below[level - 1] = summary.below[level].and(users[level]);
     }
-    let potentials = entrants.iter().map(|entrant| entrant.potential);
+    let potentials = contenders.iter().map(|contender| contender.potential);
     for level in potentials
         .chain(bystanders)
-        .filter(|&level| level < NOTHING)
+        .filter(|&level| level < NO_LEVEL)
     {
         summary.crowded |= summary.present & 1 << level;
         summary.present |= 1 << level;
     }
-    summary.best = entrants
+    summary.best = contenders
         .iter()
-        .map(|entrant| entrant.runnable)
+        .map(|contender| contender.runnable)
         .min()
-        .unwrap_or(NOTHING);
+        .unwrap_or(NO_LEVEL);
     standings.clear();
-    standings.extend(entrants.iter().map(|entrant| summary.standing(entrant)));
+    standings.extend(
+        contenders
+            .iter()
+            .map(|contender| summary.standing(contender)),
+    );
 }
 
 impl Summary {
-    fn standing(&self, own: &Entrant) -> Standing {
+    fn standing(&self, own: &Contender) -> Standing {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
-        if level >= NOTHING {
+        if level >= NO_LEVEL {
             // A vCPU that is not alone rings when it appears.
-            let alone = self.entrants == 1 && self.bystanders.is_none();
+            let alone = self.contenders == 1 && self.bystanders.is_none();
             return Standing {
-                rise: if alone { 0 } else { NOTHING },
+                rise: if alone { 0 } else { NO_LEVEL },
                 outranked,
-                ..Standing::ALONE
+                ..Standing::UNCONTESTED
             };
         }
         let bit = 1u64 << level;
@@ -141,7 +145,7 @@ impl Summary {
                 .checked_sub(1)
                 .map_or(0, |other| self.last_of(other as u8, level) + 1);
             let fall = match below.trailing_zeros() as u8 {
-                NOTHING => NOTHING,
+                NO_LEVEL => NO_LEVEL,
                 other => self.last_before(level, other),
             };
             (rise, fall)
@@ -183,7 +187,7 @@ impl Summary {
         }
     }
 
-    fn may_rise(&self, own: &Entrant) -> bool {
+    fn may_rise(&self, own: &Contender) -> bool {
         let below = self.below[usize::from(own.potential)];
         own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
     }
@@ -201,17 +205,20 @@ impl Summary {
     }
 }
 
-/// Returns the entrant to run: of the most urgent runnable ones the first from `turn` on,
+/// Returns the contender to run: of the most urgent runnable ones the first from `turn` on,
 /// cyclically.
-pub fn winner(entrants: &[Entrant], turn: usize) -> Option<usize> {
-    let best = entrants.iter().map(|entrant| entrant.runnable).min()?;
-    if best >= NOTHING {
+pub fn winner(contenders: &[Contender], turn: usize) -> Option<usize> {
+    let best = contenders
+        .iter()
+        .map(|contender| contender.runnable)
+        .min()?;
+    if best >= NO_LEVEL {
         return None;
     }
-    let count = entrants.len();
+    let count = contenders.len();
     (0..count)
         .map(|step| (turn + step) % count)
-        .find(|&index| entrants[index].runnable == best)
+        .find(|&index| contenders[index].runnable == best)
 }
 
 #[cfg(test)]
@@ -219,8 +226,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn awake(level: u8) -> Entrant {
-        Entrant {
+    fn awake(level: u8) -> Contender {
+        Contender {
             potential: level,
             runnable: level,
             user: 0,
@@ -228,33 +235,33 @@ mod tests {
         }
     }
 
-    /// Creates an entrant of an untrusted user.
-    fn of(user: u32, level: u8) -> Entrant {
-        Entrant {
+    /// Creates a contender of an untrusted user.
+    fn of(user: u32, level: u8) -> Contender {
+        Contender {
             user,
             trusted: false,
             ..awake(level)
         }
     }
 
-    fn asleep(level: u8) -> Entrant {
-        Entrant {
+    fn asleep(level: u8) -> Contender {
+        Contender {
             potential: level,
-            runnable: NOTHING,
+            runnable: NO_LEVEL,
             ..awake(level)
         }
     }
 
-    fn ranked(entrants: &[Entrant], bystanders: Option<u8>) -> Vec<Standing> {
+    fn ranked(contenders: &[Contender], bystanders: Option<u8>) -> Vec<Standing> {
         let mut standings = Vec::new();
-        rank(entrants, bystanders, &mut standings);
+        rank(contenders, bystanders, &mut standings);
         standings
     }
 
     #[test]
     fn a_vcpu_that_is_alone_never_rings() {
-        assert_eq!(ranked(&[awake(0)], None), [Standing::ALONE]);
-        assert_eq!(ranked(&[asleep(NOTHING)], None), [Standing::ALONE]);
+        assert_eq!(ranked(&[awake(0)], None), [Standing::UNCONTESTED]);
+        assert_eq!(ranked(&[asleep(NO_LEVEL)], None), [Standing::UNCONTESTED]);
     }
 
     #[test]
@@ -269,7 +276,7 @@ mod tests {
         );
         // They share the levels between them, or both could move past each other without a ring.
         assert_eq!((standings[0].rise, standings[0].fall), (0, 20));
-        assert_eq!((standings[1].rise, standings[1].fall), (21, NOTHING));
+        assert_eq!((standings[1].rise, standings[1].fall), (21, NO_LEVEL));
         let standings = ranked(&[awake(2), awake(40), awake(40)], None);
         assert_eq!((standings[0].rise, standings[0].fall), (0, 39));
         assert!(!standings[0].outranked && standings[1].outranked);
@@ -294,8 +301,8 @@ mod tests {
 
     #[test]
     fn no_user_is_elevated_by_a_contest_with_itself() {
-        let bands = |entrants: &[Entrant]| {
-            let standings = ranked(entrants, None);
+        let bands = |contenders: &[Contender]| {
+            let standings = ranked(contenders, None);
             standings
                 .iter()
                 .map(|standing| standing.band)
@@ -308,7 +315,7 @@ mod tests {
             bands(&[of(7, 2), of(7, 5), of(8, 9), of(8, 60)]),
             [3, 2, 0, 0]
         );
-        let trusted = Entrant {
+        let trusted = Contender {
             trusted: true,
             ..of(7, 40)
         };
@@ -331,54 +338,54 @@ mod tests {
 
     #[test]
     fn an_absent_vcpu_rings_when_it_appears_among_others() {
-        let standings = ranked(&[asleep(NOTHING), awake(40)], None);
-        assert!(standings[0].wants_ring(63) && !standings[0].wants_ring(NOTHING));
+        let standings = ranked(&[asleep(NO_LEVEL), awake(40)], None);
+        assert!(standings[0].requires_ring(63) && !standings[0].requires_ring(NO_LEVEL));
         assert_eq!(
             standings[1],
             Standing {
                 band: 0,
-                ..Standing::ALONE
+                ..Standing::UNCONTESTED
             }
         );
     }
 
     #[test]
     fn equal_winners_take_turns() {
-        let entrants = [awake(7), awake(9), awake(7)];
-        assert_eq!(winner(&entrants, 0), Some(0));
-        assert_eq!(winner(&entrants, 1), Some(2));
-        assert_eq!(winner(&entrants, 3), Some(0));
+        let contenders = [awake(7), awake(9), awake(7)];
+        assert_eq!(winner(&contenders, 0), Some(0));
+        assert_eq!(winner(&contenders, 1), Some(2));
+        assert_eq!(winner(&contenders, 3), Some(0));
         assert_eq!(winner(&[asleep(3)], 0), None);
         assert_eq!(winner(&[], 0), None);
     }
 
-    fn entrant() -> impl Strategy<Value = Entrant> {
-        (0..=NOTHING, any::<bool>())
+    fn contender() -> impl Strategy<Value = Contender> {
+        (0..=NO_LEVEL, any::<bool>())
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
-    /// Creates entrants of three untrusted users.
-    fn of_another() -> impl Strategy<Value = Entrant> {
-        (entrant(), 0..3u32).prop_map(|(entrant, user)| Entrant {
+    /// Creates contenders of three untrusted users.
+    fn of_another() -> impl Strategy<Value = Contender> {
+        (contender(), 0..3u32).prop_map(|(contender, user)| Contender {
             user,
             trusted: false,
-            ..entrant
+            ..contender
         })
     }
 
     proptest! {
         #[test]
         fn bands_follow_the_levels(
-            entrants in prop::collection::vec(entrant(), 1..20),
+            contenders in prop::collection::vec(contender(), 1..20),
             bystanders in prop::option::of(0u8..64),
         ) {
-            let standings = ranked(&entrants, bystanders);
-            for (a, x) in entrants.iter().zip(&standings) {
-                for (b, y) in entrants.iter().zip(&standings) {
+            let standings = ranked(&contenders, bystanders);
+            for (a, x) in contenders.iter().zip(&standings) {
+                for (b, y) in contenders.iter().zip(&standings) {
                     if a.potential == b.potential {
                         prop_assert_eq!(x.band, y.band);
                     }
-                    if a.potential < b.potential && b.potential < NOTHING {
+                    if a.potential < b.potential && b.potential < NO_LEVEL {
                         // A more urgent level has a higher band, unless neither may be elevated or
                         // both are at the top.
                         let exempt = bystanders.is_some_and(|level| a.potential >= level) || x.band == BANDS;
@@ -387,9 +394,9 @@ mod tests {
                 }
             }
             if bystanders.is_none() {
-                let least = entrants.iter().map(|entrant| entrant.potential).filter(|&level| level < NOTHING).max();
-                for (entrant, standing) in entrants.iter().zip(&standings) {
-                    prop_assert!(Some(entrant.potential) != least || standing.band == 0);
+                let least = contenders.iter().map(|contender| contender.potential).filter(|&level| level < NO_LEVEL).max();
+                for (contender, standing) in contenders.iter().zip(&standings) {
+                    prop_assert!(Some(contender.potential) != least || standing.band == 0);
                 }
             }
         }
@@ -397,18 +404,18 @@ mod tests {
         /// The same for any number of moves of several vCPUs.
         #[test]
         fn vcpus_that_stay_within_their_thresholds_change_no_other(
-            mut entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),
+            mut contenders in prop::collection::vec(prop_oneof![contender(), of_another()], 1..12),
             bystanders in prop::option::of(0u8..64),
             moves in prop::collection::vec((any::<prop::sample::Index>(), 0..64u8), 1..40),
         ) {
-            let before = ranked(&entrants, bystanders);
+            let before = ranked(&contenders, bystanders);
             for (which, level) in moves {
-                let index = which.index(entrants.len());
-                if !before[index].wants_ring(level) {
-                    (entrants[index].potential, entrants[index].runnable) = (level, level);
+                let index = which.index(contenders.len());
+                if !before[index].requires_ring(level) {
+                    (contenders[index].potential, contenders[index].runnable) = (level, level);
                 }
             }
-            let after = ranked(&entrants, bystanders);
+            let after = ranked(&contenders, bystanders);
             for (x, y) in before.iter().zip(&after) {
                 prop_assert_eq!(x.band, y.band);
             }
@@ -417,16 +424,16 @@ mod tests {
         /// Within the thresholds, no band changes.
         #[test]
         fn a_process_that_stays_within_its_thresholds_changes_no_other(
-            entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),
+            contenders in prop::collection::vec(prop_oneof![contender(), of_another()], 1..12),
             bystanders in prop::option::of(0u8..64),
             which in any::<prop::sample::Index>(),
             level in 0..64u8,
         ) {
-            let index = which.index(entrants.len());
-            let before = ranked(&entrants, bystanders);
-            if !before[index].wants_ring(level) {
-                let mut moved = entrants.clone();
-                moved[index] = Entrant {
+            let index = which.index(contenders.len());
+            let before = ranked(&contenders, bystanders);
+            if !before[index].requires_ring(level) {
+                let mut moved = contenders.clone();
+                moved[index] = Contender {
                     potential: level,
                     runnable: level,
                     ..moved[index]

@@ -37,10 +37,10 @@ pub(crate) struct Owner {
     pub(crate) cpu: usize,
 }
 
-/// A recorded thread.
+/// A thread that is recorded with the elevator.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    number: u64,
+pub(crate) struct RosterEntry {
+    id: u64,
     pub(crate) owner: Owner,
     guard: Elevated,
     /// Record of the CPU time of the thread, once that is open.
@@ -50,7 +50,7 @@ pub(crate) struct Hold {
     suspended: AtomicBool,
 }
 
-impl Hold {
+impl RosterEntry {
     /// Returns the guard, for other classes than SCHED_FIFO.
     pub(crate) fn guard(&self) -> &Elevated {
         self.raised.store(false, Relaxed);
@@ -60,11 +60,12 @@ impl Hold {
     /// Moves the thread to SCHED_FIFO at `priority`; `false` if it is suspended, and stays in
     /// SCHED_OTHER.
     pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
-        self.raise_by(|guard| guard.set(priority))
+        self.raise_with(|guard| guard.set(priority))
     }
 
-    /// Does [`Hold::raise`] by `set`.
-    pub(crate) fn raise_by(
+    /// Raises the thread by calling `set`, which moves it to SCHED_FIFO; otherwise as
+    /// [`RosterEntry::raise`].
+    pub(crate) fn raise_with(
         &self,
         set: impl FnOnce(&Elevated) -> io::Result<()>,
     ) -> io::Result<bool> {
@@ -81,12 +82,12 @@ impl Hold {
     }
 
     /// Puts the thread behind the other threads of its `priority`: a thread that is raised is the
-    /// last of its priority. The rest is as with [`Hold::raise`].
+    /// last of its priority. Otherwise as [`RosterEntry::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);
         };
-        self.raise_by(|guard| guard.set(below).and_then(|()| guard.set(priority)))
+        self.raise_with(|guard| guard.set(below).and_then(|()| guard.set(priority)))
     }
 
     /// Whether the thread may run on one of these CPUs.
@@ -94,8 +95,8 @@ impl Hold {
         self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)
     }
 
-    /// Whether its scheduler has raised it, and it is not suspended.
-    pub(crate) fn is_up(&self) -> bool {
+    /// Whether its scheduler has raised the thread, and it is not suspended.
+    pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
 
@@ -103,7 +104,7 @@ impl Hold {
     /// changed its policy. One system call.
     pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
         let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
-        self.is_up() && matches!(policy(), Ok(Class::Fifo(_)))
+        self.is_raised() && matches!(policy(), Ok(Class::Fifo(_)))
     }
 
     /// Returns the CPU time of the thread, ns; `None` if it has ended, or that is unknown yet.
@@ -119,20 +120,20 @@ impl Hold {
 
 #[derive(Debug, Default)]
 struct State {
-    holds: HashMap<u64, Arc<Hold>>,
-    resting: Resting,
+    entries: HashMap<u64, Arc<RosterEntry>>,
+    suspension: Suspension,
 }
 
 /// CPUs on which threads are suspended, including threads that are added meanwhile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Resting {
+pub(crate) struct Suspension {
     pub(crate) cpus: HashSet<usize>,
     pub(crate) everywhere: bool,
 }
 
-impl Resting {
-    fn covers(&self, hold: &Hold) -> bool {
-        self.everywhere || (!self.cpus.is_empty() && hold.may_run_on(&self.cpus))
+impl Suspension {
+    fn covers(&self, entry: &RosterEntry) -> bool {
+        self.everywhere || (!self.cpus.is_empty() && entry.may_run_on(&self.cpus))
     }
 }
 
@@ -158,9 +159,9 @@ impl Roster {
         guard: Elevated,
         owner: Owner,
         clock: Option<Arc<OwnedFd>>,
-    ) -> Arc<Hold> {
-        let hold = Arc::new(Hold {
-            number: self.next.fetch_add(1, Relaxed),
+    ) -> Arc<RosterEntry> {
+        let entry = Arc::new(RosterEntry {
+            id: self.next.fetch_add(1, Relaxed),
             owner,
             guard,
             clock: clock.map(OnceLock::from).unwrap_or_default(),
@@ -168,29 +169,29 @@ impl Roster {
             suspended: AtomicBool::new(false),
         });
         let mut state = self.lock();
-        if state.resting.covers(&hold) {
-            hold.suspended.store(true, SeqCst);
+        if state.suspension.covers(&entry) {
+            entry.suspended.store(true, SeqCst);
         }
-        state.holds.insert(hold.number, Arc::clone(&hold));
-        let first = state.holds.len() == 1;
-        self.count.store(state.holds.len(), SeqCst);
+        state.entries.insert(entry.id, Arc::clone(&entry));
+        let is_first = state.entries.len() == 1;
+        self.count.store(state.entries.len(), SeqCst);
         drop(state);
-        if first && let Some(monitor) = self.monitor.get() {
+        if is_first && let Some(monitor) = self.monitor.get() {
             monitor.unpark();
         }
-        hold
+        entry
     }
 
     /// Restores a thread. Its record of CPU time decides whether it has ended, not a failed call.
-    pub(crate) fn remove(&self, hold: &Hold, machine: &dyn Machine) {
+    pub(crate) fn remove(&self, entry: &RosterEntry, machine: &dyn Machine) {
         let mut state = self.lock();
-        state.holds.remove(&hold.number);
-        self.count.store(state.holds.len(), SeqCst);
+        state.entries.remove(&entry.id);
+        self.count.store(state.entries.len(), SeqCst);
         drop(state);
         // If that fails, the elevator tries again, and finally the guardian.
-        let _ = match hold.cpu_time(machine) {
-            Some(_) => hold.guard.restore_living(),
-            None => hold.guard.restore(),
+        let _ = match entry.cpu_time(machine) {
+            Some(_) => entry.guard.restore_living(),
+            None => entry.guard.restore(),
         };
     }
 
@@ -198,7 +199,8 @@ impl Roster {
         self.count.load(SeqCst) == 0
     }
 
-    /// Has the calling thread woken when the roster is no longer empty.
+    /// Registers the calling thread, which is then unparked whenever the roster gets its first
+    /// entry.
     pub(crate) fn set_monitor_to_this_thread(&self) {
         let _ = self.monitor.set(std::thread::current());
     }
@@ -208,35 +210,35 @@ impl Roster {
         self.epoch.load(Acquire)
     }
 
-    /// Returns the holds for which `predicate` is true.
-    pub(crate) fn holds(&self, predicate: impl Fn(&Hold) -> bool) -> Vec<Arc<Hold>> {
+    /// Returns the entries for which `predicate` is true.
+    pub(crate) fn select(&self, predicate: impl Fn(&RosterEntry) -> bool) -> Vec<Arc<RosterEntry>> {
         let state = self.lock();
-        let chosen = state.holds.values().filter(|hold| predicate(hold));
+        let chosen = state.entries.values().filter(|entry| predicate(entry));
         chosen.map(Arc::clone).collect()
     }
 
-    /// Whether `predicate` is true for any hold.
-    pub(crate) fn any(&self, predicate: impl Fn(&Hold) -> bool) -> bool {
-        self.lock().holds.values().any(|hold| predicate(hold))
+    /// Whether `predicate` is true for any entry.
+    pub(crate) fn any(&self, predicate: impl Fn(&RosterEntry) -> bool) -> bool {
+        self.lock().entries.values().any(|entry| predicate(entry))
     }
 
-    /// Demotes the threads that `resting` covers, and those that are added there, until the next
+    /// Demotes the threads that `suspension` covers, and those that are added there, until the next
     /// call; other threads may be raised.
-    pub(crate) fn rest(&self, resting: Resting) {
+    pub(crate) fn suspend(&self, suspension: Suspension) {
         let mut state = self.lock();
-        state.resting = resting;
-        for hold in state.holds.values() {
-            let rests = state.resting.covers(hold);
-            if hold.suspended.swap(rests, SeqCst) != rests && rests {
+        state.suspension = suspension;
+        for entry in state.entries.values() {
+            let is_covered = state.suspension.covers(entry);
+            if entry.suspended.swap(is_covered, SeqCst) != is_covered && is_covered {
                 // The thread has ended, or is not elevated.
-                let _ = hold.guard.set_fair();
+                let _ = entry.guard.set_fair();
             }
         }
         drop(state);
         self.bump_epoch();
     }
 
-    /// Has the schedulers move all threads again; suspended ones stay so.
+    /// Makes the schedulers move all threads again; suspended threads stay suspended.
     pub(crate) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, SeqCst);
     }
@@ -251,16 +253,16 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_ordinary_for_the_kernel_is_not_elevated() {
-        let guard = Elevator::new().unwrap().hold(current_tid()).unwrap();
+        let guard = Elevator::new().unwrap().record(current_tid()).unwrap();
         let owner = Owner {
             pid: 1,
             user: 0,
             cpu: EVERYWHERE,
         };
-        let hold = Roster::default().add(guard, owner, None);
+        let entry = Roster::default().add(guard, owner, None);
         // The thread is raised, and another program gives it SCHED_OTHER at once.
-        assert!(hold.raise_by(|_| Ok(())).unwrap());
-        assert!(hold.is_up());
-        assert!(!hold.is_elevated(&Kernel));
+        assert!(entry.raise_with(|_| Ok(())).unwrap());
+        assert!(entry.is_raised());
+        assert!(!entry.is_elevated(&Kernel));
     }
 }

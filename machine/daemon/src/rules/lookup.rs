@@ -104,7 +104,7 @@ pub(super) struct Lookups {
     /// Set while a reader lists all processes.
     lists: bool,
     /// Threads whose record of CPU time is to be opened.
-    clockless: Vec<(i32, Tid)>,
+    without_clock: Vec<(i32, Tid)>,
     /// Set while a reader opens such records.
     opens: bool,
 }
@@ -116,7 +116,7 @@ impl Lookups {
             asked: HashMap::new(),
             left: Vec::new(),
             lists: false,
-            clockless: Vec::new(),
+            without_clock: Vec::new(),
             opens: false,
         })
     }
@@ -189,7 +189,7 @@ impl Lookups {
 
     /// Has the records of CPU time of these threads opened.
     pub(super) fn ask_for_clocks(&mut self, pid: i32, tids: Vec<Tid>) {
-        self.clockless
+        self.without_clock
             .extend(tids.into_iter().map(|tid| (pid, tid)));
     }
 
@@ -217,9 +217,9 @@ impl Lookups {
             // The condition of the loop leaves room.
             let _ = self.ask(pid, None, shared);
         }
-        if !self.opens && !self.clockless.is_empty() {
+        if !self.opens && !self.without_clock.is_empty() {
             self.opens = true;
-            let threads = std::mem::take(&mut self.clockless);
+            let threads = std::mem::take(&mut self.without_clock);
             let (machine, answers) = (Arc::clone(&shared.machine), Arc::clone(&self.answers));
             shared.reader.send(JobClass::Rules, move || {
                 let open = |(pid, tid)| Some((pid, tid, machine.thread_clock(pid, tid).ok()?));

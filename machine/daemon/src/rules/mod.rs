@@ -208,7 +208,7 @@ impl Work {
     fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let elevator = shared.elevator.as_ref();
-        let _own = elevator.and_then(|elevator| elevator.elevate_current(DAEMON).ok());
+        let _elevated = elevator.and_then(|elevator| elevator.elevate_current(DAEMON).ok());
         loop {
             self.wait();
             let began = Instant::now();
@@ -227,14 +227,14 @@ impl Work {
             self.take_pauses(began);
             self.take_turns(began);
             for process in self.processes.values_mut() {
-                process.settle(&shared, began);
+                process.update_class(&shared, began);
             }
-            self.keep_to_budget(began);
+            self.rest_if_over_budget(began);
         }
     }
 
     fn wait(&self) {
-        let next = self.processes.values().map(Process::due);
+        let next = self.processes.values().map(Process::next_check);
         let mut next = next.fold(self.sweep, Instant::min);
         if !self.processes.is_empty() {
             next = next.min(self.domains.due());
@@ -312,7 +312,8 @@ impl Work {
                         && room > 0
                     {
                         known.adopt(thread, &self.shared);
-                        self.lookups.ask_for_clocks(process, known.take_clockless());
+                        self.lookups
+                            .ask_for_clocks(process, known.take_without_clock());
                     }
                 }
                 Event::Ended { process, thread } => {
@@ -372,7 +373,7 @@ impl Work {
                 Found::All(pids, then) => {
                     let there: HashSet<i32> = pids.iter().copied().collect();
                     let lives = |pid: &i32, process: &mut Process| {
-                        there.contains(pid) || process.since() >= then
+                        there.contains(pid) || process.assigned_at() >= then
                     };
                     self.processes.retain(lives);
                     self.unranked = true;
@@ -421,7 +422,8 @@ impl Work {
         if let Some(process) = self.processes.get_mut(&pid) {
             let seen = (&lookup.tids, lookup.began);
             process.count_threads(seen, &self.shared, &self.domains, room);
-            self.lookups.ask_for_clocks(pid, process.take_clockless());
+            self.lookups
+                .ask_for_clocks(pid, process.take_without_clock());
         }
         // The facts and the threads must be of one process.
         if !lookup.is_alive() {
@@ -446,7 +448,7 @@ impl Work {
             };
             if is_child && process.rule().leaves_children {
                 if let Some(process) = self.processes.remove(&pid) {
-                    process.charge_departure(&mut self.domains, now);
+                    process.charge_unreported(&mut self.domains, now);
                 }
             } else {
                 process.set_child(is_child);
@@ -459,7 +461,7 @@ impl Work {
         let Some(process) = self.processes.remove(&pid) else {
             return;
         };
-        process.charge_departure(&mut self.domains, now);
+        process.charge_unreported(&mut self.domains, now);
         if process.rule().leaves_children {
             // Children that were left ordinary are subject to the rules on their own now.
             self.sweep = self.sweep.min(now + SWEEP / 10);
@@ -473,7 +475,7 @@ impl Work {
             return;
         }
         for process in self.processes.values_mut() {
-            process.count(&self.shared, &mut self.domains, now);
+            process.report_usage(&self.shared, &mut self.domains, now);
         }
         let percent = self.shared.config().bystander_percent;
         self.domains.turn(percent, self.shared.take_work(), now);
@@ -509,7 +511,7 @@ impl Work {
         self.domains = Domains::of(self.shared.sys.as_ref(), &self.shared.online(), now);
     }
 
-    fn keep_to_budget(&mut self, began: Instant) {
+    fn rest_if_over_budget(&mut self, began: Instant) {
         let worked = began.elapsed();
         self.shared.add_work(worked);
         self.budget.keep(worked);

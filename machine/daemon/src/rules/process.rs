@@ -1,7 +1,7 @@
 //! An assigned process: its threads, and their scheduling class.
 //!
 //! ```text
-//!            ┌── domain pauses ─────────▶ Aside ──┐
+//!            ┌── domain pauses ─────────▶ Paused ──┐
 //!  Urgent ───┤                                    ├──▶ Urgent, or Fair if the budget is used up
 //!     ▲      └── budget or quota used ─▶ Fair ───┘
 //!     └────────── period over ─────────────┘
@@ -24,7 +24,7 @@ use upshift_elevate::sys::CpuSet;
 use upshift_elevate::{Class, Priority, Tid};
 
 use crate::bounds::quota::QuotaUsage;
-use crate::ranking::roster::{EVERYWHERE, Hold, Owner};
+use crate::ranking::roster::{EVERYWHERE, Owner, RosterEntry};
 use crate::rules::Assign;
 use crate::rules::domain::Domains;
 use crate::rules::kernel;
@@ -43,22 +43,22 @@ pub(super) struct Process {
     user: u32,
     rule: Assign,
     /// Start of the assignment.
-    since: Instant,
+    assigned_at: Instant,
     /// Parent process.
     pub(super) parent: i32,
     /// Set when the parent is under the same rule.
     is_child: bool,
     threads: HashMap<Tid, Thread>,
     /// Threads whose record of CPU time has not been requested.
-    clockless: Vec<Tid>,
+    without_clock: Vec<Tid>,
     cpus: Cpus,
-    placement: Placement,
+    class_state: ClassState,
     period: Period,
     usage: Usage,
     /// Quotas of its cgroups.
     quota_usage: QuotaUsage,
     /// Time of the next check.
-    due: Instant,
+    next_check: Instant,
 }
 
 /// CPUs that a process may use.
@@ -73,7 +73,7 @@ struct Cpus {
 
 /// The class of a process's threads.
 #[derive(Debug)]
-struct Placement {
+struct ClassState {
     class: ProcessClass,
     /// [`Shared::epoch`] at the last move.
     epoch: u64,
@@ -89,15 +89,15 @@ enum ProcessClass {
     /// SCHED_OTHER.
     Fair,
     /// SCHED_IDLE while its domain pauses.
-    Aside { until: Instant },
+    Paused { until: Instant },
 }
 
 /// A thread in the roster; dropping this restores it.
 #[derive(Debug)]
 struct Thread {
-    hold: Arc<Hold>,
-    /// Start of the hold.
-    since: Instant,
+    entry: Arc<RosterEntry>,
+    /// Time at which the thread was recorded.
+    recorded_at: Instant,
     usage: ThreadUsage,
     shared: Arc<Shared>,
 }
@@ -105,7 +105,7 @@ struct Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         let machine = self.shared.machine.as_ref();
-        self.shared.roster.remove(&self.hold, machine);
+        self.shared.roster.remove(&self.entry, machine);
     }
 }
 
@@ -138,24 +138,24 @@ impl Process {
         let inheritance = inheritance.filter(|parent| parent.rule == rule);
         let usage = Usage::new(pid, shared, now);
         let (class, period) = match inheritance {
-            Some(parent) => (parent.class, parent.period.inherited(usage.seen)),
-            None => (ProcessClass::Urgent, Period::new(usage.seen, now)),
+            Some(parent) => (parent.class, parent.period.with_total(usage.last_total)),
+            None => (ProcessClass::Urgent, Period::new(usage.last_total, now)),
         };
         Process {
             pid,
             user,
             rule,
-            since: now,
+            assigned_at: now,
             parent: 0,
             is_child: false,
             threads: HashMap::new(),
-            clockless: Vec::new(),
+            without_clock: Vec::new(),
             cpus: Cpus {
                 allowed: CpuSet::empty(),
                 width: 1,
                 computing: 1,
             },
-            placement: Placement {
+            class_state: ClassState {
                 class,
                 epoch: shared.epoch(),
                 retry: None,
@@ -163,7 +163,7 @@ impl Process {
             period,
             usage,
             quota_usage: shared.quotas.usage(pid),
-            due: now,
+            next_check: now,
         }
     }
 
@@ -171,13 +171,13 @@ impl Process {
     pub(super) fn inheritance(&self, shared: &Shared) -> Inheritance {
         Inheritance {
             rule: self.rule.clone(),
-            period: self.period.spent_so_far(self.total(shared)),
-            class: self.placement.class,
+            period: self.period.for_child(self.total(shared)),
+            class: self.class_state.class,
         }
     }
 
-    pub(super) fn since(&self) -> Instant {
-        self.since
+    pub(super) fn assigned_at(&self) -> Instant {
+        self.assigned_at
     }
 
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
@@ -192,7 +192,7 @@ impl Process {
     pub(super) fn set_child(&mut self, is_child: bool) {
         if self.is_child != is_child {
             self.is_child = is_child;
-            self.put_all();
+            self.apply_class_to_all();
         }
     }
 
@@ -202,8 +202,8 @@ impl Process {
     }
 
     /// Returns the time of the next check.
-    pub(super) fn due(&self) -> Instant {
-        self.due
+    pub(super) fn next_check(&self) -> Instant {
+        self.next_check
     }
 
     pub(super) fn user(&self) -> u32 {
@@ -229,7 +229,7 @@ impl Process {
         self.cpus.allowed = allowed.unwrap_or(CpuSet::all());
         self.cpus.width = domains.width(&self.cpus.allowed);
         self.threads
-            .retain(|tid, thread| tids.contains(tid) || thread.since >= then);
+            .retain(|tid, thread| tids.contains(tid) || thread.recorded_at >= then);
         let most = self.threads.len() + room;
         let main = tids.get(&self.pid);
         for &tid in main.into_iter().chain(tids) {
@@ -249,7 +249,7 @@ impl Process {
             return;
         }
         // Recorded first, which fixes the thread, and then proved to be of this process.
-        let Ok(guard) = elevator.hold(tid) else {
+        let Ok(guard) = elevator.record(tid) else {
             return;
         };
         let former = guard.former().map(|former| former.class());
@@ -265,29 +265,29 @@ impl Process {
             cpu: EVERYWHERE,
         };
         let thread = Thread {
-            hold: shared.roster.add(guard, owner, None),
-            since: Instant::now(),
+            entry: shared.roster.add(guard, owner, None),
+            recorded_at: Instant::now(),
             usage: ThreadUsage::default(),
             shared: Arc::clone(shared),
         };
         self.threads.insert(tid, thread);
-        self.clockless.push(tid);
-        if self.placement.class != ProcessClass::Fair {
-            self.put(tid);
+        self.without_clock.push(tid);
+        if self.class_state.class != ProcessClass::Fair {
+            self.apply_class(tid);
         }
     }
 
     /// Takes the threads whose record of CPU time is to be opened, once.
-    pub(super) fn take_clockless(&mut self) -> Vec<Tid> {
-        std::mem::take(&mut self.clockless)
+    pub(super) fn take_without_clock(&mut self) -> Vec<Tid> {
+        std::mem::take(&mut self.without_clock)
     }
 
     /// Sets the record of CPU time of one of its threads.
     pub(super) fn set_clock(&mut self, tid: Tid, clock: OwnedFd) {
         if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.hold.set_clock(clock);
-            let total = thread.hold.cpu_time(thread.shared.machine.as_ref());
-            thread.usage.seen = Duration::from_nanos(total.unwrap_or(0));
+            thread.entry.set_clock(clock);
+            let total = thread.entry.cpu_time(thread.shared.machine.as_ref());
+            thread.usage.last_total = Duration::from_nanos(total.unwrap_or(0));
         }
     }
 
@@ -298,26 +298,26 @@ impl Process {
     }
 
     /// Moves all threads to the class of the process.
-    fn put_all(&mut self) {
+    fn apply_class_to_all(&mut self) {
         let tids: Vec<Tid> = self.threads.keys().copied().collect();
-        tids.into_iter().for_each(|tid| self.put(tid));
+        tids.into_iter().for_each(|tid| self.apply_class(tid));
     }
 
     /// Moves one thread to the class of the process. A refusal of the kernel is tried again.
-    fn put(&mut self, tid: Tid) {
-        let Some(Thread { hold, shared, .. }) = self.threads.get(&tid) else {
+    fn apply_class(&mut self, tid: Tid) {
+        let Some(Thread { entry, shared, .. }) = self.threads.get(&tid) else {
             return;
         };
-        let put = match self.placement.class {
-            ProcessClass::Urgent => hold.raise(self.priority()).map(drop),
-            ProcessClass::Fair => hold.guard().set_fair(),
-            ProcessClass::Aside { .. } => hold.guard().set_idle(),
+        let apply_class = match self.class_state.class {
+            ProcessClass::Urgent => entry.raise(self.priority()).map(drop),
+            ProcessClass::Fair => entry.guard().set_fair(),
+            ProcessClass::Paused { .. } => entry.guard().set_idle(),
         };
         // The end of a thread is reported, or noticed by a sweep.
-        if let Err(error) = put {
+        if let Err(error) = apply_class {
             kernel::report_refusal(shared, self.pid, &error);
             let again = Instant::now() + RETRY;
-            self.placement.retry.get_or_insert(again);
+            self.class_state.retry.get_or_insert(again);
         }
     }
 }

@@ -249,7 +249,7 @@ impl Assign {
         }
         let empty = named.into_iter().flatten().any(|name| name.is_empty());
         if empty {
-            return Err("what is named is empty, which no program fits".to_string());
+            return Err("an empty name fits no program".to_string());
         }
         if let Some(unit) = self.unit.as_ref().filter(|unit| !unit.contains(['.', '*'])) {
             return Err(format!(

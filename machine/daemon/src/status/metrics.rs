@@ -171,8 +171,8 @@ impl Client {
         while self.answer.is_none() {
             let (length, _) = rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT)?;
             self.request.extend_from_slice(&part[..length]);
-            let whole = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
-            if whole || length == 0 || self.request.len() >= REQUEST {
+            let is_complete = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
+            if is_complete || length == 0 || self.request.len() >= REQUEST {
                 self.answer = Some(answer(&self.request, figures)?.into());
             }
         }
@@ -273,7 +273,7 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
         ("rings", "Doorbell rings answered, of registered processes."),
         ("floods", "Times a doorbell was ignored for a while."),
         ("overdrafts", "Times dispatchers were lowered."),
-        ("breaths", "Pauses of elevated threads for other programs."),
+        ("pauses", "Pauses of elevated threads for other programs."),
     ] {
         let processes = list(&census["processes"]).iter();
         let vcpus = processes.flat_map(|process| list(&process["vcpus"]));

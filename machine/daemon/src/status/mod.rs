@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
 use upshift_board::wire::Role;
-use upshift_board::{Claim, LEVELS, NOTHING};
+use upshift_board::{Claim, LEVELS, NO_LEVEL};
 
 use crate::control::{Control, Session};
 use crate::ranking::roster::{EVERYWHERE, Owner};
@@ -92,7 +92,6 @@ struct Vcpu {
     floods: u64,
     overdrafts: u64,
     /// Number of pauses of its threads.
-    #[serde(rename = "breaths")]
     pauses: u64,
     /// Turns of its loop, if the process counts them.
     turns: u32,
@@ -157,13 +156,13 @@ pub(crate) fn of(control: &Control) -> String {
 }
 
 fn assigned(control: &Control) -> Vec<Assigned> {
-    let holds = control
+    let entries = control
         .shared
         .roster
-        .holds(|hold| hold.owner.cpu == EVERYWHERE);
+        .select(|entry| entry.owner.cpu == EVERYWHERE);
     let mut all: BTreeMap<i32, Assigned> = BTreeMap::new();
-    for hold in holds {
-        let Owner { pid, user, .. } = hold.owner;
+    for entry in entries {
+        let Owner { pid, user, .. } = entry.owner;
         let process = all.entry(pid).or_insert(Assigned {
             pid,
             uid: user,
@@ -171,7 +170,7 @@ fn assigned(control: &Control) -> Vec<Assigned> {
             elevated: false,
         });
         process.threads += 1;
-        process.elevated |= hold.is_elevated(control.shared.sys.as_ref());
+        process.elevated |= entry.is_elevated(control.shared.sys.as_ref());
     }
     all.into_values().collect()
 }
@@ -202,12 +201,12 @@ fn views(control: &Control) -> Vec<View> {
             };
             let claim = claim(session, index);
             view.bitmap |= claim.levels();
-            view.contenders += u32::from(claim.potential() < NOTHING);
+            view.contenders += u32::from(claim.potential() < NO_LEVEL);
             // Of equals the one with the turn wins.
             let chosen = page.cpu(vcpu.cpu).and_then(|line| line.winner()) == Some(vcpu.slot);
             let level = claim.runnable();
-            let before = view.winner.map_or(NOTHING, |winner| winner.level);
-            if level < before || (level == before && level < NOTHING && chosen) {
+            let before = view.winner.map_or(NO_LEVEL, |winner| winner.level);
+            if level < before || (level == before && level < NO_LEVEL && chosen) {
                 view.winner = Some(Winner {
                     slot: vcpu.slot,
                     session: session.number,
@@ -236,13 +235,13 @@ fn vcpu(session: &Session, index: usize, views: &[View]) -> Vcpu {
         running: some(claim.running),
         awaited: some(claim.awaited),
         potential: some(claim.potential()),
-        band: vcpu.tally.band.load(Relaxed),
+        band: vcpu.counters.band.load(Relaxed),
         winner: winner.is_some_and(|winner| winner.slot == vcpu.slot),
-        wins: vcpu.tally.wins.load(Relaxed),
-        rings: vcpu.tally.rings.load(Relaxed),
-        floods: vcpu.tally.floods.load(Relaxed),
-        overdrafts: vcpu.tally.overdrafts.load(Relaxed),
-        pauses: vcpu.tally.pauses.load(Relaxed),
+        wins: vcpu.counters.wins.load(Relaxed),
+        rings: vcpu.counters.rings.load(Relaxed),
+        floods: vcpu.counters.floods.load(Relaxed),
+        overdrafts: vcpu.counters.overdrafts.load(Relaxed),
+        pauses: vcpu.counters.pauses.load(Relaxed),
         turns,
         threads: vcpu
             .threads

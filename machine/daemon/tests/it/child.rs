@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec};
+use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, Vcpu, VcpuSpec};
 use upshift_daemon::machine::{Machine, Real};
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
@@ -257,7 +257,7 @@ fn burner(registered: bool) {
     }
     let used = cpu_time() - before;
     if let Some((_, vcpu)) = &joined {
-        vcpu.line().set_running(NOTHING);
+        vcpu.line().set_running(NO_LEVEL);
         vcpu.settle().unwrap();
     }
     println!("used {}", used / 1000);
@@ -311,5 +311,5 @@ pub(crate) fn ghost() {
     let registration = Registration::new(if none { &[] } else { &own });
     println!("ready");
     wait_for_go();
-    registration.run(NOTHING);
+    registration.run(NO_LEVEL);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use upshift_board::NOTHING;
+use upshift_board::NO_LEVEL;
 use upshift_board::wire::Role;
 use upshift_daemon::{Config, Daemon};
 use upshift_elevate::sys::Kernel;
@@ -213,7 +213,7 @@ fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
     bystander.go_until(end);
     let used = (liar.number("burn="), honest.number("burn="));
     assert!(
-        of_vcpu(&census(&path), liar.pid(), "breaths") > 0,
+        of_vcpu(&census(&path), liar.pid(), "pauses") > 0,
         "{used:?}"
     );
     assert!((used.0 + used.1) * 100 <= 98 * 600_000, "{used:?}");
@@ -339,6 +339,6 @@ pub(crate) fn summoner() {
     // SAFETY: a live structure of the kernel's length.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, parameters.as_mut_ptr()) };
     println!("ring {}", i32::from(ring >= 0));
-    registration.run(NOTHING);
+    registration.run(NO_LEVEL);
     wait_for_go();
 }

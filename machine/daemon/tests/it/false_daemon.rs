@@ -36,7 +36,7 @@ fn join(path: &Path, answer: &[u8], fds: &[OwnedFd]) -> Result<(), JoinError> {
         let threads = Vec::new();
         let joined = board.join(path, &[VcpuSpec { cpu: 0, threads }]);
         let vcpu = board.vcpu(0).unwrap();
-        assert_eq!(vcpu.standing(), Standing::ALONE);
+        assert_eq!(vcpu.standing(), Standing::UNCONTESTED);
         // After a welcome, too, the sender exits.
         until("it is alone", || !board.is_joined());
         joined.map(drop)

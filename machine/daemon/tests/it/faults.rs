@@ -66,7 +66,7 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
             faulty.fail(call, 40 + random.below(20), 1, errno);
         }
         quarrel(&path, &mut clients);
-        faulty.heal();
+        faulty.clear_faults();
     }
     // After the faults it schedules again, including threads that were left alone for a second.
     clients[0].obey("level 2");
@@ -122,7 +122,7 @@ fn a_living_thread_that_is_reported_as_ended_is_elevated_again_and_restored() {
             clients[round % 2].obey(format!("level {level}"));
             clients[round % 2].obey("ring 5");
         }
-        faulty.heal();
+        faulty.clear_faults();
         // Includes threads that were left alone for a second.
         contest(&mut clients, round % 2, &what);
         contest(&mut clients, 1 - round % 2, &what);

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use upshift_elevate::sys::Kernel;
-use upshift_elevate::testing::{elevated_threads, pulse};
+use upshift_elevate::testing::{elevated_threads, heartbeat_state};
 use upshift_elevate::{Policy, Tid};
 
 /// Returns the elevated threads of these processes, as text.
@@ -27,9 +27,12 @@ pub(crate) fn inquest(processes: &[(&str, Tid)]) -> String {
     }
     let all = numbers("/proc").into_iter();
     for guardian in all.filter(|&pid| word(pid, pid, "comm") == "upshift-guard") {
-        let before = pulse(guardian);
+        let before = heartbeat_state(guardian);
         std::thread::sleep(std::time::Duration::from_millis(5));
-        let (status, after) = (word(guardian, guardian, "status"), pulse(guardian));
+        let (status, after) = (
+            word(guardian, guardian, "status"),
+            heartbeat_state(guardian),
+        );
         let parent = status.lines().find(|line| line.starts_with("PPid:"));
         let (parent, state) = (parent.unwrap_or("PPid: none"), thread(guardian, guardian));
         let _ = writeln!(

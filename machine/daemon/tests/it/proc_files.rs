@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use upshift_board::NOTHING;
+use upshift_board::NO_LEVEL;
 use upshift_board::wire::Role;
 use upshift_elevate::current_tid;
 
@@ -116,7 +116,7 @@ pub(crate) fn lease_holder() {
     }
     println!("used {}", (cpu_time() - before) / 1000);
     if let Some(registration) = registration {
-        registration.run(NOTHING);
+        registration.run(NO_LEVEL);
     }
     wait_for_go();
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use upshift_board::{Board, NOTHING, Role, ThreadSpec, Vcpu, VcpuSpec};
+use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, Vcpu, VcpuSpec};
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::{Policy, current_tid};
 
@@ -147,7 +147,7 @@ pub(crate) fn survivor() {
     let (mut joins, start) = (0u64, Instant::now());
     while start.elapsed() < Duration::from_secs(290) {
         if !board.is_joined() {
-            vcpu.line().set_running(NOTHING);
+            vcpu.line().set_running(NO_LEVEL);
             if board.join(&socket, &spec).is_ok() {
                 joins += 1;
                 println!("joined {joins}");
@@ -159,7 +159,7 @@ pub(crate) fn survivor() {
         while Instant::now() < end {
             std::hint::spin_loop();
         }
-        vcpu.line().set_running(NOTHING);
+        vcpu.line().set_running(NO_LEVEL);
         let _ = vcpu.settle();
         std::thread::sleep(Duration::from_micros(200));
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use upshift_board::{Board, NOTHING, Role, ThreadSpec, VcpuSpec};
+use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, VcpuSpec};
 use upshift_elevate::current_tid;
 
 use crate::child::pin;
@@ -102,7 +102,7 @@ pub(crate) fn reuse() {
             finish();
             // Longer than the daemon takes to check it.
             std::thread::sleep(Duration::from_millis(500));
-            level(NOTHING);
+            level(NO_LEVEL);
         } else {
             finish();
         }
@@ -111,7 +111,7 @@ pub(crate) fn reuse() {
             level(2);
             std::thread::sleep(Duration::from_millis(5));
             assert!(elevated_threads(other.pid()).is_empty(), "{was_elevated}");
-            level(NOTHING);
+            level(NO_LEVEL);
         }
         // The other may register, and the end of the first registration takes nothing from it.
         other.obey("join");

@@ -1,4 +1,4 @@
-//! [`Due`]: the next time at which the loop has work to do.
+//! [`WorkTimes`]: the next time at which the loop has work to do.
 //!
 //! Turns end at exact times. A piece or a scan may come somewhat earlier or later, so it is done at
 //! the end of a turn where one is near: a wake-up takes longer from the task in front than the scan
@@ -9,58 +9,62 @@ use crate::policy::Nanos;
 
 /// A piece begins or ends at the end of a turn that is no farther off than its length divided by
 /// this.
-const NEAR: Nanos = 4;
+const SLACK_DIVISOR: Nanos = 4;
 
 /// Scans between two thorough scans; also the factor by which scans are more frequent after births.
-const THOROUGH: Nanos = 10;
+const SCANS_PER_THOROUGH: Nanos = 10;
 
 /// Times at which work is due, ns of CLOCK_MONOTONIC.
 #[derive(Debug)]
-pub(super) struct Due {
+pub(super) struct WorkTimes {
     /// End of the turn; `None`: the turn has no end.
-    pub(super) pick: Option<Nanos>,
+    pub(super) turn_end: Option<Nanos>,
     /// Beginning or end of a piece.
     piece: Option<Nanos>,
     /// Time by which `piece` may be moved.
     slack: Nanos,
     /// Beginning of the last piece.
-    opened: Nanos,
+    piece_began: Nanos,
     pieces: u64,
     scan: Nanos,
-    thorough: Nanos,
+    thorough_scan: Nanos,
     /// Longest and present time between scans.
-    follow: Nanos,
-    every: Nanos,
+    max_scan_interval: Nanos,
+    scan_interval: Nanos,
     pub(super) publish: Nanos,
 }
 
-impl Due {
-    /// `pieces`: time closed and time open; `follow`: time between scans.
-    pub(super) fn new(now: Nanos, pieces: Option<(Nanos, Nanos)>, follow: Nanos) -> Due {
-        Due {
-            pick: Some(now),
+impl WorkTimes {
+    /// `pieces`: time closed and time open; `max_scan_interval`: longest time between scans.
+    pub(super) fn new(
+        now: Nanos,
+        pieces: Option<(Nanos, Nanos)>,
+        max_scan_interval: Nanos,
+    ) -> WorkTimes {
+        WorkTimes {
+            turn_end: Some(now),
             piece: pieces.map(|(closed, _)| now + closed),
-            slack: pieces.map_or(0, |(closed, _)| closed / NEAR),
-            opened: now,
+            slack: pieces.map_or(0, |(closed, _)| closed / SLACK_DIVISOR),
+            piece_began: now,
             pieces: 0,
-            scan: now + follow,
-            thorough: now + follow * THOROUGH,
-            follow,
-            every: follow,
+            scan: now + max_scan_interval,
+            thorough_scan: now + max_scan_interval * SCANS_PER_THOROUGH,
+            max_scan_interval,
+            scan_interval: max_scan_interval,
             publish: now,
         }
     }
 
     /// Returns the time of the next wake-up.
     pub(super) fn next(&self) -> Nanos {
-        let exact = [self.pick, self.piece].into_iter().flatten();
+        let exact = [self.turn_end, self.piece].into_iter().flatten();
         exact.fold(self.scan, Nanos::min)
     }
 
     /// Moves a beginning or end of a piece that falls into the turn that begins at `now` to the
     /// nearer end of that turn.
     pub(super) fn align_piece(&mut self, now: Nanos) {
-        let (Some(piece), Some(end)) = (self.piece, self.pick) else {
+        let (Some(piece), Some(end)) = (self.piece, self.turn_end) else {
             return;
         };
         if !(now..end).contains(&piece) {
@@ -76,54 +80,54 @@ impl Due {
         self.piece.is_some_and(|at| now >= at)
     }
 
-    /// Notes that a piece has begun (`open`) or ended. After a longer piece the CPUs stay closed
+    /// Records that a piece has begun (`open`) or ended. After a longer piece the CPUs stay closed
     /// for longer.
-    pub(super) fn next_piece(&mut self, now: Nanos, open: bool, pieces: Option<(Nanos, Nanos)>) {
+    pub(super) fn record_piece(&mut self, now: Nanos, open: bool, pieces: Option<(Nanos, Nanos)>) {
         let length = pieces.map(|(closed, length)| {
             if open {
-                self.opened = now;
+                self.piece_began = now;
                 return length;
             }
             self.pieces += 1;
-            let was = (now - self.opened) as f64 / length.max(1) as f64;
-            spread(closed as f64 * was.clamp(0.5, 2.0), self.pieces)
+            let relative_length = (now - self.piece_began) as f64 / length.max(1) as f64;
+            spread(closed as f64 * relative_length.clamp(0.5, 2.0), self.pieces)
         });
         self.piece = length.map(|length| now + length);
-        self.slack = length.unwrap_or(0) / NEAR;
+        self.slack = length.unwrap_or(0) / SLACK_DIVISOR;
     }
 
     /// Postpones a piece that is due at `now` and not needed.
-    pub(super) fn pass_piece(&mut self, now: Nanos, pieces: Option<(Nanos, Nanos)>) {
+    pub(super) fn postpone_piece(&mut self, now: Nanos, pieces: Option<(Nanos, Nanos)>) {
         self.pieces += 1;
         self.piece = pieces.map(|(closed, _)| now + spread(closed as f64, self.pieces));
-        self.slack = pieces.map_or(0, |(closed, _)| closed / NEAR);
+        self.slack = pieces.map_or(0, |(closed, _)| closed / SLACK_DIVISOR);
     }
 
     /// Whether to scan for births: the scan is due, or would be before the next wake-up.
     pub(super) fn wants_scan(&self, now: Nanos) -> bool {
-        let next = [self.pick, self.piece].into_iter().flatten().min();
+        let next = [self.turn_end, self.piece].into_iter().flatten().min();
         let before = next.is_some_and(|next| next > self.scan);
-        now >= self.scan || (before && now + self.every / 2 >= self.scan)
+        now >= self.scan || (before && now + self.scan_interval / 2 >= self.scan)
     }
 
     /// Whether the scan at `now` is a thorough one.
     pub(super) fn is_thorough(&self, now: Nanos) -> bool {
-        now >= self.thorough
+        now >= self.thorough_scan
     }
 
-    /// Notes a scan. `born`: it has found new threads; a process that starts one may start more, so
-    /// the next scan comes sooner. Thorough scans are rarer where there are many `threads`.
-    pub(super) fn scanned(&mut self, now: Nanos, born: bool, threads: usize) {
+    /// Records a scan. `born`: it has found new threads; a process that starts one may start more,
+    /// so the next scan comes sooner. Thorough scans are rarer where there are many `threads`.
+    pub(super) fn record_scan(&mut self, now: Nanos, born: bool, threads: usize) {
         if self.is_thorough(now) {
-            let least = self.follow * THOROUGH;
-            self.thorough = now + least.max(between_scans(threads));
+            let least = self.max_scan_interval * SCANS_PER_THOROUGH;
+            self.thorough_scan = now + least.max(between_scans(threads));
         }
-        self.every = if born {
-            self.follow / THOROUGH
+        self.scan_interval = if born {
+            self.max_scan_interval / SCANS_PER_THOROUGH
         } else {
-            (self.every * 2).min(self.follow)
+            (self.scan_interval * 2).min(self.max_scan_interval)
         };
-        self.scan = now + self.every;
+        self.scan = now + self.scan_interval;
     }
 }
 
@@ -145,14 +149,14 @@ mod tests {
     /// the time open, and the longest time without a scan.
     fn second(turn: Nanos) -> (u64, u64, Nanos, Nanos) {
         let pieces = Some((22_000_000, 3_000_000));
-        let mut due = Due::new(0, pieces, 10 * MS);
+        let mut due = WorkTimes::new(0, pieces, 10 * MS);
         let (mut now, mut open, mut opened) = (0, false, 0);
         let (mut extra, mut began, mut scanned, mut longest) = (0, 0, 0, 0);
         let mut count = 0;
         while now < 1000 * MS {
             let mut turned = false;
-            if due.pick.is_some_and(|at| now >= at) {
-                due.pick = Some((now / turn + 1) * turn);
+            if due.turn_end.is_some_and(|at| now >= at) {
+                due.turn_end = Some((now / turn + 1) * turn);
                 due.align_piece(now);
                 turned = true;
             }
@@ -164,12 +168,12 @@ mod tests {
                 } else {
                     opened += now - began;
                 }
-                due.next_piece(now, open, pieces);
+                due.record_piece(now, open, pieces);
             }
             if due.wants_scan(now) {
                 longest = longest.max(now - scanned);
                 scanned = now;
-                due.scanned(now, false, 1);
+                due.record_scan(now, false, 1);
             }
             extra += u64::from(!turned);
             // Timers are late.
@@ -192,25 +196,25 @@ mod tests {
 
     #[test]
     fn without_turns_and_pieces_scans_come_at_their_time() {
-        let mut due = Due::new(0, None, 10 * MS);
-        due.pick = None;
+        let mut due = WorkTimes::new(0, None, 10 * MS);
+        due.turn_end = None;
         assert_eq!(due.next(), 10 * MS);
         assert!(!due.wants_scan(10 * MS - 1) && due.wants_scan(10 * MS));
-        due.scanned(10 * MS, false, 1);
+        due.record_scan(10 * MS, false, 1);
         assert_eq!(due.next(), 20 * MS);
     }
 
     #[test]
     fn after_a_birth_scans_come_sooner_for_a_while() {
-        let mut due = Due::new(0, None, 16 * MS);
-        due.pick = None;
-        due.scanned(16 * MS, true, 1);
+        let mut due = WorkTimes::new(0, None, 16 * MS);
+        due.turn_end = None;
+        due.record_scan(16 * MS, true, 1);
         let mut at = due.next();
         assert_eq!(at, 16 * MS + 1_600_000);
         let mut scans = 0;
         while due.next() - at < 16 * MS {
             at = due.next();
-            due.scanned(at, false, 1);
+            due.record_scan(at, false, 1);
             scans += 1;
         }
         assert_eq!(scans, 4);
@@ -219,11 +223,11 @@ mod tests {
 
     #[test]
     fn thorough_scans_of_thousands_of_threads_are_rare() {
-        let mut due = Due::new(0, None, 10 * MS);
+        let mut due = WorkTimes::new(0, None, 10 * MS);
         let mut thorough = 0;
         for at in (10 * MS..=10_000 * MS).step_by((10 * MS) as usize) {
             thorough += u64::from(due.is_thorough(at));
-            due.scanned(at, false, 2000);
+            due.record_scan(at, false, 2000);
         }
         // A thorough scan takes 2,000 × 4 µs.
         assert!((15..=25).contains(&thorough), "{thorough}");

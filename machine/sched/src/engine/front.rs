@@ -1,18 +1,18 @@
 //! The task in front on each CPU: turns, and open pieces for ordinary threads.
 
-use super::due::Due;
+use super::due::WorkTimes;
 use super::{Engine, Slot, nanos};
 use crate::error::SchedError;
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::placement::{self, Placement};
 use crate::policy::{Nanos, TaskId};
 use crate::ratchet::Notch;
-use crate::report::What;
+use crate::report::EventKind;
 
 impl<M: Member> Engine<M> {
     /// Charges the turn that ends, asks the policy for the next one, and applies it.
-    pub(super) fn next_turn(&mut self, now: Nanos, due: &mut Due) -> Result<(), SchedError> {
-        if let Some(asked) = due.pick.filter(|_| self.report.turns > 0) {
+    pub(super) fn next_turn(&mut self, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
+        if let Some(asked) = due.turn_end.filter(|_| self.report.turns > 0) {
             self.late.add(now.saturating_sub(asked));
         }
         self.report.turns += 1;
@@ -24,7 +24,7 @@ impl<M: Member> Engine<M> {
         self.turn.clear();
         self.policy.pick(now, &mut self.turn);
         let floor = nanos(self.config.floor).max(1);
-        due.pick = self.turn.end().map(|at| at.max(now + floor));
+        due.turn_end = self.turn.end().map(|at| at.max(now + floor));
         let lives = |task: &TaskId| {
             let slot = self.slots.get(task.0);
             slot.is_some_and(|slot| slot.member.is_some())
@@ -61,9 +61,9 @@ impl<M: Member> Engine<M> {
             return Ok(());
         };
         let waiting = if self.open {
-            Standing::Idle
+            TaskClass::Idle
         } else {
-            Standing::At(self.config.base)
+            TaskClass::Fifo(self.config.base)
         };
         if self.open || was_raised {
             self.report.calls += u64::from(member.set(waiting)?);
@@ -80,7 +80,7 @@ impl<M: Member> Engine<M> {
         let before = self.cpus[cpu].front();
         let front = favoured.first().copied();
         self.cpus[cpu].favoured = favoured;
-        self.cpus[cpu].leads = false;
+        self.cpus[cpu].has_leader = false;
         if self.open {
             self.set_fair(cpu, front)?;
         } else {
@@ -93,7 +93,7 @@ impl<M: Member> Engine<M> {
             }
             let cpu = self.cpus[cpu].number;
             let at = now - self.began;
-            self.trace.add(at, What::Front { cpu, task: front });
+            self.trace.add(at, EventKind::Front { cpu, task: front });
         }
         Ok(())
     }
@@ -110,15 +110,15 @@ impl<M: Member> Engine<M> {
                 .map_or(0, Member::threads)
         };
         let changed = here.into_iter().chain(front).map(threads).sum();
-        if before == front || !self.config.open.may_change(changed, self.threads()) {
+        if before == front || !self.config.open_pieces.may_change(changed, self.threads()) {
             return Ok(());
         }
         self.cpus[cpu].fair = front;
         if let Some(task) = here {
-            self.set(task, Standing::Idle)?;
+            self.set(task, TaskClass::Idle)?;
         }
         if let Some(task) = front {
-            self.set(task, Standing::Fair)?;
+            self.set(task, TaskClass::Fair)?;
         }
         Ok(())
     }
@@ -133,14 +133,14 @@ impl<M: Member> Engine<M> {
         let threads = |task: usize| slots[task].member.as_ref().map_or(0, Member::threads);
         for change in self.ratchet.order(&favoured, &notches, threads) {
             self.slots[change.task].notch = change;
-            self.set(TaskId(change.task), Standing::At(change.at))?;
+            self.set(TaskId(change.task), TaskClass::Fifo(change.at))?;
         }
         Ok(())
     }
 
-    pub(super) fn set(&mut self, task: TaskId, standing: Standing) -> Result<(), SchedError> {
+    pub(super) fn set(&mut self, task: TaskId, class: TaskClass) -> Result<(), SchedError> {
         if let Some(member) = &mut self.slots[task.0].member {
-            self.report.calls += u64::from(member.set(standing)?);
+            self.report.calls += u64::from(member.set(class)?);
         }
         Ok(())
     }
@@ -160,13 +160,13 @@ impl<M: Member> Engine<M> {
         let front: Vec<TaskId> = self.cpus.iter().filter_map(|cpu| cpu.fair).collect();
         for task in (0..self.slots.len()).map(TaskId) {
             if !front.contains(&task) {
-                self.set(task, Standing::Idle)?;
+                self.set(task, TaskClass::Idle)?;
             }
         }
         for task in front {
-            self.set(task, Standing::Fair)?;
+            self.set(task, TaskClass::Fair)?;
         }
-        self.trace.add(now - self.began, What::Opened);
+        self.trace.add(now - self.began, EventKind::Opened);
         Ok(())
     }
 
@@ -184,17 +184,17 @@ impl<M: Member> Engine<M> {
         let favoured: Vec<TaskId> = favoured.collect();
         for task in (0..self.slots.len()).map(TaskId) {
             if !favoured.contains(&task) {
-                self.set(task, Standing::At(base))?;
+                self.set(task, TaskClass::Fifo(base))?;
             }
         }
         self.equalise_leaders()?;
         self.report.opened += self
             .config
-            .open
+            .open_pieces
             .pieces(self.threads())
             .map_or(0, |(_, open)| open);
         self.read_cpu_times();
-        self.trace.add(now - self.began, What::Closed);
+        self.trace.add(now - self.began, EventKind::Closed);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::config::Open;
+use crate::config::OpenPieces;
 use crate::policies::{Edf, Levels, Reservation, RoundRobin, Solo, Weighted};
 
 const STEP: Nanos = 10_000;
@@ -32,7 +32,7 @@ struct Sim {
 
 #[derive(Debug)]
 struct SimTask {
-    standing: Standing,
+    class: TaskClass,
     cpu: usize,
     used: Nanos,
     threads: usize,
@@ -72,10 +72,10 @@ impl Sim {
             if !cpus.contains(&cpu) {
                 continue;
             }
-            let rank = |task: &SimTask| match task.standing {
-                Standing::At(priority) => u32::from(priority.get()) + 2,
-                Standing::Fair => 1,
-                Standing::Idle => 0,
+            let rank = |task: &SimTask| match task.class {
+                TaskClass::Fifo(priority) => u32::from(priority.get()) + 2,
+                TaskClass::Fair => 1,
+                TaskClass::Idle => 0,
             };
             if (self.stolen)(now) {
                 continue;
@@ -143,9 +143,9 @@ impl Member for SimMember {
     fn label(&self) -> &str {
         "simulated"
     }
-    fn set(&mut self, standing: Standing) -> Result<u32, SchedError> {
+    fn set(&mut self, class: TaskClass) -> Result<u32, SchedError> {
         let task = &mut self.0.borrow_mut().tasks[self.1];
-        task.standing = standing;
+        task.class = class;
         Ok(task.threads as u32)
     }
     fn pin(&mut self, cpu: usize) -> Result<(), SchedError> {
@@ -157,7 +157,7 @@ impl Member for SimMember {
     fn cpu_time(&mut self) -> Nanos {
         self.0.borrow().tasks[self.1].used
     }
-    fn follow(&mut self, _thorough: bool) -> Result<bool, SchedError> {
+    fn scan(&mut self, _thorough: bool) -> Result<bool, SchedError> {
         let sim = self.0.borrow();
         sim.check(sim.tasks[self.1].cpu)?;
         Ok(sim.tasks[self.1].ends.is_none_or(|end| sim.now < end))
@@ -182,9 +182,9 @@ impl World {
     fn new(cpus: usize, tasks: usize, end: Nanos) -> World {
         let mut config = Config::on((0..cpus).collect::<Vec<_>>());
         config.trace = 1_000_000;
-        config.open.part = 0.0;
+        config.open_pieces.part = 0.0;
         let task = |_| SimTask {
-            standing: Standing::At(config.base),
+            class: TaskClass::Fifo(config.base),
             cpu: 0,
             used: 0,
             threads: 1,
@@ -215,7 +215,7 @@ impl World {
     }
 
     fn open(mut self) -> World {
-        self.config.open = Open::default();
+        self.config.open_pieces = OpenPieces::default();
         self.sim.borrow_mut().bystander = Some(0);
         self
     }
@@ -444,7 +444,7 @@ fn nothing_is_opened_while_tasks_leave_ordinary_threads_their_part() {
 fn a_program_that_runs_alone_continues_after_an_open_piece() {
     let mut world = World::new(1, 3, 400 * MS).open();
     world.sim.borrow_mut().bystander = None;
-    world.config.follow = Duration::from_millis(7);
+    world.config.scan_interval = Duration::from_millis(7);
     world.run(Solo::new());
     assert_eq!(world.used(), [400, 0, 0]);
 }

@@ -2,7 +2,7 @@
 //! favours none.
 
 use super::{Engine, Slot};
-use crate::member::{Member, Standing};
+use crate::member::{Member, TaskClass};
 use crate::policy::{Nanos, TaskId, Usage};
 use crate::report::{Report, TaskReport};
 
@@ -10,26 +10,26 @@ use crate::report::{Report, TaskReport};
 const MIN_TURN: Nanos = 50_000;
 
 /// A task that was asleep is asked again after this many turns.
-const TURNS_UNASKED: u32 = 32;
+const SLEEP_CHECK_TURNS: u32 = 32;
 
 impl<M: Member> Slot<M> {
     /// Reads the CPU time and adds the difference to the unreported time.
     pub(super) fn read_cpu_time(&mut self) {
         if let Some(member) = &mut self.member {
-            let now = member.cpu_time().max(self.seen);
-            self.unreported += now - self.seen;
-            self.seen = now;
+            let now = member.cpu_time().max(self.cpu_time);
+            self.unreported += now - self.cpu_time;
+            self.cpu_time = now;
         }
     }
 
     /// Whether the task used little because a higher thread, or another guest of the machine, kept
     /// it from its CPU. The question is expensive, so a known sleeper is rarely asked.
-    fn is_kept_from_its_cpu(&mut self) -> bool {
-        self.turns_unasked += 1;
-        if self.sleeps && self.turns_unasked < TURNS_UNASKED {
+    fn wants_cpu(&mut self) -> bool {
+        self.turns_since_sleep_check += 1;
+        if self.sleeps && self.turns_since_sleep_check < SLEEP_CHECK_TURNS {
             return false;
         }
-        self.turns_unasked = 0;
+        self.turns_since_sleep_check = 0;
         self.member.as_ref().is_some_and(Member::wants_cpu)
     }
 }
@@ -48,7 +48,7 @@ impl<M: Member> Engine<M> {
                 let slot = &mut self.slots[task.0];
                 slot.read_cpu_time();
                 if long_enough {
-                    slot.sleeps = slot.unreported * 2 < left && !slot.is_kept_from_its_cpu();
+                    slot.sleeps = slot.unreported * 2 < left && !slot.wants_cpu();
                 }
                 left = left.saturating_sub(slot.unreported);
                 favoured.push(task);
@@ -81,10 +81,10 @@ impl<M: Member> Engine<M> {
     /// of every task.
     pub(super) fn ordinary_threads_had_their_part(&mut self, now: Nanos, own: Nanos) -> bool {
         self.read_cpu_times();
-        let own = own.saturating_sub(self.own_at_close);
+        let own = own.saturating_sub(self.own_cpu_time_at_close);
         let mut used = vec![own; self.cpus.len()];
         for slot in &self.slots {
-            let since = slot.seen - slot.at_close;
+            let since = slot.cpu_time - slot.cpu_time_at_close;
             for (cpu, used) in used.iter_mut().enumerate() {
                 *used += if self.moved || slot.cpu == cpu {
                     since
@@ -94,7 +94,7 @@ impl<M: Member> Engine<M> {
             }
         }
         let elapsed = now.saturating_sub(self.closed_at) as f64;
-        let most = elapsed * (1.0 - self.config.open.part.clamp(0.0, 0.9));
+        let most = elapsed * (1.0 - self.config.open_pieces.part.clamp(0.0, 0.9));
         used.into_iter().all(|used| used as f64 <= most)
     }
 
@@ -102,10 +102,10 @@ impl<M: Member> Engine<M> {
     /// CPU time.
     pub(super) fn begin_interval(&mut self, now: Nanos, own: Nanos) {
         self.closed_at = now;
-        self.own_at_close = own;
+        self.own_cpu_time_at_close = own;
         self.moved = false;
         for slot in &mut self.slots {
-            slot.at_close = slot.seen;
+            slot.cpu_time_at_close = slot.cpu_time;
         }
     }
 
@@ -118,7 +118,7 @@ impl<M: Member> Engine<M> {
         let used: Vec<Nanos> = self
             .slots
             .iter()
-            .map(|slot| slot.seen - slot.at_close)
+            .map(|slot| slot.cpu_time - slot.cpu_time_at_close)
             .collect();
         for (index, cpu) in self.cpus.iter_mut().enumerate() {
             if !cpu.favoured.is_empty() {
@@ -128,7 +128,7 @@ impl<M: Member> Engine<M> {
             let here = here.filter(|(_, slot)| slot.cpu == index && slot.member.is_some());
             let leader = here.map(|(id, _)| id).max_by_key(|&id| used[id]);
             cpu.favoured.extend(leader.map(TaskId));
-            cpu.leads = leader.is_some();
+            cpu.has_leader = leader.is_some();
         }
     }
 
@@ -136,13 +136,13 @@ impl<M: Member> Engine<M> {
     /// so they continue to run.
     pub(super) fn equalise_leaders(&mut self) -> Result<(), crate::SchedError> {
         for index in 0..self.cpus.len() {
-            if !std::mem::take(&mut self.cpus[index].leads) {
+            if !std::mem::take(&mut self.cpus[index].has_leader) {
                 continue;
             }
             let favoured = std::mem::take(&mut self.cpus[index].favoured);
             for task in favoured {
                 self.slots[task.0].notch.at = self.config.base;
-                self.set(task, Standing::At(self.config.base))?;
+                self.set(task, TaskClass::Fifo(self.config.base))?;
             }
         }
         Ok(())
@@ -151,7 +151,7 @@ impl<M: Member> Engine<M> {
     /// Returns the report up to now.
     pub(super) fn report(&mut self, now: Nanos, own_cpu_time: Nanos) -> Report {
         self.read_cpu_times();
-        let used = |slot: &Slot<M>| slot.seen - slot.first;
+        let used = |slot: &Slot<M>| slot.cpu_time - slot.cpu_time_at_start;
         let all: Nanos = self.slots.iter().map(used).sum();
         let task = |slot: &Slot<M>| TaskReport {
             label: slot.label.clone(),
@@ -167,7 +167,7 @@ impl<M: Member> Engine<M> {
             elapsed: now - self.began,
             cost: self.cost.quantiles(),
             late: self.late.quantiles(),
-            own_cpu_time: own_cpu_time.saturating_sub(self.own_before),
+            own_cpu_time: own_cpu_time.saturating_sub(self.own_cpu_time_at_start),
             untraced: self.trace.lost(),
             tasks: self.slots.iter().map(task).collect(),
             ..self.report.clone()

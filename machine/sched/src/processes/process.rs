@@ -11,10 +11,10 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Class, ElevateError, Elevated, Elevator, Policy, Priority};
 
 use crate::error::SchedError;
-use crate::member::Standing;
+use crate::member::TaskClass;
 use crate::policy::Nanos;
+use crate::process_monitor::{self, MonitoredProcess, ProcessMonitor};
 use crate::procfs;
-use crate::watch::{self, ProcessWatch, WatchedProcess};
 
 /// Number of times that an interrupted call is repeated.
 const RETRIES: usize = 16;
@@ -45,7 +45,7 @@ pub(super) struct Process {
     ordinary_until: Option<Instant>,
     /// CPU time seen last, ns.
     pub(super) cpu_time: Nanos,
-    _watched: WatchedProcess,
+    _monitored: MonitoredProcess,
 }
 
 /// Result of adopting a thread.
@@ -65,14 +65,14 @@ impl Process {
     /// elevated then.
     pub(super) fn attach(
         elevator: &Elevator,
-        watch: &ProcessWatch,
+        monitor: &ProcessMonitor,
         pid: i32,
-        standing: Standing,
+        class: TaskClass,
         parent: Option<&Elevated>,
     ) -> Result<Process, SchedError> {
         let gone = |_| SchedError::NoSuchProcess(pid);
         // From here on the pidfd shows whether the number still means this process.
-        let pidfd = watch::pidfd(pid).map_err(|error| match error.raw_os_error() {
+        let pidfd = process_monitor::pidfd(pid).map_err(|error| match error.raw_os_error() {
             Some(libc::ESRCH | libc::EINVAL) => SchedError::NoSuchProcess(pid),
             _ => SchedError::os("open a pidfd")(error),
         })?;
@@ -83,7 +83,7 @@ impl Process {
         if matches!(tasks.try_lock(), Err(TryLockError::WouldBlock))
             && procfs::is_locked_by_a_peer(&tasks)
         {
-            return Err(SchedError::Twice(pid));
+            return Err(SchedError::AlreadyScheduled(pid));
         }
         let mut process = Process {
             pid,
@@ -96,15 +96,15 @@ impl Process {
             ordinary_until: None,
             cpu_time: 0,
             // Registered before the threads are read, so that no birth is missed.
-            _watched: watch.listen(pid),
+            _monitored: monitor.listen(pid),
         };
         let elevate = |tid: i32| match parent {
-            Some(parent) => elevator.elevate_born(tid, recording_priority(standing), parent),
-            None => elevator.elevate(tid, recording_priority(standing)),
+            Some(parent) => elevator.elevate_inheriting(tid, recording_priority(class), parent),
+            None => elevator.elevate(tid, recording_priority(class)),
         };
         match elevate(pid) {
             Ok(guard) => process.guards.push(guard),
-            Err(ElevateError::AlreadyElevated(_)) => return Err(SchedError::Twice(pid)),
+            Err(ElevateError::AlreadyElevated(_)) => return Err(SchedError::AlreadyScheduled(pid)),
             Err(error) => return Err(SchedError::refused(pid, error)),
         }
         for tid in procfs::threads(pid).map_err(gone)? {
@@ -118,12 +118,12 @@ impl Process {
             }
         }
         // Elevated threads may have started others meanwhile.
-        process.adopt(elevator, standing, None, 1)?;
-        if !matches!(standing, Standing::At(_)) {
+        process.adopt(elevator, class, None, 1)?;
+        if !matches!(class, TaskClass::Fifo(_)) {
             let threads = process.threads();
-            process.set(standing, threads)?;
+            process.set(class, threads)?;
         }
-        watch
+        monitor
             .add(process.pidfd.as_fd())
             .map_err(SchedError::os("watch a process"))?;
         Ok(process)
@@ -143,7 +143,7 @@ impl Process {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        watch::has_ended(self.pidfd.as_fd())
+        process_monitor::has_ended(self.pidfd.as_fd())
     }
 
     /// Whether the number of threads has changed, and there was room for all so far. One system
@@ -160,7 +160,7 @@ impl Process {
     pub(super) fn adopt(
         &mut self,
         elevator: &Elevator,
-        standing: Standing,
+        class: TaskClass,
         cpu: Option<usize>,
         threads: usize,
     ) -> Result<(), SchedError> {
@@ -175,7 +175,7 @@ impl Process {
             let born: Vec<i32> = tids.difference(&known).copied().collect();
             (self.refused, self.full) = (0, false);
             for (done, &tid) in born.iter().enumerate() {
-                match self.adopt_new(tid, elevator, standing, cpu, threads)? {
+                match self.adopt_new(tid, elevator, class, cpu, threads)? {
                     Adoption::Adopted => {}
                     Adoption::Refused => self.refused += 1,
                     // The others would not fit either, and each attempt takes long.
@@ -198,7 +198,7 @@ impl Process {
         &mut self,
         tid: i32,
         elevator: &Elevator,
-        standing: Standing,
+        class: TaskClass,
         cpu: Option<usize>,
         threads: usize,
     ) -> Result<(), SchedError> {
@@ -206,7 +206,7 @@ impl Process {
             return Ok(());
         }
         // Threads without room are counted when the directory is read.
-        let adoption = self.adopt_new(tid, elevator, standing, cpu, threads)?;
+        let adoption = self.adopt_new(tid, elevator, class, cpu, threads)?;
         self.full = adoption == Adoption::Full;
         Ok(())
     }
@@ -220,13 +220,13 @@ impl Process {
         &mut self,
         tid: i32,
         elevator: &Elevator,
-        standing: Standing,
+        class: TaskClass,
         cpu: Option<usize>,
         threads: usize,
     ) -> Result<Adoption, SchedError> {
         let elevated = match self.first() {
-            Some(like) => elevator.elevate_born(tid, recording_priority(standing), like),
-            None => elevator.elevate(tid, recording_priority(standing)),
+            Some(like) => elevator.elevate_inheriting(tid, recording_priority(class), like),
+            None => elevator.elevate(tid, recording_priority(class)),
         };
         let guard = match elevated {
             Ok(guard) => guard,
@@ -240,7 +240,7 @@ impl Process {
         if !listed.exists() || !cpu.map_or(Ok(true), |cpu| self.pin_one(&guard, cpu))? {
             return Ok(Adoption::Adopted);
         }
-        match put(&guard, self.limited(standing), threads) {
+        match put(&guard, self.limited(class), threads) {
             Ok(()) => self.guards.push(guard),
             Err(error) if is_gone(&error) => {}
             Err(error) => return Err(self.failed(error)),
@@ -248,28 +248,28 @@ impl Process {
         Ok(Adoption::Adopted)
     }
 
-    /// Limits `standing` for a process that is ordinary for the time being.
-    fn limited(&self, standing: Standing) -> Standing {
-        match standing {
-            Standing::At(_)
+    /// Limits `class` for a process that is ordinary for the time being.
+    fn limited(&self, class: TaskClass) -> TaskClass {
+        match class {
+            TaskClass::Fifo(_)
                 if self
                     .ordinary_until
                     .is_some_and(|until| Instant::now() < until) =>
             {
-                Standing::Fair
+                TaskClass::Fair
             }
-            standing => standing,
+            class => class,
         }
     }
 
-    /// Puts all threads at `standing`, with `threads` threads in the task. Returns the number of
+    /// Moves all threads to `class`, with `threads` threads in the task. Returns the number of
     /// system calls.
-    pub(super) fn set(&mut self, standing: Standing, threads: usize) -> Result<u32, SchedError> {
-        let standing = self.limited(standing);
+    pub(super) fn set(&mut self, class: TaskClass, threads: usize) -> Result<u32, SchedError> {
+        let class = self.limited(class);
         let calls = self.guards.len() as u32;
         let mut at = 0;
         while let Some(guard) = self.guards.get(at) {
-            match put(guard, standing, threads) {
+            match put(guard, class, threads) {
                 Ok(()) => at += 1,
                 Err(error) if is_gone(&error) => {
                     self.guards.swap_remove(at);
@@ -299,12 +299,12 @@ impl Process {
         }
     }
 
-    /// Restores the standing of threads that have changed their own policy or CPUs. Returns their
+    /// Restores the class of threads that have changed their own policy or CPUs. Returns their
     /// number. If a thread has ended, the next scan reads the directory: another may have been
     /// born, so that the number of threads is the same. Two system calls for each thread.
     pub(super) fn correct(
         &mut self,
-        standing: Standing,
+        class: TaskClass,
         cpu: usize,
         threads: usize,
     ) -> Result<u64, SchedError> {
@@ -318,11 +318,11 @@ impl Process {
             // Until it was found, the thread had that CPU before all ordinary threads.
             self.ordinary_until = Some(Instant::now() + MIGRATION_PENALTY);
         }
-        let standing = self.limited(standing);
+        let class = self.limited(class);
         for guard in &self.guards {
             let moved = Kernel.sched_getaffinity(guard.tid()).ok() != only;
             let changed = match Policy::of(&Kernel, guard.tid()) {
-                Ok(now) => !is_at(&now, standing),
+                Ok(now) => !is_at(&now, class),
                 Err(_) => {
                     self.links = 0;
                     continue;
@@ -334,7 +334,7 @@ impl Process {
             if moved && !self.pin_one(guard, cpu)? {
                 continue;
             }
-            match put(guard, standing, threads) {
+            match put(guard, class, threads) {
                 Ok(()) => corrected += 1,
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(self.failed(error)),
@@ -352,24 +352,24 @@ impl Process {
     }
 }
 
-/// Returns the priority at which a thread is recorded before it is put at `standing`.
-fn recording_priority(standing: Standing) -> Priority {
-    match standing {
-        Standing::At(priority) => priority,
-        Standing::Fair | Standing::Idle => Priority::MIN,
+/// Returns the priority at which a thread is recorded before it is moved to `class`.
+fn recording_priority(class: TaskClass) -> Priority {
+    match class {
+        TaskClass::Fifo(priority) => priority,
+        TaskClass::Fair | TaskClass::Idle => Priority::MIN,
     }
 }
 
-fn put(guard: &Elevated, standing: Standing, threads: usize) -> io::Result<()> {
-    retrying(|| match standing {
-        Standing::At(priority) => guard.set(priority),
-        Standing::Fair => match guard.set_nice(nice_for(threads)) {
+fn put(guard: &Elevated, class: TaskClass, threads: usize) -> io::Result<()> {
+    retrying(|| match class {
+        TaskClass::Fifo(priority) => guard.set(priority),
+        TaskClass::Fair => match guard.set_nice(nice_for(threads)) {
             // A nice value below the thread's own takes a right; without it the thread keeps its
             // own.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => guard.set_fair(),
             result => result,
         },
-        Standing::Idle => guard.set_idle(),
+        TaskClass::Idle => guard.set_idle(),
     })
 }
 
@@ -380,10 +380,10 @@ fn nice_for(threads: usize) -> i32 {
     (steps.round() as i32).min(19)
 }
 
-fn is_at(now: &Policy, standing: Standing) -> bool {
-    match (standing, now.class()) {
-        (Standing::At(priority), Class::Fifo(now)) => now == u32::from(priority.get()),
-        (Standing::Fair, Class::Other { .. }) | (Standing::Idle, Class::Idle) => true,
+fn is_at(now: &Policy, class: TaskClass) -> bool {
+    match (class, now.class()) {
+        (TaskClass::Fifo(priority), Class::Fifo(now)) => now == u32::from(priority.get()),
+        (TaskClass::Fair, Class::Other { .. }) | (TaskClass::Idle, Class::Idle) => true,
         _ => false,
     }
 }

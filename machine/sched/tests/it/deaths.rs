@@ -6,7 +6,7 @@ use upshift_elevate::Elevator;
 use upshift_elevate::testing::elevated_threads;
 use upshift_sched::policies::RoundRobin;
 
-use crate::world::{Process, attach_all, standing, turn, until};
+use crate::world::{Process, attach_all, class, turn, until};
 
 /// Number of kills; most of the time goes into starting schedulers.
 const KILLS: u64 = 100;
@@ -23,7 +23,7 @@ fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
             spinners = vec![Process::start("spin"), Process::start("spin")];
         }
         let pids = [spinners[0].pid(), spinners[1].pid()];
-        let before = pids.map(standing);
+        let before = pids.map(class);
         let words = format!("{} {}", pids[0], pids[1]);
         // Half of the schedulers are killed while they start, the others after they have elevated a
         // thread.
@@ -37,7 +37,7 @@ fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
         elevated += u64::from(is_elevated());
         scheduler.child.kill().unwrap();
         let dead = Instant::now();
-        until("everything is as it was", || pids.map(standing) == before);
+        until("everything is as it was", || pids.map(class) == before);
         took.push(dead.elapsed());
         let _ = scheduler.child.wait();
     }

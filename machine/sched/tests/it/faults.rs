@@ -9,13 +9,13 @@ use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
 use upshift_sched::{SchedError, Scheduler};
 
-use crate::world::{Process, attach_all, sleep, standing, turn, until};
+use crate::world::{Process, attach_all, class, sleep, turn, until};
 
 /// Runs a scheduler of two spinning processes whose system calls fail as `plan` says.
 fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = spinners.each_ref().map(Process::pid);
-    let before = pids.map(standing);
+    let before = pids.map(class);
     let faulty = Arc::new(Faulty::new());
     let builder = Elevator::builder().guardian(true).sys(faulty.clone());
     let elevator = builder.build().unwrap();
@@ -24,7 +24,7 @@ fn run(plan: impl FnOnce(&Faulty), end: impl FnOnce(Scheduler, &Faulty)) {
     plan(&faulty);
     sleep(100);
     end(scheduler, &faulty);
-    assert_eq!(pids.map(standing), before);
+    assert_eq!(pids.map(class), before);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn an_interrupted_call_is_repeated() {
     };
     run(plan, |scheduler, faulty| {
         assert!(!scheduler.is_finished());
-        faulty.heal();
+        faulty.clear_faults();
         let (report, _) = scheduler.stop().unwrap();
         assert!(report.switches > 20);
     });
@@ -102,7 +102,7 @@ fn faults_while_attaching_restore_every_thread() {
             // A new child each time: its life is bounded, and a slow machine may take longer for
             // all rounds.
             let spinner = Process::start("spin");
-            let before = standing(spinner.pid());
+            let before = class(spinner.pid());
             let faulty = Arc::new(Faulty::new());
             let builder = Elevator::builder().guardian(true).sys(faulty.clone());
             let elevator = builder.build().unwrap();
@@ -111,13 +111,9 @@ fn faults_while_attaching_restore_every_thread() {
             let pids = [spinner.pid()];
             // Some calls may fail without harm.
             drop(attach_all(&elevator, &pids, policy, |_| {}, false));
-            faulty.heal();
+            faulty.clear_faults();
             drop(elevator);
-            assert_eq!(
-                standing(spinner.pid()),
-                before,
-                "call {skip}, errno {errno}"
-            );
+            assert_eq!(class(spinner.pid()), before, "call {skip}, errno {errno}");
         }
     }
 }

@@ -3,9 +3,9 @@
 
 use upshift_elevate::Elevator;
 use upshift_sched::policies::{Entry, RoundRobin, Table};
-use upshift_sched::{TaskId, What};
+use upshift_sched::{EventKind, TaskId};
 
-use crate::world::{Process, attach_all, sleep, standing, turn};
+use crate::world::{Process, attach_all, class, sleep, turn};
 
 const MS: u64 = 1_000_000;
 
@@ -14,13 +14,13 @@ fn two_processes_take_turns() {
     let Some(_turn) = turn() else { return };
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = spinners.each_ref().map(Process::pid);
-    let before = pids.map(standing);
+    let before = pids.map(class);
     let elevator = Elevator::with_guardian().unwrap();
     let policy = Box::new(RoundRobin::new(5 * MS));
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
     sleep(600);
     let (report, _) = scheduler.stop().unwrap();
-    assert_eq!(before, pids.map(standing), "everything is as it was");
+    assert_eq!(before, pids.map(class), "everything is as it was");
     for task in &report.tasks {
         assert!((0.3..0.7).contains(&task.share), "{report:#?}");
         assert!(task.turns > 10, "{report:#?}");
@@ -45,8 +45,8 @@ fn a_timetable_is_followed() {
     let fronts: Vec<(u64, usize)> = trace
         .events()
         .iter()
-        .filter_map(|event| match event.what {
-            What::Front { task, .. } => Some((event.at, task.unwrap().0)),
+        .filter_map(|event| match event.kind {
+            EventKind::Front { task, .. } => Some((event.at, task.unwrap().0)),
             _ => None,
         })
         .collect();

@@ -11,7 +11,7 @@ use upshift_sched::{
     Config, Nanos, Policy as Decides, Report, SchedError, Scheduler, TaskId, Turn,
 };
 
-use crate::world::{Process, attach_all, cpu, cpu_time_of, skipped, sleep, standing, turn, until};
+use crate::world::{Process, attach_all, class, cpu, cpu_time_of, skipped, sleep, turn, until};
 
 fn start(pids: &[i32], children: bool) -> Result<Scheduler, SchedError> {
     let elevator = Elevator::with_guardian().unwrap();
@@ -23,14 +23,14 @@ fn start(pids: &[i32], children: bool) -> Result<Scheduler, SchedError> {
 fn threads_born_later_join_and_are_restored_like_the_others() {
     let Some(_turn) = turn() else { return };
     let (bearer, spinner) = (Process::start("bear threads"), Process::start("spin"));
-    let before = standing(bearer.pid());
+    let before = class(bearer.pid());
     let scheduler = start(&[bearer.pid(), spinner.pid()], false).unwrap();
     let count = before.len() + 3;
     let only = CpuSet::only(cpu()).unwrap();
     // With one CPU this thread runs only in open pieces, and then no thread is elevated.
     let alone = std::thread::available_parallelism().unwrap().get() == 1;
     until("all threads are elevated on the CPU", || {
-        let now = standing(bearer.pid());
+        let now = class(bearer.pid());
         let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
         let report = scheduler.control().report();
         report.is_some_and(|report| report.tasks[0].threads == count)
@@ -43,7 +43,7 @@ fn threads_born_later_join_and_are_restored_like_the_others() {
     let (report, _) = scheduler.stop().unwrap();
     assert_eq!(report.tasks[0].threads, count);
     assert!((0.1..0.65).contains(&report.tasks[0].share), "{report:#?}");
-    for (tid, attr, cpus) in standing(bearer.pid()) {
+    for (tid, attr, cpus) in class(bearer.pid()) {
         assert_eq!((attr, cpus), (before[0].1, before[0].2), "thread {tid}");
     }
 }
@@ -56,10 +56,10 @@ fn a_thread_that_replaces_another_joins_too() {
         return skipped("needs two CPUs");
     }
     let (replacer, spinner) = (Process::start("replace threads"), Process::start("spin"));
-    let before = standing(replacer.pid());
+    let before = class(replacer.pid());
     let scheduler = start(&[replacer.pid(), spinner.pid()], false).unwrap();
     until("a successor is elevated", || {
-        let now = standing(replacer.pid());
+        let now = class(replacer.pid());
         let new = |tid: i32| before.iter().all(|&(known, ..)| known != tid);
         let elevated = |tid| Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
         now.iter().any(|&(tid, ..)| new(tid) && elevated(tid))
@@ -71,7 +71,7 @@ fn a_thread_that_replaces_another_joins_too() {
 fn children_share_their_parents_turn_and_come_back() {
     let Some(_turn) = turn() else { return };
     let (parent, spinner) = (Process::start("fork"), Process::start("spin"));
-    let before = standing(parent.pid());
+    let before = class(parent.pid());
     let scheduler = start(&[parent.pid(), spinner.pid()], true).unwrap();
     let threads = before.len() + 1;
     until("the child belongs to the task", || {
@@ -96,7 +96,7 @@ fn children_share_their_parents_turn_and_come_back() {
 fn a_process_that_execs_from_a_thread_stays_in_its_task_and_comes_back() {
     let Some(_turn) = turn() else { return };
     let (execs, spinner) = (Process::start("exec"), Process::start("spin"));
-    let before = standing(execs.pid());
+    let before = class(execs.pid());
     let scheduler = start(&[execs.pid(), spinner.pid()], false).unwrap();
     let name = format!("/proc/{}/comm", execs.pid());
     until("it has become another program", || {
@@ -107,7 +107,7 @@ fn a_process_that_execs_from_a_thread_stays_in_its_task_and_comes_back() {
         report.is_some_and(|report| report.tasks[0].threads == 1)
     });
     scheduler.stop().unwrap();
-    let after = standing(execs.pid());
+    let after = class(execs.pid());
     assert_eq!((after.len(), after[0].0), (1, execs.pid()));
     assert_eq!((after[0].1, after[0].2), (before[0].1, before[0].2));
 }
@@ -170,13 +170,13 @@ fn a_stopped_task_leaves_its_time_to_the_others() {
 fn a_thread_that_leaves_its_cpu_or_its_policy_is_brought_back() {
     let Some(_turn) = turn() else { return };
     let (escaper, spinner) = (Process::start("escape"), Process::start("spin"));
-    let before = standing(escaper.pid());
+    let before = class(escaper.pid());
     let scheduler = start(&[escaper.pid(), spinner.pid()], false).unwrap();
     sleep(800);
     let (report, _) = scheduler.stop().unwrap();
     assert!(report.tasks[0].share > 0.02, "{report:#?}");
     assert!(report.tasks[1].share > 0.3, "{report:#?}");
-    let after = standing(escaper.pid());
+    let after = class(escaper.pid());
     let policies =
         |all: &[(i32, _, CpuSet)]| all.iter().map(|&(_, attr, _)| attr).collect::<Vec<_>>();
     assert_eq!(policies(&before), policies(&after));
@@ -187,7 +187,7 @@ fn impossible_processes_are_refused_with_the_reason() {
     let Some(_turn) = turn() else { return };
     let own = std::process::id() as i32;
     let spinner = Process::start("spin");
-    let before = standing(spinner.pid());
+    let before = class(spinner.pid());
     let refused = |pids: &[i32]| start(pids, false).map(|_| ()).unwrap_err().to_string();
     assert!(refused(&[4_194_305]).contains("no process 4194305"));
     assert!(refused(&[spinner.pid(), own]).contains("scheduler itself"));
@@ -199,7 +199,7 @@ fn impossible_processes_are_refused_with_the_reason() {
     for ancestor in [1, unsafe { libc::getppid() }] {
         assert!(refused(&[ancestor]).contains("has started this one"));
     }
-    assert_eq!(standing(spinner.pid()), before);
+    assert_eq!(class(spinner.pid()), before);
     let limit = libc::rlimit {
         rlim_cur: 5_000_000,
         rlim_max: 5_000_000,
@@ -267,17 +267,23 @@ fn the_tasks_of_a_policy_that_panics_are_restored_at_once() {
     let Some(_turn) = turn() else { return };
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = spinners.each_ref().map(Process::pid);
-    let before = pids.map(standing);
+    let before = pids.map(class);
     does_not_wait(|| {
         let elevator = Elevator::with_guardian().unwrap();
         let policy = Panics::default();
         let at = Arc::clone(&policy.at);
         let policy = Box::new(policy);
-        let scheduler = attach_all(&elevator, &pids, policy, |c| c.open.part = 0.0, false);
+        let scheduler = attach_all(
+            &elevator,
+            &pids,
+            policy,
+            |c| c.open_pieces.part = 0.0,
+            false,
+        );
         let error = scheduler.unwrap().wait().unwrap_err();
         let took = at.get().unwrap().elapsed();
         assert!(error.to_string().contains("panicked"), "{error}");
-        assert_eq!(pids.map(standing), before);
+        assert_eq!(pids.map(class), before);
         took
     });
 }
@@ -451,7 +457,7 @@ fn thousands_of_threads_that_sleep_are_not_moved_at_each_switch() {
     let elevator = elevator.guardian(true).capacity(4096).build().unwrap();
     let policy = Box::new(RoundRobin::new(5_000_000));
     let pids = [crowd.pid(), spinner.pid()];
-    let closed = |config: &mut Config| config.open.part = 0.0;
+    let closed = |config: &mut Config| config.open_pieces.part = 0.0;
     let scheduler = attach_all(&elevator, &pids, policy, closed, false).unwrap();
     let threads = |report: &Report| report.tasks[0].threads;
     until("the crowd is elevated", || {
@@ -481,7 +487,7 @@ fn more_threads_than_there_is_room_for_cost_little_and_are_counted() {
     let policy = Box::new(RoundRobin::new(2_000_000));
     let pids = [crowd.pid(), spinner.pid()];
     let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
-    until("the crowd is there", || standing(crowd.pid()).len() > 1500);
+    until("the crowd is there", || class(crowd.pid()).len() > 1500);
     let before = scheduler
         .control()
         .report()

@@ -7,7 +7,7 @@ use upshift_elevate::Elevator;
 use upshift_elevate::sys::CpuSet;
 use upshift_sched::policies::RoundRobin;
 
-use crate::world::{Process, attach_all, cpu_time_of, skipped, sleep, standing, turn, until};
+use crate::world::{Process, attach_all, class, cpu_time_of, skipped, sleep, turn, until};
 
 const CPU: usize = 1;
 const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
@@ -54,7 +54,7 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
         let policy = Box::new(RoundRobin::new(5_000_000));
         attach_all(&elevator, &pids, policy, |c| c.cpus = vec![0, CPU], false).unwrap()
     };
-    let before = pids.map(standing);
+    let before = pids.map(class);
     let scheduler = start();
     sleep(300);
     let away = match Unplugged::new() {
@@ -74,7 +74,7 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
     let used = pids.map(cpu_time_of);
     sleep(600);
     for (&pid, &used) in pids.iter().zip(&used) {
-        let all = standing(pid);
+        let all = class(pid);
         assert!(
             all.iter()
                 .all(|(_, _, cpus)| Some(*cpus) == CpuSet::only(0)),
@@ -90,12 +90,12 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
     let (report, _) = scheduler.stop().unwrap();
     println!("{report:#?}");
     // Policy, priority and CPUs.
-    assert_eq!(before, pids.map(standing));
+    assert_eq!(before, pids.map(class));
     let again = start();
     until("both CPUs are used again", || {
         let on = |cpu| {
             pids.iter().any(|&pid| {
-                standing(pid)
+                class(pid)
                     .iter()
                     .any(|thread| Some(thread.2) == CpuSet::only(cpu))
             })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use upshift_elevate::sys::{CpuSet, Kernel, SchedAttr, Sys};
 use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Elevator, Priority, Rights};
-use upshift_sched::{Config, Engine, Policy, ProcessWatch, Processes, SchedError, Scheduler};
+use upshift_sched::{Config, Engine, Policy, ProcessMonitor, Processes, SchedError, Scheduler};
 pub(crate) use upshift_testing::until;
 
 /// Environment variable with the role of the child.
@@ -111,7 +111,7 @@ impl Drop for Process {
 }
 
 /// Returns the scheduling of every thread of a process.
-pub(crate) fn standing(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
+pub(crate) fn class(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
     let tids = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tid = |entry: std::io::Result<std::fs::DirEntry>| -> i32 {
         entry
@@ -161,9 +161,9 @@ pub(crate) fn attach_all(
     Scheduler::start(elevator, cpu(), SCHEDULER, move || {
         let base = config.base;
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessWatch::start(&engine.control(), &with, SCHEDULER)?;
+        let monitor = ProcessMonitor::start(&engine.control(), &with, SCHEDULER)?;
         for pid in pids {
-            engine.add(Processes::attach(&with, &watch, pid, base, children)?)?;
+            engine.add(Processes::attach(&with, &monitor, pid, base, children)?)?;
         }
         Ok(engine)
     })

@@ -9,7 +9,7 @@ use mpi_sys as sys;
 use upshift::Level;
 
 use super::parts::{
-    Completion, Kind, Matched, Outcome, Payload, Start, improbe, of_probe, outcome,
+    Completion, Kind, Matched, Outcome, Payload, Start, improbe, outcome, probe_completion,
 };
 use super::{Busy, Stage, Table};
 use crate::error::check;
@@ -47,7 +47,7 @@ impl Table {
         }
         // Before their communicators are freed, since the frees come later.
         for matched in std::mem::take(&mut self.unreceived) {
-            self.swallow(matched);
+            self.receive_unwanted(matched);
         }
         for comm in std::mem::take(&mut self.free_comms) {
             let mut comm = comm;
@@ -58,7 +58,7 @@ impl Table {
     }
 
     /// Receives a message that no operation wants, so that its sender can continue.
-    fn swallow(&mut self, mut matched: Matched) {
+    fn receive_unwanted(&mut self, mut matched: Matched) {
         // SAFETY: constants of the library; out-parameters; the buffer goes to the table with the
         // request.
         unsafe {
@@ -125,10 +125,10 @@ impl Table {
         let pairs = &mut indices[..completed];
         // From the back, because removing swaps the last one in.
         let mut order: Vec<usize> = (0..completed).collect();
-        order.sort_unstable_by_key(|nth| std::cmp::Reverse(pairs[*nth]));
-        for nth in order {
-            let position = begin + pairs[nth] as usize;
-            let status = statuses[nth];
+        order.sort_unstable_by_key(|entry| std::cmp::Reverse(pairs[*entry]));
+        for entry in order {
+            let position = begin + pairs[entry] as usize;
+            let status = statuses[entry];
             let error = if in_status { status.MPI_ERROR } else { 0 };
             self.complete(position, &status, error, found, dropped);
         }
@@ -148,11 +148,11 @@ impl Table {
         let index = self.owners.swap_remove(position);
         if let Some(&moved) = self.owners.get(position)
             && let Some(Busy {
-                stage: Stage::Running(_, place),
+                stage: Stage::Running(_, request_index),
                 ..
             }) = &mut self.slots[moved as usize].busy
         {
-            *place = position;
+            *request_index = position;
         }
         let slot = &mut self.slots[index as usize];
         let Some(Busy {
@@ -168,9 +168,9 @@ impl Table {
         self.levels.remove(level);
         self.bytes -= start.bytes as u64;
         found.peers.push(start.peers);
-        let kept = start.persistent.then_some(request);
+        let persistent_request = start.persistent.then_some(request);
         if orphan {
-            self.free_requests.extend(kept);
+            self.free_requests.extend(persistent_request);
             dropped.push(start.payload);
             self.release(index);
             return;
@@ -185,7 +185,7 @@ impl Table {
             stage: Stage::Done(Completion {
                 outcome,
                 payload: start.payload,
-                request: kept,
+                request: persistent_request,
             }),
             waker: None,
             level,
@@ -196,27 +196,27 @@ impl Table {
 
     /// Asks MPI for each probe.
     pub(crate) fn probe(&mut self, found: &mut Found) {
-        let mut nth = 0;
-        while let Some(&index) = self.probes.get(nth) {
+        let mut next = 0;
+        while let Some(&index) = self.probes.get(next) {
             let Some(Busy {
                 stage: Stage::Probing(pattern),
                 ..
             }) = &self.slots[index as usize].busy
             else {
-                unreachable!("what is in `probes` is probing");
+                unreachable!("each entry of `probes` is probing");
             };
             let completion = match improbe(pattern) {
                 Ok(None) => {
-                    nth += 1;
+                    next += 1;
                     continue;
                 }
-                done => of_probe(done, pattern.comm.clone()),
+                done => probe_completion(done, pattern.comm.clone()),
             };
-            self.probes.swap_remove(nth);
+            self.probes.swap_remove(next);
             found.events += 1;
             let busy = self.slots[index as usize].busy.as_mut();
-            let busy = busy.expect("it was there above");
-            // The communicator dropped here is not the last handle: the completion has one, too.
+            let busy = busy.expect("the slot was occupied above");
+            // This drops a communicator, but not its last handle: the completion holds another.
             busy.stage = Stage::Done(completion);
             found.wakers.extend(busy.waker.take());
             let level = busy.level;

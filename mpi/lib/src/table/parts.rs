@@ -102,7 +102,7 @@ pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
 }
 
 /// Returns the completion of a probe.
-pub(crate) fn of_probe(done: Result<Option<Matched>>, comm: Comm) -> Completion {
+pub(crate) fn probe_completion(done: Result<Option<Matched>>, comm: Comm) -> Completion {
     let (outcome, matched) = match done {
         Ok(matched) => (Ok(Outcome::NOTHING), matched),
         Err(error) => (Err(error), None),

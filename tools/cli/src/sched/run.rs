@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use upshift_elevate::{Calibration, Elevator, Priority, Rights};
 use upshift_sched::{
-    Config, Engine, Open, ProcessWatch, Processes, Report, SchedError, Scheduler, Trace,
+    Config, Engine, OpenPieces, ProcessMonitor, Processes, Report, SchedError, Scheduler, Trace,
 };
 
 use super::args::SchedArgs;
@@ -126,9 +126,9 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         base: priorities.base,
         top: priorities.top,
         floor,
-        open: Open {
+        open_pieces: OpenPieces {
             part: args.open,
-            ..Open::default()
+            ..OpenPieces::default()
         },
         trace: if args.wants_trace() {
             MAX_TRACE_EVENTS
@@ -144,7 +144,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let (left_out, notes) = std::sync::mpsc::channel();
     let build = move || -> Result<Engine<Processes>> {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessWatch::start(&engine.control(), &with, priorities.scheduler)?;
+        let watch = ProcessMonitor::start(&engine.control(), &with, priorities.scheduler)?;
         for (pid, label, origin) in &tasks {
             match Processes::attach(&with, &watch, *pid, priorities.base, children) {
                 Ok(task) => engine.add(task.labelled(label))?,

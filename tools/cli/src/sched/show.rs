@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use upshift_sched::{Quantiles, Report, Trace, What};
+use upshift_sched::{EventKind, Quantiles, Report, Trace};
 
 use super::args::SchedArgs;
 use upshift_report::Table;
@@ -152,13 +152,13 @@ pub(super) fn trace(report: &Report, trace: &Trace) -> String {
     };
     let mut lines = String::new();
     for event in trace.events() {
-        let value = match event.what {
-            What::Front { cpu, task } => {
+        let value = match event.kind {
+            EventKind::Front { cpu, task } => {
                 json!({ "at_ns": event.at, "cpu": cpu, "front": task.map(label) })
             }
-            What::Opened => json!({ "at_ns": event.at, "open": true }),
-            What::Closed => json!({ "at_ns": event.at, "open": false }),
-            What::Ended(task) => json!({ "at_ns": event.at, "ended": label(task) }),
+            EventKind::Opened => json!({ "at_ns": event.at, "open": true }),
+            EventKind::Closed => json!({ "at_ns": event.at, "open": false }),
+            EventKind::Ended(task) => json!({ "at_ns": event.at, "ended": label(task) }),
         };
         let _ = writeln!(lines, "{value}");
     }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use upshift_sched::{Report, Trace, What};
+use upshift_sched::{EventKind, Report, Trace};
 use upshift_trace::escape;
 
 /// Number of bars at most: more cannot be told apart, and slow browsers down.
@@ -120,14 +120,14 @@ fn bars_and_open_times(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u
             });
         };
     for event in trace.events() {
-        match event.what {
-            What::Front { cpu, task } => {
+        match event.kind {
+            EventKind::Front { cpu, task } => {
                 finish(&mut front, event.at, &|other, _| other == cpu);
                 front.extend(task.map(|task| (cpu, task.0, event.at)));
             }
-            What::Ended(task) => finish(&mut front, event.at, &|_, other| other == task.0),
-            What::Opened => opened = Some(event.at),
-            What::Closed => open.extend(opened.take().map(|from| (from, event.at))),
+            EventKind::Ended(task) => finish(&mut front, event.at, &|_, other| other == task.0),
+            EventKind::Opened => opened = Some(event.at),
+            EventKind::Closed => open.extend(opened.take().map(|from| (from, event.at))),
         }
     }
     // A truncated trace does not contain the end.

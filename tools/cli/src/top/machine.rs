@@ -225,10 +225,10 @@ pub(super) mod tests {
         "processes":[
           {"session":1,"pid":10,"uid":0,"command":"api\u001b[2J","ceiling":0,"joined_ms":1,"vcpus":[
             {"index":0,"cpu":0,"bitmap":4,"running":2,"awaited":null,"potential":2,"band":20,"winner":true,
-             "wins":5,"rings":0,"floods":0,"overdrafts":0,"breaths":0,"turns":1,"threads":[]}]},
+             "wins":5,"rings":0,"floods":0,"overdrafts":0,"pauses":0,"turns":1,"threads":[]}]},
           {"session":2,"pid":11,"uid":1000,"command":"batch","ceiling":32,"joined_ms":1,"vcpus":[
             {"index":0,"cpu":0,"bitmap":1099511627776,"running":null,"awaited":null,"potential":40,"band":0,
-             "winner":false,"wins":4,"rings":0,"floods":0,"overdrafts":0,"breaths":0,"turns":1,"threads":[]}]}]}"#;
+             "winner":false,"wins":4,"rings":0,"floods":0,"overdrafts":0,"pauses":0,"turns":1,"threads":[]}]}]}"#;
 
     pub(crate) fn sample() -> Machine {
         parse(CENSUS.into()).unwrap()

@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 
 use upshift_core::{CoroutineId, State, Step};
 
-use crate::event::What;
+use crate::event::EventKind;
 use crate::spans::{Span, Spans};
 use crate::timeline::Timeline;
 use axis::{Axis, LEFT, RIGHT, time};
@@ -249,9 +249,9 @@ impl Picture<'_> {
             .filter(|event| event.vcpu == vcpu)
         {
             let x = self.axis.x(event.at);
-            let (last, y, sign) = match event.what {
-                What::Arrived(_) => (&mut arrival, y + ROW - 1.0, ARRIVAL),
-                What::Coroutine(Step::Stolen { .. }, _) => (&mut theft, y, THEFT),
+            let (last, y, sign) = match event.kind {
+                EventKind::Arrived(_) => (&mut arrival, y + ROW - 1.0, ARRIVAL),
+                EventKind::Coroutine(Step::Stolen { .. }, _) => (&mut theft, y, THEFT),
                 _ => continue,
             };
             if x - *last >= 2.0 {

@@ -26,7 +26,7 @@ use upshift_board::wire::Role;
 use upshift_elevate::{Class, Elevator, Priority, Tid};
 
 use crate::machine::Machine;
-use crate::ranking::roster::{Hold, Owner};
+use crate::ranking::roster::{Owner, RosterEntry};
 use crate::shared::Shared;
 
 /// Time for which a thread that could not be elevated is left alone.
@@ -62,14 +62,14 @@ pub(crate) enum MoveOutcome {
 /// A thread in the roster; dropping this restores it.
 #[derive(Debug)]
 struct RosterGuard {
-    hold: Arc<Hold>,
+    entry: Arc<RosterEntry>,
     shared: Arc<Shared>,
 }
 
 impl Drop for RosterGuard {
     fn drop(&mut self) {
         let machine = self.shared.machine.as_ref();
-        self.shared.roster.remove(&self.hold, machine);
+        self.shared.roster.remove(&self.entry, machine);
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct ClientThread {
     pub(crate) role: Role,
     owner: Owner,
     clock: Arc<OwnedFd>,
-    hold: Option<RosterGuard>,
+    entry: Option<RosterGuard>,
     /// Set if the thread had SCHED_OTHER when it was recorded.
     was_fair: bool,
     class: ThreadClass,
@@ -108,7 +108,7 @@ impl ClientThread {
             role,
             owner,
             clock,
-            hold: None,
+            entry: None,
             was_fair: false,
             class: ThreadClass::Own,
             epoch: 0,
@@ -136,8 +136,8 @@ impl ClientThread {
     }
 
     /// Whether the thread is recorded, so that moving it is cheap.
-    pub(crate) fn is_held(&self) -> bool {
-        self.hold.is_some()
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.entry.is_some()
     }
 
     /// Whether the thread has ended, regardless of its number now. 2 µs.
@@ -190,7 +190,7 @@ impl ClientThread {
     ) -> MoveOutcome {
         let epoch = shared.epoch();
         let moved_by_others = std::mem::replace(&mut self.epoch, epoch) != epoch;
-        if target == self.class && !(moved_by_others && self.is_held()) {
+        if target == self.class && !(moved_by_others && self.is_recorded()) {
             return MoveOutcome::Unchanged;
         }
         if self.ejected_until.is_some_and(|until| now < until) {
@@ -229,42 +229,42 @@ impl ClientThread {
         shared: &Arc<Shared>,
     ) -> io::Result<ThreadClass> {
         if target == ThreadClass::Own
-            || (target == ThreadClass::Fair && (!self.is_held() || !self.was_fair))
+            || (target == ThreadClass::Fair && (!self.is_recorded() || !self.was_fair))
         {
             self.release();
             return Ok(ThreadClass::Own);
         }
-        if self.hold.is_none() {
-            let guard = elevator.hold(self.tid)?;
+        if self.entry.is_none() {
+            let guard = elevator.record(self.tid)?;
             if self.has_ended(shared.machine.as_ref()) {
                 return Err(Errno::SRCH.into());
             }
             let former = guard.former().map(|former| former.class());
             self.was_fair = matches!(former, Some(Class::Other { .. }));
             let clock = Arc::clone(&self.clock);
-            self.hold = Some(RosterGuard {
-                hold: shared.roster.add(guard, self.owner, Some(clock)),
+            self.entry = Some(RosterGuard {
+                entry: shared.roster.add(guard, self.owner, Some(clock)),
                 shared: Arc::clone(shared),
             });
         }
-        let Some(RosterGuard { hold, .. }) = &self.hold else {
+        let Some(RosterGuard { entry, .. }) = &self.entry else {
             return Ok(self.class);
         };
         match target {
             ThreadClass::Fifo(priority) => {
-                if !hold.raise(priority)? {
+                if !entry.raise(priority)? {
                     return Ok(ThreadClass::Fair);
                 }
             }
-            ThreadClass::Idle => hold.guard().set_idle()?,
-            ThreadClass::Own | ThreadClass::Fair => hold.guard().set_fair()?,
+            ThreadClass::Idle => entry.guard().set_idle()?,
+            ThreadClass::Own | ThreadClass::Fair => entry.guard().set_fair()?,
         }
         Ok(target)
     }
 
     /// Restores the thread. If that fails, the elevator tries again, and finally the guardian.
     pub(crate) fn release(&mut self) {
-        drop(self.hold.take());
+        drop(self.entry.take());
         self.class = ThreadClass::Own;
     }
 }

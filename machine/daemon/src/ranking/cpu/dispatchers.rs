@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use upshift_core::TokenBucket;
 
-use crate::bounds::{ns, per_second, whole};
+use crate::bounds::{bucket_per_second, nanos, timestamp_ns};
 use crate::cpu::monitor::CHECK_INTERVAL;
 
 /// CPU time of dispatchers since the last check, by user.
-pub(super) type Used = HashMap<u32, Duration>;
+pub(super) type UsageByUser = HashMap<u32, Duration>;
 
 /// The budget; see the module.
 #[derive(Debug)]
@@ -27,10 +27,10 @@ pub(super) struct Dispatchers {
 impl Dispatchers {
     /// Creates a full budget.
     pub(super) fn new(percent: u32, now: Instant) -> Dispatchers {
-        let rate = whole(Duration::from_secs(1) * percent / 100);
+        let rate = nanos(Duration::from_secs(1) * percent / 100);
         Dispatchers {
             percent,
-            bucket: per_second(rate, whole(CHECK_INTERVAL), now),
+            bucket: bucket_per_second(rate, nanos(CHECK_INTERVAL), now),
             overspent: HashSet::new(),
         }
     }
@@ -42,9 +42,14 @@ impl Dispatchers {
 
     /// Charges the time `used` in `elapsed`. Returns the users whose dispatchers are ordinary from
     /// now on.
-    pub(super) fn charge(&mut self, used: &Used, elapsed: Duration, now: Instant) -> Vec<u32> {
+    pub(super) fn charge(
+        &mut self,
+        used: &UsageByUser,
+        elapsed: Duration,
+        now: Instant,
+    ) -> Vec<u32> {
         let total: Duration = used.values().sum();
-        if self.bucket.charge(whole(total), ns(now)) {
+        if self.bucket.charge(nanos(total), timestamp_ns(now)) {
             self.overspent.clear();
             return Vec::new();
         }

@@ -11,19 +11,19 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::cpu::client_thread::ClientThread;
-use crate::cpu::entrant::Entry;
+use crate::cpu::vcpu_entry::VcpuEntry;
 
 /// A command of the control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A vCPU has joined.
-    Join(Box<Entry>),
+    Join(Box<VcpuEntry>),
     /// The vCPU in this slot has left; the latch opens when its threads are restored.
     Leave(usize, Latch),
     /// A thread of the vCPU in this slot was born.
-    Born(usize, ClientThread),
+    ThreadAdded(usize, ClientThread),
     /// A thread of the vCPU in this slot is to be forgotten.
-    Gone(usize, i32, Latch),
+    ThreadRemoved(usize, i32, Latch),
     /// A new ceiling of the vCPU in this slot, and whether its user is trusted.
     Ceiling(usize, u8, bool),
     /// A new configuration.

@@ -18,7 +18,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `entrant.rs` | one vCPU: its claim, threads, doorbell |
+//! | `vcpu_entry.rs` | one vCPU: its claim, threads, doorbell |
 //! | `mailbox.rs` | commands of other threads |
 //! | `client_thread.rs` | one thread: from band to policy |
 //! | `scheduler.rs` | the loop |
@@ -28,19 +28,19 @@
 
 mod client_thread;
 mod dispatchers;
-mod entrant;
 mod mailbox;
 mod monitor;
 mod scheduler;
 mod share;
+mod vcpu_entry;
 
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 pub(crate) use client_thread::{ClientThread, is_gone};
-pub(crate) use entrant::{Entry, Tally};
 pub(crate) use mailbox::{Command, Latch};
+pub(crate) use vcpu_entry::{VcpuCounters, VcpuEntry};
 
 use crate::abort::AbortOnPanic;
 use crate::shared::Shared;

@@ -33,10 +33,10 @@ use upshift_elevate::sys::CpuSet;
 
 use crate::config::Config;
 use crate::cpu::client_thread::{self, ClientThread, ThreadClass};
-use crate::cpu::dispatchers::{Dispatchers, Used};
-use crate::cpu::entrant::Entry;
+use crate::cpu::dispatchers::{Dispatchers, UsageByUser};
 use crate::cpu::scheduler::Scheduler;
 use crate::cpu::share::{Debt, PauseUsage};
+use crate::cpu::vcpu_entry::VcpuEntry;
 use crate::machine::Machine;
 use crate::shared::Shared;
 
@@ -44,20 +44,20 @@ use crate::shared::Shared;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(36);
 
 /// Time for which an ejected thread is left alone.
-const EJECTION: Duration = Duration::from_secs(3600);
+const EJECTION_TIME: Duration = Duration::from_secs(3600);
 
 /// State of the checks; see the module.
 #[derive(Debug)]
 pub(super) struct LoadMonitor {
-    checked: Instant,
+    last_check: Instant,
     /// Time between two checks, or turns.
-    every: Duration,
+    interval: Duration,
     debt: Debt,
     pause: Pause,
     /// Set if all threads are to pause the next time.
-    all_pause: bool,
-    /// Work of the scheduler itself since the last check, or in the present pause.
-    own: Duration,
+    pause_all: bool,
+    /// CPU time of the scheduler itself since the last check, or in the present pause.
+    scheduler_time: Duration,
     dispatchers: Dispatchers,
     /// Threads that have left since the last check.
     departed_workers: Departed,
@@ -88,8 +88,9 @@ impl Departed {
         }
     }
 
-    /// Returns the most that it can be: `elapsed` for threads whose time is unknown.
-    fn of(&self, elapsed: Duration) -> Duration {
+    /// Returns the most CPU time that the threads can have used: `elapsed` if that of a thread is
+    /// unknown.
+    fn upper_bound(&self, elapsed: Duration) -> Duration {
         if self.has_ended { elapsed } else { self.used }
     }
 }
@@ -97,12 +98,12 @@ impl Departed {
 impl LoadMonitor {
     pub(super) fn new(config: &Config, enforcing: bool, now: Instant) -> LoadMonitor {
         LoadMonitor {
-            checked: now,
-            every: LoadMonitor::every(config, enforcing),
+            last_check: now,
+            interval: LoadMonitor::interval(config, enforcing),
             debt: Debt::new(config.bystander_percent),
             pause: Pause::None,
-            all_pause: false,
-            own: Duration::ZERO,
+            pause_all: false,
+            scheduler_time: Duration::ZERO,
             dispatchers: Dispatchers::new(config.limits.dispatcher_percent, now),
             departed_workers: Departed::default(),
             departed_dispatchers: HashMap::new(),
@@ -110,12 +111,12 @@ impl LoadMonitor {
     }
 
     pub(super) fn configure(&mut self, config: &Config, enforcing: bool, now: Instant) {
-        self.every = LoadMonitor::every(config, enforcing);
+        self.interval = LoadMonitor::interval(config, enforcing);
         self.debt.set_share(config.bystander_percent);
         self.dispatchers = Dispatchers::new(config.limits.dispatcher_percent, now);
     }
 
-    fn every(config: &Config, enforcing: bool) -> Duration {
+    fn interval(config: &Config, enforcing: bool) -> Duration {
         if enforcing {
             CHECK_INTERVAL
         } else {
@@ -123,7 +124,7 @@ impl LoadMonitor {
         }
     }
 
-    /// Notes that a thread of `user` leaves before the next check.
+    /// Records the CPU time of a thread of `user` that leaves before the next check.
     pub(super) fn note_departure(
         &mut self,
         user: u32,
@@ -145,11 +146,11 @@ impl LoadMonitor {
 
     /// Returns the time of the next check; `idle`: no vCPU is runnable.
     pub(super) fn next_check(&self, idle: bool) -> Instant {
-        self.checked
+        self.last_check
             + if idle {
-                CHECK_INTERVAL.max(self.every)
+                CHECK_INTERVAL.max(self.interval)
             } else {
-                self.every
+                self.interval
             }
     }
 
@@ -159,14 +160,14 @@ impl LoadMonitor {
     }
 
     pub(super) fn restart(&mut self, now: Instant) {
-        self.checked = self.checked.max(now - self.every);
+        self.last_check = self.last_check.max(now - self.interval);
     }
 
-    /// Notes that the scheduler has worked for `time` until `now`, when no other thread ran.
-    pub(super) fn worked(&mut self, time: Duration, now: Instant) {
-        self.own += time;
+    /// Records that the scheduler ran for `time` until `now`; no other thread ran meanwhile.
+    pub(super) fn note_scheduler_work(&mut self, time: Duration, now: Instant) {
+        self.scheduler_time += time;
         if self.pause == Pause::Due {
-            self.own = Duration::ZERO;
+            self.scheduler_time = Duration::ZERO;
             self.pause = Pause::Until(now + self.debt.owed());
         }
     }
@@ -195,11 +196,11 @@ impl Scheduler {
             Pause::None => {}
             Pause::Until(_) | Pause::Due => return,
         }
-        let elapsed = now - self.monitor.checked;
-        if elapsed < self.monitor.every {
+        let elapsed = now - self.monitor.last_check;
+        if elapsed < self.monitor.interval {
             return;
         }
-        self.monitor.checked = now;
+        self.monitor.last_check = now;
         if self.shared.enforcing() {
             self.check(elapsed, now);
         }
@@ -209,7 +210,7 @@ impl Scheduler {
         let length = self.monitor.debt.owed() + (now - until);
         let machine = self.shared.machine.as_ref();
         let mut used_in_pause = PauseUsage {
-            own: std::mem::take(&mut self.monitor.own),
+            scheduler_time: std::mem::take(&mut self.monitor.scheduler_time),
             ..PauseUsage::default()
         };
         for entry in &mut self.entries {
@@ -232,14 +233,14 @@ impl Scheduler {
                 }
             }
         }
-        self.monitor.all_pause = self.monitor.debt.end_pause(length, &used_in_pause);
+        self.monitor.pause_all = self.monitor.debt.end_pause(length, &used_in_pause);
         self.monitor.pause = Pause::None;
-        self.monitor.checked = now;
+        self.monitor.last_check = now;
     }
 
     /// Checks before the first worker of the CPU is elevated: nothing is owed so far.
     pub(super) fn check_before_elevation(&mut self, now: Instant) {
-        let elapsed = now - std::mem::replace(&mut self.monitor.checked, now);
+        let elapsed = now - std::mem::replace(&mut self.monitor.last_check, now);
         if !self.monitor.is_paused() {
             self.check(elapsed, now);
         }
@@ -248,16 +249,16 @@ impl Scheduler {
     fn check(&mut self, elapsed: Duration, now: Instant) {
         self.eject_migrated(now);
         let machine = self.shared.machine.as_ref();
-        // Number of workers that have used CPU time, and the sum.
+        // Number of workers that have used CPU time, and their total, ns.
         let (mut users, mut used) = (0, 0);
-        let mut dispatching = Used::new();
+        let mut dispatching = UsageByUser::new();
         for entry in &mut self.entries {
             charge_quotas(entry, &self.shared, now);
             eject_changed_user(entry, &self.shared, now);
             for thread in &mut entry.threads {
                 thread.used = 0;
                 if !thread.was_elevated() {
-                    if thread.is_held() && thread.has_ended(machine) {
+                    if thread.is_recorded() && thread.has_ended(machine) {
                         thread.end();
                     }
                     continue;
@@ -287,14 +288,15 @@ impl Scheduler {
             entry.threads.retain(ClientThread::exists);
         }
         // While the scheduler, which is above, is late, no elevated thread runs.
-        let unseen = elapsed.min(self.monitor.every);
+        let unseen = elapsed.min(self.monitor.interval);
         for (user, departed) in std::mem::take(&mut self.monitor.departed_dispatchers) {
-            *dispatching.entry(user).or_default() += departed.of(unseen);
+            *dispatching.entry(user).or_default() += departed.upper_bound(unseen);
         }
         self.charge_dispatchers(&dispatching, elapsed, now);
-        let departed = std::mem::take(&mut self.monitor.departed_workers).of(unseen);
-        let own = std::mem::take(&mut self.monitor.own);
-        let all = Duration::from_nanos(used) + departed + dispatching.values().sum() + own;
+        let departed = std::mem::take(&mut self.monitor.departed_workers).upper_bound(unseen);
+        let scheduler_time = std::mem::take(&mut self.monitor.scheduler_time);
+        let all =
+            Duration::from_nanos(used) + departed + dispatching.values().sum() + scheduler_time;
         if self.monitor.debt.check(elapsed, all).is_none() {
             return;
         }
@@ -304,14 +306,17 @@ impl Scheduler {
             for thread in &mut entry.threads {
                 let computed = thread.role == Role::Worker && thread.used > 0;
                 let most = thread.used * users * 2 >= used;
-                thread.pauses_now = self.monitor.all_pause || (computed && most);
+                thread.pauses_now = self.monitor.pause_all || (computed && most);
                 pauses_now |= thread.pauses_now;
             }
-            entry.tally.pauses.fetch_add(u64::from(pauses_now), Relaxed);
+            entry
+                .counters
+                .pauses
+                .fetch_add(u64::from(pauses_now), Relaxed);
         }
     }
 
-    fn charge_dispatchers(&mut self, used: &Used, elapsed: Duration, now: Instant) {
+    fn charge_dispatchers(&mut self, used: &UsageByUser, elapsed: Duration, now: Instant) {
         for user in self.monitor.dispatchers.charge(used, elapsed, now) {
             let cpu = self.cpu;
             self.shared.warn("dispatchers", || {
@@ -320,7 +325,7 @@ impl Scheduler {
             for entry in self.entries.iter().filter(|entry| entry.user == user) {
                 let is_dispatcher = |thread: &ClientThread| thread.role == Role::Dispatcher;
                 let has = entry.threads.iter().any(is_dispatcher);
-                entry.tally.overdrafts.fetch_add(u64::from(has), Relaxed);
+                entry.counters.overdrafts.fetch_add(u64::from(has), Relaxed);
             }
         }
     }
@@ -341,7 +346,7 @@ impl Scheduler {
                     self.shared.eject(format!(
                         "thread {tid} of process {pid} is ejected: it has left CPU {cpu}, to which it was registered"
                     ));
-                    thread.eject(now + EJECTION);
+                    thread.eject(now + EJECTION_TIME);
                 }
             }
         }
@@ -350,13 +355,13 @@ impl Scheduler {
 
 /// Ejects the process if it belongs to another user than the one that has registered it: it has
 /// executed a program with the set-user-id bit.
-fn eject_changed_user(entry: &mut Entry, shared: &Shared, now: Instant) {
+fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     let machine = shared.machine.as_ref();
     if !entry.threads.iter().any(ClientThread::is_elevated) {
         return;
     }
     // An ended process belongs to root.
-    let lives = |entry: &Entry| {
+    let lives = |entry: &VcpuEntry| {
         entry
             .threads
             .iter()
@@ -371,13 +376,13 @@ fn eject_changed_user(entry: &mut Entry, shared: &Shared, now: Instant) {
             "process {pid} is ejected: it was of user {before}, and is of {user}"
         ));
         for thread in &mut entry.threads {
-            thread.eject(now + EJECTION);
+            thread.eject(now + EJECTION_TIME);
         }
     }
 }
 
 /// Charges the CPU time of the threads of `entry` to the quotas of its cgroups.
-fn charge_quotas(entry: &mut Entry, shared: &Shared, now: Instant) {
+fn charge_quotas(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     let machine = shared.machine.as_ref();
     let threads = &mut entry.threads;
     let used = || {

@@ -16,34 +16,34 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags};
 use upshift_board::wire::Role;
-use upshift_board::{Claim, NOTHING, Standing};
+use upshift_board::{Claim, NO_LEVEL, Standing};
 use upshift_elevate::{Elevated, Priority};
 
 use upshift_core::TokenBucket;
 
-use crate::bounds::per_second;
+use crate::bounds::bucket_per_second;
 use crate::config::Config;
 use crate::cpu::client_thread::{ClientThread, MoveOutcome, ThreadClass};
-use crate::cpu::entrant::Entry;
 use crate::cpu::mailbox::{Command, Mailbox};
 use crate::cpu::monitor::LoadMonitor;
-use crate::ranking::rank::{self, Entrant};
+use crate::cpu::vcpu_entry::VcpuEntry;
+use crate::ranking::rank::{self, Contender};
 use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 
 /// Key of the mailbox's eventfd in the epoll; the key of a doorbell is its slot.
 const MAILBOX: u64 = u64::MAX;
 
 /// Most readings of the claims in a turn, until they are stable.
-const SETTLE: usize = 3;
+const MAX_READS: usize = 3;
 
 /// Time without competition after which every thread is restored.
-const CALM: Duration = Duration::from_secs(1);
+const RESTORE_AFTER: Duration = Duration::from_secs(1);
 
 /// Rings a second that one CPU answers, from all its doorbells together: some 6 % of it.
-const RINGS: u64 = 20_000;
+const RINGS_PER_SECOND: u64 = 20_000;
 
 /// Events taken at once.
-const EVENTS: usize = 64;
+const EVENT_BATCH: usize = 64;
 
 /// The state of the thread; see the module.
 pub(super) struct Scheduler {
@@ -52,16 +52,16 @@ pub(super) struct Scheduler {
     config: Arc<Config>,
     mailbox: Arc<Mailbox>,
     epoll: OwnedFd,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<VcpuEntry>,
     claims: Vec<Claim>,
-    entrants: Vec<Entrant>,
+    contenders: Vec<Contender>,
     standings: Vec<Standing>,
     /// Index of the next of equals.
     turn: usize,
-    turned: Instant,
+    last_rotation: Instant,
     winner: Option<usize>,
     pub(super) monitor: LoadMonitor,
-    calm_since: Option<Instant>,
+    uncontested_since: Option<Instant>,
     /// Limits the rings of all doorbells together.
     rings: TokenBucket,
     budget: WorkBudget,
@@ -86,21 +86,21 @@ impl Scheduler {
             epoll,
             entries: Vec::new(),
             claims: Vec::new(),
-            entrants: Vec::new(),
+            contenders: Vec::new(),
             standings: Vec::new(),
             turn: 0,
-            turned: now,
+            last_rotation: now,
             winner: None,
-            calm_since: None,
-            rings: per_second(RINGS, RINGS / 50, now),
+            uncontested_since: None,
+            rings: bucket_per_second(RINGS_PER_SECOND, RINGS_PER_SECOND / 50, now),
             budget: WorkBudget::new(now),
         })
     }
 
     /// Runs until [`Command::Stop`]; then all threads are restored.
     pub(super) fn run(mut self) {
-        let _own = self.elevate();
-        let mut events = Vec::with_capacity(EVENTS);
+        let _elevated = self.elevate();
+        let mut events = Vec::with_capacity(EVENT_BATCH);
         loop {
             let timeout = self.timeout(Instant::now());
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -117,22 +117,22 @@ impl Scheduler {
                             return self.restore_all();
                         }
                     }
-                    slot => self.rang(slot as usize, now),
+                    slot => self.answer_ring(slot as usize, now),
                 }
             }
             self.reenable_doorbells(now);
             self.monitor_threads(now);
             self.take_turn(now);
-            self.keep_to_budget(now);
+            self.rest_if_over_budget(now);
         }
     }
 
     /// Ends a turn that began at `began`: if turns have taken too long, this thread sleeps until
     /// their budget is refilled, or until a check of the elevated threads is due. At this priority
     /// elapsed time is CPU time, and reading it costs no system call.
-    fn keep_to_budget(&mut self, began: Instant) {
+    fn rest_if_over_budget(&mut self, began: Instant) {
         let now = Instant::now();
-        self.monitor.worked(now - began, now);
+        self.monitor.note_scheduler_work(now - began, now);
         let rest = self.budget.rest(now - began, now);
         if !rest.is_zero() && self.shared.enforcing() {
             std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));
@@ -175,12 +175,12 @@ impl Scheduler {
                     self.leave(slot);
                     latch.open();
                 }
-                Command::Born(slot, thread) => {
+                Command::ThreadAdded(slot, thread) => {
                     if let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) {
                         entry.threads.push(thread);
                     }
                 }
-                Command::Gone(slot, tid, latch) => {
+                Command::ThreadRemoved(slot, tid, latch) => {
                     if let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) {
                         let machine = self.shared.machine.as_ref();
                         for thread in entry.threads.iter_mut().filter(|thread| thread.tid == tid) {
@@ -206,7 +206,7 @@ impl Scheduler {
         true
     }
 
-    fn join(&mut self, entry: Entry, now: Instant) {
+    fn join(&mut self, entry: VcpuEntry, now: Instant) {
         let key = entry.slot as u64;
         let watched = self
             .shared
@@ -253,12 +253,12 @@ impl Scheduler {
         self.publish(None);
     }
 
-    fn rang(&mut self, slot: usize, now: Instant) {
+    fn answer_ring(&mut self, slot: usize, now: Instant) {
         let pause = self.monitor.doorbell_pause();
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) else {
             return;
         };
-        if !entry.rang(now, pause, &mut self.rings) {
+        if !entry.count_ring(now, pause, &mut self.rings) {
             let _ = epoll::delete(&self.epoll, &entry.doorbell);
         }
     }
@@ -280,27 +280,27 @@ impl Scheduler {
 
     /// Reads, ranks, publishes and moves threads.
     fn take_turn(&mut self, now: Instant) {
-        for _ in 0..SETTLE {
+        for _ in 0..MAX_READS {
             self.read();
             let bystanders = self.config.bystander_level;
-            rank::rank(&self.entrants, bystanders, &mut self.standings);
+            rank::rank(&self.contenders, bystanders, &mut self.standings);
             if !self.publish_standings() {
                 break;
             }
             fence(SeqCst);
         }
-        self.advance(now);
-        let winner = rank::winner(&self.entrants, self.turn);
+        self.rotate_equals(now);
+        let winner = rank::winner(&self.contenders, self.turn);
         self.move_all(winner, now);
         self.publish(winner);
     }
 
     fn read(&mut self) {
         self.claims.clear();
-        self.entrants.clear();
+        self.contenders.clear();
         for entry in &self.entries {
-            let (entrant, claim) = entry.read(self.shared.enforcing());
-            self.entrants.push(entrant);
+            let (contender, claim) = entry.read_claim(self.shared.enforcing());
+            self.contenders.push(contender);
             self.claims.push(claim);
         }
     }
@@ -321,27 +321,27 @@ impl Scheduler {
     }
 
     /// Passes the turn on if the quantum is over and equals share an elevated band.
-    fn advance(&mut self, now: Instant) {
-        if now - self.turned < self.config.quantum {
+    fn rotate_equals(&mut self, now: Instant) {
+        if now - self.last_rotation < self.config.quantum {
             return;
         }
-        self.turned = now;
-        if let Some(winner) = rank::winner(&self.entrants, self.turn)
+        self.last_rotation = now;
+        if let Some(winner) = rank::winner(&self.contenders, self.turn)
             && self.sharers(winner) > 1
         {
             self.turn = winner + 1;
         }
     }
 
-    /// Returns the number of runnable vCPUs that share the elevated band of entrant `index`; 0 if
+    /// Returns the number of runnable vCPUs that share the elevated band of contender `index`; 0 if
     /// it is not elevated.
     fn sharers(&self, index: usize) -> usize {
-        let level = self.entrants[index].runnable;
+        let level = self.contenders[index].runnable;
         if self.standings[index].band == 0 {
             return 0;
         }
-        let equal = |entrant: &&Entrant| entrant.runnable == level;
-        self.entrants.iter().filter(equal).count()
+        let equal = |contender: &&Contender| contender.runnable == level;
+        self.contenders.iter().filter(equal).count()
     }
 
     /// Whether any vCPU is elevated on this CPU.
@@ -355,10 +355,10 @@ impl Scheduler {
             return;
         };
         let contested = self.contested();
-        if contested && self.calm_since.is_some() {
+        if contested && self.uncontested_since.is_some() {
             self.check_before_elevation(now);
         }
-        let calm = self.is_calm(contested, now);
+        let uncontested = self.is_uncontested(contested, now);
         let paused = self.monitor.is_paused();
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let band = self.standings[index].band;
@@ -381,7 +381,7 @@ impl Scheduler {
                         }
                     }
                 };
-                let target = if calm && target == ThreadClass::Fair {
+                let target = if uncontested && target == ThreadClass::Fair {
                     ThreadClass::Own
                 } else {
                     target
@@ -408,13 +408,13 @@ impl Scheduler {
     }
 
     /// Whether no vCPU has been elevated here for so long that all threads are restored.
-    fn is_calm(&mut self, contested: bool, now: Instant) -> bool {
+    fn is_uncontested(&mut self, contested: bool, now: Instant) -> bool {
         if contested {
-            self.calm_since = None;
+            self.uncontested_since = None;
             return false;
         }
-        let since = *self.calm_since.get_or_insert(now);
-        now - since >= CALM
+        let since = *self.uncontested_since.get_or_insert(now);
+        now - since >= RESTORE_AFTER
     }
 
     /// Publishes the CPU's line.
@@ -423,20 +423,20 @@ impl Scheduler {
             .claims
             .iter()
             .fold(0, |all, claim| all | claim.levels());
-        let level = winner.map_or(NOTHING, |index| self.entrants[index].runnable);
+        let level = winner.map_or(NO_LEVEL, |index| self.contenders[index].runnable);
         let present = self
-            .entrants
+            .contenders
             .iter()
-            .filter(|entrant| entrant.potential < NOTHING);
+            .filter(|contender| contender.potential < NO_LEVEL);
         let (contenders, slot) = (
             present.count(),
             winner.map(|index| self.entries[index].slot),
         );
         for (entry, standing) in self.entries.iter().zip(&self.standings) {
             let wins = Some(entry.slot) == slot;
-            entry.tally.band.store(standing.band, Relaxed);
-            if entry.tally.winner.swap(wins, Relaxed) != wins && wins {
-                entry.tally.wins.fetch_add(1, Relaxed);
+            entry.counters.band.store(standing.band, Relaxed);
+            if entry.counters.winner.swap(wins, Relaxed) != wins && wins {
+                entry.counters.wins.fetch_add(1, Relaxed);
             }
         }
         if self.entries.is_empty() {
@@ -451,29 +451,30 @@ impl Scheduler {
     /// Returns the time to sleep if nothing rings; `None` for ever.
     fn timeout(&self, now: Instant) -> Option<Duration> {
         let present = self
-            .entrants
+            .contenders
             .iter()
-            .filter(|entrant| entrant.potential < NOTHING);
+            .filter(|contender| contender.potential < NO_LEVEL);
         let competing = present.count() > 1 || self.contested();
         let mut next = None;
         let mut by = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
         if competing {
             let idle = self
-                .entrants
+                .contenders
                 .iter()
-                .all(|entrant| entrant.runnable >= NOTHING);
+                .all(|contender| contender.runnable >= NO_LEVEL);
             by(self.monitor.next_check(idle));
-            if rank::winner(&self.entrants, self.turn).is_some_and(|index| self.sharers(index) > 1)
+            if rank::winner(&self.contenders, self.turn)
+                .is_some_and(|index| self.sharers(index) > 1)
             {
-                by(self.turned + self.config.quantum);
+                by(self.last_rotation + self.config.quantum);
             }
-        } else if let Some(since) = self.calm_since
+        } else if let Some(since) = self.uncontested_since
             && self
                 .entries
                 .iter()
-                .any(|entry| entry.threads.iter().any(|thread| thread.is_held()))
+                .any(|entry| entry.threads.iter().any(|thread| thread.is_recorded()))
         {
-            by(since + CALM);
+            by(since + RESTORE_AFTER);
         }
         self.monitor.pause_ends().into_iter().for_each(&mut by);
         for entry in &self.entries {

@@ -37,7 +37,7 @@ pub(super) struct PauseUsage {
     /// Time of threads in SCHED_IDLE.
     pub(super) idle: Duration,
     /// Time of the scheduler.
-    pub(super) own: Duration,
+    pub(super) scheduler_time: Duration,
 }
 
 impl Debt {
@@ -64,8 +64,8 @@ impl Debt {
         CHECK_INTERVAL * self.share / (100 - self.share)
     }
 
-    /// Notes that elevated threads and the scheduler have `used` a part of `elapsed`. Returns the
-    /// length of the pause if one is due.
+    /// Adds the share of `elapsed` to the debt, of which elevated threads and the scheduler have
+    /// `used` a part. Returns the length of the pause if one is due.
     pub(super) fn check(&mut self, elapsed: Duration, used: Duration) -> Option<Duration> {
         if elapsed.saturating_sub(used) > elapsed * self.share * UNUSED_SHARES / 100 {
             self.owed = Duration::ZERO;
@@ -79,8 +79,9 @@ impl Debt {
     /// Ends a pause of `length`. Returns whether threads that stayed elevated had a quarter of it,
     /// so that all threads are to pause the next time.
     pub(super) fn end_pause(&mut self, length: Duration, used_in_pause: &PauseUsage) -> bool {
-        let others =
-            length.saturating_sub(used_in_pause.elevated + used_in_pause.idle + used_in_pause.own);
+        let others = length.saturating_sub(
+            used_in_pause.elevated + used_in_pause.idle + used_in_pause.scheduler_time,
+        );
         let is_unwanted = used_in_pause.idle * 4 >= length * 3;
         self.owed = if is_unwanted {
             Duration::ZERO

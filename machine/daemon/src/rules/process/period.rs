@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 pub(super) struct Period {
     began: Instant,
     /// Total CPU time at the beginning.
-    before: Duration,
+    total_at_start: Duration,
     /// CPU time that its parent had used of the period.
-    carried: Duration,
+    parent_usage: Duration,
     /// Time until which the process is ordinary.
     rests_until: Instant,
 }
@@ -19,31 +19,31 @@ impl Period {
     pub(super) fn new(total: Duration, now: Instant) -> Period {
         Period {
             began: now,
-            before: total,
-            carried: Duration::ZERO,
+            total_at_start: total,
+            parent_usage: Duration::ZERO,
             rests_until: now,
         }
     }
 
-    /// Returns this period for a child: all usage is carried over.
-    pub(super) fn spent_so_far(&self, total: Duration) -> Period {
+    /// Returns this period for a child, which inherits the usage of its parent.
+    pub(super) fn for_child(&self, total: Duration) -> Period {
         Period {
-            carried: self.spent(total),
+            parent_usage: self.spent(total),
             ..self.clone()
         }
     }
 
     /// Returns this period for a child that has used `total` in all.
-    pub(super) fn inherited(self, total: Duration) -> Period {
+    pub(super) fn with_total(self, total: Duration) -> Period {
         Period {
-            before: total,
+            total_at_start: total,
             ..self
         }
     }
 
     /// Returns the CPU time used in this period.
     pub(super) fn spent(&self, total: Duration) -> Duration {
-        total.saturating_sub(self.before) + self.carried
+        total.saturating_sub(self.total_at_start) + self.parent_usage
     }
 
     pub(super) fn rests(&self, now: Instant) -> bool {
@@ -68,8 +68,8 @@ impl Period {
         length: Duration,
         now: Instant,
     ) {
-        let whole = length.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
-        self.rests_until = (self.began + whole).max(now);
+        let full_length = length.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
+        self.rests_until = (self.began + full_length).max(now);
     }
 
     /// Begins the next period.
@@ -106,7 +106,7 @@ mod tests {
         let began = Instant::now();
         let mut parent = Period::new(Duration::ZERO, began);
         parent.rest(MS * 20, MS * 10, MS * 50, began);
-        let child = parent.spent_so_far(MS * 20).inherited(MS);
+        let child = parent.for_child(MS * 20).with_total(MS);
         assert_eq!(child.spent(MS * 3), MS * 22);
         assert_eq!(child.rests_until(), parent.rests_until());
     }

@@ -31,7 +31,7 @@ impl Process {
 
     /// Puts threads that have run for most of a slice behind the others of their priority.
     pub(in crate::rules) fn take_turns(&mut self, shared: &Shared) {
-        if self.placement.class != ProcessClass::Urgent || self.usage.recent < MIN_COMPUTING {
+        if self.class_state.class != ProcessClass::Urgent || self.usage.recent < MIN_COMPUTING {
             return;
         }
         let priority = self.priority();
@@ -39,11 +39,13 @@ impl Process {
             if thread.usage.recent < MIN_COMPUTING {
                 continue;
             }
-            let total = thread.total(shared).unwrap_or(thread.usage.turned);
-            if total.saturating_sub(thread.usage.turned) >= SLICE / 2 {
-                thread.usage.turned = total;
+            let total = thread
+                .total(shared)
+                .unwrap_or(thread.usage.total_at_rotation);
+            if total.saturating_sub(thread.usage.total_at_rotation) >= SLICE / 2 {
+                thread.usage.total_at_rotation = total;
                 // The end of a thread is reported.
-                let _ = thread.hold.rotate(priority);
+                let _ = thread.entry.rotate(priority);
             }
         }
     }

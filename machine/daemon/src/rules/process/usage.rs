@@ -22,7 +22,7 @@ const MAX_SAMPLED_THREADS: usize = 128;
 #[derive(Debug)]
 pub(super) struct Usage {
     /// Total at the last reading.
-    pub(super) seen: Duration,
+    pub(super) last_total: Duration,
     /// Total when the quotas were charged last.
     pub(super) charged: Duration,
     /// Time of the last report to the domain.
@@ -38,7 +38,7 @@ impl Usage {
         let total = shared.machine.process_time(pid).unwrap_or(0);
         let total = Duration::from_nanos(total);
         Usage {
-            seen: total,
+            last_total: total,
             charged: total,
             reported: now,
             unreported: Default::default(),
@@ -51,26 +51,27 @@ impl Usage {
 #[derive(Debug, Default)]
 pub(super) struct ThreadUsage {
     /// Total at the last reading.
-    pub(super) seen: Duration,
+    pub(super) last_total: Duration,
     /// CPU time in the last turns, as [`Usage::recent`].
     pub(super) recent: Duration,
     /// Total when it was last put behind the others of its priority.
-    pub(super) turned: Duration,
+    pub(super) total_at_rotation: Duration,
 }
 
 impl Thread {
     /// Returns the total; `None` after its end, or while it is unknown.
     pub(super) fn total(&self, shared: &Shared) -> Option<Duration> {
-        let total = self.hold.cpu_time(shared.machine.as_ref());
+        let total = self.entry.cpu_time(shared.machine.as_ref());
         total.map(Duration::from_nanos)
     }
 
-    /// Notes the CPU time of the turn that ends. Returns whether the thread lives.
-    fn count(&mut self, shared: &Shared) -> bool {
+    /// Adds the CPU time of the turn that ends to the recent usage. Returns whether the thread is
+    /// alive.
+    fn sample_turn(&mut self, shared: &Shared) -> bool {
         let total = self.total(shared);
         let usage = &mut self.usage;
-        let now = total.unwrap_or(usage.seen);
-        let used = now.saturating_sub(std::mem::replace(&mut usage.seen, now));
+        let now = total.unwrap_or(usage.last_total);
+        let used = now.saturating_sub(std::mem::replace(&mut usage.last_total, now));
         usage.recent = usage.recent * (RECENT_TURNS - 1) / RECENT_TURNS + used;
         total.is_some()
     }
@@ -81,16 +82,17 @@ impl Process {
     pub(super) fn total(&self, shared: &Shared) -> Duration {
         let total = shared.machine.process_time(self.pid);
         // After the end of the process the total is final.
-        total.map_or(self.usage.seen, Duration::from_nanos)
+        total.map_or(self.usage.last_total, Duration::from_nanos)
     }
 
-    /// Notes the CPU time since the last call, all of it in its present class. Returns the total.
-    pub(super) fn note(&mut self, shared: &Shared) -> Duration {
+    /// Adds the CPU time since the last call, which counts for the present class. Returns the
+    /// total.
+    pub(super) fn add_usage(&mut self, shared: &Shared) -> Duration {
         let total = self.total(shared);
         let usage = &mut self.usage;
-        let used = total.saturating_sub(std::mem::replace(&mut usage.seen, total));
+        let used = total.saturating_sub(std::mem::replace(&mut usage.last_total, total));
         usage.unreported.0 += used;
-        if self.placement.class == ProcessClass::Urgent {
+        if self.class_state.class == ProcessClass::Urgent {
             usage.unreported.1 += used;
         }
         total
@@ -110,7 +112,7 @@ impl Process {
             // A thread that has ended runs on no CPU.
             let total = thread.total(shared);
             total.is_some_and(|total| {
-                thread.usage.recent + total.saturating_sub(thread.usage.seen) >= MIN_COMPUTING
+                thread.usage.recent + total.saturating_sub(thread.usage.last_total) >= MIN_COMPUTING
             })
         };
         let threads = self
@@ -122,14 +124,19 @@ impl Process {
     }
 
     /// Reports the CPU time, and the CPUs that the process ran on, to its domain.
-    pub(in crate::rules) fn count(&mut self, shared: &Shared, domains: &mut Domains, now: Instant) {
+    pub(in crate::rules) fn report_usage(
+        &mut self,
+        shared: &Shared,
+        domains: &mut Domains,
+        now: Instant,
+    ) {
         if shared.machine.process_time(self.pid).is_err() {
             // The end of the process has not been reported yet.
-            self.charge_departure(domains, now);
+            self.charge_unreported(domains, now);
             self.usage.reported = now;
             return;
         }
-        self.note(shared);
+        self.add_usage(shared);
         let usage = &mut self.usage;
         let (used, urgent) = std::mem::take(&mut usage.unreported);
         usage.reported = now;
@@ -140,7 +147,7 @@ impl Process {
         }
         let (mut cpus, mut threads, mut living) = (CpuSet::empty(), 0, 0);
         for (&tid, thread) in self.threads.iter_mut().take(MAX_SAMPLED_THREADS) {
-            let lives = thread.count(shared);
+            let lives = thread.sample_turn(shared);
             if thread.usage.recent >= MIN_COMPUTING {
                 threads += 1;
                 living += u32::from(lives);
@@ -158,8 +165,8 @@ impl Process {
 
     /// Charges the domain for a process that has ended, or leaves its rule. Its CPU time since the
     /// last report is unknown, so the longest possible time counts.
-    pub(in crate::rules) fn charge_departure(&self, domains: &mut Domains, now: Instant) {
-        if self.placement.class == ProcessClass::Urgent {
+    pub(in crate::rules) fn charge_unreported(&self, domains: &mut Domains, now: Instant) {
+        if self.class_state.class == ProcessClass::Urgent {
             let unknown = (now - self.usage.reported).min(TURN);
             domains.charge(&self.cpus.allowed, unknown, 0);
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use upshift_board::NOTHING;
+use upshift_board::NO_LEVEL;
 use upshift_board::os::{self};
 use upshift_board::wire::{Role, Thread};
 use upshift_elevate::current_tid;
@@ -133,7 +133,7 @@ pub(crate) fn understudies() {
         beat.store(monotonic(), Relaxed);
     }
     used.fetch_add(cpu_time() - before, Relaxed);
-    registration.run(NOTHING);
+    registration.run(NO_LEVEL);
     for thread in all {
         thread.join().unwrap();
     }
@@ -162,7 +162,7 @@ pub(crate) fn sinker() {
     }
     println!("used {}", (cpu_time() - before) / 1000);
     println!("sunk {sunk}");
-    registration.run(NOTHING);
+    registration.run(NO_LEVEL);
     wait_for_go();
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn alternator() {
         }
     }
     println!("used {}", (cpu_time() - before) / 1000);
-    registration.run(NOTHING);
+    registration.run(NO_LEVEL);
     wait_for_go();
 }
 
@@ -295,7 +295,7 @@ pub(crate) fn shifter() {
             };
         }
         println!("used {}", used.load(Relaxed) / 1000);
-        registration.run(NOTHING);
+        registration.run(NO_LEVEL);
         wait_for_go();
         return;
     }

@@ -1,6 +1,6 @@
 //! Registered children that cause work for the daemon or the kernel.
 
-use upshift_board::NOTHING;
+use upshift_board::NO_LEVEL;
 use upshift_board::wire::Role;
 use upshift_elevate::current_tid;
 
@@ -35,7 +35,7 @@ pub(crate) fn flapper() {
     }
     println!("changes {changes}");
     println!("used {}", (cpu_time() - before) / 1000);
-    registration.run(NOTHING);
+    registration.run(NO_LEVEL);
     wait_for_go();
 }
 

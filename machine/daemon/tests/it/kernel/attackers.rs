@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use upshift_board::layout::LOCAL_BYTES;
 use upshift_board::wire::Role;
-use upshift_board::{NOTHING, os};
+use upshift_board::{NO_LEVEL, os};
 use upshift_elevate::current_tid;
 
 use crate::budgets::attackers::burn_until;
@@ -73,7 +73,7 @@ pub(crate) fn collapser() {
         caller.join().unwrap()
     });
     println!("calls {calls}");
-    own.run(NOTHING);
+    own.run(NO_LEVEL);
     wait_for_go();
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use upshift_board::NOTHING;
+use upshift_board::NO_LEVEL;
 use upshift_board::wire::Role;
 use upshift_elevate::current_tid;
 
@@ -323,7 +323,7 @@ pub(crate) fn whisperer() {
         if lock.load(Acquire) != 0 {
             futex(lock, libc::FUTEX_UNLOCK_PI);
         }
-        registration.run(NOTHING);
+        registration.run(NO_LEVEL);
     });
     wait_for_go();
 }

@@ -1,6 +1,6 @@
 //! The watchdog: a thread that sleeps until a rank of this node dies, hangs, or the job is ended.
 //!
-//! It is a thread rather than a coroutine, because it must act also while this rank computes or is
+//! It is a thread rather than a coroutine, because it must also act while this rank computes or is
 //! stuck in MPI. Deaths are reported by pidfds, and from other hosts by lifelines (`lifeline.rs`).
 //! Hangs show by heartbeats, which a coroutine of level 0 counts in the rank's page. The watchdog
 //! counts its own checks since the heartbeat moved, so a job that is stopped and continued as a
@@ -8,10 +8,10 @@
 //!
 //! When a rank dies, one survivor of the node names it, with its last level-0 request. Every
 //! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
-//! a server can still refuse requests, each survivor exits with status [`STATUS`]. `mpirun` notices
-//! the death at the same time and sends SIGTERM to all ranks, which therefore waits for the grace
-//! period, too; it sends SIGKILL a second later. No call of MPI is made: none of them is safe with
-//! a rank gone.
+//! a server can still refuse requests, each survivor exits with status [`EXIT_STATUS`]. `mpirun`
+//! notices the death at the same time and sends SIGTERM to all ranks, which therefore waits for the
+//! grace period, too; it sends SIGKILL a second later. No call of MPI is made: none of them is safe
+//! with a rank gone.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -22,24 +22,24 @@ use std::time::{Duration, Instant};
 
 use crate::error::Death;
 use crate::job::Job;
-use crate::lifeline::{Lifeline, Pulled};
-use crate::node::{AWAY, Node, RUNS};
+use crate::lifeline::{Lifeline, LineState};
+use crate::node::{Node, PHASE_AWAY, PHASE_RUNNING};
 
 /// Exit status of a rank whose job has failed.
-pub const STATUS: i32 = 70;
+pub const EXIT_STATUS: i32 = 70;
 
 /// Time between two heartbeats, and between two checks of them.
-pub(crate) const BEAT: Duration = Duration::from_millis(250);
+pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The time limits of the watchdog.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TimeLimits {
     pub(crate) hang: Duration,
     pub(crate) grace: Duration,
 }
 
-/// The handle of the watchdog's thread, which ends when this is dropped.
-pub(crate) struct Watch {
+/// The handle of the watchdog's thread; dropping it ends the thread.
+pub(crate) struct Watchdog {
     stop: Arc<OwnedFd>,
     thread: Option<thread::JoinHandle<()>>,
     signal: signal_hook_registry::SigId,
@@ -65,45 +65,47 @@ fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
-fn set(event: RawFd) {
+fn signal_eventfd(event: RawFd) {
     let one = 1u64;
     // SAFETY: eight bytes to an eventfd; async-signal-safe.
     unsafe { libc::write(event, (&raw const one).cast(), 8) };
 }
 
-impl Watch {
-    /// Starts the thread. All ranks of the node have their pages.
+impl Watchdog {
+    /// Starts the thread. All ranks of the node must have opened their pages.
     pub(crate) fn start(
         job: &Arc<Job>,
-        patience: Patience,
+        limits: TimeLimits,
         lifelines: Vec<Lifeline>,
-    ) -> io::Result<Watch> {
+    ) -> io::Result<Watchdog> {
         let (stop, term) = (Arc::new(eventfd()?), Arc::new(eventfd()?));
         let node = job.node.clone();
         let mut peers = Vec::new();
-        for nth in 0..node.ranks.len() {
-            let page = node.page(nth);
-            let fd = if node.is_me(nth) {
+        for index in 0..node.ranks.len() {
+            let page = node.page(index);
+            let fd = if node.is_own_page(index) {
                 None
             } else {
                 Some(pidfd(page.pid.load(Relaxed))?)
             };
             peers.push(Peer {
-                nth,
+                index,
                 fd,
-                beats: page.beats.load(Relaxed),
-                still: 0,
+                heartbeats: page.heartbeats.load(Relaxed),
+                missed_checks: 0,
             });
         }
-        let raise = term.clone();
+        let on_signal = term.clone();
         // SAFETY: the handler writes to an eventfd, which it owns.
         let signal = unsafe {
-            signal_hook_registry::register(libc::SIGTERM, move || set(raise.as_raw_fd()))?
+            signal_hook_registry::register(libc::SIGTERM, move || {
+                signal_eventfd(on_signal.as_raw_fd())
+            })?
         };
-        let watcher = Watcher {
+        let watcher = WatchdogThread {
             job: Arc::downgrade(job),
             node,
-            patience,
+            limits,
             peers,
             lifelines,
             stop: stop.clone(),
@@ -112,7 +114,7 @@ impl Watch {
         let thread = thread::Builder::new()
             .name("upshift-mpi-watch".into())
             .spawn(move || watcher.run())?;
-        Ok(Watch {
+        Ok(Watchdog {
             stop,
             thread: Some(thread),
             signal,
@@ -120,9 +122,9 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watchdog {
     fn drop(&mut self) {
-        set(self.stop.as_raw_fd());
+        signal_eventfd(self.stop.as_raw_fd());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -130,17 +132,18 @@ impl Drop for Watch {
     }
 }
 
+/// A rank of this node, under observation.
 struct Peer {
-    nth: usize,
+    index: usize,
     fd: Option<OwnedFd>,
-    beats: u64,
-    still: u32,
+    heartbeats: u64,
+    missed_checks: u32,
 }
 
-struct Watcher {
+struct WatchdogThread {
     job: Weak<Job>,
     node: Arc<Node>,
-    patience: Patience,
+    limits: TimeLimits,
     peers: Vec<Peer>,
     lifelines: Vec<Lifeline>,
     stop: Arc<OwnedFd>,
@@ -155,23 +158,23 @@ enum Event {
     Nothing,
 }
 
-impl Watcher {
+impl WatchdogThread {
     fn run(mut self) {
         loop {
-            let looked = Instant::now();
-            let event = self.wait(BEAT);
-            let whole = looked.elapsed() >= BEAT;
+            let began = Instant::now();
+            let event = self.wait(HEARTBEAT_INTERVAL);
+            let full_interval = began.elapsed() >= HEARTBEAT_INTERVAL;
             match event {
                 Event::Stop => {
-                    if self.node.mine().phase.load(Acquire) == AWAY {
+                    if self.node.own_page().phase.load(Acquire) == PHASE_AWAY {
                         self.lifelines.iter().for_each(Lifeline::leave);
                     }
                     return;
                 }
                 Event::Died(death) => return self.fail(death),
-                // A rank may have died, too: `mpirun` is often faster than the pidfd.
+                // A rank may have died: `mpirun` often notices before the pidfd does.
                 Event::Term => {
-                    let deadline = Instant::now() + self.patience.grace / 4;
+                    let deadline = Instant::now() + self.limits.grace / 4;
                     while Instant::now() < deadline {
                         match self.wait(Duration::from_millis(10)) {
                             Event::Died(death) => return self.fail(death),
@@ -182,8 +185,8 @@ impl Watcher {
                     }
                     exit(128 + libc::SIGTERM);
                 }
-                Event::Nothing if whole => {
-                    if let Some(death) = self.hung() {
+                Event::Nothing if full_interval => {
+                    if let Some(death) = self.find_lost_or_hung() {
                         return self.fail(death);
                     }
                 }
@@ -193,16 +196,16 @@ impl Watcher {
     }
 
     fn wait(&mut self, limit: Duration) -> Event {
-        let own = [self.stop.as_raw_fd(), self.term.as_raw_fd()];
-        let theirs = self
+        let eventfds = [self.stop.as_raw_fd(), self.term.as_raw_fd()];
+        let pidfds = self
             .peers
             .iter()
             .map(|peer| peer.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd));
-        let far = self.lifelines.iter().map(Lifeline::fd);
-        let mut polled: Vec<libc::pollfd> = own
+        let lifelines = self.lifelines.iter().map(Lifeline::fd);
+        let mut polled: Vec<libc::pollfd> = eventfds
             .into_iter()
-            .chain(theirs)
-            .chain(far)
+            .chain(pidfds)
+            .chain(lifelines)
             .map(|fd| libc::pollfd {
                 fd,
                 events: libc::POLLIN,
@@ -221,27 +224,27 @@ impl Watcher {
         if polled[0].revents != 0 {
             return Event::Stop;
         }
-        let (near, far) = polled[2..].split_at(self.peers.len());
-        for at in (0..near.len()).filter(|at| near[*at].revents != 0) {
-            // The descriptor is needed once.
+        let (pidfds, lifelines) = polled[2..].split_at(self.peers.len());
+        for at in (0..pidfds.len()).filter(|at| pidfds[*at].revents != 0) {
+            // A pidfd stays readable: it is not polled again.
             self.peers[at].fd = None;
-            let nth = self.peers[at].nth;
-            if let Some((rank, pid)) = self.node.missed() {
-                // The neighbour has ended with the job.
+            let index = self.peers[at].index;
+            if let Some((rank, pid)) = self.node.lost_rank() {
+                // The neighbour may have ended because the job fails: the lost rank is the cause.
                 return Event::Died(Death::alone(rank, pid));
             }
-            if self.node.page(nth).phase.load(Acquire) == RUNS {
-                return Event::Died(self.death(nth, None));
+            if self.node.page(index).phase.load(Acquire) == PHASE_RUNNING {
+                return Event::Died(self.death(index, None));
             }
         }
-        if let Some(at) = far.iter().position(|entry| entry.revents != 0) {
-            let pulled = self.lifelines[at].pulled();
-            if pulled != Pulled::Holds {
+        if let Some(at) = lifelines.iter().position(|entry| entry.revents != 0) {
+            let state = self.lifelines[at].read_state();
+            if state != LineState::Open {
                 let line = self.lifelines.swap_remove(at);
-                if pulled == Pulled::Missed {
-                    self.node.miss(line.rank, line.pid);
+                if state == LineState::Lost {
+                    self.node.report_lost_rank(line.rank, line.pid);
                     let death = Death::alone(line.rank, line.pid);
-                    say(&death);
+                    print(&death);
                     return Event::Died(death);
                 }
             }
@@ -254,39 +257,39 @@ impl Watcher {
 
     /// Returns the death of a rank whose heartbeat has stood still for too many checks, or whose
     /// loss a neighbour has recorded.
-    fn hung(&mut self) -> Option<Death> {
-        if let Some((rank, pid)) = self.node.missed() {
+    fn find_lost_or_hung(&mut self) -> Option<Death> {
+        if let Some((rank, pid)) = self.node.lost_rank() {
             return Some(Death::alone(rank, pid));
         }
         for peer in &mut self.peers {
-            let page = self.node.page(peer.nth);
-            let beats = page.beats.load(Relaxed);
-            if beats != peer.beats || page.phase.load(Acquire) != RUNS {
-                (peer.beats, peer.still) = (beats, 0);
+            let page = self.node.page(peer.index);
+            let heartbeats = page.heartbeats.load(Relaxed);
+            if heartbeats != peer.heartbeats || page.phase.load(Acquire) != PHASE_RUNNING {
+                (peer.heartbeats, peer.missed_checks) = (heartbeats, 0);
                 continue;
             }
-            peer.still += 1;
-            let (nth, time) = (peer.nth, BEAT * peer.still);
-            if time > self.patience.hang {
-                return Some(self.death(nth, Some(time)));
+            peer.missed_checks += 1;
+            let (index, time) = (peer.index, HEARTBEAT_INTERVAL * peer.missed_checks);
+            if time > self.limits.hang {
+                return Some(self.death(index, Some(time)));
             }
         }
         None
     }
 
-    /// Returns the death of a rank of this node, with its last request. One of the survivors names
-    /// it.
-    fn death(&self, nth: usize, hangs: Option<Duration>) -> Death {
-        let page = self.node.page(nth);
+    /// Returns the death of a rank of this node, with its last request. The first survivor to call
+    /// this prints it.
+    fn death(&self, index: usize, hangs: Option<Duration>) -> Death {
+        let page = self.node.page(index);
         let death = Death {
-            rank: self.node.ranks[nth] as usize,
+            rank: self.node.ranks[index] as usize,
             pid: page.pid.load(Relaxed),
             hangs,
-            last_urgent: self.node.last_note(nth),
+            last_urgent: self.node.last_request(index),
             was_alone: false,
         };
-        if page.told.swap(1, SeqCst) == 0 {
-            say(&death);
+        if page.death_reported.swap(1, SeqCst) == 0 {
+            print(&death);
         }
         death
     }
@@ -296,18 +299,18 @@ impl Watcher {
         if let Some(job) = self.job.upgrade() {
             job.fail(death);
         }
-        thread::sleep(self.patience.grace.saturating_sub(began.elapsed()));
-        exit(STATUS);
+        thread::sleep(self.limits.grace.saturating_sub(began.elapsed()));
+        exit(EXIT_STATUS);
     }
 }
 
-/// Names a rank, in one write, so that the launcher's own text comes before or after it.
-fn say(death: &Death) {
+/// Prints a death to standard error in one write, so that the launcher's text does not split it.
+fn print(death: &Death) {
     let line = format!("upshift-mpi: {death}; the job ends\n");
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Ends the process without destructors: they would wait for ranks that are gone.
+/// Ends the process without destructors, which would wait for ranks that are gone.
 fn exit(status: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(status) }

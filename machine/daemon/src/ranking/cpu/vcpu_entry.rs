@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use upshift_board::os::Mapping;
-use upshift_board::{Claim, LocalPage, NOTHING};
+use upshift_board::{Claim, LocalPage, NO_LEVEL};
 
 use crate::bounds::quota::QuotaUsage;
 use upshift_core::TokenBucket;
 
-use crate::bounds::ns;
+use crate::bounds::timestamp_ns;
 use crate::cpu::client_thread::ClientThread;
-use crate::ranking::rank::Entrant;
+use crate::ranking::rank::Contender;
 
 /// A vCPU that joins a CPU.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct VcpuEntry {
     /// Pid of the registration, for messages.
     pub(crate) pid: i32,
     /// User id by the kernel, and the accountable user.
@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     pub(crate) page: Arc<Mapping<LocalPage>>,
     pub(crate) doorbell: OwnedFd,
     pub(crate) threads: Vec<ClientThread>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counters: Arc<VcpuCounters>,
     /// Limits its rings.
     pub(crate) rings: TokenBucket,
     /// Time until which its doorbell is ignored.
@@ -47,7 +47,7 @@ pub(crate) struct Entry {
 
 /// Counters of a vCPU that the control thread may read at any time.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct VcpuCounters {
     /// Its band.
     pub(crate) band: AtomicU8,
     /// Whether it is the winner of its CPU.
@@ -64,31 +64,36 @@ pub(crate) struct Tally {
     pub(crate) pauses: AtomicU64,
 }
 
-impl Entry {
+impl VcpuEntry {
     /// Reads its claim, within its ceiling. `forced`: whether the daemon elevates; a vCPU without
     /// threads then has nothing that could run.
-    pub(crate) fn read(&self, forced: bool) -> (Entrant, Claim) {
+    pub(crate) fn read_claim(&self, forced: bool) -> (Contender, Claim) {
         let line = self.page.vcpu(self.index);
         let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
         let threadless = forced && self.threads.is_empty();
-        let level = |level: u8| if threadless { NOTHING } else { level };
-        let entrant = Entrant {
+        let level = |level: u8| if threadless { NO_LEVEL } else { level };
+        let contender = Contender {
             potential: level(claim.potential()),
             runnable: level(claim.runnable()),
             user: self.user,
             trusted: self.trusted,
         };
-        (entrant, claim)
+        (contender, claim)
     }
 
     /// Counts a ring. Returns `false` if that exceeds the limit of this doorbell or of `all`: the
     /// doorbell is then ignored for `pause`.
-    pub(crate) fn rang(&mut self, now: Instant, pause: Duration, all: &mut TokenBucket) -> bool {
-        self.tally.rings.fetch_add(1, Relaxed);
-        if self.rings.try_take(1, ns(now)) && all.try_take(1, ns(now)) {
+    pub(crate) fn count_ring(
+        &mut self,
+        now: Instant,
+        pause: Duration,
+        all: &mut TokenBucket,
+    ) -> bool {
+        self.counters.rings.fetch_add(1, Relaxed);
+        if self.rings.try_take(1, timestamp_ns(now)) && all.try_take(1, timestamp_ns(now)) {
             return true;
         }
-        self.tally.floods.fetch_add(1, Relaxed);
+        self.counters.floods.fetch_add(1, Relaxed);
         self.ignored_until = Some(now + pause);
         false
     }

@@ -1,14 +1,14 @@
-//! Missing rights, and the exact remedies.
+//! Obstacles to SCHED_FIFO, and the exact remedies.
 
 use std::fmt;
 use std::io;
 
 use super::Rights;
 
-/// A missing right. Its text names the remedy.
+/// An obstacle to SCHED_FIFO, usually a missing right. Its text names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Lack {
+pub enum Obstacle {
     /// Neither CAP_SYS_NICE nor RLIMIT_RTPRIO.
     Capability {
         /// The path of this program.
@@ -42,17 +42,17 @@ pub enum Lack {
     },
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Lack::Capability { program } => write!(
+            Obstacle::Capability { program } => write!(
                 f,
                 "CAP_SYS_NICE or RLIMIT_RTPRIO. Run it as root (`sudo {program} …`). Or give one user or unit the \
                  limit, whose programs can then keep a CPU from everybody else: LimitRTPRIO=49 in the [Service] \
                  section of the unit, or the line `<user> - rtprio 49` in /etc/security/limits.d/upshift.conf and a \
                  new login. In a container add `--cap-add=sys_nice`"
             ),
-            Lack::Limit { soft, hard } => {
+            Obstacle::Limit { soft, hard } => {
                 write!(f, "RLIMIT_RTPRIO is {soft}, less than 49. ")?;
                 if *hard > *soft {
                     write!(f, "Run `ulimit -r {}` before starting (the hard limit is {hard}); or put ", (*hard).min(49))?;
@@ -64,28 +64,28 @@ impl fmt::Display for Lack {
                      /etc/security/limits.d/upshift.conf and log in again",
                 )
             }
-            Lack::UserNamespace => f.write_str(
+            Obstacle::UserNamespace => f.write_str(
                 "CAP_SYS_NICE outside this user namespace (rootless container): the scheduler honours only the first \
                  one. Raise the limit instead: `--ulimit rtprio=49`, with LimitRTPRIO=49 for whatever starts the \
                  container; or run it as root",
             ),
-            Lack::GroupTime { path } => write!(
+            Obstacle::GroupTime { path } => write!(
                 f,
                 "RT time of the cgroup. Run `echo 400000 | sudo tee {path}`, for its parents first (siblings have \
                  at most the parent's time together); with docker `--cpu-rt-runtime=400000`; or move the process to \
                  the root cgroup"
             ),
-            Lack::UnifiedGroup { group } => write!(
+            Obstacle::UnifiedGroup { group } => write!(
                 f,
                 "RT time: this kernel gives out RT time by cgroup (RT_GROUP_SCHED), and cgroup v2 {group} cannot have \
                  any. Boot with `rt_group_sched=0`; or move the process to the root cgroup: `echo PID | sudo tee \
                  /sys/fs/cgroup/cgroup.procs`"
             ),
-            Lack::Filter => f.write_str(
+            Obstacle::Filter => f.write_str(
                 "permission of the seccomp filter. Allow sched_setscheduler and sched_setattr in its profile (docker: \
                  `--cap-add=sys_nice` does)",
             ),
-            Lack::Other { errno } => write!(
+            Obstacle::Other { errno } => write!(
                 f,
                 "the kernel's consent: {}",
                 io::Error::from_raw_os_error(*errno)
@@ -96,44 +96,48 @@ impl fmt::Display for Lack {
 
 /// Returns the reasons why the kernel refused [`Priority::MAX`](crate::Priority::MAX), most likely
 /// one first.
-pub(super) fn explain(rights: &Rights, refusal: &io::Error, unified: Option<String>) -> Vec<Lack> {
+pub(super) fn explain(
+    rights: &Rights,
+    refusal: &io::Error,
+    unified: Option<String>,
+) -> Vec<Obstacle> {
     let errno = refusal.raw_os_error().unwrap_or(0);
     if errno != libc::EPERM {
-        return vec![Lack::Other { errno }];
+        return vec![Obstacle::Other { errno }];
     }
-    let mut lacks = Vec::new();
+    let mut obstacles = Vec::new();
     let limit_helps = rights.limit.0 > 0;
     if let Some(group) = rights.group.as_ref().filter(|group| group.runtime_us == 0) {
-        lacks.push(Lack::GroupTime {
+        obstacles.push(Obstacle::GroupTime {
             path: group.path.clone(),
         });
     }
     if rights.highest.is_some() {
-        lacks.push(Lack::Limit {
+        obstacles.push(Obstacle::Limit {
             soft: rights.limit.0,
             hard: rights.limit.1,
         });
-        return lacks;
+        return obstacles;
     }
     if rights.capable && rights.user_namespace && !limit_helps {
-        lacks.push(Lack::UserNamespace);
+        obstacles.push(Obstacle::UserNamespace);
     } else if !rights.capable && !limit_helps {
-        lacks.push(Lack::Capability { program: program() });
-    } else if lacks.is_empty() {
+        obstacles.push(Obstacle::Capability { program: program() });
+    } else if obstacles.is_empty() {
         // The right is there but does not suffice: something else refuses.
         if rights.group.is_none()
             && let Some(group) = unified
         {
-            lacks.push(Lack::UnifiedGroup { group });
+            obstacles.push(Obstacle::UnifiedGroup { group });
         }
         if rights.filtered {
-            lacks.push(Lack::Filter);
+            obstacles.push(Obstacle::Filter);
         }
     }
-    if lacks.is_empty() {
-        lacks.push(Lack::Other { errno });
+    if obstacles.is_empty() {
+        obstacles.push(Obstacle::Other { errno });
     }
-    lacks
+    obstacles
 }
 
 fn program() -> String {
@@ -159,14 +163,14 @@ mod tests {
             group: None,
             user_namespace: false,
             filtered: false,
-            lacks: Vec::new(),
+            obstacles: Vec::new(),
         }
     }
 
     fn explained(rights: &Rights, unified: Option<&str>) -> String {
         let refusal = io::Error::from_raw_os_error(libc::EPERM);
-        let lacks = explain(rights, &refusal, unified.map(str::to_string));
-        let texts: Vec<String> = lacks.iter().map(Lack::to_string).collect();
+        let obstacles = explain(rights, &refusal, unified.map(str::to_string));
+        let texts: Vec<String> = obstacles.iter().map(Obstacle::to_string).collect();
         texts.join("\n")
     }
 
@@ -235,10 +239,10 @@ mod tests {
     #[test]
     fn any_other_refusal_is_passed_on() {
         let refusal = io::Error::from_raw_os_error(libc::ENOSYS);
-        let lacks = explain(&rights(), &refusal, None);
+        let obstacles = explain(&rights(), &refusal, None);
         assert_eq!(
-            lacks,
-            [Lack::Other {
+            obstacles,
+            [Obstacle::Other {
                 errno: libc::ENOSYS
             }]
         );

@@ -1,4 +1,4 @@
-//! [`ProcessWatch`]: reports the ends of processes, by pidfd, and births and ends of their
+//! [`ProcessMonitor`]: reports the ends of processes, by pidfd, and births and ends of their
 //! threads where the kernel reports those (proc connector).
 //!
 //! One thread sleeps in `epoll_wait` and wakes the engine's futex. It is elevated like the
@@ -25,7 +25,7 @@ const EVENTS: u64 = 2;
 
 /// A monitor of the processes of one engine. Dropping the last handle ends its thread.
 #[derive(Debug, Clone)]
-pub struct ProcessWatch {
+pub struct ProcessMonitor {
     shared: Arc<Shared>,
 }
 
@@ -44,12 +44,12 @@ type Pids = Arc<Mutex<HashSet<i32>>>;
 
 /// A registration of a process, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct WatchedProcess {
+pub(crate) struct MonitoredProcess {
     pids: Pids,
     pid: i32,
 }
 
-impl Drop for WatchedProcess {
+impl Drop for MonitoredProcess {
     fn drop(&mut self) {
         let mut pids = self.pids.lock().unwrap_or_else(PoisonError::into_inner);
         pids.remove(&self.pid);
@@ -83,7 +83,7 @@ fn forward(events: &Events, pids: &Pids, control: &Control) {
     }
 }
 
-impl ProcessWatch {
+impl ProcessMonitor {
     /// Starts the thread, at `priority` if `elevator` may elevate it. To be called before the tasks
     /// are elevated.
     ///
@@ -93,7 +93,7 @@ impl ProcessWatch {
         control: &Control,
         elevator: &Elevator,
         priority: Priority,
-    ) -> Result<ProcessWatch, SchedError> {
+    ) -> Result<ProcessMonitor, SchedError> {
         let failed = || SchedError::os("watch for the ends of processes");
         let epoll = descriptor(|| {
             // SAFETY: integers only.
@@ -120,7 +120,7 @@ impl ProcessWatch {
         let thread = thread::Builder::new()
             .name("upshift-watch".into())
             .spawn(move || {
-                control.set_watch_thread(upshift_elevate::current_tid());
+                control.set_monitor_thread(upshift_elevate::current_tid());
                 // Without the right to be elevated, the thread is as late as ordinary threads are.
                 let _elevated = elevator.elevate_current(priority);
                 // The calling thread waits for this message.
@@ -136,7 +136,7 @@ impl ProcessWatch {
         let thread = Some(thread.map_err(failed())?);
         // An error means that the thread has ended already, and nothing is watched.
         let _ = is_ready.recv();
-        Ok(ProcessWatch {
+        Ok(ProcessMonitor {
             shared: Arc::new(Shared {
                 epoll,
                 stop,
@@ -148,17 +148,17 @@ impl ProcessWatch {
     }
 
     /// Whether the kernel reports births and ends of threads. Lost events are noticed.
-    pub(crate) fn has_thread_events(&self) -> bool {
+    pub(crate) fn reports_threads(&self) -> bool {
         self.shared.thread_events
     }
 
     /// Forwards the events of `pid` until the returned value is dropped.
-    pub(crate) fn listen(&self, pid: i32) -> WatchedProcess {
+    pub(crate) fn listen(&self, pid: i32) -> MonitoredProcess {
         let pids = Arc::clone(&self.shared.pids);
         let mut known = pids.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(pid);
         drop(known);
-        WatchedProcess { pids, pid }
+        MonitoredProcess { pids, pid }
     }
 
     /// Rings once when the process of `pidfd` ends. Closing the descriptor removes it.
