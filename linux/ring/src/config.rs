@@ -68,7 +68,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The configuration of a ring. The default takes about 4.2 MiB of virtual memory; 4 MiB of it are
+/// The configuration of a ring. The default takes about 4.3 MiB of virtual memory; 4 MiB of it are
 /// buffers that become resident with use.
 ///
 /// ```

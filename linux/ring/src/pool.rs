@@ -63,6 +63,13 @@ impl Drop for Mapping {
     }
 }
 
+/// Returns the bytes from one buffer to the next: a cache line more than a buffer has. With buffers
+/// of whole pages, the first bytes of all would share a few sets of each cache.
+#[inline]
+fn stride(size: u32) -> usize {
+    size as usize + 64
+}
+
 pub(crate) struct Pool {
     ring: Mapping,
     memory: Mapping,
@@ -77,7 +84,7 @@ impl Pool {
     pub(crate) fn new(entries: u16, size: u32) -> io::Result<Self> {
         let pool = Self {
             ring: Mapping::new(usize::from(entries) * size_of::<BufferEntry>())?,
-            memory: Mapping::new(usize::from(entries) * size as usize)?,
+            memory: Mapping::new(usize::from(entries) * stride(size))?,
             entries,
             size,
             tail: Cell::new(0),
@@ -111,7 +118,7 @@ impl Pool {
     pub(crate) fn buffer(&self, id: u16) -> NonNull<u8> {
         let id = usize::from(id) & (usize::from(self.entries) - 1);
         // SAFETY: within the mapping, because `id` is less than `entries`.
-        unsafe { self.memory.base.add(id * self.size as usize) }
+        unsafe { self.memory.base.add(id * stride(self.size)) }
     }
 
     /// Gives a buffer to the kernel.
@@ -154,6 +161,6 @@ mod tests {
         pool.publish(3);
         assert_eq!(pool.available(), 8);
         let gap = pool.buffer(4).as_ptr().addr() - pool.buffer(3).as_ptr().addr();
-        assert_eq!(gap, 100);
+        assert_eq!(gap, stride(100));
     }
 }

@@ -100,7 +100,8 @@ impl<T> Future for JoinHandle<T> {
 
     /// # Panics
     /// If polled again after it has returned the result.
-    #[inline]
+    // Always in line, for the reason given in the core.
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = Pin::new(&mut self.inner).poll(cx);
         polled.map_err(|error| JoinError {

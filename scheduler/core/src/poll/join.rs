@@ -154,6 +154,7 @@ impl<T, H: Host> JoinHandle<T, H> {
     }
 
     /// Takes the result if the coroutine has exited.
+    #[inline]
     fn try_take(&mut self) -> Option<Result<T, JoinError>> {
         let block = self.block();
         if self.is_taken() || !block.word.is_exited() {
@@ -206,6 +207,9 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     ///
     /// # Panics
     /// Panics if polled again after it has returned the result.
+    // Always in line up to the result: a result that is returned through memory is written in parts
+    // and read as a whole, which waits for the writes.
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
             !self.is_taken(),
@@ -214,37 +218,50 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
         if let Some(result) = self.try_take() {
             return Poll::Ready(result);
         }
-        let slot = self.slot();
-        let block = self.block();
-        let domain = block.vcpu().shared();
-        let waiting = {
-            let _critical = Critical::<H>::enter();
-            let waiting = domain.here().and_then(Vcpu::current);
-            if let Some(waiting) = waiting
-                && !block.word.has_waiter()
-                && let Some(id) = id_to_wake(waiting, cx.waker())
-            {
-                // The first poll, in a coroutine of the domain: no user code is involved.
-                block.waiter.store(id, Relaxed);
-                if block.word.set_waiter(true) == HandleTransition::Done {
-                    // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
-                    unsafe { lend_from(domain, slot, Some(waiting), true) };
-                    return Poll::Pending;
-                }
-            }
-            waiting
-        };
-        if register(block, cx.waker(), waiting) == HandleTransition::Exited {
-            return match self.try_take() {
-                Some(result) => Poll::Ready(result),
-                None => Poll::Pending,
-            };
+        // SAFETY: the handle's reference keeps the slot, and its result has not been taken.
+        if unsafe { wait(self.slot(), cx.waker()) } == HandleTransition::Done {
+            return Poll::Pending;
         }
-        let _critical = Critical::<H>::enter();
-        // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
-        unsafe { lend_from(domain, slot, waiting, block.word.has_waiter_by_id()) };
-        Poll::Pending
+        match self.try_take() {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
     }
+}
+
+/// Publishes the waiter of a coroutine and lends to the coroutine, in a poll of its handle.
+///
+/// # Safety
+/// The reference is the handle's, and the result has not been taken.
+#[inline(never)]
+unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransition {
+    // SAFETY: the handle's reference keeps the slot.
+    let block = unsafe { slot.as_ref() };
+    let domain = block.vcpu().shared();
+    let waiting = {
+        let _critical = Critical::<H>::enter();
+        let waiting = domain.here().and_then(Vcpu::current);
+        if let Some(waiting) = waiting
+            && !block.word.has_waiter()
+            && let Some(id) = id_to_wake(waiting, waker)
+        {
+            // The first poll, in a coroutine of the domain: no user code is involved.
+            block.waiter.store(id, Relaxed);
+            if block.word.set_waiter(true) == HandleTransition::Done {
+                // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
+                unsafe { lend_from(domain, slot, Some(waiting), true) };
+                return HandleTransition::Done;
+            }
+        }
+        waiting
+    };
+    if register(block, waker, waiting) == HandleTransition::Exited {
+        return HandleTransition::Exited;
+    }
+    let _critical = Critical::<H>::enter();
+    // SAFETY: we are in the poll of `waiting`, and hold a reference to the other.
+    unsafe { lend_from(domain, slot, waiting, block.word.has_waiter_by_id()) };
+    HandleTransition::Done
 }
 
 /// Sets the level lent to a coroutine whose handle has just been polled. `from` is the coroutine of
