@@ -1,4 +1,4 @@
-//! The ranks of the vCPUs of one CPU: pure logic, without state and without system calls.
+//! Ranks the vCPUs of one CPU. Pure: no state, no system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -8,36 +8,36 @@
 //!
 //! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep
 //!   their own policies and share the remaining time with each other and with all other programs.
-//!   Each class above is elevated, one band higher than the next. On a CPU with one class no vCPU
-//!   is elevated.
+//!   Each more urgent class is elevated, one band above the next class. On a CPU with one class, no
+//!   vCPU is elevated.
 //! * Elevation takes time from all programs on the CPU, registered or not. So a vCPU is elevated
 //!   only if a vCPU of *another user* is less urgent, unless its user is trusted: a user cannot
-//!   create a contest with a less urgent process of its own.
-//! * If the configuration gives *bystanders* (programs that are not registered) a level, they count
-//!   as a class that is always present: vCPUs more urgent than it are elevated, those at or below
-//!   it are not.
+//!   start a less urgent process in order to have another process elevated.
+//! * If the configuration gives a level to *bystanders* (programs that are not registered), they
+//!   count as a class that is always present: more urgent vCPUs are elevated, all other vCPUs are
+//!   not.
 //! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing
-//!   the order, even if the others move within theirs: two neighbours that may both move share the
-//!   levels between them.
+//!   the order, even if other vCPUs move within their thresholds: two neighbours that may both move
+//!   divide the levels between them.
 //!
-//! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are
-//! counted first.
+//! O(n) for the n vCPUs of one CPU, by counting the vCPUs of each level. Allocates only for the
+//! result.
 
 use upshift_board::{NOTHING, Standing};
 
-/// Number of bands above 0; further classes share the highest.
+/// Number of bands above 0; further classes share the highest band.
 pub const BANDS: u8 = 16;
 
 /// A vCPU to be ranked, after ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entrant {
-    /// Level by which it is ranked; [`NOTHING`]: absent.
+    /// Level by which the vCPU is ranked; [`NOTHING`] if it is absent.
     pub potential: u8,
-    /// Level of its runnable work; [`NOTHING`]: it sleeps.
+    /// Most urgent level of its runnable work; [`NOTHING`] while it sleeps.
     pub runnable: u8,
-    /// Its user.
+    /// User of the process.
     pub user: u32,
-    /// Whether it is elevated above programs of its own user, too.
+    /// Set if the vCPU is elevated above programs of its own user, too.
     pub trusted: bool,
 }
 
@@ -45,17 +45,17 @@ pub struct Entrant {
 struct Summary {
     /// Bit L: at least one vCPU has potential L.
     present: u64,
-    /// Bit L: two or more vCPUs have.
+    /// Bit L: at least two vCPUs have potential L.
     crowded: u64,
-    /// The most urgent runnable level.
+    /// Most urgent runnable level of any vCPU.
     best: u8,
     entrants: usize,
     bystanders: Option<u8>,
-    /// Users of the vCPUs that are less urgent than each level.
+    /// Users of the vCPUs that are less urgent than level L, by L.
     below: [Users; NOTHING as usize],
 }
 
-/// Users of some vCPUs.
+/// The set of users of several vCPUs, as far as it matters: a second user decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     None,
@@ -81,7 +81,7 @@ impl Users {
     }
 }
 
-/// Computes the standing of each entrant, in their order.
+/// Computes the standing of each entrant, in the order of `entrants`.
 pub fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
     let mut summary = Summary {
         present: 0,
@@ -118,11 +118,12 @@ pub fn rank(entrants: &[Entrant], bystanders: Option<u8>, standings: &mut Vec<St
 }
 
 impl Summary {
+    /// Returns the standing of the vCPU `own`.
     fn standing(&self, own: &Entrant) -> Standing {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
         if level >= NOTHING {
-            // A vCPU that is not alone rings when it appears.
+            // An absent vCPU must ring when it appears, unless it is alone.
             let alone = self.entrants == 1 && self.bystanders.is_none();
             return Standing {
                 rise: if alone { 0 } else { NOTHING },
@@ -148,7 +149,6 @@ impl Summary {
         };
         Standing {
             rise,
-            // An absent vCPU competes with none.
             fall,
             band: if self.may_rise(own) {
                 self.band(level)
@@ -159,13 +159,14 @@ impl Summary {
         }
     }
 
-    /// Whether the vCPUs of this level ring for every change, or never change.
+    /// Returns whether the vCPUs of this level ring for every change, or the level is that of the
+    /// bystanders, which never change.
     fn is_fixed(&self, level: u8) -> bool {
         self.crowded & 1 << level != 0 || self.bystanders == Some(level)
     }
 
-    /// Returns the last level between two neighbours that is left to the more urgent one, `other`,
-    /// for `own`, which may move.
+    /// Returns the last level that the more urgent neighbour at `other` may fall to, for a vCPU at
+    /// `own` that may move.
     fn last_of(&self, other: u8, own: u8) -> u8 {
         if self.is_fixed(other) {
             other
@@ -174,7 +175,8 @@ impl Summary {
         }
     }
 
-    /// The same, for the more urgent one.
+    /// Returns the last level that a vCPU at `own`, which may move, may fall to above its less
+    /// urgent neighbour at `other`.
     fn last_before(&self, own: u8, other: u8) -> u8 {
         if self.is_fixed(other) {
             other - 1
@@ -183,6 +185,7 @@ impl Summary {
         }
     }
 
+    /// Returns whether the vCPU may be elevated above the less urgent vCPUs.
     fn may_rise(&self, own: &Entrant) -> bool {
         let below = self.below[usize::from(own.potential)];
         own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
@@ -201,8 +204,8 @@ impl Summary {
     }
 }
 
-/// Returns the entrant to run: of the most urgent runnable ones the first from `turn` on,
-/// cyclically.
+/// Returns the index of the entrant to run: the first of the most urgent runnable entrants,
+/// searched cyclically from index `turn`; `None` if no entrant is runnable.
 pub fn winner(entrants: &[Entrant], turn: usize) -> Option<usize> {
     let best = entrants.iter().map(|entrant| entrant.runnable).min()?;
     if best >= NOTHING {
@@ -228,8 +231,8 @@ mod tests {
         }
     }
 
-    /// Creates an entrant of an untrusted user.
-    fn of(user: u32, level: u8) -> Entrant {
+    /// Creates a runnable entrant of an untrusted user.
+    fn untrusted(user: u32, level: u8) -> Entrant {
         Entrant {
             user,
             trusted: false,
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_urgent_is_elevated_and_the_other_keeps_its_policy() {
+    fn the_more_urgent_vcpu_is_elevated_and_the_other_keeps_its_policy() {
         let standings = ranked(&[awake(2), awake(40)], None);
         assert_eq!(
             standings
@@ -267,7 +270,8 @@ mod tests {
                 .collect::<Vec<_>>(),
             [1, 0]
         );
-        // They share the levels between them, or both could move past each other without a ring.
+        // The two divide the levels between them: otherwise, both could move, and change places
+        // without a ring.
         assert_eq!((standings[0].rise, standings[0].fall), (0, 20));
         assert_eq!((standings[1].rise, standings[1].fall), (21, NOTHING));
         let standings = ranked(&[awake(2), awake(40), awake(40)], None);
@@ -276,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_keeps_its_band() {
+    fn a_sleeping_vcpu_keeps_its_band() {
         let standings = ranked(&[asleep(2), awake(40)], None);
         assert_eq!(standings[0].band, 1);
         assert!(!standings[1].outranked);
     }
 
     #[test]
-    fn equals_share_a_band_and_ring_for_every_change() {
+    fn vcpus_of_equal_level_share_a_band_and_ring_for_every_change() {
         let standings = ranked(&[awake(7), awake(7)], None);
         for standing in standings {
             assert_eq!((standing.band, standing.rise, standing.fall), (0, 7, 7));
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_is_elevated_by_a_contest_with_itself() {
+    fn no_vcpu_is_elevated_above_vcpus_of_its_own_user_only() {
         let bands = |entrants: &[Entrant]| {
             let standings = ranked(entrants, None);
             standings
@@ -301,18 +305,26 @@ mod tests {
                 .map(|standing| standing.band)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(bands(&[of(7, 40), of(7, 63)]), [0, 0]);
-        assert_eq!(bands(&[of(7, 40), of(8, 63)]), [1, 0]);
-        assert_eq!(bands(&[of(7, 40), of(8, 40), of(7, 63)]), [0, 1, 0]);
+        assert_eq!(bands(&[untrusted(7, 40), untrusted(7, 63)]), [0, 0]);
+        assert_eq!(bands(&[untrusted(7, 40), untrusted(8, 63)]), [1, 0]);
         assert_eq!(
-            bands(&[of(7, 2), of(7, 5), of(8, 9), of(8, 60)]),
+            bands(&[untrusted(7, 40), untrusted(8, 40), untrusted(7, 63)]),
+            [0, 1, 0]
+        );
+        assert_eq!(
+            bands(&[
+                untrusted(7, 2),
+                untrusted(7, 5),
+                untrusted(8, 9),
+                untrusted(8, 60)
+            ]),
             [3, 2, 0, 0]
         );
         let trusted = Entrant {
             trusted: true,
-            ..of(7, 40)
+            ..untrusted(7, 40)
         };
-        assert_eq!(bands(&[trusted, of(7, 63)]), [1, 0]);
+        assert_eq!(bands(&[trusted, untrusted(7, 63)]), [1, 0]);
     }
 
     #[test]
@@ -343,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_winners_take_turns() {
+    fn vcpus_of_equal_level_take_turns() {
         let entrants = [awake(7), awake(9), awake(7)];
         assert_eq!(winner(&entrants, 0), Some(0));
         assert_eq!(winner(&entrants, 1), Some(2));
@@ -357,8 +369,8 @@ mod tests {
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
-    /// Creates entrants of three untrusted users.
-    fn of_another() -> impl Strategy<Value = Entrant> {
+    /// Generates entrants of three untrusted users.
+    fn untrusted_entrant() -> impl Strategy<Value = Entrant> {
         (entrant(), 0..3u32).prop_map(|(entrant, user)| Entrant {
             user,
             trusted: false,
@@ -380,7 +392,7 @@ mod tests {
                     }
                     if a.potential < b.potential && b.potential < NOTHING {
                         // A more urgent level has a higher band, unless neither may be elevated or
-                        // both are at the top.
+                        // both have the highest band.
                         let exempt = bystanders.is_some_and(|level| a.potential >= level) || x.band == BANDS;
                         prop_assert!(x.band > y.band || exempt);
                     }
@@ -394,16 +406,16 @@ mod tests {
             }
         }
 
-        /// The same for any number of moves of several vCPUs.
+        /// Moves of several vCPUs within their thresholds change no band.
         #[test]
-        fn vcpus_that_stay_within_their_thresholds_change_no_other(
-            mut entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),
+        fn vcpus_that_stay_within_their_thresholds_change_no_band(
+            mut entrants in prop::collection::vec(prop_oneof![entrant(), untrusted_entrant()], 1..12),
             bystanders in prop::option::of(0u8..64),
             moves in prop::collection::vec((any::<prop::sample::Index>(), 0..64u8), 1..40),
         ) {
             let before = ranked(&entrants, bystanders);
-            for (which, level) in moves {
-                let index = which.index(entrants.len());
+            for (selected, level) in moves {
+                let index = selected.index(entrants.len());
                 if !before[index].wants_ring(level) {
                     (entrants[index].potential, entrants[index].runnable) = (level, level);
                 }
@@ -414,15 +426,15 @@ mod tests {
             }
         }
 
-        /// Within the thresholds, no band changes.
+        /// A move of one vCPU within its thresholds changes no band.
         #[test]
-        fn a_process_that_stays_within_its_thresholds_changes_no_other(
-            entrants in prop::collection::vec(prop_oneof![entrant(), of_another()], 1..12),
+        fn a_vcpu_that_stays_within_its_thresholds_changes_no_band(
+            entrants in prop::collection::vec(prop_oneof![entrant(), untrusted_entrant()], 1..12),
             bystanders in prop::option::of(0u8..64),
-            which in any::<prop::sample::Index>(),
+            selected in any::<prop::sample::Index>(),
             level in 0..64u8,
         ) {
-            let index = which.index(entrants.len());
+            let index = selected.index(entrants.len());
             let before = ranked(&entrants, bystanders);
             if !before[index].wants_ring(level) {
                 let mut moved = entrants.clone();
