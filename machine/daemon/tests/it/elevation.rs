@@ -15,6 +15,7 @@ use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
 use crate::scripted_client::start_scripted_client;
 use crate::{config, daemon, permitted, serial_test, skipped, socket};
 
+/// Returns the deadline in `ms` ms, CLOCK_MONOTONIC in ns.
 fn ms_from_now(ms: u64) -> u64 {
     monotonic() + ms * 1_000_000
 }
@@ -229,7 +230,7 @@ fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
 }
 
 #[test]
-fn cooperative_processes_see_which_is_more_urgent() {
+fn cooperative_processes_see_whether_they_are_outranked() {
     let _guard = serial_test();
     let path = socket("cooperative");
     let _daemon = Daemon::start(Config {
@@ -238,20 +239,20 @@ fn cooperative_processes_see_which_is_more_urgent() {
     })
     .unwrap();
     let mut rival = start_scripted_client(&path);
-    let mut high = start_scripted_client(&path);
+    let mut urgent = start_scripted_client(&path);
     rival.execute("level 40");
     assert_eq!(rival.execute("outranked 40"), "false");
-    high.execute("level 2");
+    urgent.execute("level 2");
     until("the less urgent client is outranked", || {
         rival.execute("outranked 40") == "true"
     });
-    assert_eq!(high.execute("outranked 2"), "false");
-    high.execute("level 64");
-    high.execute("ring 1");
+    assert_eq!(urgent.execute("outranked 2"), "false");
+    urgent.execute("level 64");
+    urgent.execute("ring 1");
     until("the less urgent client is no longer outranked", || {
         rival.execute("outranked 40") == "false"
     });
-    assert!(elevated_threads(rival.pid()).is_empty() && elevated_threads(high.pid()).is_empty());
+    assert!(elevated_threads(rival.pid()).is_empty() && elevated_threads(urgent.pid()).is_empty());
 }
 
 #[test]

@@ -168,8 +168,8 @@ pub(crate) fn rejoining_client() {
 
 /// Starts a scripted client that has joined the daemon at `socket`.
 pub(crate) fn start_scripted_client(socket: &Path) -> Process {
-    let mut puppet = Process::start("scripted-client", socket, &[("CPU", "0".to_string())]);
-    puppet.line("ready").unwrap();
-    puppet.execute("join");
-    puppet
+    let mut client = Process::start("scripted-client", socket, &[("CPU", "0".to_string())]);
+    client.line("ready").unwrap();
+    client.execute("join");
+    client
 }
