@@ -33,6 +33,7 @@ pub(crate) fn periodic_rule() -> Assign {
     }
 }
 
+/// Starts a daemon with these rules that accepts every user.
 fn daemon(name: &str, assign: Vec<Assign>) -> Daemon {
     let config = open_config(name);
     Daemon::start(Config { assign, ..config }).unwrap()

@@ -18,6 +18,7 @@ use crate::client::census;
 use crate::process::{Process, until};
 use crate::{permitted, serial_test, skipped, socket};
 
+/// Starts a daemon with one rule that accepts every user.
 fn daemon(name: &str, assign: Assign) -> Daemon {
     let config = open_config(name);
     let assign = vec![assign];
@@ -75,6 +76,7 @@ impl Shell {
         )
     }
 
+    /// Returns whether the shell is assigned by the daemon at `path`.
     fn is_assigned(&self, path: &Path) -> bool {
         assigned(&census(path), self.0.id() as i32).is_some()
     }

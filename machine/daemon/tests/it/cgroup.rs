@@ -34,6 +34,7 @@ impl Cgroup {
         std::fs::create_dir(&path).is_ok().then_some(Cgroup(path))
     }
 
+    /// Returns the directory of the cgroup.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -95,6 +96,7 @@ impl QuotaCgroup {
         None
     }
 
+    /// Returns the directory of the cgroup.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

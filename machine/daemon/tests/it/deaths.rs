@@ -16,6 +16,7 @@ use crate::process::{
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, socket};
 
+/// Starts a client on CPU 0 at `level` that registers again after the end of its daemon.
 fn start_rejoining_client(socket: &Path, level: u8) -> Process {
     let settings = [("CPU", "0".to_string()), ("LEVEL", level.to_string())];
     let mut process = Process::start("rejoining-client", socket, &settings);
@@ -30,23 +31,26 @@ struct LoadedClients {
     _spinners: Vec<Process>,
 }
 
+/// Levels of the two clients.
 const LEVELS: [u8; 2] = [2, 40];
 
 impl LoadedClients {
+    /// Starts the clients and the programs.
     fn new(socket: &Path) -> LoadedClients {
         let cpus = std::thread::available_parallelism().unwrap().get();
-        let load = |cpu: usize| {
-            let mut load = Process::start("bystander", socket, &[("CPU", cpu.to_string())]);
-            load.line("ready").unwrap();
-            load.run_until(monotonic() + 250_000_000_000);
-            load
+        let start_spinner = |cpu: usize| {
+            let mut spinner = Process::start("bystander", socket, &[("CPU", cpu.to_string())]);
+            spinner.line("ready").unwrap();
+            spinner.run_until(monotonic() + 250_000_000_000);
+            spinner
         };
         LoadedClients {
             clients: LEVELS.map(|level| start_rejoining_client(socket, level)),
-            _spinners: (0..cpus).map(load).collect(),
+            _spinners: (0..cpus).map(start_spinner).collect(),
         }
     }
 
+    /// Returns whether a thread of a client is elevated.
     fn any_is_elevated(&self) -> bool {
         let is_elevated = |client: &Process| !elevated_threads(client.pid()).is_empty();
         self.clients.iter().any(is_elevated)

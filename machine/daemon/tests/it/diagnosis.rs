@@ -58,7 +58,7 @@ fn describe_thread(pid: Tid, tid: Tid) -> String {
     let times = read_file(pid, tid, "schedstat");
     let mut times = times
         .split(' ')
-        .filter_map(|read_file| read_file.parse::<u64>().ok());
+        .filter_map(|time| time.parse::<u64>().ok());
     let mut ms = || times.next().unwrap_or(0) / 1_000_000;
     let (ran, waited) = (ms(), ms());
     format!(

@@ -12,6 +12,7 @@ use crate::{daemon, permitted, serial_test, skipped, socket};
 /// Duration of a race, ms.
 const MS: u64 = 600;
 
+/// Starts a client on CPU 0 that will spin at `level`.
 fn burner(socket: &Path, level: u8) -> Process {
     let settings = [("CPU", "0".to_string()), ("LEVEL", level.to_string())];
     let mut process = Process::start("burner", socket, &settings);
@@ -19,6 +20,7 @@ fn burner(socket: &Path, level: u8) -> Process {
     process
 }
 
+/// Starts a program on CPU 0 that is not registered, and will spin.
 fn bystander(socket: &Path) -> Process {
     let settings = [("CPU", "0".to_string())];
     let mut process = Process::start("bystander", socket, &settings);

@@ -54,7 +54,8 @@ pub(crate) fn vcpu_flood() {
     wait_for_parent();
 }
 
-/// Connects once as each of `USERS` users, and stays connected.
+/// Opens a connection as each of `USERS` users, from the user `FIRST` on, and keeps the connections
+/// open.
 pub(crate) fn many_users() {
     let path = PathBuf::from(setting("SOCKET"));
     let (mut all, first) = (Vec::new(), number("FIRST") as u32);
