@@ -57,8 +57,8 @@ fn race(mut a: Process, mut b: Process) -> (u64, u64) {
 
 /// Returns the entry of process `pid` in the census's list of assigned processes.
 pub(crate) fn assigned(census: &Value, pid: i32) -> Option<&Value> {
-    let all = census["assigned"].as_array().unwrap();
-    all.iter().find(|process| process["pid"] == pid)
+    let processes = census["assigned"].as_array().unwrap();
+    processes.iter().find(|process| process["pid"] == pid)
 }
 
 #[test]
@@ -130,8 +130,8 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
         };
         let path = socket("each");
         let _daemon = daemon("each", vec![assign]);
-        let two = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
-        let mut process = Process::start("spinners", &path, &two);
+        let two_threads = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
+        let mut process = Process::start("spinners", &path, &two_threads);
         process.line("ready").unwrap();
         until("the program is elevated", || {
             !elevated_threads(process.pid()).is_empty()
@@ -149,9 +149,14 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
         };
         (0..checks).filter(check).count() * 100 / checks as usize
     };
-    let (one, each) = (elevated(Bound::Budget(80)), elevated(Bound::default()));
-    println!("elevated {one} % of the time with 80 % of one CPU, {each} % with 80 % of each");
-    assert!(each > one + 10, "{one} {each}");
+    let (shared_budget, budget_per_cpu) = (elevated(Bound::Budget(80)), elevated(Bound::default()));
+    println!(
+        "elevated {shared_budget} % of the time with 80 % of one CPU, {budget_per_cpu} % with 80 % of each"
+    );
+    assert!(
+        budget_per_cpu > shared_budget + 10,
+        "{shared_budget} {budget_per_cpu}"
+    );
 }
 
 #[test]
@@ -164,13 +169,13 @@ fn children_of_an_assigned_program_are_assigned_and_all_are_restored() {
     let daemon = daemon("given-back", vec![rule(ALICE, 0)]);
     let mut parent = Process::start("sleeping-parent", &path, &[("USER", ALICE.to_string())]);
     let child = parent.number("child ") as i32;
-    let both = [parent.pid(), child];
+    let pids = [parent.pid(), child];
     until("all threads of parent and child are elevated", || {
-        both.iter().all(|&pid| !elevated_threads(pid).is_empty())
+        pids.iter().all(|&pid| !elevated_threads(pid).is_empty())
             && elevated_threads(parent.pid()).len() >= 3
     });
     daemon.stop();
-    for pid in both {
+    for pid in pids {
         assert!(elevated_threads(pid).is_empty());
     }
 }
@@ -216,17 +221,26 @@ fn programs_of_one_rule_share_a_cpu_by_slices() {
     }
     let path = socket("slices");
     let daemon = daemon("slices", vec![rule(ALICE, 8)]);
-    let mut both = [0, 1].map(|_| start_spinner(&path, ALICE));
+    let mut programs = [0, 1].map(|_| start_spinner(&path, ALICE));
     until("both programs are elevated", || {
-        both.iter()
+        programs
+            .iter()
             .all(|process| !elevated_threads(process.pid()).is_empty())
     });
-    let before = both.each_ref().map(|process| preemptions(process.pid()));
+    let before = programs
+        .each_ref()
+        .map(|process| preemptions(process.pid()));
     let end = deadline_after(Duration::from_millis(2000));
-    both.iter_mut().for_each(|process| process.run_until(end));
-    let used = both.each_mut().map(|process| process.number("used "));
-    let longest = both.each_mut().map(|process| process.number("longest "));
-    let after = both.each_ref().map(|process| preemptions(process.pid()));
+    programs
+        .iter_mut()
+        .for_each(|process| process.run_until(end));
+    let used = programs.each_mut().map(|process| process.number("used "));
+    let longest = programs
+        .each_mut()
+        .map(|process| process.number("longest "));
+    let after = programs
+        .each_ref()
+        .map(|process| preemptions(process.pid()));
     let counts = [0, 1].map(|index| after[index] - before[index]);
     println!("used {used:?} us, longest without {longest:?} us, preempted {counts:?} times");
     // Without slices, the budgets and pauses cause about 130 preemptions.

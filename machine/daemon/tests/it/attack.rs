@@ -47,14 +47,14 @@ pub(crate) fn start_child(
     path: &Path,
     user: u32,
     (cpu, level): (usize, u8),
-    more: &[(&str, String)],
+    extra_settings: &[(&str, String)],
 ) -> Process {
     let mut settings = vec![
         ("USER", user.to_string()),
         ("CPU", cpu.to_string()),
         ("LEVEL", level.to_string()),
     ];
-    settings.extend_from_slice(more);
+    settings.extend_from_slice(extra_settings);
     let mut child = Process::start(role, path, &settings);
     child.line("ready").unwrap();
     child
@@ -111,11 +111,15 @@ pub(crate) fn bystander(path: &Path, cpu: usize) -> Process {
 
 /// Runs an attacker in `role` and a bystander on CPU 0, beside a less urgent process of another
 /// user. Returns the CPU time of the attacker, µs.
-pub(crate) fn attack_beside_bystander(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
+pub(crate) fn attack_beside_bystander(
+    name: &str,
+    role: &str,
+    extra_settings: &[(&str, String)],
+) -> u64 {
     let (path, _daemon) = open_daemon(name);
     let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut bystander = bystander(&path, 0);
-    let mut attacker = start_child(role, &path, MALLORY, (0, 40), more);
+    let mut attacker = start_child(role, &path, MALLORY, (0, 40), extra_settings);
     run_beside_bystander(name, &path, &mut bystander, &mut attacker, ATTACK_TIME).0
 }
 

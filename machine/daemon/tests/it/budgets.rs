@@ -20,32 +20,38 @@ use crate::{permitted, serial_test, socket};
 /// Runs [`race`] with `count` programs in `role`, which a rule assigns by their user.
 fn race_assigned_programs(name: &str, role: &str, count: usize) -> u64 {
     let path = socket(name);
-    let more = [("THREADS", "1".to_string())];
-    let start = |_| start_child(role, &path, MALLORY, (0, 0), &more);
+    let extra_settings = [("THREADS", "1".to_string())];
+    let start = |_| start_child(role, &path, MALLORY, (0, 0), &extra_settings);
     race(name, rule(MALLORY, 8), (0..count).map(start).collect())
 }
 
 /// Runs [`race`] with one program in `role`, which has the settings `more`.
-fn race_assigned_program(name: &str, role: &str, more: &[(&str, String)]) -> u64 {
-    let program = start_child(role, &socket(name), MALLORY, (0, 0), more);
+fn race_assigned_program(name: &str, role: &str, extra_settings: &[(&str, String)]) -> u64 {
+    let program = start_child(role, &socket(name), MALLORY, (0, 0), extra_settings);
     race(name, rule(MALLORY, 8), vec![program])
 }
 
-/// Runs the programs `all`, which `rule` must match, and a bystander on CPU 0. Returns the CPU time
+/// Runs `programs`, which `rule` must match, and a bystander on CPU 0. Returns the CPU time
 /// of all the programs together, µs.
-fn race(name: &str, rule: Assign, mut all: Vec<Process>) -> u64 {
+fn race(name: &str, rule: Assign, mut programs: Vec<Process>) -> u64 {
     let (path, _daemon) = daemon_with_rules(name, vec![rule]);
     let mut bystander = bystander(&path, 0);
     until("all programs are assigned", || {
         let status = census(&path);
-        all.iter()
+        programs
+            .iter()
             .all(|program| assigned(&status, program.pid()).is_some())
     });
     let end = deadline_after(ATTACK_TIME);
     bystander.run_until(end);
-    all.iter_mut().for_each(|process| process.run_until(end));
+    programs
+        .iter_mut()
+        .for_each(|process| process.run_until(end));
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let taken = all.iter_mut().map(|process| process.number("used ")).sum();
+    let taken = programs
+        .iter_mut()
+        .map(|process| process.number("used "))
+        .sum();
     let status = census(&path);
     let alarms = &status["alarms"];
     println!(
@@ -155,8 +161,9 @@ fn a_flood_of_processes_that_match_a_rule_leaves_bystanders_their_share() {
     for (each, parallel) in [("300", "1"), ("4000", "1"), ("4000", "20")] {
         let (path, _daemon) = daemon_with_rules("storm", vec![rule(MALLORY, 8), rule(ALICE, 8)]);
         let mut bystander = bystander(&path, 0);
-        let more = settings(&[("EACH", each), ("AT_ONCE", parallel)]);
-        let mut process_flood = start_child("process-flood", &path, MALLORY, (0, 0), &more);
+        let extra_settings = settings(&[("EACH", each), ("AT_ONCE", parallel)]);
+        let mut process_flood =
+            start_child("process-flood", &path, MALLORY, (0, 0), &extra_settings);
         let end = deadline_after(ATTACK_TIME);
         bystander.run_until(end);
         process_flood.run_until(end);

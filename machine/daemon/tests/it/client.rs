@@ -103,13 +103,13 @@ impl Registration {
 
     /// Adds the calling thread to the registration. Returns whether the daemon accepts it.
     pub(crate) fn add_current(&self, role: Role) -> bool {
-        let own = Thread {
+        let own_thread = Thread {
             tid: current_tid(),
             vcpu: 0,
             role,
         };
         let mut message = wire::buffer();
-        let length = wire::encode_update(&mut message, &[own], &[]).unwrap();
+        let length = wire::encode_update(&mut message, &[own_thread], &[]).unwrap();
         os::send(self.socket.as_fd(), &message[..length], &[]).unwrap();
         let mut answer = wire::buffer();
         let (length, _) =
@@ -171,7 +171,10 @@ pub(crate) fn processes(socket: &Path) -> usize {
 
 /// Returns a counter of the first vCPU of process `pid`.
 pub(crate) fn vcpu_counter(census: &Value, pid: i32, field: &str) -> u64 {
-    let all = census["processes"].as_array().unwrap();
-    let process = all.iter().find(|process| process["pid"] == pid).unwrap();
+    let processes = census["processes"].as_array().unwrap();
+    let process = processes
+        .iter()
+        .find(|process| process["pid"] == pid)
+        .unwrap();
     process["vcpus"][0][field].as_u64().unwrap()
 }

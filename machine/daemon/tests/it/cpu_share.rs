@@ -25,8 +25,8 @@ fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
     for (threads, duty) in [("30", "100"), ("6", "17")] {
         let (path, _daemon) = open_daemon("dispatchers");
         let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-        let more = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
-        let mut attacker = start_child("dispatchers", &path, MALLORY, (0, 63), &more);
+        let extra_settings = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
+        let mut attacker = start_child("dispatchers", &path, MALLORY, (0, 63), &extra_settings);
         let end = deadline_after(ATTACK_TIME);
         victim.run_until(end);
         attacker.run_until(end);
@@ -105,11 +105,17 @@ fn dispatchers_that_end_before_a_check_leave_a_victim_its_cpu() {
     }
     let (path, _daemon) = open_daemon("relay-dispatchers");
     let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-    let more = [
+    let extra_settings = [
         ("EACH", "25000".to_string()),
         ("ROLE", "dispatcher".to_string()),
     ];
-    let mut attacker = start_child("successive-threads", &path, MALLORY, (0, 63), &more);
+    let mut attacker = start_child(
+        "successive-threads",
+        &path,
+        MALLORY,
+        (0, 63),
+        &extra_settings,
+    );
     let end = deadline_after(ATTACK_TIME);
     victim.run_until(end);
     attacker.run_until(end);
@@ -149,12 +155,18 @@ fn two_clients_that_constantly_change_their_levels_leave_a_victim_its_cpu() {
     for policy in ["fair", "batch"] {
         let (path, _daemon) = open_daemon("level-flapper");
         let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-        let more = [("POLICY", policy.to_string())];
-        let mut pair =
-            [MALLORY, TRUDY].map(|user| start_child("level-flapper", &path, user, (0, 30), &more));
+        let extra_settings = [("POLICY", policy.to_string())];
+        let mut pair = [MALLORY, TRUDY]
+            .map(|user| start_child("level-flapper", &path, user, (0, 30), &extra_settings));
         // The pair needs the victim's CPU to change its levels; a third client rings from the other
         // CPU.
-        let mut other = start_child("level-flapper", &path, MALLORY, (last_cpu, 30), &more);
+        let mut other = start_child(
+            "level-flapper",
+            &path,
+            MALLORY,
+            (last_cpu, 30),
+            &extra_settings,
+        );
         let (end, before) = (deadline_after(ATTACK_TIME), scheduler_cpu_time());
         victim.run_until(end);
         for process in pair.iter_mut().chain([&mut other]) {

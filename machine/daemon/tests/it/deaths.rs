@@ -77,7 +77,7 @@ impl LoadedClients {
         daemon: &Process,
     ) -> Duration {
         let checking = elevator.elevate_current(Priority::of::<48>()).unwrap();
-        let (mut took, mut dying) = (Duration::ZERO, Duration::ZERO);
+        let (mut elapsed, mut time_dying) = (Duration::ZERO, Duration::ZERO);
         while self.any_is_elevated() {
             let is_dying = match victim {
                 Victim::Daemon => false,
@@ -86,24 +86,28 @@ impl LoadedClients {
             let before = Instant::now();
             std::thread::sleep(Duration::from_micros(500));
             let slept = before.elapsed().min(Duration::from_millis(5));
-            *if is_dying { &mut dying } else { &mut took } += slept;
-            if took >= RESTORE_LIMIT || dying >= PATIENCE {
+            *if is_dying {
+                &mut time_dying
+            } else {
+                &mut elapsed
+            } += slept;
+            if elapsed >= RESTORE_LIMIT || time_dying >= PATIENCE {
                 let clients = self.clients.each_ref().map(Process::pid);
                 let elevated = describe_elevated_threads(&clients);
                 drop(checking);
                 let [first, second] = clients;
-                let all = [
+                let processes = [
                     ("client 0", first),
                     ("client 1", second),
                     ("daemon", daemon.pid()),
                 ];
                 panic!(
-                    "a thread is still elevated after {took:?}, and {dying:?} in which the client died; killed: {victim:?}\n{elevated}{}",
-                    describe_processes(&all)
+                    "a thread is still elevated after {elapsed:?}, and {time_dying:?} in which the client died; killed: {victim:?}\n{elevated}{}",
+                    describe_processes(&processes)
                 );
             }
         }
-        took
+        elapsed
     }
 }
 

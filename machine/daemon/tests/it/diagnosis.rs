@@ -56,9 +56,7 @@ fn describe_thread(pid: Tid, tid: Tid) -> String {
     };
     let (comm, channel) = (read_file(pid, tid, "comm"), read_file(pid, tid, "wchan"));
     let times = read_file(pid, tid, "schedstat");
-    let mut times = times
-        .split(' ')
-        .filter_map(|time| time.parse::<u64>().ok());
+    let mut times = times.split(' ').filter_map(|time| time.parse::<u64>().ok());
     let mut ms = || times.next().unwrap_or(0) / 1_000_000;
     let (ran, waited) = (ms(), ms());
     format!(

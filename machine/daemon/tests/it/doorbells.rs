@@ -42,9 +42,15 @@ fn a_blocking_doorbell_with_many_listeners_delays_no_client() {
     let (path, _daemon) = open_daemon("listeners");
     let (_, other_cpu) = two_cpus();
     let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-    let more = [("ROLE", "listeners".to_string())];
-    let mut attacker = start_child("level-flapper", &path, MALLORY, (0, 30), &more);
-    let mut other = start_child("level-flapper", &path, TRUDY, (other_cpu, 30), &more);
+    let extra_settings = [("ROLE", "listeners".to_string())];
+    let mut attacker = start_child("level-flapper", &path, MALLORY, (0, 30), &extra_settings);
+    let mut other = start_child(
+        "level-flapper",
+        &path,
+        TRUDY,
+        (other_cpu, 30),
+        &extra_settings,
+    );
     let (end, before) = (deadline_after(ATTACK_TIME), scheduler_cpu_time());
     for process in [&mut victim, &mut attacker, &mut other] {
         process.run_until(end);

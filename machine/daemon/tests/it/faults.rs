@@ -224,8 +224,8 @@ fn a_scheduler_that_panics_ends_the_daemon_and_leaves_no_thread_elevated() {
     let status = daemon.child.try_wait().unwrap().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGABRT));
     until("no thread is elevated", || {
-        let all = [sleeper.pid(), burner.pid()];
-        all.iter().all(|&pid| elevated_threads(pid).is_empty())
+        let pids = [sleeper.pid(), burner.pid()];
+        pids.iter().all(|&pid| elevated_threads(pid).is_empty())
     });
     burner.line("burn=").unwrap();
 }

@@ -31,10 +31,10 @@ fn well_formed_message(random: &mut Random) -> Vec<u8> {
         1 => u64::from(u32::MAX) - random.below(3),
         _ => random.below(bound),
     };
-    let own = current_tid() as u64;
+    let own_tid = current_tid() as u64;
     let mut thread = || Thread {
         tid: match number(4) {
-            0 => own as i32,
+            0 => own_tid as i32,
             other => other as i32,
         },
         vcpu: number(4) as u16,

@@ -26,8 +26,14 @@ fn memory_calls_on_a_page_that_the_daemon_reads_leave_a_victim_its_cpu() {
     let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
     let mut bystander = bystander(&path, first_cpu);
     let mut victim = start_child("burner", &path, ALICE, (first_cpu, 0), &long_fifo_limit());
-    let more = [("CALLER", last_cpu.to_string())];
-    let mut attacker = start_child("page-mover", &path, MALLORY, (first_cpu, 40), &more);
+    let extra_settings = [("CALLER", last_cpu.to_string())];
+    let mut attacker = start_child(
+        "page-mover",
+        &path,
+        MALLORY,
+        (first_cpu, 40),
+        &extra_settings,
+    );
     let end = deadline_after(2 * ATTACK_TIME);
     for process in [&mut bystander, &mut victim, &mut attacker] {
         process.run_until(end);
@@ -51,8 +57,14 @@ fn threads_that_constantly_change_cpu_and_policy_leave_a_victim_its_cpu() {
     let (path, _daemon) = open_daemon("thread-mover");
     let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
     let mut victim = start_child("burner", &path, ALICE, (first_cpu, 0), &[]);
-    let more = [("CALLER", last_cpu.to_string())];
-    let mut attacker = start_child("thread-mover", &path, MALLORY, (first_cpu, 40), &more);
+    let extra_settings = [("CALLER", last_cpu.to_string())];
+    let mut attacker = start_child(
+        "thread-mover",
+        &path,
+        MALLORY,
+        (first_cpu, 40),
+        &extra_settings,
+    );
     let end = deadline_after(ATTACK_TIME);
     victim.run_until(end);
     attacker.run_until(end);

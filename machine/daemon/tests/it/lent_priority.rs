@@ -13,18 +13,25 @@ use crate::{permitted, serial_test};
 /// Lets a child in `role` lend a priority to a thread that spins on the other CPU, beside a
 /// bystander. A canary is silent, so after 0.12 s the daemon demotes all threads for 1 s, and then
 /// for 2 s.
-fn assert_canary_ends_loan(name: &str, role: &str, more: &[(&str, &str)]) {
+fn assert_canary_ends_loan(name: &str, role: &str, extra_settings: &[(&str, &str)]) {
     let (first_cpu, last_cpu) = two_cpus();
     let (path, _daemon) = open_daemon(name);
     let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
     let mut bystander = bystander(&path, last_cpu);
-    let more = [settings(more), vec![("VICTIM", last_cpu.to_string())]].concat();
-    let mut lender = start_child(role, &path, MALLORY, (first_cpu, 40), &more);
+    let extra_settings = [
+        settings(extra_settings),
+        vec![("VICTIM", last_cpu.to_string())],
+    ]
+    .concat();
+    let mut lender = start_child(role, &path, MALLORY, (first_cpu, 40), &extra_settings);
     let (attacker_us, alarms) =
         run_beside_bystander(name, &path, &mut bystander, &mut lender, ATTACK_TIME);
     // 0.24 s, and half of the remaining time.
-    assert!(uses_at_most(75, attacker_us, us()), "{role} {more:?}");
-    assert!(alarms > 0, "{role} {more:?}");
+    assert!(
+        uses_at_most(75, attacker_us, us()),
+        "{role} {extra_settings:?}"
+    );
+    assert!(alarms > 0, "{role} {extra_settings:?}");
 }
 
 #[test]
@@ -77,8 +84,8 @@ fn demotions_grow_if_a_process_lends_again() {
     let (path, _daemon) = open_daemon("again");
     let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
     let mut bystander = bystander(&path, last_cpu);
-    let more = settings(&[("VICTIM", &last_cpu.to_string())]);
-    let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &more);
+    let extra_settings = settings(&[("VICTIM", &last_cpu.to_string())]);
+    let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &extra_settings);
     let time = 4 * ATTACK_TIME;
     let (attacker_us, alarms) =
         run_beside_bystander("again", &path, &mut bystander, &mut lender, time);

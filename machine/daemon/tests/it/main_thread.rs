@@ -27,15 +27,15 @@ fn end_main_thread() {
         // SAFETY: the call ends the calling thread, the receiver of the signal.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
-    let own = std::process::id() as i32;
-    assert_ne!(own, current_tid());
+    let own_pid = std::process::id() as i32;
+    assert_ne!(own_pid, current_tid());
     // SAFETY: the handler makes one system call, and the receiver is a thread of this process.
     unsafe {
         let end: extern "C" fn(libc::c_int) = end;
         libc::signal(libc::SIGUSR1, end as libc::sighandler_t);
-        libc::syscall(libc::SYS_tgkill, own, own, libc::SIGUSR1);
+        libc::syscall(libc::SYS_tgkill, own_pid, own_pid, libc::SIGUSR1);
     }
-    let stat = format!("/proc/{own}/stat");
+    let stat = format!("/proc/{own_pid}/stat");
     while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -21,11 +21,11 @@ use crate::{permitted, serial_test, skipped};
 
 /// Starts a process of [`MALLORY`] that holds leases on its files in `/proc`; `None` if the kernel
 /// grants no leases.
-fn start_lease_holder(path: &std::path::Path, more: &[(&str, &str)]) -> Option<Process> {
-    let mut all = settings(&[("CPU", "0"), ("LEVEL", "40")]);
-    all.push(("USER", MALLORY.to_string()));
-    all.extend(settings(more));
-    let mut lease_holder = Process::start("lease-holder", path, &all);
+fn start_lease_holder(path: &std::path::Path, extra_settings: &[(&str, &str)]) -> Option<Process> {
+    let mut child_settings = settings(&[("CPU", "0"), ("LEVEL", "40")]);
+    child_settings.push(("USER", MALLORY.to_string()));
+    child_settings.extend(settings(extra_settings));
+    let mut lease_holder = Process::start("lease-holder", path, &child_settings);
     let leases = lease_holder.number("leases ");
     lease_holder.line("ready")?;
     if leases == 0 {
@@ -44,13 +44,13 @@ fn leases_on_files_in_proc_delay_no_client() {
     }
     // An unregistered process that takes its leases at its start, and a client that takes them
     // after it has registered.
-    for more in [
+    for extra_settings in [
         [("WHEN", "before"), ("JOINS", "false")],
         [("WHEN", "after"), ("JOINS", "true")],
     ] {
         let (path, daemon) = daemon_with_rules("leases", vec![rule(TRUDY, 8)]);
         let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
-        let Some(mut lease_holder) = start_lease_holder(&path, &more) else {
+        let Some(mut lease_holder) = start_lease_holder(&path, &extra_settings) else {
             return;
         };
         lease_holder.run_until(deadline_after(ATTACK_TIME));
@@ -65,7 +65,7 @@ fn leases_on_files_in_proc_delay_no_client() {
         until("a later program is assigned", || {
             assigned(&census(&path), later.pid()).is_some()
         });
-        println!("{more:?}: a new client is elevated after {waited:?}");
+        println!("{extra_settings:?}: a new client is elevated after {waited:?}");
         let began = Instant::now();
         daemon.stop();
         let stopped = began.elapsed();

@@ -61,16 +61,16 @@ fn threads_of_other_processes_and_unpinned_threads_are_refused() {
         });
     }
     run_pinned(|| {
-        let own = worker(current_tid());
+        let own_thread = worker(current_tid());
         assert_eq!(
-            try_register(&[0], &[own, own]),
+            try_register(&[0], &[own_thread, own_thread]),
             Err(Reason::Thread),
             "a thread was added twice"
         );
         let first = connect(&path);
-        register(&first, &[0], &[own], &page).unwrap();
+        register(&first, &[0], &[own_thread], &page).unwrap();
         assert_eq!(
-            try_register(&[0], &[own]),
+            try_register(&[0], &[own_thread]),
             Err(Reason::Thread),
             "a thread of another registration"
         );
@@ -120,7 +120,7 @@ fn a_client_adds_and_removes_threads() {
     let _daemon = Daemon::start(cooperative("update")).unwrap();
     let board = Board::new().unwrap();
     run_pinned(|| {
-        let own = ThreadSpec {
+        let own_thread = ThreadSpec {
             tid: current_tid(),
             role: Role::Worker,
         };
@@ -129,9 +129,9 @@ fn a_client_adds_and_removes_threads() {
             threads: Vec::new(),
         };
         board.join(&path, &[spec]).unwrap();
-        board.update(&[(0, own)], &[]).unwrap();
+        board.update(&[(0, own_thread)], &[]).unwrap();
         assert!(
-            board.update(&[(0, own)], &[]).is_err(),
+            board.update(&[(0, own_thread)], &[]).is_err(),
             "a thread was added twice"
         );
         assert!(
@@ -141,8 +141,8 @@ fn a_client_adds_and_removes_threads() {
                 .json
                 .contains(&current_tid().to_string())
         );
-        board.update(&[], &[own.tid]).unwrap();
-        board.update(&[(0, own)], &[]).unwrap();
+        board.update(&[], &[own_thread.tid]).unwrap();
+        board.update(&[(0, own_thread)], &[]).unwrap();
         board.leave();
         assert!(!board.is_joined());
         assert!(board.rejoin().is_ok(), "the board keeps its threads");

@@ -81,9 +81,10 @@ fn connections_of_a_thousand_users_do_not_keep_root_from_registering() {
 
 /// Lets two users attack in `role`, which prints its number of attacks after the word `count`.
 /// Asserts that another user can register within three seconds.
-fn assert_others_register_beside(role: &str, more: &[(&str, String)], count: &str) {
+fn assert_others_register_beside(role: &str, extra_settings: &[(&str, String)], count: &str) {
     let (path, _daemon) = open_daemon(role);
-    let mut attackers = [MALLORY, TRUDY].map(|user| start_child(role, &path, user, (0, 0), more));
+    let mut attackers =
+        [MALLORY, TRUDY].map(|user| start_child(role, &path, user, (0, 0), extra_settings));
     for process in &mut attackers {
         process.run_until(deadline_after(Duration::from_millis(3000)));
     }
@@ -185,9 +186,9 @@ fn ordinary_threads_free_the_memory_of_received_descriptors() {
         return;
     }
     let (path, _daemon) = open_daemon("memory");
-    let more = [("MB", "64".to_string()), ("CONNECTIONS", "1".to_string())];
-    let mut attackers =
-        [MALLORY, TRUDY].map(|user| start_child("descriptor-sender", &path, user, (0, 0), &more));
+    let extra_settings = [("MB", "64".to_string()), ("CONNECTIONS", "1".to_string())];
+    let mut attackers = [MALLORY, TRUDY]
+        .map(|user| start_child("descriptor-sender", &path, user, (0, 0), &extra_settings));
     for process in &mut attackers {
         process.run_until(deadline_after(Duration::from_secs(1)));
     }

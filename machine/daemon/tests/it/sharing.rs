@@ -29,19 +29,20 @@ fn bystander(socket: &Path) -> Process {
 }
 
 /// Runs all processes at the same time. Returns the CPU time of each, µs.
-fn race(mut all: Vec<Process>) -> Vec<u64> {
+fn race(mut processes: Vec<Process>) -> Vec<u64> {
     let deadline = monotonic() + MS * 1_000_000;
-    for process in &mut all {
+    for process in &mut processes {
         process.run_until(deadline);
         // A client cannot publish its level while an elevated client occupies the CPU.
         std::thread::sleep(Duration::from_millis(20));
     }
-    let used = all
+    let used = processes
         .iter_mut()
         .map(|process| process.number("used"))
         .collect();
     until("no thread is elevated", || {
-        all.iter()
+        processes
+            .iter()
             .all(|process| elevated_threads(process.pid()).is_empty())
     });
     used

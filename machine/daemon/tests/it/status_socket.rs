@@ -182,10 +182,10 @@ fn a_daemon_does_not_replace_the_metrics_socket_of_another() {
 /// line.
 pub(crate) fn silent_connections() {
     let endpoint = setting("ENDPOINT");
-    let all: Vec<_> = (0..number("COUNT"))
+    let connections: Vec<_> = (0..number("COUNT"))
         .map(|_| UnixStream::connect(&endpoint))
         .collect();
-    println!("ready {}", all.len());
+    println!("ready {}", connections.len());
     wait_for_parent();
 }
 
@@ -208,11 +208,17 @@ fn silent_connections_to_the_metrics_delay_no_client() {
         std::os::unix::fs::PermissionsExt::from_mode(0o666),
     )
     .unwrap();
-    let more = [
+    let extra_settings = [
         ("COUNT", "100".to_string()),
         ("ENDPOINT", endpoint.display().to_string()),
     ];
-    let _connections = start_child("silent-connections", &path, MALLORY, (0, 0), &more);
+    let _connections = start_child(
+        "silent-connections",
+        &path,
+        MALLORY,
+        (0, 0),
+        &extra_settings,
+    );
     use std::io::{Read, Write};
     let began = Instant::now();
     let mut stream = UnixStream::connect(&endpoint).unwrap();

@@ -240,8 +240,8 @@ fn no_elevated_thread_looks_up_a_file_of_another_process() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let _ghost = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
-    let more = [("VICTIM", last_cpu.to_string())];
-    let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &more);
+    let extra_settings = [("VICTIM", last_cpu.to_string())];
+    let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &extra_settings);
     lender.run_until(deadline_after(Duration::from_secs(2)));
     let program = start_child("gap-meter", &path, ALICE, (first_cpu, 0), &[]);
     until("the program is elevated", || {

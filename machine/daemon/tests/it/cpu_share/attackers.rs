@@ -37,14 +37,15 @@ pub(crate) fn reregistering_spinner() {
     println!("ready");
     let deadline = wait_for_parent();
     let before = cpu_time();
-    let own = Thread {
+    let own_thread = Thread {
         tid: current_tid(),
         vcpu: 0,
         role: role(),
     };
     while monotonic() < deadline {
         let connection = connect(&path);
-        let Ok(doorbells) = register(&connection, &[number("CPU") as u32], &[own], &page) else {
+        let Ok(doorbells) = register(&connection, &[number("CPU") as u32], &[own_thread], &page)
+        else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
@@ -96,7 +97,7 @@ pub(crate) fn pause_spinners() {
     let used = Arc::new(AtomicU64::new(0));
     let (sender, receiver) = std::sync::mpsc::channel();
     let started = Arc::new(AtomicBool::new(false));
-    let all: Vec<_> = (0..COUNT)
+    let pause_threads: Vec<_> = (0..COUNT)
         .map(|index| {
             let (heartbeat, deadline, used) = (
                 Arc::clone(&heartbeat),
@@ -138,7 +139,7 @@ pub(crate) fn pause_spinners() {
     }
     used.fetch_add(cpu_time() - before, Relaxed);
     registration.run(NOTHING);
-    for thread in all {
+    for thread in pause_threads {
         thread.join().unwrap();
     }
     println!("used {}", used.load(Relaxed) / 1000);
@@ -199,7 +200,7 @@ pub(crate) fn dispatchers() {
             }
             cpu_time() - before
         };
-        let all: Vec<_> = (0..count).map(|_| scope.spawn(spin)).collect();
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(spin)).collect();
         let tids: Vec<_> = (0..count)
             .map(|_| (receiver.recv().unwrap(), Role::Dispatcher))
             .collect();
@@ -207,7 +208,10 @@ pub(crate) fn dispatchers() {
         println!("ready");
         deadline.store(wait_for_parent(), Relaxed);
         go.wait();
-        let used: u64 = all.into_iter().map(|thread| thread.join().unwrap()).sum();
+        let used: u64 = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum();
         println!("used {}", used / 1000);
         wait_for_parent();
     });
@@ -241,7 +245,7 @@ pub(crate) fn alternating_spinner() {
 pub(crate) fn traced() {
     pin(number("CPU") as usize);
     let _registration = Registration::new(&[(current_tid(), Role::Worker)]);
-    let own = current_tid();
+    let own_tid = current_tid();
     // SAFETY: the child makes only system calls until it is killed.
     let tracer = unsafe { libc::fork() };
     if tracer == 0 {
@@ -249,16 +253,16 @@ pub(crate) fn traced() {
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::alarm(20);
-            let none = std::ptr::null_mut::<libc::c_void>();
-            if libc::ptrace(libc::PTRACE_SEIZE, own, none, none) != 0 {
+            let null = std::ptr::null_mut::<libc::c_void>();
+            if libc::ptrace(libc::PTRACE_SEIZE, own_tid, null, null) != 0 {
                 libc::_exit(1);
             }
             loop {
                 let mut status = 0;
-                libc::ptrace(libc::PTRACE_INTERRUPT, own, none, none);
-                libc::waitpid(own, &raw mut status, libc::__WALL);
+                libc::ptrace(libc::PTRACE_INTERRUPT, own_tid, null, null);
+                libc::waitpid(own_tid, &raw mut status, libc::__WALL);
                 libc::usleep(2_000);
-                libc::ptrace(libc::PTRACE_CONT, own, none, none);
+                libc::ptrace(libc::PTRACE_CONT, own_tid, null, null);
                 libc::usleep(2_000);
             }
         }
@@ -281,9 +285,9 @@ pub(crate) fn traced() {
 /// spins in children that share its memory while it waits for them.
 pub(crate) fn program_changer() {
     pin(number("CPU") as usize);
-    let own = [(current_tid(), Role::Worker)];
+    let own_thread = [(current_tid(), Role::Worker)];
     if setting("HOW") == "vfork" {
-        let registration = Registration::new(&own);
+        let registration = Registration::new(&own_thread);
         println!("ready");
         let deadline = wait_for_parent();
         let used = AtomicU64::new(0);
@@ -321,7 +325,7 @@ pub(crate) fn program_changer() {
     }
     // The rate of registrations is limited. If this registration is refused, that of the last
     // execution is still in effect.
-    let registration = Registration::try_new(&own);
+    let registration = Registration::try_new(&own_thread);
     let before = cpu_time();
     let end = deadline.min(monotonic() + 20 * MS);
     while monotonic() < end {

@@ -18,7 +18,7 @@ use crate::process::{elevated_threads, monotonic};
 /// registration.
 pub(crate) fn user_changer() {
     let path = PathBuf::from(setting("SOCKET"));
-    let before = setting("WHEN") == "before";
+    let connects_first = setting("WHEN") == "before";
     // SAFETY: the only other thread of this process waits for this thread, so it holds no lock.
     let child = unsafe { libc::fork() };
     if child > 0 {
@@ -29,12 +29,12 @@ pub(crate) fn user_changer() {
         return;
     }
     pin(number("CPU") as usize);
-    let own = current_tid();
+    let own_tid = current_tid();
     let connection = connect(&path);
-    if before {
+    if connects_first {
         // SAFETY: this process has one thread.
         if unsafe { libc::fork() } == 0 {
-            let status = format!("/proc/{own}/status");
+            let status = format!("/proc/{own_tid}/status");
             let changed = || {
                 std::fs::read_to_string(&status)
                     .unwrap()
@@ -47,17 +47,17 @@ pub(crate) fn user_changer() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
             println!("changed {}", changed());
-            println!("verdict {}", registration_outcome(&connection, own));
+            println!("verdict {}", registration_outcome(&connection, own_tid));
             std::thread::sleep(std::time::Duration::from_secs(5));
             std::process::exit(0);
         }
     } else {
-        let registration = Registration::new(&[(own, Role::Worker)]);
+        let registration = Registration::new(&[(own_tid, Role::Worker)]);
         std::mem::forget(registration.page);
         // The connection stays open when another program is executed.
         rustix::io::fcntl_setfd(&registration.socket, rustix::io::FdFlags::empty()).unwrap();
         std::mem::forget(registration.socket);
-        while elevated_threads(own).is_empty() {
+        while elevated_threads(own_tid).is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         println!("elevated");
@@ -131,12 +131,12 @@ pub(crate) fn pid_namespace_client() {
     let connection = connect(&PathBuf::from(setting("SOCKET")));
     let (page, lines) = os::local_page().unwrap();
     lines.vcpu(0).unwrap().set_running(number("LEVEL") as u8);
-    let own = Thread {
+    let own_thread = Thread {
         tid: current_tid(),
         vcpu: 0,
         role: Role::Worker,
     };
-    let outcome = register(&connection, &[number("CPU") as u32], &[own], &page);
+    let outcome = register(&connection, &[number("CPU") as u32], &[own_thread], &page);
     println!(
         "verdict {}",
         match &outcome {
@@ -155,15 +155,18 @@ pub(crate) fn pid_namespace_client() {
     }
     println!("elevated {elevated}");
     // Registrations of the TIDs of other threads are refused.
-    let foreign = [1, 2, 3].map(|tid| {
+    let foreign_tids = [1, 2, 3].map(|tid| {
         let connection = connect(&PathBuf::from(setting("SOCKET")));
         let (page, _lines) = os::local_page().unwrap();
-        let thread = Thread { tid, ..own };
+        let thread = Thread { tid, ..own_thread };
         register(&connection, &[number("CPU") as u32], &[thread], &page).is_ok()
     });
     println!(
         "foreign {}",
-        foreign.iter().filter(|registered| **registered).count()
+        foreign_tids
+            .iter()
+            .filter(|registered| **registered)
+            .count()
     );
 }
 
@@ -180,12 +183,12 @@ pub(crate) fn connection_passer() {
         }
         pin(number("CPU") as usize);
         let (page, _lines) = os::local_page().unwrap();
-        let own = Thread {
+        let own_thread = Thread {
             tid: current_tid(),
             vcpu: 0,
             role: Role::Worker,
         };
-        let verdict = register(&connection, &[number("CPU") as u32], &[own], &page);
+        let verdict = register(&connection, &[number("CPU") as u32], &[own_thread], &page);
         let outcome =
             verdict.map_or_else(|reason| format!("{reason:?}"), |_| "accepted".to_string());
         println!("verdict {outcome}");

@@ -25,8 +25,8 @@ fn page_in_huge_page_range() -> (std::os::fd::OwnedFd, *mut libc::c_void) {
     // SAFETY: the fixed mapping is within the address range that was reserved for two huge pages.
     let address = unsafe {
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let none = std::ptr::null_mut();
-        let space = libc::mmap(none, 2 * HUGE_PAGE, libc::PROT_NONE, private, -1, 0);
+        let null = std::ptr::null_mut();
+        let space = libc::mmap(null, 2 * HUGE_PAGE, libc::PROT_NONE, private, -1, 0);
         assert_ne!(space, libc::MAP_FAILED);
         let aligned = (space as usize).next_multiple_of(HUGE_PAGE);
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
@@ -53,7 +53,7 @@ pub(crate) fn page_mover() {
     let path = PathBuf::from(setting("SOCKET"));
     let cpu = number("CPU") as usize;
     pin(cpu);
-    let own = Registration::new(&[(current_tid(), Role::Worker)]);
+    let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
     let deadline = wait_for_parent();
     let calls = std::thread::scope(|scope| {
@@ -79,7 +79,7 @@ pub(crate) fn page_mover() {
         caller.join().unwrap()
     });
     println!("calls {calls}");
-    own.run(NOTHING);
+    registration.run(NOTHING);
     wait_for_parent();
 }
 
@@ -111,10 +111,10 @@ fn move_memory(file: i32, address: *mut libc::c_void) -> bool {
         ] {
             libc::madvise(address, 4096, advice);
         }
-        let none = std::ptr::null_mut();
+        let null = std::ptr::null_mut();
         let space = libc::PROT_NONE;
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let elsewhere = libc::mmap(none, HUGE_PAGE, space, private, -1, 0);
+        let elsewhere = libc::mmap(null, HUGE_PAGE, space, private, -1, 0);
         let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         if libc::mremap(address, HUGE_PAGE, HUGE_PAGE, fixed, elsewhere) == elsewhere {
             libc::mremap(elsewhere, HUGE_PAGE, HUGE_PAGE, fixed, address);

@@ -16,9 +16,9 @@ use crate::process::monotonic;
 fn futex(lock: &AtomicU32, operation: i32) {
     // SAFETY: the lock is valid for the duration of the call; a null time means no limit.
     unsafe {
-        let none = std::ptr::null::<libc::timespec>();
+        let null = std::ptr::null::<libc::timespec>();
         let operation = operation | libc::FUTEX_PRIVATE_FLAG;
-        libc::syscall(libc::SYS_futex, lock.as_ptr(), operation, 0, none)
+        libc::syscall(libc::SYS_futex, lock.as_ptr(), operation, 0, null)
     };
 }
 
@@ -258,8 +258,8 @@ pub(crate) fn pause_lender() {
             }
         });
         let dispatcher = receiver.recv().unwrap();
-        let own = (current_tid(), Role::Worker);
-        let registration = Registration::new(&[own, (dispatcher, Role::Dispatcher)]);
+        let own_thread = (current_tid(), Role::Worker);
+        let registration = Registration::new(&[own_thread, (dispatcher, Role::Dispatcher)]);
         println!("ready");
         deadline.store(wait_for_parent(), Relaxed);
         let (before, lent, mut times) = (cpu_time(), number("LENT") * 1000, 0u64);
@@ -270,7 +270,7 @@ pub(crate) fn pause_lender() {
                 break;
             }
             beat.store(now, Relaxed);
-            let _ = lock.compare_exchange(0, own.0 as u32, AcqRel, Acquire);
+            let _ = lock.compare_exchange(0, own_thread.0 as u32, AcqRel, Acquire);
             if lock.load(Acquire) & libc::FUTEX_WAITERS == 0 {
                 since = None;
             } else if now - *since.get_or_insert(now) > lent {

@@ -21,7 +21,7 @@ use crate::process::monotonic;
 pub(crate) fn vcpu_flood() {
     let cpu = number("CPU") as u32;
     let path = PathBuf::from(setting("SOCKET"));
-    let mut all = Vec::new();
+    let mut registrations = Vec::new();
     let mut count = 0;
     for vcpus in [63, 8, 1] {
         loop {
@@ -35,7 +35,7 @@ pub(crate) fn vcpu_flood() {
                 break;
             };
             count += vcpus;
-            all.push((connection, page, doorbells));
+            registrations.push((connection, page, doorbells));
             if count > 2000 {
                 break;
             }
@@ -44,7 +44,7 @@ pub(crate) fn vcpu_flood() {
     println!("ready {count}");
     let deadline = wait_for_parent();
     while monotonic() < deadline {
-        for (_, _, doorbells) in &all {
+        for (_, _, doorbells) in &registrations {
             for doorbell in &doorbells[1..] {
                 os::ring(doorbell).unwrap();
             }
@@ -58,22 +58,22 @@ pub(crate) fn vcpu_flood() {
 /// open.
 pub(crate) fn many_users() {
     let path = PathBuf::from(setting("SOCKET"));
-    let (mut all, first) = (Vec::new(), number("FIRST") as u32);
+    let (mut connections, first) = (Vec::new(), number("FIRST") as u32);
     for user in 0..number("USERS") as u32 {
         // SAFETY: the calls have only integer arguments. They change the user of this thread only.
         unsafe { libc::syscall(libc::SYS_setresuid, -1, first + user, -1) };
-        all.push(connect(&path));
+        connections.push(connect(&path));
         // SAFETY: the call has only integer arguments.
         unsafe { libc::syscall(libc::SYS_setresuid, -1, 0, -1) };
     }
-    println!("ready {}", all.len());
+    println!("ready {}", connections.len());
     wait_for_parent();
     let is_open = |socket: &&OwnedFd| {
         let mut answer = wire::buffer();
         let received = os::receive(socket.as_fd(), &mut answer, RecvFlags::DONTWAIT);
         received.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     };
-    println!("open {}", all.iter().filter(is_open).count());
+    println!("open {}", connections.iter().filter(is_open).count());
     wait_for_parent();
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn update_flood() {
     std::thread::scope(|scope| {
         for _ in 0..number("CONNECTIONS") {
             scope.spawn(|| {
-                let own = Thread {
+                let own_thread = Thread {
                     tid: current_tid(),
                     vcpu: 0,
                     role: Role::Worker,
@@ -119,8 +119,8 @@ pub(crate) fn update_flood() {
                 register(&connection, &[number("CPU") as u32], &[], &file).unwrap();
                 let (mut add, mut remove) = (wire::buffer(), wire::buffer());
                 let lengths = [
-                    wire::encode_update(&mut add, &[own], &[]).unwrap(),
-                    wire::encode_update(&mut remove, &[], &[own.tid]).unwrap(),
+                    wire::encode_update(&mut add, &[own_thread], &[]).unwrap(),
+                    wire::encode_update(&mut remove, &[], &[own_thread.tid]).unwrap(),
                 ];
                 while monotonic() < deadline {
                     for message in [&add[..lengths[0]], &remove[..lengths[1]]] {
