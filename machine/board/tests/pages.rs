@@ -1,4 +1,4 @@
-//! Mapping of pages: only files are accepted that cannot make a read fault.
+//! Tests of the mapping of pages: only files that cannot cause a fault on a read are accepted.
 
 #![cfg(feature = "client")]
 
@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use upshift_board::layout::{GLOBAL_BYTES, LOCAL_BYTES};
 use upshift_board::os::{GLOBAL_SEALS, LOCAL_SEALS, Mapping, global_page, local_page, memory_file};
 
-fn sealed(bytes: usize) -> OwnedFd {
+/// Creates a memory file of `bytes` with the seals of a local page.
+fn sealed_file(bytes: usize) -> OwnedFd {
     let file = memory_file("page", bytes).unwrap();
     rustix::fs::fcntl_add_seals(&file, LOCAL_SEALS).unwrap();
     file
@@ -18,8 +19,13 @@ fn sealed(bytes: usize) -> OwnedFd {
 fn a_local_page_that_could_be_truncated_is_not_mapped() {
     let unsealed = memory_file("page", LOCAL_BYTES).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    for bad in [unsealed, sealed(100), sealed(2 * LOCAL_BYTES), file.into()] {
-        let mapped = Mapping::local_for_reading(bad.as_fd());
+    for invalid in [
+        unsealed,
+        sealed_file(100),
+        sealed_file(2 * LOCAL_BYTES),
+        file.into(),
+    ] {
+        let mapped = Mapping::local_for_reading(invalid.as_fd());
         assert_eq!(mapped.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     let (page, _) = local_page().unwrap();
@@ -27,20 +33,20 @@ fn a_local_page_that_could_be_truncated_is_not_mapped() {
 }
 
 #[test]
-fn a_global_page_that_could_be_truncated_is_not_shown() {
-    let shown = Mapping::global_room().unwrap();
+fn a_global_page_that_could_be_truncated_is_not_mapped() {
+    let mapping = Mapping::global_room().unwrap();
     let unsealed = memory_file("page", GLOBAL_BYTES).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    for bad in [unsealed, sealed(100), file.into()] {
-        let kind = shown.show(Some(bad.as_fd())).unwrap_err().kind();
+    for invalid in [unsealed, sealed_file(100), file.into()] {
+        let kind = mapping.show(Some(invalid.as_fd())).unwrap_err().kind();
         assert_eq!(kind, ErrorKind::InvalidData);
     }
     let (page, view) = global_page().unwrap();
-    shown.show(Some(page.as_fd())).unwrap();
+    mapping.show(Some(page.as_fd())).unwrap();
     view.header()
         .cpus
         .store(7, std::sync::atomic::Ordering::Relaxed);
-    let cpus = shown
+    let cpus = mapping
         .header()
         .cpus
         .load(std::sync::atomic::Ordering::Relaxed);
@@ -51,5 +57,5 @@ fn a_global_page_that_could_be_truncated_is_not_shown() {
             .unwrap()
             .contains(GLOBAL_SEALS)
     );
-    shown.show(None).unwrap();
+    mapping.show(None).unwrap();
 }

@@ -1,5 +1,5 @@
-//! The protocol on hostile bytes: every input decodes to a message or an error, and messages
-//! survive a round trip.
+//! Tests of the protocol's encoding: any bytes decode to a message or an error, and a message
+//! decodes to the values that were encoded.
 
 use proptest::prelude::*;
 use upshift_board::wire::{
@@ -7,6 +7,7 @@ use upshift_board::wire::{
     encode_register, encode_update,
 };
 
+/// Generates threads of three vCPUs.
 fn thread() -> impl Strategy<Value = Thread> {
     (1..i32::MAX, 0..3u16, any::<bool>()).prop_map(|(tid, vcpu, dispatcher)| Thread {
         tid,
@@ -29,7 +30,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_behind_a_valid_header_are_a_message_or_an_error(
+    fn any_bytes_after_a_valid_header_are_a_message_or_an_error(
         kind in prop_oneof![0u16..6, 128u16..134, Just(255u16)],
         body in prop::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -42,56 +43,56 @@ proptest! {
     }
 
     #[test]
-    fn a_registration_arrives_as_it_was_sent(
+    fn a_registration_survives_a_round_trip(
         cpus in prop::collection::vec(any::<u32>(), 3..=63),
         threads in prop::collection::vec(thread(), 0..=512),
     ) {
         let mut message = buffer();
         let length = encode_register(&mut message, &cpus, &threads).unwrap();
-        let Ok(Request::Register { cpus: c, threads: t }) = Request::decode(&message[..length]) else {
+        let Ok(Request::Register { cpus: decoded_cpus, threads: decoded_threads }) = Request::decode(&message[..length]) else {
             panic!("not a registration");
         };
-        prop_assert!(c.iter().eq(cpus));
-        prop_assert!(t.iter().eq(threads));
+        prop_assert!(decoded_cpus.iter().eq(cpus));
+        prop_assert!(decoded_threads.iter().eq(threads));
     }
 
     #[test]
-    fn a_changed_byte_or_length_does_no_harm(
+    fn a_changed_byte_or_length_yields_a_valid_message_or_an_error(
         threads in prop::collection::vec(thread(), 0..20),
-        at in 0..400usize,
+        index in 0..400usize,
         byte in any::<u8>(),
-        cut in 0..400usize,
+        new_length in 0..400usize,
     ) {
         let mut message = buffer();
         let length = encode_register(&mut message, &[0, 1, 2], &threads).unwrap();
-        if at < length {
-            message[at] = byte;
+        if index < length {
+            message[index] = byte;
         }
         if let Ok(Request::Register { cpus, threads }) = Request::decode(&message[..length]) {
             prop_assert!(cpus.len() <= upshift_board::layout::VCPUS);
             prop_assert!(threads.iter().all(|thread| thread.tid > 0 && usize::from(thread.vcpu) < cpus.len()));
         }
-        if cut != length {
-            prop_assert!(Request::decode(&message[..cut]).is_err() || at < length);
+        if new_length != length {
+            prop_assert!(Request::decode(&message[..new_length]).is_err() || index < length);
         }
     }
 
     #[test]
-    fn an_update_arrives_as_it_was_sent(
+    fn an_update_survives_a_round_trip(
         added in prop::collection::vec(thread(), 0..=100),
         removed in prop::collection::vec(any::<i32>(), 0..=100),
     ) {
         let mut message = buffer();
         let length = encode_update(&mut message, &added, &removed).unwrap();
-        let Ok(Request::Update { added: a, removed: r }) = Request::decode(&message[..length]) else {
+        let Ok(Request::Update { added: decoded_added, removed: decoded_removed }) = Request::decode(&message[..length]) else {
             panic!("not an update");
         };
-        prop_assert!(a.iter().eq(added));
-        prop_assert!(r.iter().eq(removed));
+        prop_assert!(decoded_added.iter().eq(added));
+        prop_assert!(decoded_removed.iter().eq(removed));
     }
 
     #[test]
-    fn replies_arrive_as_they_were_sent(
+    fn replies_survive_a_round_trip(
         generation in any::<u64>(), session in any::<u32>(), slot in any::<u32>(), vcpus in any::<u16>(),
         enforcing in any::<bool>(), text in ".{0,300}",
     ) {
@@ -109,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn short_requests_arrive() {
+fn requests_without_a_body_survive_a_round_trip() {
     let mut message = buffer();
     let length = encode_leave(&mut message);
     assert_eq!(Request::decode(&message[..length]), Ok(Request::Leave));
@@ -122,7 +123,7 @@ fn short_requests_arrive() {
 }
 
 #[test]
-fn another_version_is_named() {
+fn the_error_for_another_version_names_the_version() {
     let mut message = buffer();
     let length = encode_leave(&mut message);
     message[4] = 9;

@@ -1,4 +1,5 @@
-//! Policies in virtual time: exact sequences, and stride and deadlines against naive oracles.
+//! Tests of the policies in virtual time: exact sequences of tasks, and comparisons of stride and
+//! deadline scheduling with naive oracles.
 
 use proptest::prelude::*;
 use upshift_sched::policies::{
@@ -8,6 +9,7 @@ use upshift_sched::{Nanos, Policy, TaskId, Turn, Usage};
 
 const MS: Nanos = 1_000_000;
 
+/// Returns the tasks that the policy favours at `now`, and the end of their turn.
 fn pick(policy: &mut dyn Policy, now: Nanos, cpus: usize) -> (Vec<usize>, Option<Nanos>) {
     let mut turn = Turn::new(cpus);
     policy.pick(now, &mut turn);
@@ -15,7 +17,8 @@ fn pick(policy: &mut dyn Policy, now: Nanos, cpus: usize) -> (Vec<usize>, Option
     (tasks, turn.end())
 }
 
-fn use_all(policy: &mut dyn Policy, task: usize, cpu_time: Nanos, now: Nanos) {
+/// Reports to the policy that `task` has used `cpu_time` without sleeping.
+fn report_usage(policy: &mut dyn Policy, task: usize, cpu_time: Nanos, now: Nanos) {
     let usage = Usage {
         task: TaskId(task),
         cpu_time,
@@ -25,7 +28,7 @@ fn use_all(policy: &mut dyn Policy, task: usize, cpu_time: Nanos, now: Nanos) {
 }
 
 #[test]
-fn round_robin_with_late_timers_stays_on_its_grid() {
+fn late_timers_do_not_shift_the_slices_of_round_robin() {
     let mut policy = RoundRobin::new(5 * MS);
     for task in 0..3 {
         policy.added(TaskId(task), 0);
@@ -46,33 +49,33 @@ fn a_timetable_repeats_and_skips_missed_entries() {
         length: length * MS,
     };
     let mut policy = Table::new(vec![entry(&[0], 2), entry(&[1], 3), entry(&[], 5)]);
-    let at = 100 * MS;
-    assert_eq!(pick(&mut policy, at, 1), (vec![0], Some(at + 2 * MS)));
+    let start = 100 * MS;
+    assert_eq!(pick(&mut policy, start, 1), (vec![0], Some(start + 2 * MS)));
     assert_eq!(
-        pick(&mut policy, at + 2 * MS + 30, 1),
-        (vec![1], Some(at + 5 * MS))
+        pick(&mut policy, start + 2 * MS + 30, 1),
+        (vec![1], Some(start + 5 * MS))
     );
     assert_eq!(
-        pick(&mut policy, at + 5 * MS, 1),
-        (vec![], Some(at + 10 * MS))
+        pick(&mut policy, start + 5 * MS, 1),
+        (vec![], Some(start + 10 * MS))
     );
     assert_eq!(
-        pick(&mut policy, at + 10 * MS, 1),
-        (vec![0], Some(at + 12 * MS))
+        pick(&mut policy, start + 10 * MS, 1),
+        (vec![0], Some(start + 12 * MS))
     );
     assert_eq!(
-        pick(&mut policy, at + 1003 * MS, 1),
-        (vec![1], Some(at + 1005 * MS))
+        pick(&mut policy, start + 1003 * MS, 1),
+        (vec![1], Some(start + 1005 * MS))
     );
-    policy.removed(TaskId(1), at + 1004 * MS);
+    policy.removed(TaskId(1), start + 1004 * MS);
     assert_eq!(
-        pick(&mut policy, at + 1004 * MS, 1),
-        (vec![], Some(at + 1005 * MS))
+        pick(&mut policy, start + 1004 * MS, 1),
+        (vec![], Some(start + 1005 * MS))
     );
 }
 
 #[test]
-fn levels_rotate_among_equals_only() {
+fn tasks_of_equal_level_rotate() {
     let mut policy = Levels::new(5 * MS).level(TaskId(0), 1).level(TaskId(1), 1);
     for task in 0..3 {
         policy.added(TaskId(task), 0);
@@ -86,7 +89,7 @@ fn levels_rotate_among_equals_only() {
 }
 
 #[test]
-fn reservations_that_cannot_be_kept_are_refused() {
+fn impossible_reservations_are_refused() {
     let reserve = |period, budget| Reservation { period, budget };
     let policy = Edf::new().reserve(TaskId(0), reserve(10, 6), 1.0).unwrap();
     let error = policy.reserve(TaskId(1), reserve(10, 5), 1.0).unwrap_err();
@@ -110,21 +113,21 @@ fn tasks_without_a_reservation_share_the_remaining_time() {
         period: 20 * MS,
         budget: 5 * MS,
     };
-    for free in [2, 3] {
+    for unreserved in [2, 3] {
         let policy = Edf::new().reserve(TaskId(0), reserved, 1.0).unwrap();
         let mut policy = policy.reserve(TaskId(1), reserved, 1.0).unwrap();
-        for task in 0..2 + free {
+        for task in 0..2 + unreserved {
             policy.added(TaskId(task), 0);
         }
-        let (mut used, mut now) = (vec![0; 2 + free], 0);
+        let (mut used, mut now) = (vec![0; 2 + unreserved], 0);
         while now < 600 * MS {
             let (favoured, until) = pick(&mut policy, now, 1);
             let until = until.unwrap();
             used[favoured[0]] += until - now;
-            use_all(&mut policy, favoured[0], until - now, until);
+            report_usage(&mut policy, favoured[0], until - now, until);
             now = until;
         }
-        let each = 300 / free as u64;
+        let each = 300 / unreserved as u64;
         let rest = used[2..].iter().map(|used| used / MS);
         assert_eq!(used[..2], [150 * MS; 2]);
         assert!(
@@ -135,19 +138,19 @@ fn tasks_without_a_reservation_share_the_remaining_time() {
 }
 
 #[test]
-fn the_slice_of_a_sleeper_goes_to_each_other_task_in_turn() {
+fn the_slices_of_a_sleeping_task_go_to_all_other_tasks_equally() {
     for tasks in 3..7 {
         let mut policy = RoundRobin::new(5 * MS);
         for task in 0..tasks {
             policy.added(TaskId(task), 0);
         }
-        let mut stood_in = vec![0; tasks];
+        let mut extra_slices = vec![0; tasks];
         for slice in 0..tasks * (tasks - 1) * 4 {
             let now = slice as u64 * 5 * MS;
             let (favoured, _) = pick(&mut policy, now, 1);
             let sleeps = favoured[0] == 0;
             if sleeps && slice > tasks {
-                stood_in[favoured[1]] += 1;
+                extra_slices[favoured[1]] += 1;
             }
             let usage = Usage {
                 task: TaskId(favoured[0]),
@@ -156,13 +159,16 @@ fn the_slice_of_a_sleeper_goes_to_each_other_task_in_turn() {
             };
             policy.used(usage, now);
         }
-        let (least, most) = (stood_in[1..].iter().min(), stood_in[1..].iter().max());
-        assert!(least.unwrap() + 1 >= *most.unwrap(), "{stood_in:?}");
+        let (least, most) = (
+            extra_slices[1..].iter().min(),
+            extra_slices[1..].iter().max(),
+        );
+        assert!(least.unwrap() + 1 >= *most.unwrap(), "{extra_slices:?}");
     }
 }
 
-/// The oracle of stride scheduling: the task with the least CPU time per share, the first of
-/// equals.
+/// The oracle of stride scheduling: returns the task with the least CPU time per share, and of
+/// several such tasks the first.
 fn least_per_share(used: &[Nanos], shares: &[u32]) -> usize {
     let mut best = 0;
     for task in 1..used.len() {
@@ -174,13 +180,17 @@ fn least_per_share(used: &[Nanos], shares: &[u32]) -> usize {
     best
 }
 
-/// The oracle of deadlines: of the tasks with budget left in their current period, the one whose
-/// period ends first.
-fn earliest(now: Nanos, used: &[Vec<(Nanos, Nanos)>], all: &[Reservation]) -> Option<usize> {
+/// The oracle of deadline scheduling: returns the task whose period ends first, of the tasks that
+/// have a part of their budget left in the current period.
+fn earliest_deadline(
+    now: Nanos,
+    used: &[Vec<(Nanos, Nanos)>],
+    all: &[Reservation],
+) -> Option<usize> {
     let deadline = |task: usize| (now / all[task].period + 1) * all[task].period;
     let left = |task: usize| {
         let begin = deadline(task) - all[task].period;
-        let spent = used[task].iter().filter(|(at, _)| *at >= begin);
+        let spent = used[task].iter().filter(|(start, _)| *start >= begin);
         all[task].budget > spent.map(|(_, length)| length).sum::<Nanos>()
     };
     let ready = (0..all.len()).filter(|&task| left(task));
@@ -190,7 +200,7 @@ fn earliest(now: Nanos, used: &[Vec<(Nanos, Nanos)>], all: &[Reservation]) -> Op
 proptest! {
     #[test]
     fn stride_follows_the_oracle(
-        // Powers of two, so that passes are exact.
+        // Powers of two, so that the passes of the policy are exact.
         shares in prop::collection::vec((0u32..6).prop_map(|power| 1 << power), 1..6),
         lengths in prop::collection::vec(1u64..10, 1..200),
     ) {
@@ -208,7 +218,7 @@ proptest! {
             prop_assert_eq!(&favoured, &[least_per_share(&used, &shares)]);
             now += length * MS;
             used[favoured[0]] += length * MS;
-            use_all(&mut policy, favoured[0], length * MS, now);
+            report_usage(&mut policy, favoured[0], length * MS, now);
         }
     }
 
@@ -228,10 +238,10 @@ proptest! {
         for slice in 0..slices {
             let task = pick(&mut policy, slice * MS, 1).0[0];
             used[task] += 1;
-            use_all(&mut policy, task, MS, slice * MS);
+            report_usage(&mut policy, task, MS, slice * MS);
         }
-        // For any two tasks the difference of usage per share is at most one slice per share of
-        // either.
+        // The difference of the usage per share of two tasks is at most the sum of one slice per
+        // share of each.
         for a in 0..shares.len() {
             for b in 0..shares.len() {
                 let per = |task: usize| used[task] as f64 / f64::from(shares[task]);
@@ -243,10 +253,10 @@ proptest! {
 
     #[test]
     fn deadlines_follow_the_oracle(
-        asked in prop::collection::vec((2u64..20, 1u64..10), 1..5),
+        requested in prop::collection::vec((2u64..20, 1u64..10), 1..5),
         steps in 1usize..200,
     ) {
-        let all: Vec<Reservation> = asked
+        let all: Vec<Reservation> = requested
             .iter()
             .map(|&(period, budget)| Reservation { period, budget: budget.min(period) })
             .collect();
@@ -261,16 +271,16 @@ proptest! {
         let mut now = 0;
         for _ in 0..steps {
             let (favoured, until) = pick(&mut policy, now, 1);
-            // Time that no reservation claims goes to any task.
-            let claims = earliest(now, &used, &all);
-            prop_assert!(claims.is_none() || favoured.first().copied() == claims);
+            // If no task has a part of its budget left, the policy may favour any task.
+            let expected = earliest_deadline(now, &used, &all);
+            prop_assert!(expected.is_none() || favoured.first().copied() == expected);
             let until = until.unwrap();
             prop_assert!(until > now);
             if let Some(&task) = favoured.first() {
-                // Recorded separately, so that usage before and after a period's end is
-                // distinguished.
+                // Usage is recorded by its time, so that the oracle can tell in which period it
+                // was.
                 used[task].push((now, until - now));
-                use_all(&mut policy, task, until - now, until);
+                report_usage(&mut policy, task, until - now, until);
             }
             now = until;
         }

@@ -1,5 +1,6 @@
-//! Jobs on two hosts, which are network and name namespaces of this machine with a cable of their
-//! own: no interface of the machine is used. They need root, `ip` and `unshare`.
+//! Tests of jobs on two hosts, which are network and UTS namespaces of this machine with a virtual
+//! cable between them. No interface of the machine is used. The tests need root, `ip` and
+//! `unshare`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,26 +9,29 @@ use upshift_mpi_cases::{serialise_jobs, text};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 
-/// Two namespaces with a cable between them, removed when dropped.
+/// Two network namespaces with a virtual cable between them. Removed when dropped.
 struct Hosts {
     names: [String; 2],
+    /// Folder for the scripts that start the job.
     folder: PathBuf,
 }
 
+/// Runs a program. Returns whether it succeeds.
 fn run(program: &str, arguments: &str) -> bool {
     let mut command = Command::new(program);
-    let done = command.args(arguments.split_whitespace()).output();
-    done.is_ok_and(|output| output.status.success())
+    let output = command.args(arguments.split_whitespace()).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
-fn script(path: &Path, text: &str) {
+/// Creates an executable script.
+fn create_script(path: &Path, text: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 impl Hosts {
-    /// Creates the namespaces; `None` if this machine allows none.
+    /// Creates the namespaces; `None` if this machine does not allow that.
     fn new(test: &str) -> Option<Hosts> {
         let id = std::process::id();
         let names = ["a", "b"].map(|host| format!("upshift-{test}-{host}-{id}"));
@@ -35,7 +39,7 @@ impl Hosts {
         std::fs::create_dir_all(&folder).unwrap();
         let hosts = Hosts { names, folder };
         let [a, b] = &hosts.names;
-        let made = run("unshare", "--uts true")
+        let created = run("unshare", "--uts true")
             && run("ip", &format!("netns add {a}"))
             && run("ip", &format!("netns add {b}"))
             && run(
@@ -49,35 +53,33 @@ impl Hosts {
                 ) && run("ip", &format!("-n {name} link set cable up"))
                     && run("ip", &format!("-n {name} link set lo up"))
             });
-        if !made {
-            println!(
-                "skipped: {test}: no network namespaces here: they need root, `ip` and `unshare`"
-            );
+        if !created {
+            println!("skipped: {test}: network namespaces need root, `ip` and `unshare`");
             return None;
         }
         Some(hosts)
     }
 
-    /// Runs a case with `near` ranks on the first host, and `far` on the second.
-    fn job(&self, [near, far]: [usize; 2], case: &str) -> Output {
+    /// Runs a case as a job with `first` ranks on the first host and `second` ranks on the second.
+    fn run_job(&self, [first, second]: [usize; 2], case: &str) -> Output {
         let _guard = serialise_jobs();
         let [a, b] = &self.names;
-        // In place of ssh: drops the name of the host, and starts the rest on the second one.
+        // Replaces ssh: ignores the name of the host, and starts the command on the second host.
         let agent = self.folder.join("agent");
-        script(
+        create_script(
             &agent,
             &format!(
                 "#!/bin/sh\nshift\nexec ip netns exec {b} unshare --uts sh -c \"hostname {b}; $*\"\n"
             ),
         );
-        let ranks = near + far;
+        let ranks = first + second;
         let launch = self.folder.join("launch");
-        script(
+        create_script(
             &launch,
             &format!(
                 "#!/bin/sh\nhostname {a}\nexec timeout -k 5 60 mpirun --oversubscribe \
                  --mca plm_rsh_agent {} --mca oob_tcp_if_include 10.77.0.0/24 \
-                 --mca btl_tcp_if_include 10.77.0.0/24 --host 10.77.0.1:{near},10.77.0.2:{far} -n {ranks} \
+                 --mca btl_tcp_if_include 10.77.0.0/24 --host 10.77.0.1:{first},10.77.0.2:{second} -n {ranks} \
                  {PROGRAM} {case}\n",
                 agent.display()
             ),
@@ -103,29 +105,29 @@ impl Drop for Hosts {
 }
 
 #[test]
-fn a_rank_that_dies_alone_on_its_host_is_named() {
+fn the_only_rank_of_a_host_is_named_if_it_dies() {
     let Some(hosts) = Hosts::new("alone") else {
         return;
     };
-    for near in [1, 2] {
-        let output = hosts.job([near, 1], "killed");
+    for first_host_ranks in [1, 2] {
+        let output = hosts.run_job([first_host_ranks, 1], "killed");
         let text = text(&output);
         assert!(!output.status.success(), "{text}");
         assert_ne!(output.status.code(), Some(124), "the job hangs\n{text}");
-        let reports: Vec<_> = text
+        let messages: Vec<_> = text
             .lines()
             .filter(|line| line.contains("the job ends"))
             .collect();
-        assert_eq!(reports.len(), 1, "{text}");
+        assert_eq!(messages.len(), 1, "{text}");
         assert!(
-            reports[0].contains(&format!("rank {near} (process "))
-                && reports[0].contains("has died, alone on its host"),
+            messages[0].contains(&format!("rank {first_host_ranks} (process "))
+                && messages[0].contains("has died, alone on its host"),
             "{text}"
         );
     }
 }
 
-/// Messages of all sizes, every collective, and requests with levels, each checked by its ranks.
+/// Messages of all sizes, every collective, and requests with levels. The ranks check the results.
 #[test]
 fn messages_collectives_and_requests_cross_hosts() {
     let Some(hosts) = Hosts::new("cross") else {
@@ -140,11 +142,11 @@ fn messages_collectives_and_requests_cross_hosts() {
         ([2, 1], "requests"),
         ([1, 1], "overtakes"),
     ] {
-        let output = hosts.job(ranks, case);
+        let output = hosts.run_job(ranks, case);
         let text = text(&output);
-        let is_right = output.status.success() && text.contains("ok");
-        assert!(is_right, "{case}, {ranks:?} ranks: {text}");
-        // No rank is missed, since all leave in order.
+        let passed = output.status.success() && text.contains("ok");
+        assert!(passed, "{case}, {ranks:?} ranks: {text}");
+        // No rank is reported as missing, since all ranks leave in order.
         assert!(!text.contains("upshift-mpi:"), "{case}, {ranks:?}: {text}");
     }
 }

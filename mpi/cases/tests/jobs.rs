@@ -1,5 +1,5 @@
-//! Every case as a job of `mpirun`, at 1, 2 and 4 ranks. A job that does not end in time is killed,
-//! which is a failure.
+//! Runs every case as a job of `mpirun`, with 1, 2 and 4 ranks. A job that does not end in time is
+//! killed, and its test fails.
 
 use std::process::{Command, Output};
 
@@ -8,19 +8,22 @@ use upshift_mpi_cases::{Daemon, Running, mpirun, mpirun_for, serialise_jobs, tex
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-cases");
 const RANKS: [usize; 3] = [1, 2, 4];
 
-fn job(ranks: usize, arguments: &[&str]) -> Output {
+/// Runs the program as a job of `ranks` ranks, while no other job runs.
+fn run_job(ranks: usize, arguments: &[&str]) -> Output {
     let _guard = serialise_jobs();
     let mut command = mpirun(ranks);
     command.arg(PROGRAM).args(arguments).output().unwrap()
 }
 
-fn passes(name: &str) {
-    passes_with(name, "1");
+/// Asserts that the case passes with each number of ranks.
+fn assert_passes(name: &str) {
+    assert_passes_with_seed(name, "1");
 }
 
-fn passes_with(name: &str, seed: &str) {
+/// Asserts that the case passes with this seed and each number of ranks.
+fn assert_passes_with_seed(name: &str, seed: &str) {
     for ranks in RANKS {
-        let output = job(ranks, &[name, seed]);
+        let output = run_job(ranks, &[name, seed]);
         let text = text(&output);
         assert!(
             output.status.success() && text.contains("ok"),
@@ -30,25 +33,26 @@ fn passes_with(name: &str, seed: &str) {
     }
 }
 
-/// Checks that the job ends in time and names the last rank with its last request.
-fn names_the_last_rank(name: &str, what: &str) {
+/// Asserts that the job ends in time, and that its message contains the last rank, `reason`, and
+/// the last request of the rank.
+fn assert_last_rank_is_named(name: &str, reason: &str) {
     for ranks in [2, 4] {
-        let output = job(ranks, &[name]);
+        let output = run_job(ranks, &[name]);
         let text = text(&output);
         assert!(!output.status.success(), "{name}\n{text}");
-        // The status of `timeout` for a job that it had to end.
+        // `timeout` exits with 124 if it had to kill the job.
         assert_ne!(output.status.code(), Some(124), "{name} hangs\n{text}");
-        let reports: Vec<_> = text
+        let messages: Vec<_> = text
             .lines()
             .filter(|line| line.contains("the job ends"))
             .collect();
-        assert_eq!(reports.len(), 1, "{name}\n{text}");
+        assert_eq!(messages.len(), 1, "{name}\n{text}");
         assert!(
-            reports[0].contains(&format!("rank {} ", ranks - 1)) && reports[0].contains(what),
+            messages[0].contains(&format!("rank {} ", ranks - 1)) && messages[0].contains(reason),
             "{name}\n{text}"
         );
         assert!(
-            reports[0].contains("its last level-0 request: #1 of rank 0, 77 bytes"),
+            messages[0].contains("its last level-0 request: #1 of rank 0, 77 bytes"),
             "{name}\n{text}"
         );
     }
@@ -56,47 +60,47 @@ fn names_the_last_rank(name: &str, what: &str) {
 
 #[test]
 fn messages_arrive() {
-    passes("points");
+    assert_passes("points");
 }
 
 #[test]
 fn messages_arrive_with_two_vcpus() {
-    passes("points2");
+    assert_passes("points2");
 }
 
 #[test]
 fn collectives_give_the_expected_results() {
-    passes("collectives");
+    assert_passes("collectives");
 }
 
 #[test]
 fn collectives_give_the_expected_results_with_two_vcpus() {
-    passes("collectives2");
+    assert_passes("collectives2");
 }
 
 #[test]
 fn requests_run_at_their_level() {
-    passes("requests");
+    assert_passes("requests");
 }
 
 #[test]
 fn an_urgent_request_overtakes_batch_requests() {
-    passes("overtakes");
+    assert_passes("overtakes");
 }
 
 #[test]
-fn an_urgent_request_overtakes_with_preemption() {
-    passes("preemptible");
+fn an_urgent_request_overtakes_batch_requests_with_preemption() {
+    assert_passes("preemptible");
 }
 
 #[test]
-fn dropped_and_mismatched_operations_harm_no_other() {
-    passes("hostile");
+fn dropped_and_mismatched_operations_harm_no_other_operation() {
+    assert_passes("hostile");
 }
 
 #[test]
 fn a_huge_message_arrives() {
-    let output = job(2, &["huge"]);
+    let output = run_job(2, &["huge"]);
     assert!(output.status.success(), "{}", text(&output));
 }
 
@@ -104,7 +108,7 @@ fn a_huge_message_arrives() {
 #[test]
 fn operations_of_all_sizes_give_the_expected_results() {
     for ranks in [2, 3, 4] {
-        let output = job(ranks, &["sizes"]);
+        let output = run_job(ranks, &["sizes"]);
         assert!(output.status.success(), "{ranks}\n{}", text(&output));
     }
     let _guard = serialise_jobs();
@@ -118,40 +122,41 @@ fn operations_of_all_sizes_give_the_expected_results() {
 #[test]
 fn a_long_collective_takes_no_longer_than_its_parts() {
     for ranks in [2, 3, 4] {
-        let output = job(ranks, &["long"]);
+        let output = run_job(ranks, &["long"]);
         assert!(output.status.success(), "{ranks}\n{}", text(&output));
     }
 }
 
 #[test]
-fn storms_of_cancelled_operations_pass() {
+fn many_cancelled_operations_harm_no_other_operation() {
     for (case, seed) in [("storm", "1"), ("storm2", "2")] {
-        passes_with(case, seed);
+        assert_passes_with_seed(case, seed);
     }
     for seed in ["3", "4"] {
-        let output = job(4, &["storm", seed]);
+        let output = run_job(4, &["storm", seed]);
         assert!(output.status.success(), "{seed}\n{}", text(&output));
     }
 }
 
 #[test]
 fn more_ranks_than_cpus_make_progress() {
-    passes("busy");
+    assert_passes("busy");
 }
 
 #[test]
-fn an_idle_rank_takes_little_cpu_time() {
-    let output = job(2, &["idle"]);
+fn an_idle_rank_uses_little_cpu_time() {
+    let output = run_job(2, &["idle"]);
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// Two ranks run on one CPU, both in SCHED_FIFO from the first instruction to the last: a rank that
-/// waits lets the other one run.
+/// Two ranks run on one CPU, both in SCHED_FIFO for their whole lifetime: a rank that waits must
+/// let the other rank run.
 #[test]
 fn elevated_ranks_that_share_a_cpu_make_progress() {
     let _guard = serialise_jobs();
     let mut command = mpirun_for(20, 2);
-    // The kernel kills a rank that has kept the CPU for three seconds: the machine stays usable.
+    // The kernel kills a rank that occupies the CPU for three seconds, so that the machine stays
+    // usable.
     command.args(["prlimit", "--rttime=2000000:3000000"]);
     command.args(["taskset", "-c", "0", "chrt", "-f", "10", PROGRAM, "busy"]);
     let output = command.output().unwrap();
@@ -162,7 +167,7 @@ fn elevated_ranks_that_share_a_cpu_make_progress() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// The ranks are elevated by a real daemon, which each has joined.
+/// All ranks join a real daemon, which elevates them.
 #[test]
 fn ranks_join_the_board() {
     let _guard = serialise_jobs();
@@ -179,10 +184,10 @@ fn ranks_join_the_board() {
     assert!(status.success(), "{text}");
 }
 
-/// The library provides less than is needed: the functions that count are wrapped through MPI's
-/// profiling interface.
+/// A preloaded library replaces `MPI_Init_thread`, by MPI's profiling interface, so that MPI
+/// provides less thread support than the case needs.
 #[test]
-fn a_library_without_threads_is_refused() {
+fn an_mpi_library_without_thread_support_is_refused() {
     let directory = std::env::temp_dir().join(format!("upshift-mpi-single-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let (source, library) = (directory.join("single.c"), directory.join("single.so"));
@@ -201,7 +206,7 @@ fn a_library_without_threads_is_refused() {
     assert!(compile.status().unwrap().success());
     for (case, needed) in [("points", "Funneled"), ("points2", "Serialized")] {
         let _guard = serialise_jobs();
-        // With two ranks their messages may be mixed in a line.
+        // With several ranks, their messages may be mixed in a line.
         let mut command = mpirun(1);
         command
             .arg("-x")
@@ -217,16 +222,16 @@ fn a_library_without_threads_is_refused() {
 
 #[test]
 fn a_killed_rank_is_named() {
-    names_the_last_rank("killed", "has died");
+    assert_last_rank_is_named("killed", "has died");
 }
 
 #[test]
 fn a_rank_that_hangs_is_named() {
-    names_the_last_rank("hung", "has not polled");
+    assert_last_rank_is_named("hung", "has not polled");
 }
 
 #[test]
 fn a_rank_that_fails_is_named() {
-    names_the_last_rank("error", "has died");
-    names_the_last_rank("panic", "has died");
+    assert_last_rank_is_named("error", "has died");
+    assert_last_rank_is_named("panic", "has died");
 }

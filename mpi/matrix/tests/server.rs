@@ -1,5 +1,5 @@
-//! The server as a user starts it: `mpirun`, clients over TCP, products checked against the plain
-//! ones.
+//! Tests of the server as a user starts it: by `mpirun`, with clients over TCP. The products are
+//! compared with products that one process computes.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +12,7 @@ use upshift_mpi_matrix::wire::{Client, Reply, header};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift-mpi-matrix");
 
+/// Starts the server with `ranks` ranks. Returns the job, and the address of the server.
 fn start(ranks: usize, arguments: &[&str], socket: Option<&Path>) -> (Running, String) {
     let mut command = mpirun(ranks);
     if let Some(socket) = socket {
@@ -23,6 +24,7 @@ fn start(ranks: usize, arguments: &[&str], socket: Option<&Path>) -> (Running, S
     (running, address)
 }
 
+/// Returns the reply with the square of the matrix of order `n` and this seed.
 fn expected(n: usize, seed: u64) -> Reply {
     let mut product = Vec::new();
     square(&frame(n, seed)[HEADER..], n, &mut product);
@@ -30,9 +32,9 @@ fn expected(n: usize, seed: u64) -> Reply {
 }
 
 #[test]
-fn products_are_those_of_one_machine() {
+fn products_equal_those_of_one_process() {
     for ranks in [1, 2, 3, 4] {
-        let _guard = serialise_jobs();
+        let _guard = alone();
         let (running, address) = start(ranks, &["--spread", "20"], None);
         let clients: Vec<_> = (0..8u8)
             .map(|level| {
@@ -52,23 +54,24 @@ fn products_are_those_of_one_machine() {
         }
         let mut client = Client::connect(&address).unwrap();
         assert!(client.square(7, 300, 5).unwrap() == expected(300, 5));
-        let wrong = client.send(&header(8 * 3, 0)).unwrap();
-        assert!(matches!(wrong, Reply::Refused(text) if text.contains("square matrix")));
+        let reply = client.send(&header(8 * 3, 0)).unwrap();
+        assert!(matches!(reply, Reply::Refused(text) if text.contains("square matrix")));
         let mut client = Client::connect(&address).unwrap();
-        let wrong = client.send(&header(8, 8)).unwrap();
-        assert!(matches!(wrong, Reply::Refused(text) if text.contains("0 to 7")));
+        let reply = client.send(&header(8, 8)).unwrap();
+        assert!(matches!(reply, Reply::Refused(text) if text.contains("0 to 7")));
         let (status, text) = running.end();
         assert!(status.success(), "{text}");
     }
 }
 
-/// Clients get products, then refusals, then no connection; the job ends and names the rank.
+/// After the death of a rank, clients get refusals, and then no connection. The job ends with a
+/// message that names the rank.
 #[test]
-fn a_killed_rank_is_refused_then_named() {
-    let _guard = serialise_jobs();
+fn requests_to_a_killed_rank_are_refused_and_the_job_names_the_rank() {
+    let _guard = alone();
     let (mut running, address) = start(4, &[], None);
     let mut urgent = Client::connect(&address).unwrap();
-    // A request for each rank.
+    // One request for each rank.
     for seed in 0..4 {
         assert!(urgent.square(0, 16, seed).unwrap() == expected(16, seed));
     }
@@ -98,7 +101,7 @@ fn a_killed_rank_is_refused_then_named() {
     loop {
         assert!(
             Instant::now() < deadline,
-            "the front neither refuses nor ends"
+            "the server neither refuses requests nor ends"
         );
         match urgent.square(0, 16, 9) {
             Ok(Reply::Unavailable(text)) => {
@@ -111,24 +114,24 @@ fn a_killed_rank_is_refused_then_named() {
         thread::sleep(Duration::from_millis(5));
     }
     let replies = batch.join().unwrap();
-    let known = expected(400, 1);
+    let product = expected(400, 1);
     for reply in replies {
-        assert!(reply == known || matches!(reply, Reply::Unavailable(_)));
+        assert!(reply == product || matches!(reply, Reply::Unavailable(_)));
     }
     let (status, text) = running.end();
     assert!(refusals > 0, "{text}");
     assert!(!status.success(), "{text}");
-    let named = text.lines().find(|line| line.contains("the job ends"));
-    let named = named.unwrap_or_else(|| panic!("{text}"));
+    let message = text.lines().find(|line| line.contains("the job ends"));
+    let message = message.unwrap_or_else(|| panic!("{text}"));
     assert!(
-        named.contains("rank 3") && named.contains("last level-0 request: #"),
-        "{named}"
+        message.contains("rank 3") && message.contains("last level-0 request: #"),
+        "{message}"
     );
 }
 
 #[test]
 fn all_ranks_join_the_board() {
-    let _guard = serialise_jobs();
+    let _guard = alone();
     let Some(daemon) = Daemon::start("all_ranks_join_the_board") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Programs that do not register and have a level by the configuration.
+//! Tests of programs that do not register, and to which a rule assigns a level.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use upshift_daemon::{Assign, Bound, Config, Daemon};
 use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::{Class, Elevator, Policy, Priority, current_tid};
 
-use crate::attack::{ALICE, MALLORY, from_now, open_config, start_child};
-use crate::child::{pin, wait_for_go};
+use crate::attack::{ALICE, MALLORY, deadline_after, open_config, start_child};
+use crate::child::{pin, wait_for_parent};
 use crate::client::{Registration, census};
 use crate::process::{PATIENCE, Process, elevated_threads, until};
-use crate::{permitted, socket, turn};
+use crate::{permitted, serial_test, socket};
 
+/// Returns a rule that assigns `level` to the programs of `user`.
 pub(crate) fn rule(user: u32, level: u8) -> Assign {
     Assign {
         user: Some(user),
@@ -23,7 +24,7 @@ pub(crate) fn rule(user: u32, level: u8) -> Assign {
     }
 }
 
-/// Returns a rule that gives programs of `ALICE` 6 ms in every 20.
+/// Returns a rule that gives programs of [`ALICE`] 6 ms of CPU time in every 20 ms.
 pub(crate) fn periodic_rule() -> Assign {
     let (runtime, period) = (Duration::from_millis(6), Duration::from_millis(20));
     Assign {
@@ -32,72 +33,77 @@ pub(crate) fn periodic_rule() -> Assign {
     }
 }
 
+/// Starts a daemon with these rules that accepts every user.
 fn daemon(name: &str, assign: Vec<Assign>) -> Daemon {
     let config = open_config(name);
     Daemon::start(Config { assign, ..config }).unwrap()
 }
 
-fn burner(path: &Path, user: u32) -> Process {
+/// Starts a program of `user` that will spin on CPU 0.
+fn start_spinner(path: &Path, user: u32) -> Process {
     let cpu = ("CPU", "0".to_string());
-    let mut process = Process::start("gap", path, &[("USER", user.to_string()), cpu]);
+    let mut process = Process::start("gap-meter", path, &[("USER", user.to_string()), cpu]);
     process.line("ready").unwrap();
     process
 }
 
-/// Lets both spin for a second; returns µs of each.
+/// Lets both processes spin for a second. Returns the CPU time of each, µs.
 fn race(mut a: Process, mut b: Process) -> (u64, u64) {
-    let end = from_now(Duration::from_millis(1000));
-    a.go_until(end);
-    b.go_until(end);
+    let end = deadline_after(Duration::from_millis(1000));
+    a.run_until(end);
+    b.run_until(end);
     (a.number("used "), b.number("used "))
 }
 
+/// Returns the entry of process `pid` in the census's list of assigned processes.
 pub(crate) fn assigned(census: &Value, pid: i32) -> Option<&Value> {
-    let all = census["assigned"].as_array().unwrap();
-    all.iter().find(|process| process["pid"] == pid)
+    let processes = census["assigned"].as_array().unwrap();
+    processes.iter().find(|process| process["pid"] == pid)
 }
 
 #[test]
 fn an_assigned_program_is_urgent_within_its_budget() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("assigned");
-    let before = burner(&path, ALICE);
+    let before = start_spinner(&path, ALICE);
     let _daemon = daemon("assigned", vec![rule(ALICE, 8)]);
     until("a running program is assigned", || {
         assigned(&census(&path), before.pid()).is_some()
     });
-    let (urgent, other) = race(before, burner(&path, MALLORY));
+    let (urgent, other) = race(before, start_spinner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
-    // Beyond its 80 % the program is ordinary, and shares the rest: at most some 90 % in all.
+    // After its 80 % the program is ordinary, and shares the remaining time: some 90 % in total.
     assert!(urgent < 970_000, "{urgent} {other}");
     assert_eq!(census(&path)["alarms"], 0);
-    let after = burner(&path, ALICE);
+    let after = start_spinner(&path, ALICE);
     until("a later program is assigned", || {
         assigned(&census(&path), after.pid()).is_some()
     });
-    let (urgent, other) = race(after, burner(&path, MALLORY));
+    let (urgent, other) = race(after, start_spinner(&path, MALLORY));
     println!("urgent {urgent}, other {other} us of 1000000");
     assert!(urgent > 2 * other, "{urgent} {other}");
 }
 
 #[test]
 fn a_thread_that_an_administrator_makes_ordinary_is_not_reported_as_elevated() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("chrt");
-    let process = burner(&path, ALICE);
+    let process = start_spinner(&path, ALICE);
     let _daemon = daemon("chrt", vec![rule(ALICE, 8)]);
     let elevated = || {
         let census = census(&path);
         assigned(&census, process.pid()).map(|process| process["elevated"].clone())
     };
-    until("it is elevated", || elevated() == Some(Value::Bool(true)));
+    until("the program is elevated", || {
+        elevated() == Some(Value::Bool(true))
+    });
     for thread in elevated_threads(process.pid()) {
         Kernel
             .sched_setscheduler(thread, libc::SCHED_OTHER, 0)
@@ -108,15 +114,15 @@ fn a_thread_that_an_administrator_makes_ordinary_is_not_reported_as_elevated() {
 
 #[test]
 fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return crate::skipped("needs two CPUs");
     }
-    // Returns the part of a second in which the program is elevated, percent: 40 if 80 % of one CPU
-    // is for both threads.
+    // Returns the share of the time in which the program is elevated, percent. It is 40 if both
+    // threads share 80 % of one CPU.
     let elevated = |bound: Bound| {
         let assign = Assign {
             bound,
@@ -124,16 +130,17 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
         };
         let path = socket("each");
         let _daemon = daemon("each", vec![assign]);
-        let two = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
-        let mut process = Process::start("spinners", &path, &two);
+        let two_threads = [("USER", ALICE.to_string()), ("THREADS", "2".to_string())];
+        let mut process = Process::start("spinners", &path, &two_threads);
         process.line("ready").unwrap();
-        until("it is elevated", || {
+        until("the program is elevated", || {
             !elevated_threads(process.pid()).is_empty()
         });
-        // This thread is above the program, or it would only check while that is not elevated.
+        // This thread must be more urgent than the program, or it would run only while the program
+        // is not elevated.
         let elevator = Elevator::new().unwrap();
         let _above = elevator.elevate_current(Priority::of::<40>()).unwrap();
-        process.go_until(from_now(Duration::from_millis(2500)));
+        process.run_until(deadline_after(Duration::from_millis(2500)));
         std::thread::sleep(Duration::from_millis(300));
         let checks = 500;
         let check = |_: &i32| {
@@ -142,52 +149,59 @@ fn a_program_of_several_threads_has_its_budget_on_each_cpu() {
         };
         (0..checks).filter(check).count() * 100 / checks as usize
     };
-    let (one, each) = (elevated(Bound::Budget(80)), elevated(Bound::default()));
-    println!("elevated {one} % of the time with 80 % of one CPU, {each} % with 80 % of each");
-    assert!(each > one + 10, "{one} {each}");
+    let (shared_budget, budget_per_cpu) = (elevated(Bound::Budget(80)), elevated(Bound::default()));
+    println!(
+        "elevated {shared_budget} % of the time with 80 % of one CPU, {budget_per_cpu} % with 80 % of each"
+    );
+    assert!(
+        budget_per_cpu > shared_budget + 10,
+        "{shared_budget} {budget_per_cpu}"
+    );
 }
 
 #[test]
-fn an_assigned_program_is_restored_and_its_children_are_assigned_too() {
-    let _turn = turn();
+fn children_of_an_assigned_program_are_assigned_and_all_are_restored() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("given-back");
     let daemon = daemon("given-back", vec![rule(ALICE, 0)]);
-    let mut parent = Process::start("sleeping parent", &path, &[("USER", ALICE.to_string())]);
+    let mut parent = Process::start("sleeping-parent", &path, &[("USER", ALICE.to_string())]);
     let child = parent.number("child ") as i32;
-    let both = [parent.pid(), child];
-    until("both are elevated, with all threads", || {
-        both.iter().all(|&pid| !elevated_threads(pid).is_empty())
+    let pids = [parent.pid(), child];
+    until("all threads of parent and child are elevated", || {
+        pids.iter().all(|&pid| !elevated_threads(pid).is_empty())
             && elevated_threads(parent.pid()).len() >= 3
     });
     daemon.stop();
-    for pid in both {
+    for pid in pids {
         assert!(elevated_threads(pid).is_empty());
     }
 }
 
-/// Starts a parent of `ALICE`, with a child that outlives it. Returns both.
+/// Starts a process of [`ALICE`] with a child that outlives it. Returns the process, and the pid of
+/// the child.
 fn parent_and_child(path: &Path) -> (Process, i32) {
     let settings = [("USER", ALICE.to_string()), ("ORPHAN", "1".to_string())];
-    let mut parent = Process::start("sleeping parent", path, &settings);
+    let mut parent = Process::start("sleeping-parent", path, &settings);
     let child = parent.number("child ") as i32;
     (parent, child)
 }
 
+/// Returns the scheduling class of the main thread of a process.
 fn class(pid: i32) -> Option<Class> {
     Some(Policy::of(&Kernel, pid).ok()?.class())
 }
 
-/// Ends a child that outlived its parent.
-fn end(pid: i32) {
-    // SAFETY: a process that this test has started, and that sleeps.
+/// Kills a child that has outlived its parent.
+fn kill_orphan(pid: i32) {
+    // SAFETY: this test has started the process, which is asleep, so its pid is not reused.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 /// Returns the number of times that the threads of a process were preempted.
-fn interruptions(pid: i32) -> u64 {
+fn preemptions(pid: i32) -> u64 {
     let mut count = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         let status = std::fs::read_to_string(task.unwrap().path().join("status"));
@@ -201,33 +215,42 @@ fn interruptions(pid: i32) -> u64 {
 
 #[test]
 fn programs_of_one_rule_share_a_cpu_by_slices() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("slices");
     let daemon = daemon("slices", vec![rule(ALICE, 8)]);
-    let mut both = [0, 1].map(|_| burner(&path, ALICE));
-    until("both are elevated", || {
-        both.iter()
+    let mut programs = [0, 1].map(|_| start_spinner(&path, ALICE));
+    until("both programs are elevated", || {
+        programs
+            .iter()
             .all(|process| !elevated_threads(process.pid()).is_empty())
     });
-    let before = both.each_ref().map(|process| interruptions(process.pid()));
-    let end = from_now(Duration::from_millis(2000));
-    both.iter_mut().for_each(|process| process.go_until(end));
-    let used = both.each_mut().map(|process| process.number("used "));
-    let longest = both.each_mut().map(|process| process.number("longest "));
-    let after = both.each_ref().map(|process| interruptions(process.pid()));
-    let often = [0, 1].map(|at| after[at] - before[at]);
-    println!("used {used:?} us, longest without {longest:?} us, interrupted {often:?} times");
-    // Without slices, budgets of 40 ms and pauses make 130.
-    assert!(often.iter().all(|&often| often > 200), "{often:?}");
+    let before = programs
+        .each_ref()
+        .map(|process| preemptions(process.pid()));
+    let end = deadline_after(Duration::from_millis(2000));
+    programs
+        .iter_mut()
+        .for_each(|process| process.run_until(end));
+    let used = programs.each_mut().map(|process| process.number("used "));
+    let longest = programs
+        .each_mut()
+        .map(|process| process.number("longest "));
+    let after = programs
+        .each_ref()
+        .map(|process| preemptions(process.pid()));
+    let counts = [0, 1].map(|index| after[index] - before[index]);
+    println!("used {used:?} us, longest without {longest:?} us, preempted {counts:?} times");
+    // Without slices, the budgets and pauses cause about 130 preemptions.
+    assert!(counts.iter().all(|&count| count > 200), "{counts:?}");
     daemon.stop();
 }
 
 #[test]
-fn children_are_a_step_below_the_process_that_has_forked_them() {
-    let _turn = turn();
+fn children_are_one_priority_below_their_parent() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -242,17 +265,17 @@ fn children_are_a_step_below_the_process_that_has_forked_them() {
     }
     drop((before, after));
     for child in [older, younger] {
-        until("a child that is left alone is a program of its own", || {
+        until("the orphaned child has the priority of its rule", || {
             class(child) == Some(Class::Fifo(9))
         });
-        end(child);
+        kill_orphan(child);
     }
     daemon.stop();
 }
 
 #[test]
-fn children_stay_ordinary_if_the_rule_says_so() {
-    let _turn = turn();
+fn children_stay_ordinary_if_the_rule_leaves_children() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -276,35 +299,35 @@ fn children_stay_ordinary_if_the_rule_says_so() {
     }
     drop((before, after));
     for child in [older, younger] {
-        until("a child that is left alone is elevated", || {
+        until("the orphaned child is elevated", || {
             class(child) == Some(Class::Fifo(9))
         });
-        end(child);
+        kill_orphan(child);
     }
     daemon.stop();
 }
 
 #[test]
-fn a_process_that_registers_gets_no_more_than_its_rule() {
-    let _turn = turn();
+fn a_registered_process_has_at_most_the_level_of_its_rule() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("registers");
     let _daemon = daemon("registers", vec![rule(ALICE, 20)]);
-    let ghost = start_child("ghost", &path, ALICE, (0, 3), &[]);
-    let seen = census(&path);
-    let process = &seen["processes"][0];
+    let claimant = start_child("idle-claimant", &path, ALICE, (0, 3), &[]);
+    let status = census(&path);
+    let process = &status["processes"][0];
     assert_eq!(
         (&process["pid"], &process["ceiling"]),
-        (&ghost.pid().into(), &20.into())
+        (&claimant.pid().into(), &20.into())
     );
-    assert_eq!(assigned(&seen, ghost.pid()), None);
-    assert!(elevated_threads(ghost.pid()).is_empty());
+    assert_eq!(assigned(&status, claimant.pid()), None);
+    assert!(elevated_threads(claimant.pid()).is_empty());
 }
 
-/// Registers two threads over two connections, and leaves by one of them.
-pub(crate) fn twice() {
+/// Registers two threads over two connections, and closes one connection.
+pub(crate) fn double_registration() {
     let register = || {
         pin(0);
         Registration::new(&[(current_tid(), Role::Worker)])
@@ -315,48 +338,48 @@ pub(crate) fn twice() {
         println!("ready");
         std::thread::sleep(PATIENCE);
     });
-    wait_for_go();
+    wait_for_parent();
     drop(first);
 }
 
 #[test]
-fn a_process_that_registers_twice_and_leaves_once_is_not_assigned() {
-    let _turn = turn();
+fn a_process_with_one_of_two_registrations_left_is_not_assigned() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let path = socket("twice");
-    let _daemon = daemon("twice", vec![rule(ALICE, 20)]);
-    let process = start_child("twice", &path, ALICE, (0, 3), &[]);
+    let path = socket("double-registration");
+    let _daemon = daemon("double-registration", vec![rule(ALICE, 20)]);
+    let process = start_child("double-registration", &path, ALICE, (0, 3), &[]);
     until("one registration is left", || {
         census(&path)["processes"].as_array().unwrap().len() == 1
     });
-    is_not_assigned(&path, &process);
+    assert_not_assigned(&path, &process);
 }
 
 #[test]
 fn a_process_that_was_registered_before_there_were_rules_is_not_assigned() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("before-rules");
     let daemon = daemon("before-rules", vec![]);
-    let process = start_child("twice", &path, ALICE, (0, 3), &[]);
+    let process = start_child("double-registration", &path, ALICE, (0, 3), &[]);
     let config = open_config("before-rules");
     let assign = vec![rule(ALICE, 20)];
     daemon.reload(Config { assign, ..config });
-    is_not_assigned(&path, &process);
+    assert_not_assigned(&path, &process);
 }
 
-/// Asserts that a process is not assigned, while another process of `ALICE`, which starts later,
-/// is.
-fn is_not_assigned(path: &Path, process: &Process) {
-    let other = burner(path, ALICE);
-    until("the other one is assigned", || {
+/// Asserts that a process is not assigned, although another process of [`ALICE`] that starts later
+/// is assigned.
+fn assert_not_assigned(path: &Path, process: &Process) {
+    let other = start_spinner(path, ALICE);
+    until("the other process is assigned", || {
         assigned(&census(path), other.pid()).is_some()
     });
-    // A new thread is reported at once, and a sweep comes within ten seconds.
+    // The kernel reports a new thread at once.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(assigned(&census(path), process.pid()), None);
 }

@@ -1,4 +1,4 @@
-//! Cgroups for tests.
+//! Cgroups that a test creates.
 
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::process::Process;
 
-/// A cgroup below the root of a hierarchy, removed when dropped. Its processes have to end before.
+/// A cgroup, removed when dropped. All its processes must have ended before.
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Creates a cgroup, below `above` if that is given; `None` if this machine does not allow it.
-    pub(crate) fn new(name: &str, above: Option<&Cgroup>) -> Option<Cgroup> {
+    /// Creates a cgroup, below `parent` if it is given; `None` if this machine does not allow it.
+    pub(crate) fn new(name: &str, parent: Option<&Cgroup>) -> Option<Cgroup> {
         let roots = ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup"].map(Path::new);
         let roots = roots
             .into_iter()
             .filter(|root| root.join("cgroup.procs").exists());
-        let mut parents = above.map_or_else(
+        let mut parents = parent.map_or_else(
             || roots.map(Path::to_path_buf).collect::<Vec<_>>(),
-            |above| vec![above.0.clone()],
+            |parent| vec![parent.0.clone()],
         );
         let paths = parents.drain(..).map(|parent| parent.join(name));
         paths
@@ -27,33 +27,37 @@ impl Cgroup {
             .map(Cgroup)
     }
 
-    /// Creates a cgroup below the root of this hierarchy.
+    /// Creates the cgroup `name` below the directory `root`; `None` if this machine does not allow
+    /// it.
     pub(crate) fn below(root: &Path, name: impl AsRef<Path>) -> Option<Cgroup> {
         let path = root.join(name);
         std::fs::create_dir(&path).is_ok().then_some(Cgroup(path))
     }
 
+    /// Returns the directory of the cgroup.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
+    /// Returns whether the cgroup has this file.
     pub(crate) fn has(&self, file: &str) -> bool {
         self.0.join(file).exists()
     }
 
-    /// Gives the directory to `user`.
+    /// Makes `user` the owner of the cgroup.
     pub(crate) fn delegate(&self, user: u32) {
         chown(&self.0, Some(user), Some(user)).unwrap();
     }
 
-    pub(crate) fn take(&self, process: &Process) -> bool {
+    /// Moves a process to this cgroup. Returns whether the kernel allows it.
+    pub(crate) fn add(&self, process: &Process) -> bool {
         std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).is_ok()
     }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Its processes have been killed a moment ago.
+        // A process that was killed takes a moment to leave the cgroup.
         for _ in 0..500 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -63,45 +67,49 @@ impl Drop for Cgroup {
     }
 }
 
-/// A cgroup with a fifth of a CPU, removed when dropped.
-pub(crate) struct Fifth(std::path::PathBuf);
+/// A cgroup with a quota of a fifth of a CPU, removed when dropped.
+pub(crate) struct QuotaCgroup(std::path::PathBuf);
 
-impl Fifth {
-    pub(crate) fn new() -> Option<Fifth> {
+impl QuotaCgroup {
+    /// Creates the cgroup; `None` if this machine does not allow it.
+    pub(crate) fn new() -> Option<QuotaCgroup> {
         let name = format!("upshift-test-{}", std::process::id());
-        for (root, first) in [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)] {
+        for (root, is_v1) in [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)] {
             let path = Path::new(root).join(&name);
             if std::fs::create_dir(&path).is_err() {
                 continue;
             }
-            let fifth = Fifth(path);
-            let write = |file: &str, text: &str| std::fs::write(fifth.0.join(file), text).is_ok();
-            let limited = if first {
-                // Where real-time is divided by cgroup, a part of it is needed, too.
+            let cgroup = QuotaCgroup(path);
+            let write = |file: &str, text: &str| std::fs::write(cgroup.0.join(file), text).is_ok();
+            let limited = if is_v1 {
+                // If the kernel divides real-time runtime by cgroup, this cgroup needs a part of
+                // it.
                 let _ = write("cpu.rt_runtime_us", "500000");
                 write("cpu.cfs_period_us", "100000") && write("cpu.cfs_quota_us", "20000")
             } else {
                 write("cpu.max", "20000 100000")
             };
             if limited {
-                return Some(fifth);
+                return Some(cgroup);
             }
         }
         None
     }
 
+    /// Returns the directory of the cgroup.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(crate) fn take(&self, process: &Process) -> bool {
+    /// Moves a process to this cgroup. Returns whether the kernel allows it.
+    pub(crate) fn add(&self, process: &Process) -> bool {
         std::fs::write(self.0.join("cgroup.procs"), process.pid().to_string()).is_ok()
     }
 }
 
-impl Drop for Fifth {
+impl Drop for QuotaCgroup {
     fn drop(&mut self) {
-        // A process that was killed takes a moment to leave.
+        // A process that was killed takes a moment to leave the cgroup.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;

@@ -1,4 +1,5 @@
-//! Roles of the child processes.
+//! The entry point of the child processes of these tests. The environment variable [`ROLE`] selects
+//! the behaviour of a child; other variables have its settings.
 
 use std::path::PathBuf;
 
@@ -10,134 +11,136 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use crate::client::Registration;
 use crate::process::{ROLE, monotonic};
 
-/// Is not a test of its own: other tests start this program as their child.
+/// Runs the role of a child process. Passes at once if no role is set, that is, as a test.
 #[test]
-fn plays_a_role() {
+fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    // Longer than a slow machine takes for any test.
-    bound_this_process(300);
-    // A program that a rule is to fit has no limit, or it would stay ordinary.
+    // Longer than any test takes on a slow machine.
+    limit_lifetime(300);
+    // A program that a rule should match has no limit: the daemon does not elevate a process with a
+    // limit.
     let limit = match setting("LIMIT").parse() {
         Ok(us) => Some(us),
-        Err(_) if PROGRAMS.contains(&role.as_str()) => None,
+        Err(_) if UNREGISTERED_ROLES.contains(&role.as_str()) => None,
         Err(_) => Some(2_000_000),
     };
-    bound_in_fifo(limit);
+    limit_fifo_time(limit);
     become_user();
     if setting("UNNAMED") == "1" {
-        // SAFETY: a plain call. Without it a process that has changed its user does not own its
-        // files in `/proc`.
+        // After a change of user, the files of a process in `/proc` belong to root until the
+        // process is dumpable again. SAFETY: the call has only integer arguments.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
         std::fs::write(format!("/proc/{}/comm", std::process::id()), b"\xff\xfe").unwrap();
     }
     match role.as_str() {
         "burner" => burner(true),
         "bystander" => burner(false),
-        "puppet" => crate::puppet::puppet(),
-        "survivor" => crate::puppet::survivor(),
-        "reuse" => crate::reuse::reuse(),
+        "scripted-client" => crate::scripted_client::scripted_client(),
+        "rejoining-client" => crate::scripted_client::rejoining_client(),
+        "tid-reuse" => crate::tid_reuse::tid_reuse(),
         "daemon" => daemon(std::sync::Arc::new(Real)),
-        "gap" => gap(),
-        "ghost" => ghost(),
-        "collapser" => crate::kernel::attackers::collapser(),
-        "jostler" => crate::kernel::attackers::jostler(),
-        "emigrant" => crate::kernel::attackers::emigrant(),
-        "lender" => crate::lending::attackers::lender(),
+        "gap-meter" => gap_meter(),
+        "idle-claimant" => idle_claimant(),
+        "page-mover" => crate::kernel::attackers::page_mover(),
+        "thread-mover" => crate::kernel::attackers::thread_mover(),
+        "namespace-switcher" => crate::kernel::attackers::namespace_switcher(),
+        "lender" => crate::lent_priority::attackers::lender(),
         "dispatchers" => crate::cpu_share::attackers::dispatchers(),
         "scribbler" => crate::shared_page::scribbler(),
-        "alternator" => crate::cpu_share::attackers::alternator(),
-        "returner" => crate::cpu_share::attackers::returner(),
-        "relay" => crate::cpu_share::attackers::relay(),
-        "understudies" => crate::cpu_share::attackers::understudies(),
-        "patron" => crate::lending::attackers::patron(),
-        "sinker" => crate::cpu_share::attackers::sinker(),
-        "summoner" => crate::elevation::summoner(),
-        "hermit" => crate::identity::attackers::hermit(),
-        "flapper" => crate::cpu_share::floods::flapper(),
-        "sleepers" => crate::rules_thread::sleepers(),
-        "crowd" => crate::registration::attackers::crowd(),
-        "hoarder" => crate::status_socket::hoarder(),
-        "changeling" => crate::identity::attackers::changeling(),
+        "alternating-spinner" => crate::cpu_share::attackers::alternating_spinner(),
+        "reregistering-spinner" => crate::cpu_share::attackers::reregistering_spinner(),
+        "successive-threads" => crate::cpu_share::attackers::successive_threads(),
+        "pause-spinners" => crate::cpu_share::attackers::pause_spinners(),
+        "process-lender" => crate::lent_priority::attackers::process_lender(),
+        "self-demoter" => crate::cpu_share::attackers::self_demoter(),
+        "kernel-thread-starter" => crate::elevation::kernel_thread_starter(),
+        "pid-namespace-client" => crate::identity::attackers::pid_namespace_client(),
+        "level-flapper" => crate::cpu_share::floods::level_flapper(),
+        "sleeping-threads" => crate::rules_thread::sleeping_threads(),
+        "vcpu-flood" => crate::registration::attackers::vcpu_flood(),
+        "slow-census-reader" => crate::status_socket::slow_census_reader(),
+        "user-changer" => crate::identity::attackers::user_changer(),
         "spinners" => crate::budgets::attackers::spinners(),
-        "churner" => crate::budgets::attackers::churner(),
+        "thread-churner" => crate::budgets::attackers::thread_churner(),
         "forker" => crate::budgets::attackers::forker(),
         "renamer" => crate::budgets::attackers::renamer(),
-        "chain" => crate::lending::attackers::chain(),
+        "lock-chain" => crate::lent_priority::attackers::lock_chain(),
         "traced" => crate::cpu_share::attackers::traced(),
-        "lessor" => crate::proc_files::lease_holder(),
-        "stormer" => crate::budgets::attackers::stormer(),
-        "shifter" => crate::cpu_share::attackers::shifter(),
-        "messenger" => crate::identity::attackers::messenger(),
-        "sleeping parent" => sleeping_parent(),
-        "legion" => crate::registration::attackers::legion(),
-        "donor" => crate::lending::attackers::donor(),
-        "whisperer" => crate::lending::attackers::whisperer(),
-        "renewer" => crate::budgets::attackers::renewer(),
-        "burdener" => crate::registration::attackers::burdener(),
-        "leaver" => crate::identity::attackers::leaver(),
-        "asker" => crate::registration::attackers::asker(),
-        "joiner" => crate::identity::attackers::joiner(),
-        "headless" => crate::main_thread::headless(),
-        "torrent" => crate::cpu_share::floods::torrent(),
-        "namer" => crate::rules_thread::namer(),
-        "knocker" => crate::registration::attackers::knocker(),
-        "mute" => crate::status_socket::mute(),
-        "updater" => crate::registration::attackers::updater(),
-        "switcher" => crate::cpu_share::floods::switcher(),
-        "hanger" => crate::shared_page::hanger(),
-        "twice" => crate::assign::twice(),
-        "daemon that panics" => daemon(crate::faults::panics()),
+        "lease-holder" => crate::proc_files::lease_holder(),
+        "process-flood" => crate::budgets::attackers::process_flood(),
+        "program-changer" => crate::cpu_share::attackers::program_changer(),
+        "connection-passer" => crate::identity::attackers::connection_passer(),
+        "sleeping-parent" => sleeping_parent(),
+        "many-users" => crate::registration::attackers::many_users(),
+        "pause-lender" => crate::lent_priority::attackers::pause_lender(),
+        "self-executor" => crate::budgets::attackers::self_executor(),
+        "descriptor-sender" => crate::registration::attackers::descriptor_sender(),
+        "group-leaver" => crate::identity::attackers::group_leaver(),
+        "census-flood" => crate::registration::attackers::census_flood(),
+        "group-member" => crate::identity::attackers::group_member(),
+        "main-thread-ender" => crate::main_thread::main_thread_ender(),
+        "packet-flood" => crate::cpu_share::floods::packet_flood(),
+        "name-changer" => crate::rules_thread::name_changer(),
+        "connection-flood" => crate::registration::attackers::connection_flood(),
+        "silent-connections" => crate::status_socket::silent_connections(),
+        "update-flood" => crate::registration::attackers::update_flood(),
+        "mass-level-changer" => crate::cpu_share::floods::mass_level_changer(),
+        "attribute-setter" => crate::shared_page::attribute_setter(),
+        "double-registration" => crate::assign::double_registration(),
+        "panicking-daemon" => daemon(crate::faults::panicking_calls()),
         other => panic!("no role {other}"),
     }
 }
 
-/// Programs that do not register. They end by themselves, soon.
-const PROGRAMS: [&str; 12] = [
-    "twice",
-    "renewer",
-    "donor",
-    "gap",
+/// Roles of programs that do not register with the daemon. They exit after a short time by
+/// themselves.
+const UNREGISTERED_ROLES: [&str; 11] = [
+    "double-registration",
+    "self-executor",
+    "gap-meter",
     "spinners",
-    "churner",
+    "thread-churner",
     "forker",
     "renamer",
-    "sleepers",
-    "sleeping parent",
-    "stormer",
-    "headless",
+    "sleeping-threads",
+    "sleeping-parent",
+    "process-flood",
+    "main-thread-ender",
 ];
 
-/// Has this process killed when it occupies a CPU in SCHED_FIFO for `limit` µs.
-fn bound_in_fifo(limit: Option<u64>) {
+/// Limits the time for which this process may occupy a CPU in SCHED_FIFO (`RLIMIT_RTTIME`), µs;
+/// `None` removes the limit.
+fn limit_fifo_time(limit: Option<u64>) {
     let us = limit.unwrap_or(libc::RLIM_INFINITY);
     let limit = libc::rlimit {
         rlim_cur: us,
         rlim_max: us,
     };
-    // SAFETY: a live structure.
+    // SAFETY: `limit` is valid for the duration of the call.
     unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &raw const limit) };
 }
 
-/// Has this process ended within `seconds`, in any case.
-fn bound_this_process(seconds: u32) {
-    // SAFETY: plain calls with live arguments.
+/// Ends this process after `seconds`, or when its parent dies.
+fn limit_lifetime(seconds: u32) {
+    // SAFETY: the calls have only integer arguments.
     unsafe {
         libc::alarm(seconds);
         // The kernel schedules sessions as groups (autogroup): in a session of its own, this
-        // process is not charged for others, nor they or the canaries for it.
+        // process is not charged for other processes, and other processes and the canaries are not
+        // charged for this process.
         libc::setsid();
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
 }
 
-/// Becomes the user `USER` for good, if one is named.
+/// Changes the user and group of this process to `USER`, if it is set. The change is permanent.
 fn become_user() {
     let Ok(user) = setting("USER").parse::<u32>() else {
         return;
     };
-    // SAFETY: plain calls; the library makes them for every thread.
+    // SAFETY: the null pointer is for an empty list of groups. libc changes all threads.
     let failed = unsafe {
         libc::setgroups(0, std::ptr::null()) != 0
             || libc::setresgid(user, user, user) != 0
@@ -146,28 +149,31 @@ fn become_user() {
     assert!(!failed, "{}", std::io::Error::last_os_error());
 }
 
+/// Returns the setting `name`; empty if it is not set.
 pub(crate) fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
+/// Returns the setting `name` as a number.
 pub(crate) fn number(name: &str) -> u64 {
     setting(name).parse().unwrap()
 }
 
+/// Pins the calling thread to `cpu`.
 pub(crate) fn pin(cpu: usize) {
     Kernel
         .sched_setaffinity(0, &CpuSet::only(cpu).unwrap())
         .unwrap();
 }
 
-/// Waits for the parent's word; returns its deadline.
-pub(crate) fn wait_for_go() -> u64 {
+/// Waits for a line from the parent, and returns the deadline in it; 0 if there is none.
+pub(crate) fn wait_for_parent() -> u64 {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().parse().unwrap_or(0)
 }
 
-/// Joins with the calling thread as the only worker, pinned to `CPU`.
+/// Pins the calling thread to `CPU`, and registers it as the only worker of a vCPU.
 pub(crate) fn join() -> (Board, Vcpu) {
     let cpu = number("CPU") as usize;
     pin(cpu);
@@ -184,17 +190,17 @@ pub(crate) fn join() -> (Board, Vcpu) {
     (board, vcpu)
 }
 
-/// Runs a daemon in this process, to be killed.
+/// Runs a daemon until the parent sends a line or kills this process.
 fn daemon(machine: std::sync::Arc<dyn Machine>) {
     if let Ok(errors) = std::fs::File::create(setting("ERRORS")) {
         rustix::stdio::dup2_stderr(errors).unwrap();
     }
-    if let Ok(most) = setting("FILES").parse() {
+    if let Ok(max_files) = setting("FILES").parse() {
         let limit = libc::rlimit {
-            rlim_cur: most,
-            rlim_max: most,
+            rlim_cur: max_files,
+            rlim_max: max_files,
         };
-        // SAFETY: a live structure.
+        // SAFETY: `limit` is valid for the duration of the call.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
     let config = upshift_daemon::Config {
@@ -204,16 +210,17 @@ fn daemon(machine: std::sync::Arc<dyn Machine>) {
     let daemon = upshift_daemon::Daemon::builder(config).machine(machine);
     let _daemon = daemon.start().unwrap();
     println!("ready");
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Returns memory that this process shares with its forked children, all 0.
+/// Returns zeroed memory that this process shares with its forked children.
 ///
 /// # Safety
-/// All 0 must be a valid `T`.
-pub(crate) unsafe fn shared<T: Sync>() -> &'static T {
+/// A `T` of zero bytes must be valid.
+pub(crate) unsafe fn shared_memory<T: Sync>() -> &'static T {
     const { assert!(size_of::<T>() <= 4096) };
-    // SAFETY: a fresh anonymous mapping of a page, which stays; the caller promises the rest.
+    // SAFETY: the page is newly mapped, zeroed and never unmapped. The caller guarantees that zero
+    // bytes are a valid `T`.
     unsafe {
         let address = libc::mmap(
             std::ptr::null_mut(),
@@ -234,19 +241,20 @@ pub(crate) fn cpu_time() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a live structure of the type the call writes.
+    // SAFETY: `time` is valid for writes for the duration of the call.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Spins until the parent's deadline at `LEVEL`, registered or not, and prints its CPU time.
+/// Spins until the parent's deadline, as a client at `LEVEL` if `registered`, and prints the CPU
+/// time that it has used.
 fn burner(registered: bool) {
     let joined = registered.then(join);
     if !registered {
         pin(number("CPU") as usize);
     }
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     if let Some((_, vcpu)) = &joined {
         vcpu.line().set_running(number("LEVEL") as u8);
         vcpu.settle().unwrap();
@@ -261,18 +269,18 @@ fn burner(registered: bool) {
         vcpu.settle().unwrap();
     }
     println!("used {}", used / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Starts a thread besides those of the test harness, and a child process; all sleep. The child
-/// ends with this process, unless `ORPHAN` is set.
+/// Starts a thread in addition to the test harness's threads, and a child process; all of them
+/// sleep. The child ends with this process, unless `ORPHAN` is set.
 fn sleeping_parent() {
     let orphan = std::env::var_os("ORPHAN").is_some();
     std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(60)));
-    // SAFETY: the child sleeps and ends.
+    // SAFETY: the child makes only system calls before it ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: as above.
+        // SAFETY: the calls have only integer arguments.
         unsafe {
             if !orphan {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -282,15 +290,15 @@ fn sleeping_parent() {
         }
     }
     println!("child {child}");
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Spins on `CPU` until the deadline; prints its CPU time, and the longest time without the CPU,
-/// both in µs.
-pub(crate) fn gap() {
+/// Spins on `CPU` until the deadline. Prints the CPU time that it has used, and the longest time
+/// for which it did not have the CPU, both in µs.
+pub(crate) fn gap_meter() {
     pin(number("CPU") as usize);
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = cpu_time();
     let (mut last, mut longest) = (monotonic(), 0);
     while last < deadline {
@@ -300,16 +308,17 @@ pub(crate) fn gap() {
     }
     println!("used {}", (cpu_time() - before) / 1000);
     println!("longest {}", longest / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Claims to run at `LEVEL` on `CPU`, and sleeps; without a thread if `THREADS` is 0.
-pub(crate) fn ghost() {
+/// Publishes that it runs at `LEVEL` on `CPU`, but sleeps. If `THREADS` is 0, it registers no
+/// thread.
+pub(crate) fn idle_claimant() {
     pin(number("CPU") as usize);
-    let own = [(current_tid(), Role::Worker)];
-    let none = setting("THREADS") == "0";
-    let registration = Registration::new(if none { &[] } else { &own });
+    let threads = [(current_tid(), Role::Worker)];
+    let without_threads = setting("THREADS") == "0";
+    let registration = Registration::new(if without_threads { &[] } else { &threads });
     println!("ready");
-    wait_for_go();
+    wait_for_parent();
     registration.run(NO_LEVEL);
 }

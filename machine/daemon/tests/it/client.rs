@@ -1,5 +1,5 @@
-//! The protocol without the client of `upshift-board`, so that a test or an attacker may send
-//! messages that the client would not.
+//! A client that does not use `upshift-board`'s client, so that a test or an attacker can send
+//! messages that a correct client does not send.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use upshift_elevate::current_tid;
 
 use crate::child::{number, setting};
 
-/// Connects to the daemon.
+/// Connects to the daemon at `path`. Sends and receives fail after 5 s.
 pub(crate) fn connect(path: &Path) -> OwnedFd {
     let address = SocketAddrUnix::new(path).unwrap();
     let socket = rustix::net::socket_with(
@@ -27,17 +27,17 @@ pub(crate) fn connect(path: &Path) -> OwnedFd {
     )
     .unwrap();
     let timeout = Some(Duration::from_secs(5));
-    for which in [
+    for direction in [
         rustix::net::sockopt::Timeout::Recv,
         rustix::net::sockopt::Timeout::Send,
     ] {
-        rustix::net::sockopt::set_socket_timeout(&socket, which, timeout).unwrap();
+        rustix::net::sockopt::set_socket_timeout(&socket, direction, timeout).unwrap();
     }
     rustix::net::connect(&socket, &address).unwrap();
     socket
 }
 
-/// Sends a registration; returns the descriptors, or the reason of the refusal.
+/// Sends a registration. Returns the descriptors that the daemon sends, or the reason of a refusal.
 pub(crate) fn register(
     socket: &OwnedFd,
     cpus: &[u32],
@@ -59,6 +59,7 @@ pub(crate) fn register(
     }
 }
 
+/// Returns the thread `tid` as a worker of vCPU 0.
 pub(crate) fn worker(tid: i32) -> Thread {
     Thread {
         tid,
@@ -67,20 +68,20 @@ pub(crate) fn worker(tid: i32) -> Thread {
     }
 }
 
-/// A registration without the client of `upshift-board`.
+/// A registered vCPU.
 pub(crate) struct Registration {
     pub(crate) socket: OwnedFd,
     pub(crate) page: Mapping<LocalPage>,
-    pub(crate) bells: Vec<OwnedFd>,
+    pub(crate) doorbells: Vec<OwnedFd>,
 }
 
 impl Registration {
-    /// Registers `threads` as those of vCPU 0 on `CPU`, running at `LEVEL`.
+    /// Registers vCPU 0 on `CPU` with `threads`, and publishes that it runs at `LEVEL`.
     pub(crate) fn new(threads: &[(i32, Role)]) -> Registration {
         Registration::try_new(threads).unwrap()
     }
 
-    /// Registers; `None` after a refusal.
+    /// Like [`Registration::new`], but returns `None` after a refusal.
     pub(crate) fn try_new(threads: &[(i32, Role)]) -> Option<Registration> {
         let socket = connect(&PathBuf::from(setting("SOCKET")));
         let (file, page) = os::local_page().unwrap();
@@ -89,26 +90,26 @@ impl Registration {
             .map(|&(tid, role)| Thread { tid, vcpu: 0, role })
             .collect();
         let cpu = number("CPU") as u32;
-        let mut bells = register(&socket, &[cpu], &threads, &file).ok()?;
-        bells.remove(0);
+        let mut doorbells = register(&socket, &[cpu], &threads, &file).ok()?;
+        doorbells.remove(0);
         let registration = Registration {
             socket,
             page,
-            bells,
+            doorbells,
         };
         registration.run(number("LEVEL") as u8);
         Some(registration)
     }
 
-    /// Adds the calling thread. Returns whether the daemon accepts it.
+    /// Adds the calling thread to the registration. Returns whether the daemon accepts it.
     pub(crate) fn add_current(&self, role: Role) -> bool {
-        let own = Thread {
+        let own_thread = Thread {
             tid: current_tid(),
             vcpu: 0,
             role,
         };
         let mut message = wire::buffer();
-        let length = wire::encode_update(&mut message, &[own], &[]).unwrap();
+        let length = wire::encode_update(&mut message, &[own_thread], &[]).unwrap();
         os::send(self.socket.as_fd(), &message[..length], &[]).unwrap();
         let mut answer = wire::buffer();
         let (length, _) =
@@ -117,36 +118,36 @@ impl Registration {
         !matches!(reply, Reply::Refused { .. })
     }
 
-    /// Claims to run at `level`.
+    /// Publishes that the vCPU runs at `level`, and rings.
     pub(crate) fn run(&self, level: u8) {
         self.page.vcpu(0).unwrap().set_running(level);
-        os::ring(&self.bells[0]).unwrap();
+        os::ring(&self.doorbells[0]).unwrap();
     }
 }
 
-/// Starts `count` small threads, which sleep until `gate` is open; returns them as workers.
-pub(crate) fn sleepers_behind<'scope>(
-    gate: &'scope Mutex<()>,
+/// Starts `count` threads that block until `mutex` is free. Returns them as workers.
+pub(crate) fn start_blocked_threads<'scope>(
+    mutex: &'scope Mutex<()>,
     scope: &'scope Scope<'scope, '_>,
     count: u64,
 ) -> Vec<(i32, Role)> {
     let (sender, tids) = std::sync::mpsc::channel();
     for _ in 0..count {
         let sender = sender.clone();
-        let small = std::thread::Builder::new().stack_size(64 * 1024);
+        let builder = std::thread::Builder::new().stack_size(64 * 1024);
         let body = move || {
             sender.send(current_tid()).unwrap();
             drop(sender);
-            drop(gate.lock());
+            drop(mutex.lock());
         };
-        small.spawn_scoped(scope, body).unwrap();
+        builder.spawn_scoped(scope, body).unwrap();
     }
     drop(sender);
     tids.iter().map(|tid| (tid, Role::Worker)).collect()
 }
 
-/// Registers `tid` over `connection`. Returns "in", or the reason of the refusal.
-pub(crate) fn verdict(connection: &OwnedFd, tid: i32) -> String {
+/// Registers `tid` over `connection`. Returns "accepted", or the reason of the refusal.
+pub(crate) fn registration_outcome(connection: &OwnedFd, tid: i32) -> String {
     let worker = Thread {
         tid,
         vcpu: 0,
@@ -154,21 +155,26 @@ pub(crate) fn verdict(connection: &OwnedFd, tid: i32) -> String {
     };
     let (file, _page) = os::local_page().unwrap();
     let outcome = register(connection, &[number("CPU") as u32], &[worker], &file);
-    outcome.map_or_else(|reason| format!("{reason:?}"), |_| "in".to_string())
+    outcome.map_or_else(|reason| format!("{reason:?}"), |_| "accepted".to_string())
 }
 
+/// Requests a census from the daemon at `socket`.
 pub(crate) fn census(socket: &Path) -> Value {
     let census = upshift_board::client::census(socket).unwrap();
     serde_json::from_str(&census.json).unwrap()
 }
 
+/// Returns the number of registered processes.
 pub(crate) fn processes(socket: &Path) -> usize {
     census(socket)["processes"].as_array().unwrap().len()
 }
 
-/// Returns a number of the first vCPU of process `pid`.
-pub(crate) fn of_vcpu(census: &Value, pid: i32, field: &str) -> u64 {
-    let all = census["processes"].as_array().unwrap();
-    let process = all.iter().find(|process| process["pid"] == pid).unwrap();
+/// Returns a counter of the first vCPU of process `pid`.
+pub(crate) fn vcpu_counter(census: &Value, pid: i32, field: &str) -> u64 {
+    let processes = census["processes"].as_array().unwrap();
+    let process = processes
+        .iter()
+        .find(|process| process["pid"] == pid)
+        .unwrap();
     process["vcpus"][0][field].as_u64().unwrap()
 }

@@ -1,5 +1,5 @@
-//! Attacks on the share of the CPU that the rules leave to programs that are not registered, or to
-//! a more urgent client. The attackers are in `cpu_share/attackers.rs`.
+//! Attacks on the CPU time that the daemon guarantees to programs that are not registered, and to
+//! more urgent clients. The attackers are in `cpu_share/attackers.rs` and `cpu_share/floods.rs`.
 
 pub(crate) mod attackers;
 pub(crate) mod floods;
@@ -7,217 +7,243 @@ pub(crate) mod floods;
 use std::time::Duration;
 
 use crate::attack::{
-    ALICE, MALLORY, TIME, TRUDY, compete, from_now, leaves_their_share, open_daemon, settings,
-    start_child, takes_at_most, two_cpus, us,
+    ALICE, ATTACK_TIME, MALLORY, TRUDY, assert_leaves_share, attack_beside_bystander,
+    deadline_after, open_daemon, settings, start_child, two_cpus, us, uses_at_most,
 };
-use crate::client::{census, of_vcpu};
+use crate::client::{census, vcpu_counter};
 use crate::process::Process;
-use crate::quiet::used_by_the_scheduler;
-use crate::{permitted, turn};
+use crate::steady_state::scheduler_cpu_time;
+use crate::{permitted, serial_test};
 
 #[test]
 fn dispatchers_together_leave_a_victim_of_level_0_its_cpu() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    // Many dispatchers that spin all the time, and a few within the budget of a single one.
+    // Many dispatchers that always spin, and a few of which each is within the budget.
     for (threads, duty) in [("30", "100"), ("6", "17")] {
         let (path, _daemon) = open_daemon("dispatchers");
         let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-        let more = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
-        let mut attacker = start_child("dispatchers", &path, MALLORY, (0, 63), &more);
-        let end = from_now(TIME);
-        victim.go_until(end);
-        attacker.go_until(end);
+        let extra_settings = [("THREADS", threads.to_string()), ("DUTY", duty.to_string())];
+        let mut attacker = start_child("dispatchers", &path, MALLORY, (0, 63), &extra_settings);
+        let end = deadline_after(ATTACK_TIME);
+        victim.run_until(end);
+        attacker.run_until(end);
         let used = (victim.number("used "), attacker.number("used "));
-        let overdrafts = of_vcpu(&census(&path), attacker.pid(), "overdrafts");
+        let overdrafts = vcpu_counter(&census(&path), attacker.pid(), "overdrafts");
         println!(
             "{threads} at {duty} %: victim {}, attacker {} us of {}, {overdrafts} overdrafts",
             used.0,
             used.1,
             us()
         );
-        // The budget of dispatchers (20 %), its burst, and pauses.
-        assert!(takes_at_most(50, used.1, us()));
+        // The budget of dispatchers (20 %), its burst, and the time of pauses.
+        assert!(uses_at_most(50, used.1, us()));
         assert!(overdrafts > 0);
     }
 }
 
 #[test]
-fn two_that_take_turns_leave_bystanders_their_share() {
-    let _turn = turn();
+fn two_alternating_clients_leave_bystanders_their_share() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let (path, _daemon) = open_daemon("turns");
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
+    let mut bystander = Process::start("gap-meter", &path, &[("CPU", "0".to_string())]);
     bystander.line("ready").unwrap();
-    // They change each 37 ms: the thread that a check finds to have used its time sleeps in the
-    // pause.
-    let mut pair = [0, 1].map(|turn| {
-        let turn = [("TURN", turn.to_string())];
-        start_child("alternator", &path, MALLORY, (0, 40), &turn)
+    // The two alternate every 37 ms: the thread that a check finds to have used CPU time
+    // sleeps in the pause that follows.
+    let mut pair = [0, 1].map(|phase| {
+        let phase = [("PHASE", phase.to_string())];
+        start_child("alternating-spinner", &path, MALLORY, (0, 40), &phase)
     });
-    let end = from_now(Duration::from_millis(1200));
-    bystander.go_until(end);
+    let end = deadline_after(Duration::from_millis(1200));
+    bystander.run_until(end);
     for process in &mut pair {
-        process.go_until(end);
+        process.run_until(end);
     }
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let burnt: u64 = pair.iter_mut().map(|process| process.number("used ")).sum();
-    println!("the pair {burnt}, bystander {used} us of 1200000, longest gap {longest} us");
-    assert!(takes_at_most(97, burnt, 1_200_000));
+    let attacker_us: u64 = pair.iter_mut().map(|process| process.number("used ")).sum();
+    println!("the pair {attacker_us}, bystander {used} us of 1200000, longest gap {longest} us");
+    assert!(uses_at_most(97, attacker_us, 1_200_000));
 }
 
 #[test]
-fn a_process_that_leaves_and_registers_again_leaves_bystanders_their_share() {
-    let _turn = turn();
+fn a_process_that_repeatedly_leaves_and_registers_leaves_bystanders_their_share() {
+    let _guard = serial_test();
     if permitted() {
-        leaves_their_share(compete("returner", "returner", &[]));
+        assert_leaves_share(attack_beside_bystander(
+            "reregistering-spinner",
+            "reregistering-spinner",
+            &[],
+        ));
     }
 }
 
 #[test]
 fn threads_that_end_before_a_check_leave_bystanders_their_share() {
-    let _turn = turn();
+    let _guard = serial_test();
     if permitted() {
         for each in ["1500", "25000"] {
-            leaves_their_share(compete("relay", "relay", &[("EACH", each.to_string())]));
+            assert_leaves_share(attack_beside_bystander(
+                "successive-threads",
+                "successive-threads",
+                &[("EACH", each.to_string())],
+            ));
         }
     }
 }
 
 #[test]
 fn dispatchers_that_end_before_a_check_leave_a_victim_its_cpu() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let (path, _daemon) = open_daemon("relay-dispatchers");
     let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-    let more = [
+    let extra_settings = [
         ("EACH", "25000".to_string()),
         ("ROLE", "dispatcher".to_string()),
     ];
-    let mut attacker = start_child("relay", &path, MALLORY, (0, 63), &more);
-    let end = from_now(TIME);
-    victim.go_until(end);
-    attacker.go_until(end);
+    let mut attacker = start_child(
+        "successive-threads",
+        &path,
+        MALLORY,
+        (0, 63),
+        &extra_settings,
+    );
+    let end = deadline_after(ATTACK_TIME);
+    victim.run_until(end);
+    attacker.run_until(end);
     let used = (victim.number("used "), attacker.number("used "));
     println!("victim {}, attacker {} us", used.0, used.1);
     assert!(used.0 > 2 * used.1, "{used:?}");
 }
 
 #[test]
-fn understudies_leave_bystanders_their_share() {
-    let _turn = turn();
+fn threads_that_run_only_in_pauses_leave_bystanders_their_share() {
+    let _guard = serial_test();
     if permitted() {
-        leaves_their_share(compete("understudies", "understudies", &[]));
+        assert_leaves_share(attack_beside_bystander(
+            "pause-spinners",
+            "pause-spinners",
+            &[],
+        ));
     }
 }
 
 #[test]
-fn a_process_that_sinks_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
-    let _turn = turn();
+fn a_process_that_lowers_itself_to_the_priority_of_the_canary_leaves_bystanders_their_share() {
+    let _guard = serial_test();
     if permitted() {
-        leaves_their_share(compete("sinker", "sinker", &[]));
+        assert_leaves_share(attack_beside_bystander("self-demoter", "self-demoter", &[]));
     }
 }
 
 #[test]
-fn two_that_change_their_levels_at_full_speed_leave_a_victim_its_cpu() {
-    let _turn = turn();
+fn two_clients_that_constantly_change_their_levels_leave_a_victim_its_cpu() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (_, there) = two_cpus();
-    // A thread with a policy of its own is recorded again each time that it is elevated.
+    let (_, last_cpu) = two_cpus();
+    // A thread with another policy than SCHED_OTHER is recorded again for each elevation.
     for policy in ["fair", "batch"] {
-        let (path, _daemon) = open_daemon("flapper");
+        let (path, _daemon) = open_daemon("level-flapper");
         let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-        let more = [("POLICY", policy.to_string())];
-        let mut pair =
-            [MALLORY, TRUDY].map(|user| start_child("flapper", &path, user, (0, 30), &more));
-        // They need the CPU to change their levels; a third one rings from the other CPU.
-        let mut other = start_child("flapper", &path, MALLORY, (there, 30), &more);
-        let (end, before) = (from_now(TIME), used_by_the_scheduler());
-        victim.go_until(end);
+        let extra_settings = [("POLICY", policy.to_string())];
+        let mut pair = [MALLORY, TRUDY]
+            .map(|user| start_child("level-flapper", &path, user, (0, 30), &extra_settings));
+        // The pair needs the victim's CPU to change its levels; a third client rings from the other
+        // CPU.
+        let mut other = start_child(
+            "level-flapper",
+            &path,
+            MALLORY,
+            (last_cpu, 30),
+            &extra_settings,
+        );
+        let (end, before) = (deadline_after(ATTACK_TIME), scheduler_cpu_time());
+        victim.run_until(end);
         for process in pair.iter_mut().chain([&mut other]) {
-            process.go_until(end);
+            process.run_until(end);
         }
         let used = victim.number("used ");
-        let burnt: u64 = pair.iter_mut().map(|process| process.number("used ")).sum();
-        let daemon = (used_by_the_scheduler() - before) / 1000;
-        println!("{policy}: victim {used} us, the pair {burnt}, the daemon {daemon}");
-        // A fifth for the daemon, and pauses that the pair has where no bystander is. If a canary
-        // is silent meanwhile, all three are ordinary for a second and have a third each.
-        assert!(takes_at_most(85, burnt + daemon, us()));
+        let attacker_us: u64 = pair.iter_mut().map(|process| process.number("used ")).sum();
+        let daemon = (scheduler_cpu_time() - before) / 1000;
+        println!("{policy}: victim {used} us, the pair {attacker_us}, the daemon {daemon}");
+        // The daemon may use a fifth, and the pair the pauses, since there is no bystander. If a
+        // canary is silent, the victim and the pair are ordinary for a second and get a third each.
+        assert!(uses_at_most(85, attacker_us + daemon, us()));
     }
 }
 
 #[test]
-fn a_process_that_becomes_another_program_again_and_again_leaves_bystanders_their_share() {
-    let _turn = turn();
+fn a_process_that_repeatedly_executes_a_program_leaves_bystanders_their_share() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     for how in ["exec", "vfork"] {
-        let burnt = compete(how, "shifter", &settings(&[("HOW", how)]));
-        assert!(takes_at_most(97, burnt, us()));
+        let attacker_us =
+            attack_beside_bystander(how, "program-changer", &settings(&[("HOW", how)]));
+        assert!(uses_at_most(97, attacker_us, us()));
     }
 }
 
 #[test]
-fn a_winner_that_is_traced_leaves_a_victim_its_cpu() {
-    let _turn = turn();
+fn a_traced_winner_leaves_a_victim_its_cpu() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let (path, _daemon) = open_daemon("traced");
     let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
     let mut attacker = start_child("traced", &path, MALLORY, (0, 40), &[]);
-    let end = from_now(TIME);
-    victim.go_until(end);
-    attacker.go_until(end);
-    let (used, burnt) = (victim.number("used "), attacker.number("used "));
-    println!("victim {used}, traced {burnt} us of {}", us());
-    // Two checks until the victim is elevated, and then pauses. A winner that kept its rank while
-    // it is traced would have all but the pauses; during a rest it has half.
-    assert!(takes_at_most(70, burnt, us()));
+    let end = deadline_after(ATTACK_TIME);
+    victim.run_until(end);
+    attacker.run_until(end);
+    let (used, attacker_us) = (victim.number("used "), attacker.number("used "));
+    println!("victim {used}, traced {attacker_us} us of {}", us());
+    // The victim is elevated after two checks. An attacker that kept its rank while it is stopped
+    // would have all time but the pauses; if a canary is silent, the attacker has half for a while.
+    assert!(uses_at_most(70, attacker_us, us()));
 }
 
 #[test]
-fn a_process_that_has_the_kernel_move_packets_leaves_bystanders_their_share() {
-    let _turn = turn();
+fn a_process_that_floods_the_kernel_with_packets_leaves_bystanders_their_share() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let burnt = compete("torrent", "torrent", &[]);
-    assert!(takes_at_most(97, burnt, us()));
+    let attacker_us = attack_beside_bystander("packet-flood", "packet-flood", &[]);
+    assert!(uses_at_most(97, attacker_us, us()));
 }
 
 #[test]
 fn a_process_that_changes_levels_with_a_thousand_threads_leaves_a_victim_its_cpu() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("switcher");
+    let (path, _daemon) = open_daemon("mass-level-changer");
     let mut victim = start_child("burner", &path, ALICE, (0, 0), &[]);
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut switcher = start_child("switcher", &path, MALLORY, (0, 40), &[]);
-    let end = from_now(TIME);
-    let before = used_by_the_scheduler();
-    victim.go_until(end);
-    switcher.go_until(end);
-    let (used, changes) = (victim.number("used "), switcher.line("changes "));
-    let own = used_by_the_scheduler() - before;
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
+    let mut attacker = start_child("mass-level-changer", &path, MALLORY, (0, 40), &[]);
+    let end = deadline_after(ATTACK_TIME);
+    let before = scheduler_cpu_time();
+    victim.run_until(end);
+    attacker.run_until(end);
+    let (used, changes) = (victim.number("used "), attacker.line("changes "));
+    let scheduler = scheduler_cpu_time() - before;
     println!(
-        "victim {used} of {} us, {changes:?} vCPUs, the scheduler {own:?}",
+        "victim {used} of {} us, {changes:?} vCPUs, the scheduler {scheduler:?}",
         us()
     );
-    // A fifth is the scheduler's budget; a turn under way is not cut short.
-    assert!(own / 1000 < us() / 2, "{own}");
+    // The scheduler's budget is a fifth, and one iteration may exceed it.
+    assert!(scheduler / 1000 < us() / 2, "{scheduler}");
 }

@@ -1,66 +1,75 @@
-//! Deaths of any process at any time: no thread stays elevated, and the others continue.
+//! Processes that are killed or stopped at any time: no thread stays elevated, and all other
+//! processes continue.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use upshift_elevate::{Elevator, Priority};
 
-use crate::attack::{MALLORY, TRUDY, from_now, start_child};
+use crate::attack::{MALLORY, TRUDY, deadline_after, start_child};
 use crate::client::processes;
-use crate::fuzz::drawn;
-use crate::inquest::{elevated, has_ended, inquest};
-use crate::process::{PATIENCE, PROMISE, Process, Random, elevated_threads, monotonic, until};
-use crate::puppet::start_puppet;
-use crate::{daemon, permitted, socket, turn};
+use crate::diagnosis::{describe_elevated_threads, describe_processes, has_ended};
+use crate::fuzz::parameter;
+use crate::process::{
+    PATIENCE, Process, RESTORE_LIMIT, Random, elevated_threads, monotonic, until,
+};
+use crate::scripted_client::start_scripted_client;
+use crate::{daemon, permitted, serial_test, socket};
 
-fn survivor(socket: &Path, level: u8) -> Process {
+/// Starts a client on CPU 0 at `level` that registers again after the end of its daemon.
+fn start_rejoining_client(socket: &Path, level: u8) -> Process {
     let settings = [("CPU", "0".to_string()), ("LEVEL", level.to_string())];
-    let mut process = Process::start("survivor", socket, &settings);
+    let mut process = Process::start("rejoining-client", socket, &settings);
     process.line("ready").unwrap();
     process
 }
 
-/// Two clients of different levels, which compete, and an ordinary program on each CPU, which takes
-/// the remaining time.
-struct Crowd {
+/// Two clients of different levels that compete for a CPU, and an ordinary program on each CPU that
+/// uses all remaining time.
+struct LoadedClients {
     clients: [Process; 2],
-    _load: Vec<Process>,
+    _spinners: Vec<Process>,
 }
 
+/// Levels of the two clients.
 const LEVELS: [u8; 2] = [2, 40];
 
-impl Crowd {
-    fn new(socket: &Path) -> Crowd {
+impl LoadedClients {
+    /// Starts the clients and the programs.
+    fn new(socket: &Path) -> LoadedClients {
         let cpus = std::thread::available_parallelism().unwrap().get();
-        let load = |cpu: usize| {
-            let mut load = Process::start("bystander", socket, &[("CPU", cpu.to_string())]);
-            load.line("ready").unwrap();
-            load.go_until(monotonic() + 250_000_000_000);
-            load
+        let start_spinner = |cpu: usize| {
+            let mut spinner = Process::start("bystander", socket, &[("CPU", cpu.to_string())]);
+            spinner.line("ready").unwrap();
+            spinner.run_until(monotonic() + 250_000_000_000);
+            spinner
         };
-        Crowd {
-            clients: LEVELS.map(|level| survivor(socket, level)),
-            _load: (0..cpus).map(load).collect(),
+        LoadedClients {
+            clients: LEVELS.map(|level| start_rejoining_client(socket, level)),
+            _spinners: (0..cpus).map(start_spinner).collect(),
         }
     }
 
+    /// Returns whether a thread of a client is elevated.
     fn any_is_elevated(&self) -> bool {
         let is_elevated = |client: &Process| !elevated_threads(client.pid()).is_empty();
         self.clients.iter().any(is_elevated)
     }
 
-    /// Waits until no client is elevated, within the promise. Returns the time after the death of
-    /// `victim`, which was killed. A pause of the whole machine counts only in part: no program
-    /// could keep the promise then.
+    /// Waits until no client is elevated, for at most [`RESTORE_LIMIT`]. Returns the time since the
+    /// death of `victim`, which was killed. Only a part of a standstill of the whole machine
+    /// counts, since no program can act during it.
     ///
-    /// After a client's death the daemon acts when its last thread has died. All of them but the
-    /// elevated one are ordinary, and an ordinary thread dies when it gets a CPU, which depends on
-    /// the other programs of the machine. A killed daemon has no such time: its guardian misses its
-    /// heartbeat whether its threads can die or not.
+    /// The daemon restores the threads of a client when the client's last thread has ended. All
+    /// threads but the elevated one are ordinary, and an ordinary thread ends when it gets a CPU,
+    /// which depends on the other programs of the machine. That time does not count. A killed
+    /// daemon has no such time: the guardian misses the heartbeat even while the daemon's threads
+    /// still exist.
     ///
-    /// This thread is elevated while it waits, so that it checks in time, but no longer: when the
-    /// kernel removes the files in `/proc` of a process that was waited for, it loops until another
-    /// thread has finished the same removal, which cannot run below this one on its CPU.
+    /// The calling thread is elevated while it waits, so that it checks in time, but no longer:
+    /// when the kernel removes the files in `/proc` of a process that was waited for, it loops
+    /// until another thread has finished the same removal, and that thread may not run while an
+    /// elevated thread occupies its CPU.
     fn wait_until_none_is_elevated(
         &self,
         elevator: &Elevator,
@@ -68,61 +77,66 @@ impl Crowd {
         daemon: &Process,
     ) -> Duration {
         let checking = elevator.elevate_current(Priority::of::<48>()).unwrap();
-        let (mut took, mut dying) = (Duration::ZERO, Duration::ZERO);
+        let (mut elapsed, mut time_dying) = (Duration::ZERO, Duration::ZERO);
         while self.any_is_elevated() {
-            let dies = match victim {
+            let is_dying = match victim {
                 Victim::Daemon => false,
-                Victim::Client(which) => !has_ended(self.clients[which].pid()),
+                Victim::Client(index) => !has_ended(self.clients[index].pid()),
             };
             let before = Instant::now();
             std::thread::sleep(Duration::from_micros(500));
             let slept = before.elapsed().min(Duration::from_millis(5));
-            *if dies { &mut dying } else { &mut took } += slept;
-            if took >= PROMISE || dying >= PATIENCE {
+            *if is_dying {
+                &mut time_dying
+            } else {
+                &mut elapsed
+            } += slept;
+            if elapsed >= RESTORE_LIMIT || time_dying >= PATIENCE {
                 let clients = self.clients.each_ref().map(Process::pid);
-                let which = elevated(&clients);
+                let elevated = describe_elevated_threads(&clients);
                 drop(checking);
                 let [first, second] = clients;
-                let all = [
+                let processes = [
                     ("client 0", first),
                     ("client 1", second),
                     ("daemon", daemon.pid()),
                 ];
                 panic!(
-                    "a thread is still elevated after {took:?}, and {dying:?} in which the client died; killed: {victim:?}\n{which}{}",
-                    inquest(&all)
+                    "a thread is still elevated after {elapsed:?}, and {time_dying:?} in which the client died; killed: {victim:?}\n{elevated}{}",
+                    describe_processes(&processes)
                 );
             }
         }
-        took
+        elapsed
     }
 }
 
-/// The killed process.
+/// The process that was killed.
 #[derive(Debug, Clone, Copy)]
 enum Victim {
     Daemon,
     Client(usize),
 }
 
-/// Kills daemons while a client is elevated, or at any moment of their start, and clients before
-/// that, on a machine with a load on every CPU. The promise holds for every one of these deaths.
+/// Kills daemons while a client is elevated, or at any moment of their start, and sometimes a
+/// client first, on a machine with a load on every CPU. [`RESTORE_LIMIT`] holds for each of these
+/// deaths.
 #[test]
-fn hundreds_of_killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
-    let _turn = turn();
+fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let rounds = drawn("UPSHIFT_DAEMON_DEATHS", 200);
+    let rounds = parameter("UPSHIFT_DAEMON_DEATHS", 200);
     let path = socket("deaths");
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let elevator = Elevator::with_guardian().unwrap();
     let (mut daemons, mut clients, mut starts) = (Vec::new(), Vec::new(), 0);
-    let mut crowd = Crowd::new(&path);
+    let mut clients_under_load = LoadedClients::new(&path);
     for round in 0..rounds {
         if round % 100 == 99 {
-            // The children's lives are bounded.
-            crowd = Crowd::new(&path);
+            // The lifetime of child processes is limited.
+            clients_under_load = LoadedClients::new(&path);
         }
         let mut daemon = Process::start("daemon", &path, &[]);
 
@@ -134,64 +148,75 @@ fn hundreds_of_killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
             daemon.line("ready").unwrap();
             std::thread::sleep(moment);
 
-            until("a thread is elevated", || crowd.any_is_elevated());
+            until("a thread is elevated", || {
+                clients_under_load.any_is_elevated()
+            });
         }
 
         if round % 5 == 3 {
-            // A client that is alone is not elevated.
-            let which = random.below(2) as usize;
-            crowd.clients[which].signal(libc::SIGKILL);
-            clients.push(crowd.wait_until_none_is_elevated(
+            // Without its rival, the other client is not elevated.
+            let index = random.below(2) as usize;
+            clients_under_load.clients[index].signal(libc::SIGKILL);
+            clients.push(clients_under_load.wait_until_none_is_elevated(
                 &elevator,
-                Victim::Client(which),
+                Victim::Client(index),
                 &daemon,
             ));
-            crowd.clients[which].kill();
-            crowd.clients[which] = survivor(&path, LEVELS[which]);
-            until("both compete again", || crowd.any_is_elevated());
+            clients_under_load.clients[index].kill();
+            clients_under_load.clients[index] = start_rejoining_client(&path, LEVELS[index]);
+            until("both clients compete again", || {
+                clients_under_load.any_is_elevated()
+            });
         }
 
         daemon.signal(libc::SIGKILL);
-        daemons.push(crowd.wait_until_none_is_elevated(&elevator, Victim::Daemon, &daemon));
-        for client in &mut crowd.clients {
-            assert!(client.child.try_wait().unwrap().is_none(), "clients go on");
+        daemons.push(clients_under_load.wait_until_none_is_elevated(
+            &elevator,
+            Victim::Daemon,
+            &daemon,
+        ));
+        for client in &mut clients_under_load.clients {
+            assert!(
+                client.child.try_wait().unwrap().is_none(),
+                "the clients are alive"
+            );
         }
     }
     daemons.sort_unstable();
     clients.sort_unstable();
     let (median, longest) = (daemons[daemons.len() / 2], daemons[daemons.len() - 1]);
     println!(
-        "{rounds} daemons were killed, {starts} while they began, the others while a thread was elevated: no thread was elevated after {longest:?}, \
-         in the median {median:?}; {} clients were, too: {:?}",
+        "{rounds} daemons were killed, {starts} during their start, the others while a thread was elevated: all threads were restored after at most {longest:?}, \
+         in the median {median:?}; {} clients were killed: at most {:?}",
         clients.len(),
         clients.last()
     );
     let _daemon = daemon("deaths");
-    until("both rejoin", || processes(&path) == 2);
+    until("both clients rejoin", || processes(&path) == 2);
 }
 
 #[test]
-fn killed_clients_are_forgotten_at_any_step() {
-    let _turn = turn();
+fn a_client_that_is_killed_at_any_step_is_removed() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("clients");
     let _daemon = daemon("clients");
-    let mut rival = start_puppet(&path);
-    rival.obey("level 40");
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
     let mut random = Random(0x1234_5678_9abc);
     for _ in 0..40 {
         let settings = [("CPU", "0".to_string()), ("LEVEL", "2".to_string())];
-        let mut client = Process::start("survivor", &path, &settings);
+        let mut client = Process::start("rejoining-client", &path, &settings);
         if random.below(2) == 0 {
             client.line("joined").unwrap();
         }
         std::thread::sleep(Duration::from_micros(random.below(15_000)));
         client.kill();
-        until("it is forgotten", || processes(&path) == 1);
+        until("the killed client is removed", || processes(&path) == 1);
     }
-    assert_eq!(rival.obey("outranked 40"), "false");
+    assert_eq!(rival.execute("outranked 40"), "false");
     until("the rival is alone", || {
         elevated_threads(rival.pid()).is_empty()
     });
@@ -199,23 +224,23 @@ fn killed_clients_are_forgotten_at_any_step() {
 
 #[test]
 fn a_guardian_that_is_killed_is_replaced_while_a_client_is_registered() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("guardian");
     let daemon = daemon("guardian");
-    let mut sleeper = start_puppet(&path);
-    let mut burner = start_puppet(&path);
-    sleeper.obey("await 2");
-    burner.obey("level 40");
+    let mut sleeper = start_scripted_client(&path);
+    let mut burner = start_scripted_client(&path);
+    sleeper.execute("await 2");
+    burner.execute("level 40");
     until("the sleeper is elevated", || {
         !elevated_threads(sleeper.pid()).is_empty()
     });
     let guardian = daemon.guardian_pid().unwrap();
-    // SAFETY: a signal to a child of this process that has not been waited for.
+    // SAFETY: the guardian is a child that has not been waited for, so its pid is not reused.
     unsafe { libc::kill(guardian, libc::SIGKILL) };
-    until("there is another one", || {
+    until("the guardian is replaced", || {
         daemon.guardian_pid().is_some_and(|pid| pid != guardian)
     });
     daemon.stop();
@@ -223,24 +248,24 @@ fn a_guardian_that_is_killed_is_replaced_while_a_client_is_registered() {
 }
 
 #[test]
-fn a_daemon_that_is_stopped_keeps_no_thread_elevated() {
-    let _turn = turn();
+fn a_stopped_daemon_leaves_no_thread_elevated() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("stopped-daemon");
-    let open = [("CONFIG", "mode = \"0666\"".to_string())];
-    let mut daemon = Process::start("daemon", &path, &open);
+    let config = [("CONFIG", "mode = \"0666\"".to_string())];
+    let mut daemon = Process::start("daemon", &path, &config);
     daemon.line("ready").unwrap();
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    burner.go_until(from_now(PATIENCE));
+    burner.run_until(deadline_after(PATIENCE));
     let elevated = |process: &Process| !elevated_threads(process.pid()).is_empty();
-    until("it is elevated", || elevated(&burner));
+    until("the client is elevated", || elevated(&burner));
     daemon.signal(libc::SIGSTOP);
-    until("it is demoted", || !elevated(&burner));
+    until("the client is demoted", || !elevated(&burner));
     daemon.signal(libc::SIGCONT);
-    let mut again = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    again.go_until(from_now(PATIENCE));
-    until("the burning client is elevated again", || elevated(&again));
+    let mut second = start_child("burner", &path, MALLORY, (0, 40), &[]);
+    second.run_until(deadline_after(PATIENCE));
+    until("a second client is elevated", || elevated(&second));
 }

@@ -1,5 +1,5 @@
-//! Descriptors that take long to close, sent to the daemon: the thread that closes the last copy
-//! blocks, so it must not serve others.
+//! Descriptors that take a long time to close, sent to the daemon. The thread that closes the last
+//! copy blocks, so it must not be a thread that serves clients.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -13,11 +13,11 @@ use upshift_daemon::{Config, Daemon, Limits};
 
 use crate::client::connect;
 use crate::process::until;
-use crate::{config, socket, turn};
+use crate::{config, serial_test, socket};
 
-/// Returns a connection whose last close takes up to a minute: it lingers over data that its peer
-/// does not read.
-fn lingering() -> (OwnedFd, TcpStream) {
+/// Returns a connection whose last close takes up to a minute, and its peer: the close waits until
+/// the peer has read the data.
+fn lingering_connection() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (peer, _) = listener.accept().unwrap();
@@ -27,33 +27,34 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (sender.into(), peer)
 }
 
-/// Returns a socket that holds `within` in its queue, and ends with the last descriptor of it.
-fn wrapped(within: OwnedFd) -> OwnedFd {
+/// Returns a socket that has the descriptor `inner_file` in its queue: closing the socket closes
+/// the descriptor.
+fn socket_with_queued(inner_file: OwnedFd) -> OwnedFd {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let (outer, inner) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    os::send(inner.as_fd(), b"x", &[within.as_fd()]).unwrap();
+    os::send(inner.as_fd(), b"x", &[inner_file.as_fd()]).unwrap();
     outer
 }
 
-/// Sends a registration whose page is `page`, in a packet that is `longer` than it should be, and
-/// closes everything.
-fn send(path: &Path, page: OwnedFd, longer: usize) {
+/// Sends a registration with the descriptor `page`, in a packet with `extra` bytes at its end, and
+/// closes the connection and the descriptor.
+fn send(path: &Path, page: OwnedFd, extra: usize) {
     let mut message = wire::buffer();
     let length = wire::encode_register(&mut message, &[0], &[]).unwrap();
     let mut message = message[..length].to_vec();
-    message.resize(length + longer, 0);
+    message.resize(length + extra, 0);
     let connection = connect(path);
-    // The daemon may have closed it already.
+    // The daemon may have closed the connection already.
     let _ = os::send(connection.as_fd(), &message, &[page.as_fd()]);
-    // If the daemon has closed its copy, this one is the last.
+    // If the daemon has closed its copy, this copy is the last, and closing it blocks.
     std::thread::spawn(move || drop(page));
 }
 
 #[test]
 fn descriptors_that_linger_delay_no_client() {
-    let _turn = turn();
+    let _guard = serial_test();
     let path = socket("linger");
-    let few = Config {
+    let config = Config {
         cooperative: true,
         limits: Limits {
             connections_per_user: 4,
@@ -61,24 +62,24 @@ fn descriptors_that_linger_delay_no_client() {
         },
         ..config("linger")
     };
-    let daemon = Daemon::start(few).unwrap();
+    let daemon = Daemon::start(config).unwrap();
     let mut peers = Vec::new();
     for round in 0..6 {
-        let (lingers, peer) = lingering();
+        let (connection, peer) = lingering_connection();
         peers.push(peer);
         let page = if round % 2 == 0 {
-            lingers
+            connection
         } else {
-            wrapped(lingers)
+            socket_with_queued(connection)
         };
-        let longer = if round < 4 { 0 } else { 100_000 };
-        send(&path, page, longer);
-        // The client itself waits two seconds.
-        until("others are answered", || {
+        let extra = if round < 4 { 0 } else { 100_000 };
+        send(&path, page, extra);
+        // A census request fails after two seconds.
+        until("another client is answered", || {
             upshift_board::client::census(&path).is_ok()
         });
     }
-    let ended = std::thread::spawn(move || daemon.stop());
-    until("the daemon ends", || ended.is_finished());
-    ended.join().unwrap();
+    let stopping = std::thread::spawn(move || daemon.stop());
+    until("the daemon ends", || stopping.is_finished());
+    stopping.join().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Elevation: of which thread, against which rival, and until when.
+//! Tests of which threads are elevated, against which rivals, and for how long.
 
 use std::time::Duration;
 
@@ -8,20 +8,21 @@ use upshift_daemon::{Config, Daemon};
 use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Class, Policy, current_tid};
 
-use crate::attack::{MALLORY, TRUDY, from_now, open_daemon, start_child};
-use crate::child::{number, pin, wait_for_go};
-use crate::client::{Registration, census, of_vcpu, processes};
+use crate::attack::{MALLORY, TRUDY, deadline_after, open_daemon, start_child};
+use crate::child::{number, pin, wait_for_parent};
+use crate::client::{Registration, census, processes, vcpu_counter};
 use crate::process::{PATIENCE, Process, elevated_threads, monotonic, until};
-use crate::puppet::start_puppet;
-use crate::{config, daemon, permitted, skipped, socket, turn};
+use crate::scripted_client::start_scripted_client;
+use crate::{config, daemon, permitted, serial_test, skipped, socket};
 
+/// Returns the deadline in `ms` ms, CLOCK_MONOTONIC in ns.
 fn ms_from_now(ms: u64) -> u64 {
     monotonic() + ms * 1_000_000
 }
 
 #[test]
-fn a_client_that_claims_level_0_for_ever_gets_its_ceiling() {
-    let _turn = turn();
+fn a_client_that_always_claims_level_0_gets_its_ceiling() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -31,68 +32,74 @@ fn a_client_that_claims_level_0_for_ever_gets_its_ceiling() {
         ..config("ceiling")
     };
     let _daemon = Daemon::start(config).unwrap();
-    let mut liar = start_puppet(&path);
-    liar.obey("level 0");
-    liar.obey(format!("bits {}", u64::MAX));
-    let mut honest = start_puppet(&path);
-    honest.obey("level 16");
-    let seen = census(&path);
-    assert_eq!(of_vcpu(&seen, liar.pid(), "potential"), 16);
-    assert_eq!(of_vcpu(&seen, liar.pid(), "bitmap").trailing_zeros(), 16);
+    let mut misreporting = start_scripted_client(&path);
+    misreporting.execute("level 0");
+    misreporting.execute(format!("bits {}", u64::MAX));
+    let mut other = start_scripted_client(&path);
+    other.execute("level 16");
+    let status = census(&path);
+    assert_eq!(vcpu_counter(&status, misreporting.pid(), "potential"), 16);
+    assert_eq!(
+        vcpu_counter(&status, misreporting.pid(), "bitmap").trailing_zeros(),
+        16
+    );
     let end = ms_from_now(300);
-    liar.say(format!("burn {end}"));
-    honest.say(format!("burn {end}"));
-    let (a, b) = (liar.number("burn="), honest.number("burn="));
-    assert!(a < 2 * b && b < 2 * a, "equal after the ceiling: {a} {b}");
+    misreporting.send(format!("burn {end}"));
+    other.send(format!("burn {end}"));
+    let (first, second) = (misreporting.number("burn="), other.number("burn="));
+    assert!(
+        first < 2 * second && second < 2 * first,
+        "both have the level of the ceiling: {first} {second}"
+    );
 }
 
 #[test]
-fn forks_of_a_registered_process_are_ordinary() {
-    let _turn = turn();
+fn children_that_a_registered_process_forks_are_ordinary() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("forks");
     let _daemon = daemon("forks");
-    let mut low = start_puppet(&path);
-    low.obey("level 40");
-    let mut forker = start_puppet(&path);
-    forker.obey("level 2");
-    until("it is elevated", || {
-        !elevated_threads(forker.pid()).is_empty()
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
+    let mut client = start_scripted_client(&path);
+    client.execute("level 2");
+    until("the forking client is elevated", || {
+        !elevated_threads(client.pid()).is_empty()
     });
-    assert_eq!(forker.obey("fork"), libc::SCHED_OTHER.to_string());
+    assert_eq!(client.execute("fork"), libc::SCHED_OTHER.to_string());
     assert_eq!(processes(&path), 2);
-    forker.obey("leave");
-    assert!(elevated_threads(forker.pid()).is_empty());
+    client.execute("leave");
+    assert!(elevated_threads(client.pid()).is_empty());
 }
 
 #[test]
 fn a_process_that_execs_while_elevated_is_restored() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("execs");
     let _daemon = daemon("execs");
-    let mut low = start_puppet(&path);
-    low.obey("level 40");
-    let mut execs = start_puppet(&path);
-    let before = execs.obey("own");
-    execs.obey("level 2");
-    until("it is elevated", || {
-        !elevated_threads(execs.pid()).is_empty()
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
+    let mut client = start_scripted_client(&path);
+    let before = client.execute("show-policy");
+    client.execute("level 2");
+    until("the client is elevated", || {
+        !elevated_threads(client.pid()).is_empty()
     });
-    execs.obey("exec");
-    until("it is forgotten", || processes(&path) == 1);
-    until("it is as it was", || {
-        Policy::of(&Kernel, execs.pid()).is_ok_and(|now| now.to_string() == before)
+    client.execute("exec");
+    until("the client is removed", || processes(&path) == 1);
+    until("the policy is restored", || {
+        Policy::of(&Kernel, client.pid()).is_ok_and(|now| now.to_string() == before)
     });
 }
 
 #[test]
 fn a_process_that_moves_to_another_cpu_is_ejected() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -101,171 +108,177 @@ fn a_process_that_moves_to_another_cpu_is_ejected() {
     }
     let path = socket("mover");
     let _daemon = daemon("mover");
-    let mut low = start_puppet(&path);
-    low.obey("level 40");
-    let mut mover = start_puppet(&path);
-    mover.obey("level 2");
-    until("it is elevated", || {
-        !elevated_threads(mover.pid()).is_empty()
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
+    let mut client = start_scripted_client(&path);
+    client.execute("level 2");
+    until("the client is elevated", || {
+        !elevated_threads(client.pid()).is_empty()
     });
-    assert_eq!(mover.obey("affinity 1"), "true");
-    until("it is ejected", || elevated_threads(mover.pid()).is_empty());
+    assert_eq!(client.execute("affinity 1"), "true");
+    until("the client is ejected", || {
+        elevated_threads(client.pid()).is_empty()
+    });
     assert_eq!(census(&path)["ejected"], 1);
-    // The process chose its CPU, so it keeps it; its policy is restored.
-    let own = mover.obey("own");
-    assert!(own.starts_with("SCHED_OTHER"), "{own}");
+    // The policy is restored, but not the CPUs, which the process has chosen itself.
+    let policy = client.execute("show-policy");
+    assert!(policy.starts_with("SCHED_OTHER"), "{policy}");
 }
 
 #[test]
 fn a_process_that_changes_its_own_policy_harms_itself_only() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("policy");
     let _daemon = daemon("policy");
-    let mut low = start_puppet(&path);
-    low.obey("level 40");
-    let mut changer = start_puppet(&path);
-    changer.obey("level 2");
-    until("it is elevated", || {
-        !elevated_threads(changer.pid()).is_empty()
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
+    let mut client = start_scripted_client(&path);
+    client.execute("level 2");
+    until("the client is elevated", || {
+        !elevated_threads(client.pid()).is_empty()
     });
-    assert_eq!(changer.obey("policy"), "true");
+    assert_eq!(client.execute("set-policy"), "true");
     let end = ms_from_now(100);
-    low.say(format!("burn {end}"));
-    assert!(low.number("burn=") > 0);
-    changer.obey("leave");
-    // Its own choice stays.
-    assert_eq!(changer.obey("own"), "SCHED_OTHER nice 5");
+    rival.send(format!("burn {end}"));
+    assert!(rival.number("burn=") > 0);
+    client.execute("leave");
+    // The policy that the process has chosen itself stays.
+    assert_eq!(client.execute("show-policy"), "SCHED_OTHER nice 5");
 }
 
 #[test]
 fn a_stopped_winner_does_not_keep_the_cpu() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("stopped");
     let _daemon = daemon("stopped");
-    let mut low = start_puppet(&path);
-    low.obey("level 40");
-    let mut winner = start_puppet(&path);
-    winner.obey("level 2");
-    until("it is elevated", || {
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
+    let mut winner = start_scripted_client(&path);
+    winner.execute("level 2");
+    until("the winner is elevated", || {
         !elevated_threads(winner.pid()).is_empty()
     });
     winner.signal(libc::SIGSTOP);
-    low.say(format!("burn {}", ms_from_now(400)));
-    assert!(low.number("burn=") > 1_000);
+    rival.send(format!("burn {}", ms_from_now(400)));
+    assert!(rival.number("burn=") > 1_000);
     winner.signal(libc::SIGKILL);
-    until("it is forgotten", || processes(&path) == 1);
-    until("nobody is elevated", || {
-        elevated_threads(low.pid()).is_empty()
+    until("the killed client is removed", || processes(&path) == 1);
+    until("no thread is elevated", || {
+        elevated_threads(rival.pid()).is_empty()
     });
 }
 
 #[test]
 fn every_arrival_elevates_a_demoted_process_until_it_is_reaped() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("arrivals");
     let _daemon = daemon("arrivals");
-    let mut rival = start_puppet(&path);
-    rival.obey("level 40");
-    let mut demoted = start_puppet(&path);
-    demoted.obey("level 50");
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
+    let mut demoted = start_scripted_client(&path);
+    demoted.execute("level 50");
     for _ in 0..20 {
-        until("the rival is above", || {
+        until("only the rival is elevated", || {
             elevated_threads(demoted.pid()).is_empty()
         });
-        // Whether the call rings depends on whether the daemon is checking at this moment.
-        demoted.obey("arrive 2");
-        until("it is above", || {
+        // The result is not checked: the call does not ring if the daemon is just reading the
+        // claims.
+        demoted.execute("arrive 2");
+        until("the demoted client is elevated", || {
             !elevated_threads(demoted.pid()).is_empty()
         });
-        demoted.obey("taken");
+        demoted.execute("reap");
     }
 }
 
 #[test]
 fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("sleepless");
     let _daemon = daemon("sleepless");
-    let mut honest = start_puppet(&path);
-    honest.obey("level 40");
-    let mut liar = start_puppet(&path);
-    liar.obey("await 0");
-    until("it has its band", || {
-        !elevated_threads(liar.pid()).is_empty()
+    let mut other = start_scripted_client(&path);
+    other.execute("level 40");
+    let mut misreporting = start_scripted_client(&path);
+    misreporting.execute("await 0");
+    until("the misreporting client is elevated", || {
+        !elevated_threads(misreporting.pid()).is_empty()
     });
     let mut bystander = Process::start("bystander", &path, &[("CPU", "0".to_string())]);
     bystander.line("ready").unwrap();
     let end = ms_from_now(600);
-    liar.say(format!("burn {end}"));
-    honest.say(format!("burn {end}"));
-    bystander.go_until(end);
-    let used = (liar.number("burn="), honest.number("burn="));
+    misreporting.send(format!("burn {end}"));
+    other.send(format!("burn {end}"));
+    bystander.run_until(end);
+    let used = (misreporting.number("burn="), other.number("burn="));
     assert!(
-        of_vcpu(&census(&path), liar.pid(), "pauses") > 0,
+        vcpu_counter(&census(&path), misreporting.pid(), "breaths") > 0,
         "{used:?}"
     );
     assert!((used.0 + used.1) * 100 <= 98 * 600_000, "{used:?}");
 }
 
 #[test]
-fn cooperative_processes_see_which_is_more_urgent() {
-    let _turn = turn();
+fn cooperative_processes_see_whether_they_are_outranked() {
+    let _guard = serial_test();
     let path = socket("cooperative");
     let _daemon = Daemon::start(Config {
         cooperative: true,
         ..config("cooperative")
     })
     .unwrap();
-    let mut low = start_puppet(&path);
-    let mut high = start_puppet(&path);
-    low.obey("level 40");
-    assert_eq!(low.obey("outranked 40"), "false");
-    high.obey("level 2");
-    until("the less urgent sees it", || {
-        low.obey("outranked 40") == "true"
+    let mut rival = start_scripted_client(&path);
+    let mut urgent = start_scripted_client(&path);
+    rival.execute("level 40");
+    assert_eq!(rival.execute("outranked 40"), "false");
+    urgent.execute("level 2");
+    until("the less urgent client is outranked", || {
+        rival.execute("outranked 40") == "true"
     });
-    assert_eq!(high.obey("outranked 2"), "false");
-    high.obey("level 64");
-    high.obey("ring 1");
-    until("and that it is over", || {
-        low.obey("outranked 40") == "false"
+    assert_eq!(urgent.execute("outranked 2"), "false");
+    urgent.execute("level 64");
+    urgent.execute("ring 1");
+    until("the less urgent client is no longer outranked", || {
+        rival.execute("outranked 40") == "false"
     });
-    assert!(elevated_threads(low.pid()).is_empty() && elevated_threads(high.pid()).is_empty());
+    assert!(elevated_threads(rival.pid()).is_empty() && elevated_threads(urgent.pid()).is_empty());
 }
 
 #[test]
 fn a_lone_client_is_not_elevated_and_a_former_rival_is_restored() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("lone");
     let _daemon = daemon("lone");
-    let mut lone = start_puppet(&path);
-    lone.obey("level 2");
+    let mut lone = start_scripted_client(&path);
+    lone.execute("level 2");
     std::thread::sleep(Duration::from_millis(50));
     assert!(elevated_threads(lone.pid()).is_empty());
-    let mut rival = start_puppet(&path);
-    rival.obey("level 40");
-    until("it is elevated", || {
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
+    until("the client is elevated beside a rival", || {
         !elevated_threads(lone.pid()).is_empty()
     });
     rival.kill();
-    until("it is not", || elevated_threads(lone.pid()).is_empty());
-    // After a second without competition everything is restored, reset-on-fork included.
-    until("it is as it was", || {
+    until("the client is not elevated without a rival", || {
+        elevated_threads(lone.pid()).is_empty()
+    });
+    // After a second without competition the daemon restores the whole policy, including the
+    // reset-on-fork flag.
+    until("the policy is restored", || {
         Policy::of(&Kernel, lone.pid()).is_ok_and(|policy| {
             !policy.resets_on_fork() && matches!(policy.class(), Class::Other { .. })
         })
@@ -273,19 +286,19 @@ fn a_lone_client_is_not_elevated_and_a_former_rival_is_restored() {
 }
 
 #[test]
-fn no_process_is_elevated_by_a_contest_with_itself() {
-    let _turn = turn();
+fn no_process_is_elevated_above_processes_of_its_own_user_only() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let (path, _daemon) = open_daemon("itself");
     let mut burner = start_child("burner", &path, MALLORY, (0, 40), &[]);
-    burner.go_until(from_now(PATIENCE));
-    let none = [("THREADS", "0".to_string())];
+    burner.run_until(deadline_after(PATIENCE));
+    let without_threads = [("THREADS", "0".to_string())];
     let mut rivals = [
-        start_child("ghost", &path, MALLORY, (0, 63), &[]),
-        // A vCPU without threads has nothing that could run.
-        start_child("ghost", &path, TRUDY, (0, 62), &none),
+        start_child("idle-claimant", &path, MALLORY, (0, 63), &[]),
+        // A vCPU without threads is no rival, since it cannot run.
+        start_child("idle-claimant", &path, TRUDY, (0, 62), &without_threads),
     ];
     let end = monotonic() + 300_000_000;
     while monotonic() < end {
@@ -295,50 +308,51 @@ fn no_process_is_elevated_by_a_contest_with_itself() {
     for rival in &mut rivals {
         rival.kill();
     }
-    let _other = start_child("ghost", &path, TRUDY, (0, 63), &[]);
-    until("it is elevated against another user", || {
+    let _other = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
+    until("the client is elevated above another user", || {
         !elevated_threads(burner.pid()).is_empty()
     });
 }
 
 #[test]
-fn threads_that_the_kernel_starts_for_an_elevated_one_are_ordinary() {
-    let _turn = turn();
+fn threads_that_the_kernel_starts_for_an_elevated_thread_are_ordinary() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("summoner");
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut summoner = start_child("summoner", &path, MALLORY, (0, 40), &[]);
-    summoner.go_until(from_now(PATIENCE));
-    if summoner.number("ring ") == 0 {
+    let (path, _daemon) = open_daemon("kernel-thread-starter");
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
+    let mut starter = start_child("kernel-thread-starter", &path, MALLORY, (0, 40), &[]);
+    starter.run_until(deadline_after(PATIENCE));
+    if starter.number("ring ") == 0 {
         return skipped("ordinary users may not use io_uring here");
     }
-    let threads = std::fs::read_dir(format!("/proc/{}/task", summoner.pid())).unwrap();
-    assert!(threads.count() > 2, "there is a thread of the kernel's");
-    // At most the main thread of the role.
-    assert!(elevated_threads(summoner.pid()).len() <= 1);
+    let threads = std::fs::read_dir(format!("/proc/{}/task", starter.pid())).unwrap();
+    assert!(threads.count() > 2, "the kernel has started no thread");
+    // At most the registered thread is elevated.
+    assert!(elevated_threads(starter.pid()).len() <= 1);
 }
 
-/// Has the kernel start threads of io_uring, which poll and work, once it is elevated.
-pub(crate) fn summoner() {
+/// Creates an io_uring with a polling thread of the kernel, once the calling thread is elevated.
+pub(crate) fn kernel_thread_starter() {
     pin(number("CPU") as usize);
     let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     while crate::process::elevated_threads(std::process::id() as i32).is_empty()
         && monotonic() < deadline
     {
         std::hint::spin_loop();
     }
-    // `struct io_uring_params`: two lengths, flags, CPU and idle time of the polling thread.
+    // The fields of `struct io_uring_params`: two lengths, the flags, the CPU and the idle time of
+    // the polling thread.
     let mut parameters = [0u32; 30];
     const SQPOLL: u32 = 2;
     parameters[2] = SQPOLL;
     parameters[4] = 10_000;
-    // SAFETY: a live structure of the kernel's length.
+    // SAFETY: `parameters` has the size of the structure and is valid for writes.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 8, parameters.as_mut_ptr()) };
     println!("ring {}", i32::from(ring >= 0));
     registration.run(NO_LEVEL);
-    wait_for_go();
+    wait_for_parent();
 }

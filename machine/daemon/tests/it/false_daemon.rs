@@ -1,4 +1,4 @@
-//! A client against a process that claims to be the daemon.
+//! Clients that connect to a process that claims to be the daemon.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -10,9 +10,10 @@ use upshift_board::wire::{self, Reply};
 use upshift_board::{Board, JoinError, Standing, VcpuSpec, os};
 
 use crate::process::until;
-use crate::{socket, turn};
+use crate::{serial_test, socket};
 
-/// Joins a process that answers the first request at `path` with `answer` and `fds`.
+/// Joins a false daemon at `path`, which answers the first request with `answer` and `fds`. Returns
+/// the outcome for the client.
 fn join(path: &Path, answer: &[u8], fds: &[OwnedFd]) -> Result<(), JoinError> {
     let _ = std::fs::remove_file(path);
     let listener = rustix::net::socket_with(
@@ -37,13 +38,15 @@ fn join(path: &Path, answer: &[u8], fds: &[OwnedFd]) -> Result<(), JoinError> {
         let joined = board.join(path, &[VcpuSpec { cpu: 0, threads }]);
         let vcpu = board.vcpu(0).unwrap();
         assert_eq!(vcpu.standing(), Standing::UNCONTESTED);
-        // After a welcome, too, the sender exits.
-        until("it is alone", || !board.is_joined());
+        // The false daemon ends after its answer, even if it has accepted the client.
+        until("the client notices the end of the daemon", || {
+            !board.is_joined()
+        });
         joined.map(drop)
     })
 }
 
-/// Creates a possible global page.
+/// Creates a file of `bytes` with `seals`, which may be valid as a global page.
 fn page(bytes: usize, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("a false page", flags).unwrap();
@@ -53,8 +56,8 @@ fn page(bytes: usize, seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn pages_that_a_false_daemon_could_truncate_and_garbage_are_refused() {
-    let _turn = turn();
+fn a_client_refuses_pages_that_the_daemon_could_truncate_and_invalid_messages() {
+    let _guard = serial_test();
     let path = socket("false");
     let mut message = wire::buffer();
     let welcome = Reply::Welcome {
@@ -67,20 +70,35 @@ fn pages_that_a_false_daemon_could_truncate_and_garbage_are_refused() {
     let length = welcome.encode(&mut message);
     let welcome = &message[..length];
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    let with = |bytes, seals| [page(bytes, seals), os::doorbell().unwrap()];
-    for (what, fds) in [
-        ("no seals", with(GLOBAL_BYTES, SealFlags::empty())),
-        ("may shrink", with(GLOBAL_BYTES, SealFlags::GROW)),
-        ("short", with(GLOBAL_BYTES - 4096, sealed)),
-        ("empty", with(0, sealed)),
+    let page_and_doorbell = |bytes, seals| [page(bytes, seals), os::doorbell().unwrap()];
+    for (case, fds) in [
+        (
+            "no seals",
+            page_and_doorbell(GLOBAL_BYTES, SealFlags::empty()),
+        ),
+        (
+            "may shrink",
+            page_and_doorbell(GLOBAL_BYTES, SealFlags::GROW),
+        ),
+        ("short", page_and_doorbell(GLOBAL_BYTES - 4096, sealed)),
+        ("empty", page_and_doorbell(0, sealed)),
         ("no file", [(); 2].map(|()| os::doorbell().unwrap())),
     ] {
-        let error = join(&path, welcome, &fds).expect_err(what);
-        assert!(!error.to_string().is_empty(), "{what}");
+        let error = join(&path, welcome, &fds).expect_err(case);
+        assert!(!error.to_string().is_empty(), "{case}");
     }
-    assert!(join(&path, welcome, &[]).is_err(), "no descriptors");
-    assert!(join(&path, b"UPBD", &[]).is_err(), "no message");
-    assert!(join(&path, &[], &[]).is_err(), "nothing");
-    // A complete page is accepted, and a slot beyond it is alone there.
-    join(&path, welcome, &with(GLOBAL_BYTES, sealed)).unwrap();
+    assert!(
+        join(&path, welcome, &[]).is_err(),
+        "a welcome without descriptors is accepted"
+    );
+    assert!(
+        join(&path, b"UPBD", &[]).is_err(),
+        "a truncated message is accepted"
+    );
+    assert!(
+        join(&path, &[], &[]).is_err(),
+        "an empty message is accepted"
+    );
+    // A valid page is accepted. The client's slot is beyond the page, so the client is alone.
+    join(&path, welcome, &page_and_doorbell(GLOBAL_BYTES, sealed)).unwrap();
 }

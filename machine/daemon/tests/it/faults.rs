@@ -1,4 +1,5 @@
-//! System calls that fail: the daemon continues, reports that, and no thread stays elevated.
+//! System calls of the daemon that fail: the daemon continues and reports the failure, and no
+//! thread stays elevated.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,18 +19,17 @@ use upshift_elevate::testing::{Call, Faulty};
 use crate::attack::{ALICE, TRUDY, open_config, start_child};
 use crate::client::{census, processes};
 use crate::process::{Process, Random, elevated_threads, monotonic, until};
-use crate::puppet::start_puppet;
-use crate::{config, permitted, socket, turn};
+use crate::scripted_client::start_scripted_client;
+use crate::{config, permitted, serial_test, socket};
 
 const ERRORS: [i32; 4] = [libc::EPERM, libc::ESRCH, libc::EINTR, libc::ENOMEM];
 
-/// Lets two clients change their levels and spin for a while; registering may fail, because the
-/// daemon's calls do.
-fn quarrel(path: &std::path::Path, clients: &mut [Process]) {
+/// Lets the clients change their levels and spin for a while.
+fn run_contest(path: &std::path::Path, clients: &mut [Process]) {
     for step in 0..6u64 {
         for (index, client) in clients.iter_mut().enumerate() {
-            client.obey(format!("level {}", (step * 7 + index as u64 * 13) % 60));
-            client.say(format!("burn {}", monotonic() + 8_000_000));
+            client.execute(format!("level {}", (step * 7 + index as u64 * 13) % 60));
+            client.send(format!("burn {}", monotonic() + 8_000_000));
         }
         for client in clients.iter_mut() {
             client.line("burn=").unwrap();
@@ -40,7 +40,7 @@ fn quarrel(path: &std::path::Path, clients: &mut [Process]) {
 
 #[test]
 fn failing_scheduling_calls_leave_no_thread_elevated() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -50,7 +50,7 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
         .sys(faulty.clone())
         .start()
         .unwrap();
-    let mut clients = [start_puppet(&path), start_puppet(&path)];
+    let mut clients = [start_scripted_client(&path), start_scripted_client(&path)];
     let mut random = Random(0xabcd_ef01);
     let calls = [
         Call::SetScheduler,
@@ -65,29 +65,30 @@ fn failing_scheduling_calls_leave_no_thread_elevated() {
             faulty.fail(call, random.below(4), 1 + random.below(30), errno);
             faulty.fail(call, 40 + random.below(20), 1, errno);
         }
-        quarrel(&path, &mut clients);
+        run_contest(&path, &mut clients);
         faulty.clear_faults();
     }
-    // After the faults it schedules again, including threads that were left alone for a second.
-    clients[0].obey("level 2");
-    clients[1].obey("level 40");
-    until("the more urgent is elevated", || {
-        clients[1].obey("ring 1");
+    // After the faults the daemon schedules all threads again, including threads that it did not
+    // move for a second after a refusal.
+    clients[0].execute("level 2");
+    clients[1].execute("level 40");
+    until("only the more urgent client is elevated", || {
+        clients[1].execute("ring 1");
         !elevated_threads(clients[0].pid()).is_empty()
             && elevated_threads(clients[1].pid()).is_empty()
     });
     daemon.stop();
-    until("nobody is elevated", || {
+    until("no thread is elevated", || {
         clients
             .iter()
             .all(|process| elevated_threads(process.pid()).is_empty())
     });
 }
 
-/// A failing call reports the end of a thread, while its clock shows that it lives.
+/// System calls report that a thread has ended, while its clock shows that it is alive.
 #[test]
-fn a_living_thread_that_is_reported_as_ended_is_elevated_again_and_restored() {
-    let _turn = turn();
+fn a_living_thread_that_calls_report_as_ended_is_elevated_again_and_restored() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -97,12 +98,12 @@ fn a_living_thread_that_is_reported_as_ended_is_elevated_again_and_restored() {
         .sys(faulty.clone())
         .start()
         .unwrap();
-    let mut clients = [start_puppet(&path), start_puppet(&path)];
-    let contest = |clients: &mut [Process; 2], winner: usize, what: &str| {
-        clients[winner].obey("level 2");
-        clients[1 - winner].obey("level 40");
-        until(what, || {
-            clients[winner].obey("ring 1");
+    let mut clients = [start_scripted_client(&path), start_scripted_client(&path)];
+    let contest = |clients: &mut [Process; 2], winner: usize, message: &str| {
+        clients[winner].execute("level 2");
+        clients[1 - winner].execute("level 40");
+        until(message, || {
+            clients[winner].execute("ring 1");
             !elevated_threads(clients[winner].pid()).is_empty()
                 && elevated_threads(clients[1 - winner].pid()).is_empty()
         });
@@ -115,17 +116,17 @@ fn a_living_thread_that_is_reported_as_ended_is_elevated_again_and_restored() {
         Call::Any,
     ];
     for (round, call) in calls.into_iter().enumerate() {
-        let what = format!("{call:?}: the more urgent is elevated");
-        contest(&mut clients, round % 2, &what);
+        let message = format!("{call:?}: only the more urgent client is elevated");
+        contest(&mut clients, round % 2, &message);
         faulty.fail(call, 0, u64::MAX, libc::ESRCH);
         for level in [50, 2, 50] {
-            clients[round % 2].obey(format!("level {level}"));
-            clients[round % 2].obey("ring 5");
+            clients[round % 2].execute(format!("level {level}"));
+            clients[round % 2].execute("ring 5");
         }
         faulty.clear_faults();
-        // Includes threads that were left alone for a second.
-        contest(&mut clients, round % 2, &what);
-        contest(&mut clients, 1 - round % 2, &what);
+        // Includes threads that the daemon did not move for a second after a refusal.
+        contest(&mut clients, round % 2, &message);
+        contest(&mut clients, 1 - round % 2, &message);
     }
     daemon.stop();
     for client in &clients {
@@ -133,8 +134,8 @@ fn a_living_thread_that_is_reported_as_ended_is_elevated_again_and_restored() {
     }
 }
 
-/// The real calls, each preceded by a hook that gets its name and its process, if any, and may
-/// fail.
+/// The real system calls. Before each call, a hook gets the name of the call and its process, or 0;
+/// if the hook returns an error, the call fails with it.
 struct Hooked<F>(F);
 
 impl<F> std::fmt::Debug for Hooked<F> {
@@ -143,9 +144,9 @@ impl<F> std::fmt::Debug for Hooked<F> {
     }
 }
 
-/// Returns calls with which a thread that reads CPU time panics: a scheduler, while it has a thread
+/// Returns system calls that panic when CPU time is read: in a scheduler that has a thread
 /// elevated.
-pub(crate) fn panics() -> Arc<dyn Machine> {
+pub(crate) fn panicking_calls() -> Arc<dyn Machine> {
     Arc::new(Hooked(|call: &str, _| {
         assert_ne!(call, "cpu_time", "a test: a scheduler panics");
         Ok(())
@@ -198,42 +199,42 @@ impl<F: Fn(&str, i32) -> io::Result<()> + Send + Sync> Machine for Hooked<F> {
         Real.local_page(file)
     }
 
-    fn watch(&self, epoll: BorrowedFd<'_>, bell: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+    fn watch(&self, epoll: BorrowedFd<'_>, doorbell: BorrowedFd<'_>, key: u64) -> io::Result<()> {
         (self.0)("watch", 0)?;
-        Real.watch(epoll, bell, key)
+        Real.watch(epoll, doorbell, key)
     }
 }
 
 #[test]
 fn a_scheduler_that_panics_ends_the_daemon_and_leaves_no_thread_elevated() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("panics");
-    let mut daemon = Process::start("daemon that panics", &path, &[]);
+    let mut daemon = Process::start("panicking-daemon", &path, &[]);
     daemon.line("ready").unwrap();
-    let (mut sleeper, mut burner) = (start_puppet(&path), start_puppet(&path));
-    sleeper.obey("await 2");
-    burner.obey("level 40");
-    burner.say(format!("burn {}", monotonic() + 1_000_000_000));
+    let (mut sleeper, mut burner) = (start_scripted_client(&path), start_scripted_client(&path));
+    sleeper.execute("await 2");
+    burner.execute("level 40");
+    burner.send(format!("burn {}", monotonic() + 1_000_000_000));
     until("the daemon has ended", || {
         daemon.child.try_wait().unwrap().is_some()
     });
     let status = daemon.child.try_wait().unwrap().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGABRT));
-    until("nobody is elevated", || {
-        let all = [sleeper.pid(), burner.pid()];
-        all.iter().all(|&pid| elevated_threads(pid).is_empty())
+    until("no thread is elevated", || {
+        let pids = [sleeper.pid(), burner.pid()];
+        pids.iter().all(|&pid| elevated_threads(pid).is_empty())
     });
     burner.line("burn=").unwrap();
 }
 
-/// Returns calls of which every fourth fails, at random, with one errno after another.
-fn flaky() -> Arc<dyn Machine> {
-    let dice = Mutex::new((7u64, 0));
+/// Returns system calls of which a quarter fail at random, with each of [`ERRORS`] in turn.
+fn flaky_calls() -> Arc<dyn Machine> {
+    let state = Mutex::new((7u64, 0));
     Arc::new(Hooked(move |_: &str, _| {
-        let (random, next) = &mut *dice.lock().unwrap();
+        let (random, next) = &mut *state.lock().unwrap();
         *random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
@@ -246,37 +247,37 @@ fn flaky() -> Arc<dyn Machine> {
 }
 
 #[test]
-fn failing_registrations_leave_nothing_behind_and_succeed_in_the_end() {
-    let _turn = turn();
+fn clients_register_in_the_end_although_calls_of_the_daemon_fail() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("flaky");
     let daemon = Daemon::builder(config("flaky"))
-        .machine(flaky())
+        .machine(flaky_calls())
         .start()
         .unwrap();
     let settings = [("CPU", "0".to_string()), ("LEVEL", "2".to_string())];
     let mut clients = [
-        Process::start("survivor", &path, &settings),
-        Process::start("survivor", &path, &settings),
+        Process::start("rejoining-client", &path, &settings),
+        Process::start("rejoining-client", &path, &settings),
     ];
     for client in &mut clients {
         client.line("joined").unwrap();
     }
     assert_eq!(processes(&path), 2);
     daemon.stop();
-    until("nobody is elevated", || {
+    until("no thread is elevated", || {
         clients
             .iter()
             .all(|process| elevated_threads(process.pid()).is_empty())
     });
 }
 
-/// Opening a file of a process may take as long as its owner likes.
+/// The owner of a process can block a reader of its files for any time.
 #[test]
-fn a_process_that_cannot_be_looked_up_is_refused_in_time_and_delays_no_client() {
-    let _turn = turn();
+fn a_client_whose_lookup_blocks_is_refused_and_delays_no_client() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -285,7 +286,7 @@ fn a_process_that_cannot_be_looked_up_is_refused_in_time_and_delays_no_client() 
     let is_released = Arc::clone(&released);
     let machine = Arc::new(Hooked(move |call: &str, pid: i32| {
         let user_of =
-            |pid| std::fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
+            |pid| std::fs::metadata(format!("/proc/{pid}")).map_or(0, |metadata| metadata.uid());
         while call == "process" && user_of(pid) == ALICE && !is_released.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -300,19 +301,19 @@ fn a_process_that_cannot_be_looked_up_is_refused_in_time_and_delays_no_client() 
             ("LEVEL", "2".to_string()),
         ]
     };
-    let mut stuck: Vec<Process> = (0..4)
-        .map(|_| Process::start("survivor", &path, &settings(ALICE)))
+    let mut blocked_clients: Vec<Process> = (0..4)
+        .map(|_| Process::start("rejoining-client", &path, &settings(ALICE)))
         .collect();
     std::thread::sleep(Duration::from_millis(300));
-    let _others: Vec<Process> = (0..8)
-        .map(|_| start_child("ghost", &path, TRUDY, (0, 63), &[]))
+    let _other_clients: Vec<Process> = (0..8)
+        .map(|_| start_child("idle-claimant", &path, TRUDY, (0, 63), &[]))
         .collect();
     assert_eq!(processes(&path), 8);
-    until("the others are refused", || {
+    until("the blocked clients are refused", || {
         census(&path)["refused"].as_u64() >= Some(4)
     });
     released.store(true, Relaxed);
-    for process in &mut stuck {
+    for process in &mut blocked_clients {
         process.line("joined").unwrap();
     }
     assert_eq!(processes(&path), 12);

@@ -1,18 +1,20 @@
-//! A cgroup that is frozen while a thread of it is elevated.
+//! A cgroup that is frozen while one of its threads is elevated.
 
 use std::time::Duration;
 
 use crate::attack::{
-    ALICE, MALLORY, TIME, TRUDY, from_now, newcomer, open_daemon, start_child, us,
+    ALICE, ATTACK_TIME, MALLORY, TRUDY, deadline_after, open_daemon, start_child,
+    time_to_elevate_newcomer, us,
 };
 use crate::process::{Process, elevated_threads, until};
-use crate::{permitted, skipped, turn};
+use crate::{permitted, serial_test, skipped};
 
-/// A cgroup that stops all its processes, which have to end before it is dropped.
+/// A cgroup that can be frozen. All its processes must have ended before it is dropped.
 struct Freezer {
     directory: std::path::PathBuf,
     file: &'static str,
-    words: [&'static str; 2],
+    /// Contents of `file` for the thawed and the frozen state.
+    states: [&'static str; 2],
 }
 
 impl Freezer {
@@ -26,26 +28,28 @@ impl Freezer {
             ),
             ("/sys/fs/cgroup", "cgroup.freeze", ["0", "1"]),
         ];
-        kinds.into_iter().find_map(|(root, file, words)| {
+        kinds.into_iter().find_map(|(root, file, states)| {
             let directory = std::path::Path::new(root).join(&name);
             std::fs::create_dir(&directory).ok()?;
             let freezer = Freezer {
                 directory,
                 file,
-                words,
+                states,
             };
             freezer.directory.join(file).exists().then_some(freezer)
         })
     }
 
-    fn take(&self, process: &Process) {
+    /// Moves a process to the cgroup.
+    fn add(&self, process: &Process) {
         let procs = self.directory.join("cgroup.procs");
         std::fs::write(procs, process.pid().to_string()).unwrap();
     }
 
+    /// Freezes or thaws all processes of the cgroup.
     fn freeze(&self, frozen: bool) {
-        let word = self.words[usize::from(frozen)];
-        std::fs::write(self.directory.join(self.file), word).unwrap();
+        let state = self.states[usize::from(frozen)];
+        std::fs::write(self.directory.join(self.file), state).unwrap();
     }
 }
 
@@ -63,43 +67,43 @@ impl Drop for Freezer {
 
 #[test]
 fn a_process_that_is_frozen_while_elevated_delays_no_client() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let Some(freezer) = Freezer::new() else {
-        return skipped("no cgroup that freezes can be made");
+        return skipped("no cgroup that can be frozen can be created");
     };
     let (path, daemon) = open_daemon("frozen");
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut frozen = start_child("burner", &path, MALLORY, (0, 0), &[]);
-    freezer.take(&frozen);
+    freezer.add(&frozen);
     let mut victim = start_child("burner", &path, ALICE, (0, 40), &[]);
-    let end = from_now(2 * TIME);
-    frozen.go_until(end);
-    until("it is elevated", || {
+    let end = deadline_after(2 * ATTACK_TIME);
+    frozen.run_until(end);
+    until("the process is elevated", || {
         !elevated_threads(frozen.pid()).is_empty()
     });
     freezer.freeze(true);
-    victim.go_until(from_now(TIME));
+    victim.run_until(deadline_after(ATTACK_TIME));
     let used = victim.number("used ");
-    // Both states in turn, so that checks find both.
-    for turn in 0..100 {
-        freezer.freeze(turn % 2 == 0);
+    // The state alternates, so that checks of the daemon find both.
+    for round in 0..100 {
+        freezer.freeze(round % 2 == 0);
         std::thread::sleep(Duration::from_millis(5));
     }
     freezer.freeze(true);
     println!(
-        "beside one that is frozen at level 0 the victim has {used} us of {}",
+        "beside a process that is frozen at level 0 the victim has {used} us of {}",
         us()
     );
     assert!(used * 4 > us(), "{used}");
-    // Other processes come and go meanwhile, and it is restored while frozen.
-    let waited = newcomer(&path);
+    // Meanwhile, another process registers, and a frozen process is restored.
+    let waited = time_to_elevate_newcomer(&path);
     daemon.stop();
     assert!(elevated_threads(frozen.pid()).is_empty());
     freezer.freeze(false);
     assert!(elevated_threads(frozen.pid()).is_empty());
-    println!("a newcomer is elevated after {waited:?}");
+    println!("a new client is elevated after {waited:?}");
     frozen.kill();
 }

@@ -1,8 +1,9 @@
-//! Generated messages and pages.
+//! Randomly generated messages.
 //!
-//! The sequence follows from a seed, which is printed; `cargo xtask soak` generates more. The
-//! environment variables are numbers: `UPSHIFT_DAEMON_MESSAGES` (10⁴ messages, 10⁶ in a soak),
-//! `UPSHIFT_DAEMON_SCRIBBLE` (ms), `UPSHIFT_DAEMON_SEED`.
+//! A seed, which the test prints, determines the sequence. Environment variables set the
+//! parameters: `UPSHIFT_DAEMON_MESSAGES` (number of messages, 10⁴ by default and 10⁶ in `cargo
+//! xtask soak`) and `UPSHIFT_DAEMON_SEED`. `UPSHIFT_DAEMON_SCRIBBLE` is for the pages in
+//! `shared_page.rs` (ms).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,24 +16,25 @@ use upshift_elevate::current_tid;
 use crate::client::{census, connect, processes};
 use crate::process::{Random, until};
 use crate::protocol::cooperative;
-use crate::{socket, turn};
+use crate::{serial_test, socket};
 
-pub(crate) fn drawn(name: &str, default: u64) -> u64 {
+/// Returns the number in an environment variable, or `default`.
+pub(crate) fn parameter(name: &str, default: u64) -> u64 {
     let set = std::env::var(name).ok();
     set.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Creates a well-formed message of any kind, with numbers mostly near valid ones.
-fn valid(random: &mut Random) -> Vec<u8> {
-    let mut number = |near: u64| match random.below(8) {
+/// Creates a well-formed message of any kind, in which most numbers are close to valid numbers.
+fn well_formed_message(random: &mut Random) -> Vec<u8> {
+    let mut number = |bound: u64| match random.below(8) {
         0 => random.below(1 << 32),
         1 => u64::from(u32::MAX) - random.below(3),
-        _ => random.below(near),
+        _ => random.below(bound),
     };
-    let own = current_tid() as u64;
+    let own_tid = current_tid() as u64;
     let mut thread = || Thread {
         tid: match number(4) {
-            0 => own as i32,
+            0 => own_tid as i32,
             other => other as i32,
         },
         vcpu: number(4) as u16,
@@ -45,12 +47,12 @@ fn valid(random: &mut Random) -> Vec<u8> {
     let threads: Vec<Thread> = (0..4).map(|_| thread()).collect();
     let cpus: Vec<u32> = (0..number(4).min(63)).map(|_| number(3) as u32).collect();
     let tids: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
-    let some = number(5) as usize % 5;
+    let split = number(5) as usize % 5;
     let kind = number(5);
     let mut message = wire::buffer();
     let length = match kind {
-        0 | 1 => wire::encode_register(&mut message, &cpus, &threads[..some]),
-        2 => wire::encode_update(&mut message, &threads[..some], &tids[some..]),
+        0 | 1 => wire::encode_register(&mut message, &cpus, &threads[..split]),
+        2 => wire::encode_update(&mut message, &threads[..split], &tids[split..]),
         3 => Some(wire::encode_leave(&mut message)),
         _ => Some(wire::encode_census(&mut message)),
     };
@@ -59,7 +61,7 @@ fn valid(random: &mut Random) -> Vec<u8> {
 
 /// Creates a message that may be malformed.
 fn message(random: &mut Random) -> Vec<u8> {
-    let mut bytes = valid(random);
+    let mut bytes = well_formed_message(random);
     match random.below(6) {
         0 => {
             bytes = (0..random.below(300))
@@ -70,8 +72,8 @@ fn message(random: &mut Random) -> Vec<u8> {
         2 => bytes.extend((0..random.below(20)).map(|_| random.below(256) as u8)),
         3 | 4 if !bytes.is_empty() => {
             for _ in 0..=random.below(3) {
-                let at = random.below(bytes.len() as u64) as usize;
-                bytes[at] = random.below(256) as u8;
+                let index = random.below(bytes.len() as u64) as usize;
+                bytes[index] = random.below(256) as u8;
             }
         }
         _ => {}
@@ -79,8 +81,8 @@ fn message(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Checks that a received packet is a reply of the protocol; `None` if there is none, or the daemon
-/// has closed.
+/// Asserts that a received packet is a reply of the protocol. Returns `None` if there is no packet,
+/// or the daemon has closed the connection.
 fn take_answer(socket: &OwnedFd, flags: RecvFlags) -> Option<()> {
     let mut answer = wire::buffer();
     match os::receive(socket.as_fd(), &mut answer, flags) {
@@ -94,8 +96,8 @@ fn take_answer(socket: &OwnedFd, flags: RecvFlags) -> Option<()> {
 }
 
 #[test]
-fn generated_messages_are_answered_or_refused_and_leave_nothing() {
-    let _turn = turn();
+fn generated_messages_are_answered_or_refused_and_leave_no_state() {
+    let _guard = serial_test();
     let path = socket("fuzz");
     let limits = Limits {
         registrations_per_second: 1_000_000,
@@ -106,13 +108,13 @@ fn generated_messages_are_answered_or_refused_and_leave_nothing() {
         ..cooperative("fuzz")
     })
     .unwrap();
-    let wanted = drawn("UPSHIFT_DAEMON_MESSAGES", 10_000);
-    let seed = drawn("UPSHIFT_DAEMON_SEED", 0xf00d_f00d);
+    let count = parameter("UPSHIFT_DAEMON_MESSAGES", 10_000);
+    let seed = parameter("UPSHIFT_DAEMON_SEED", 0xf00d_f00d);
     println!("seed {seed}");
     let mut random = Random(seed);
     let (page, _view) = os::local_page().unwrap();
     let (mut sent, mut answered) = (0, 0);
-    while sent < wanted {
+    while sent < count {
         let socket = connect(&path);
         for _ in 0..random.below(16) {
             let bytes = message(&mut random);
@@ -123,7 +125,7 @@ fn generated_messages_are_answered_or_refused_and_leave_nothing() {
                 break;
             }
             sent += 1;
-            // Each message has one reply, unless the daemon closes.
+            // Each message has one reply, unless the daemon closes the connection.
             let flags = match random.below(4) {
                 0 => continue,
                 1 => RecvFlags::DONTWAIT,
@@ -134,7 +136,7 @@ fn generated_messages_are_answered_or_refused_and_leave_nothing() {
     }
     println!("{sent} messages, {answered} answers read");
     assert!(answered * 4 > sent, "{answered} of {sent}");
-    until("nobody is registered", || processes(&path) == 0);
-    let seen = census(&path);
-    assert_eq!(seen["bitmap"], 0, "{seen}");
+    until("no process is registered", || processes(&path) == 0);
+    let status = census(&path);
+    assert_eq!(status["bitmap"], 0, "{status}");
 }

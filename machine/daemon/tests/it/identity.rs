@@ -1,5 +1,5 @@
-//! Attacks on the identity of a process for the daemon: its user, its groups, its name and its
-//! namespaces. The attackers are in `identity/attackers.rs`.
+//! Processes that deceive the daemon about their user, groups, name or namespaces. The attackers
+//! are in `identity/attackers.rs`.
 
 pub(crate) mod attackers;
 
@@ -9,26 +9,26 @@ use std::time::Duration;
 use upshift_daemon::{Config, Daemon, Member, Rule, Subject, Subordinate};
 
 use crate::assign::{assigned, rule};
-use crate::attack::{MALLORY, TRUDY, from_now, open_config, open_daemon, start_child};
+use crate::attack::{MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child};
 use crate::client::{census, processes};
 use crate::process::{PATIENCE, Process, ROLE, elevated_threads, monotonic, until};
-use crate::{directory, permitted, skipped, socket, turn};
+use crate::{directory, permitted, serial_test, skipped, socket};
 
 #[test]
-fn a_process_that_is_another_users_now_is_not_elevated() {
-    let _turn = turn();
+fn a_process_that_has_changed_its_user_is_not_elevated() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("changeling");
+    let (path, _daemon) = open_daemon("user-changer");
     let program = directory().join("sleep");
-    // Another process copies: a child that another test forks here would hold the file open for
-    // writing.
+    // A separate process copies the file: this process could have forked a child that holds the
+    // file open for writing, and the kernel would not execute it.
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
     assert!(copied.unwrap().success());
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let settings = |when: &str| {
         [
             ("USER", MALLORY.to_string()),
@@ -38,26 +38,28 @@ fn a_process_that_is_another_users_now_is_not_elevated() {
             ("PROGRAM", program.display().to_string()),
         ]
     };
-    let mut before = Process::start("changeling", &path, &settings("before"));
+    let mut before = Process::start("user-changer", &path, &settings("before"));
     before.number("pid ");
     if before.line("changed ").unwrap() == "false" {
         return skipped("the set-user-id bit has no effect here");
     }
     assert_eq!(before.line("verdict ").unwrap(), "Forbidden");
-    let mut after = Process::start("changeling", &path, &settings("after"));
+    let mut after = Process::start("user-changer", &path, &settings("after"));
     let pid = after.number("pid ") as i32;
     after.line("elevated").unwrap();
-    until("it is another program", || {
+    until("the process executes another program", || {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.trim() == "sleep")
     });
-    until("it is not elevated", || elevated_threads(pid).is_empty());
+    until("the process is not elevated", || {
+        elevated_threads(pid).is_empty()
+    });
     assert!(census(&path)["ejected"].as_u64() > Some(0));
 }
 
 #[test]
-fn a_user_that_is_in_hundreds_of_groups_is_denied_by_the_last() {
-    let _turn = turn();
+fn a_user_in_hundreds_of_groups_is_denied_by_the_last_group() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -71,19 +73,19 @@ fn a_user_that_is_in_hundreds_of_groups_is_denied_by_the_last() {
         ..open_config("groups")
     })
     .unwrap();
-    for (group, verdict) in [(denied, "Forbidden"), (denied + 1, "in")] {
+    for (group, verdict) in [(denied, "Forbidden"), (denied + 1, "accepted")] {
         let settings = [("GROUP", group.to_string()), ("CPU", "0".to_string())];
-        let mut joiner = Process::start("joiner", &path, &settings);
-        assert_eq!(joiner.line("verdict ").unwrap(), verdict);
+        let mut group_member = Process::start("group-member", &path, &settings);
+        assert_eq!(group_member.line("verdict ").unwrap(), verdict);
     }
 }
 
-/// The first of the users that `MALLORY` may be in a user namespace.
+/// First user id that [`MALLORY`] may use in a user namespace.
 const SUBORDINATE: u32 = 165_536;
 
 #[test]
 fn subordinate_users_count_as_their_owner() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -98,10 +100,10 @@ fn subordinate_users_count_as_their_owner() {
     };
     let daemon = Daemon::start(config("guises")).unwrap();
     let mut burner = start_child("burner", &path, SUBORDINATE + 7, (0, 40), &[]);
-    burner.go_until(from_now(PATIENCE));
+    burner.run_until(deadline_after(PATIENCE));
     let rivals = [
-        start_child("ghost", &path, MALLORY, (0, 63), &[]),
-        start_child("ghost", &path, SUBORDINATE + 8, (0, 62), &[]),
+        start_child("idle-claimant", &path, MALLORY, (0, 63), &[]),
+        start_child("idle-claimant", &path, SUBORDINATE + 8, (0, 62), &[]),
     ];
     let end = monotonic() + 300_000_000;
     while monotonic() < end {
@@ -109,12 +111,12 @@ fn subordinate_users_count_as_their_owner() {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(rivals);
-    let other = start_child("ghost", &path, TRUDY, (0, 63), &[]);
-    until("it is elevated against another user", || {
+    let other = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
+    until("the client is elevated above another user", || {
         !elevated_threads(burner.pid()).is_empty()
     });
     drop((burner, other, daemon));
-    // Nor do they take the room of others: all of them have that of one user.
+    // All subordinate users together may have the connections of one user.
     let mut config = config("places");
     config.limits.connections_per_user = 20;
     let path = socket("places");
@@ -123,16 +125,18 @@ fn subordinate_users_count_as_their_owner() {
         ("USERS", "100".to_string()),
         ("FIRST", SUBORDINATE.to_string()),
     ];
-    let mut legion = Process::start("legion", &path, &users);
-    assert_eq!(legion.number("ready "), 100);
-    until("all are answered", || processes(&path) == 0);
-    legion.say("go");
-    assert_eq!(legion.number("open "), 20);
+    let mut many_users = Process::start("many-users", &path, &users);
+    assert_eq!(many_users.number("ready "), 100);
+    until("the daemon has answered all connections", || {
+        processes(&path) == 0
+    });
+    many_users.send("go");
+    assert_eq!(many_users.number("open "), 20);
 }
 
 #[test]
-fn a_user_that_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
-    let _turn = turn();
+fn a_user_that_leaves_a_group_in_a_user_namespace_is_denied_by_the_group_of_its_account() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -141,22 +145,22 @@ fn a_user_that_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
         user: MALLORY,
         group: denied,
     };
-    for (members, says) in [(vec![], "in"), (vec![member], "Forbidden")] {
-        let path = socket("leaver");
+    for (members, expected) in [(vec![], "accepted"), (vec![member], "Forbidden")] {
+        let path = socket("group-leaver");
         let _daemon = Daemon::start(Config {
             rules: vec![Rule {
                 subject: Subject::Group(denied),
                 ceiling: None,
             }],
             members,
-            ..open_config("leaver")
+            ..open_config("group-leaver")
         })
         .unwrap();
         let settings = [("GROUP", denied.to_string()), ("CPU", "0".to_string())];
-        let mut leaver = Process::start("leaver", &path, &settings);
-        let pid = leaver.number("namespace ");
+        let mut group_leaver = Process::start("group-leaver", &path, &settings);
+        let pid = group_leaver.number("namespace ");
         if pid == 0 {
-            return skipped("ordinary users may not make user namespaces");
+            return skipped("ordinary users may not create user namespaces");
         }
         for (file, map) in [
             ("uid_map", format!("0 {MALLORY} 1\n")),
@@ -164,14 +168,14 @@ fn a_user_that_leaves_a_group_in_a_user_namespace_is_denied_by_its_account() {
         ] {
             std::fs::write(format!("/proc/{pid}/{file}"), map).unwrap();
         }
-        leaver.say("go");
-        assert_eq!(leaver.line("verdict ").unwrap(), says);
+        group_leaver.send("go");
+        assert_eq!(group_leaver.line("verdict ").unwrap(), expected);
     }
 }
 
 #[test]
 fn a_name_that_is_not_utf8_hides_no_process_from_a_rule() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -182,39 +186,39 @@ fn a_name_that_is_not_utf8_hides_no_process_from_a_rule() {
         ..open_config("unnamed")
     };
     let _daemon = Daemon::start(config).unwrap();
-    // At most the level of the rule.
-    let ghost = start_child("ghost", &path, MALLORY, (0, 3), &unnamed);
-    let comm = std::fs::read(format!("/proc/{}/comm", ghost.pid())).unwrap();
+    // The ceiling of a registered process is the level of its rule.
+    let claimant = start_child("idle-claimant", &path, MALLORY, (0, 3), &unnamed);
+    let comm = std::fs::read(format!("/proc/{}/comm", claimant.pid())).unwrap();
     assert_eq!(comm, b"\xff\xfe\n");
-    let seen = census(&path);
-    let process = &seen["processes"][0];
+    let status = census(&path);
+    let process = &status["processes"][0];
     assert_eq!(
         (&process["pid"], &process["ceiling"]),
-        (&ghost.pid().into(), &40.into())
+        (&claimant.pid().into(), &40.into())
     );
     let program = start_child("spinners", &path, MALLORY, (0, 0), &unnamed);
-    until("it is assigned", || {
+    until("the program is assigned", || {
         assigned(&census(&path), program.pid()).is_some()
     });
 }
 
 #[test]
-fn a_process_in_a_pid_namespace_registers_its_own_threads_and_no_others() {
-    let _turn = turn();
+fn a_process_in_a_pid_namespace_registers_its_own_threads_only() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("hermit");
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let (path, _daemon) = open_daemon("pid-namespace-client");
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut unshare = Command::new("unshare");
     unshare
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+        .args(["--exact", "child::entry_point", "--nocapture", "--quiet"])
         .envs([("CPU", "0"), ("LEVEL", "3")])
         .env("USER", MALLORY.to_string())
         .env("SOCKET", &path)
-        .env(ROLE, "hermit");
+        .env(ROLE, "pid-namespace-client");
     let Ok(output) = unshare.output() else {
         return skipped("unshare is not installed");
     };
@@ -223,14 +227,14 @@ fn a_process_in_a_pid_namespace_registers_its_own_threads_and_no_others() {
     if error.contains("unshare") {
         return skipped(error.trim());
     }
-    assert!(out.contains("verdict in"), "{out}{error}");
+    assert!(out.contains("verdict accepted"), "{out}{error}");
     assert!(out.contains("elevated true"), "{out}");
     assert!(out.contains("foreign 0"), "{out}");
 }
 
 #[test]
-fn root_of_a_user_namespace_has_the_ceiling_of_its_user() {
-    let _turn = turn();
+fn the_root_user_of_a_user_namespace_has_the_ceiling_of_its_user() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -244,10 +248,10 @@ fn root_of_a_user_namespace_has_the_ceiling_of_its_user() {
     unshare
         .args(["--user", "--map-root-user"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+        .args(["--exact", "child::entry_point", "--nocapture", "--quiet"])
         .envs([("CPU", "0"), ("LEVEL", "3")])
         .env("SOCKET", &path)
-        .env(ROLE, "ghost");
+        .env(ROLE, "idle-claimant");
     use std::os::unix::process::CommandExt;
     unshare.uid(MALLORY).gid(MALLORY);
     unshare.stdin(std::process::Stdio::piped());
@@ -256,34 +260,34 @@ fn root_of_a_user_namespace_has_the_ceiling_of_its_user() {
     let Ok(mut child) = unshare.spawn() else {
         return skipped("unshare is not installed");
     };
-    let mut seen = serde_json::Value::Null;
+    let mut status = serde_json::Value::Null;
     let mut ended = false;
-    until("it has registered, or cannot", || {
-        seen = census(&path);
+    until("the process has registered or ended", || {
+        status = census(&path);
         ended = child.try_wait().unwrap().is_some();
-        ended || !seen["processes"].as_array().unwrap().is_empty()
+        ended || !status["processes"].as_array().unwrap().is_empty()
     });
     let _ = child.kill();
     let output = child.wait_with_output().unwrap();
     if ended {
         return skipped(String::from_utf8_lossy(&output.stderr).trim());
     }
-    let process = &seen["processes"][0];
+    let process = &status["processes"][0];
     println!("uid {}, ceiling {}", process["uid"], process["ceiling"]);
     assert_eq!(process["uid"], MALLORY);
     assert_eq!(process["ceiling"], 40);
 }
 
 #[test]
-fn a_connection_that_is_handed_on_registers_no_thread_of_the_other_process() {
-    let _turn = turn();
+fn a_connection_that_is_passed_on_registers_no_thread_of_the_receiver() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("messenger");
+    let (path, _daemon) = open_daemon("connection-passer");
     let settings = [("USER", MALLORY.to_string()), ("CPU", "0".to_string())];
-    let mut messenger = Process::start("messenger", &path, &settings);
-    let verdict = messenger.line("verdict ").unwrap();
+    let mut connection_passer = Process::start("connection-passer", &path, &settings);
+    let verdict = connection_passer.line("verdict ").unwrap();
     println!("verdict {verdict}");
-    assert_ne!(verdict, "in");
+    assert_ne!(verdict, "accepted");
 }

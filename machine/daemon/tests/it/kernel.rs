@@ -1,37 +1,42 @@
-//! Attacks by calls of the kernel outside of the protocol. The attackers are in
-//! `kernel/attackers.rs`.
+//! Attacks by system calls outside of the protocol. The attackers are in `kernel/attackers.rs`.
 
 pub(crate) mod attackers;
 
 use std::time::Duration;
 
 use crate::attack::{
-    ALICE, MALLORY, TIME, TRUDY, bystander, from_now, open_daemon, settings, start_child,
-    takes_at_most, turn_with_two_cpus, us,
+    ALICE, ATTACK_TIME, MALLORY, TRUDY, bystander, deadline_after, open_daemon,
+    serial_test_on_two_cpus, settings, start_child, us, uses_at_most,
 };
 use crate::client::census;
 use crate::process::elevated_threads;
-use crate::{permitted, turn};
+use crate::{permitted, serial_test};
 
-/// Settings of children that may occupy a CPU in SCHED_FIFO for longer than others, µs.
-pub(crate) fn long() -> Vec<(&'static str, String)> {
+/// Returns settings of a child that may occupy a CPU in SCHED_FIFO for 5 s.
+pub(crate) fn long_fifo_limit() -> Vec<(&'static str, String)> {
     settings(&[("LIMIT", "5000000")])
 }
 
 #[test]
 fn memory_calls_on_a_page_that_the_daemon_reads_leave_a_victim_its_cpu() {
-    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
+    let Some((_guard, (first_cpu, last_cpu))) = serial_test_on_two_cpus() else {
         return;
     };
-    let (path, _daemon) = open_daemon("collapser");
-    let _rival = start_child("ghost", &path, TRUDY, (here, 63), &[]);
-    let mut bystander = bystander(&path, here);
-    let mut victim = start_child("burner", &path, ALICE, (here, 0), &long());
-    let more = [("CALLER", there.to_string())];
-    let mut attacker = start_child("collapser", &path, MALLORY, (here, 40), &more);
-    let end = from_now(2 * TIME);
-    for it in [&mut bystander, &mut victim, &mut attacker] {
-        it.go_until(end);
+    let (path, _daemon) = open_daemon("page-mover");
+    let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
+    let mut bystander = bystander(&path, first_cpu);
+    let mut victim = start_child("burner", &path, ALICE, (first_cpu, 0), &long_fifo_limit());
+    let extra_settings = [("CALLER", last_cpu.to_string())];
+    let mut attacker = start_child(
+        "page-mover",
+        &path,
+        MALLORY,
+        (first_cpu, 40),
+        &extra_settings,
+    );
+    let end = deadline_after(2 * ATTACK_TIME);
+    for process in [&mut bystander, &mut victim, &mut attacker] {
+        process.run_until(end);
     }
     let longest = bystander.number("longest ");
     let used = victim.number("used ");
@@ -40,58 +45,64 @@ fn memory_calls_on_a_page_that_the_daemon_reads_leave_a_victim_its_cpu() {
         "{calls}; victim {used} us of {}, longest gap of a bystander {longest} us",
         2 * us()
     );
-    // The scheduler has locked the page, so its checks only wait at the moment in which the page is
-    // mapped.
+    // The daemon has locked the page in memory, so it can only block while it maps the page.
     assert!(used * 2 > us(), "{used}");
 }
 
 #[test]
-fn threads_that_are_moved_and_changed_without_end_leave_a_victim_its_cpu() {
-    let Some((_turn, (here, there))) = turn_with_two_cpus() else {
+fn threads_that_constantly_change_cpu_and_policy_leave_a_victim_its_cpu() {
+    let Some((_guard, (first_cpu, last_cpu))) = serial_test_on_two_cpus() else {
         return;
     };
-    let (path, _daemon) = open_daemon("jostler");
-    let _rival = start_child("ghost", &path, TRUDY, (here, 63), &[]);
-    let mut victim = start_child("burner", &path, ALICE, (here, 0), &[]);
-    let more = [("CALLER", there.to_string())];
-    let mut jostler = start_child("jostler", &path, MALLORY, (here, 40), &more);
-    let end = from_now(TIME);
-    victim.go_until(end);
-    jostler.go_until(end);
-    let (used, calls) = (victim.number("used "), jostler.line("calls ").unwrap());
+    let (path, _daemon) = open_daemon("thread-mover");
+    let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
+    let mut victim = start_child("burner", &path, ALICE, (first_cpu, 0), &[]);
+    let extra_settings = [("CALLER", last_cpu.to_string())];
+    let mut attacker = start_child(
+        "thread-mover",
+        &path,
+        MALLORY,
+        (first_cpu, 40),
+        &extra_settings,
+    );
+    let end = deadline_after(ATTACK_TIME);
+    victim.run_until(end);
+    attacker.run_until(end);
+    let (used, calls) = (victim.number("used "), attacker.line("calls ").unwrap());
     println!("{calls}; victim {used} us of {}", us());
-    // 94 % by the rules; half if elevated threads of another daemon have the CPU, too.
+    // The victim has 94 %, or half if elevated threads of another daemon use the CPU, too.
     assert!(used * 2 > us(), "{used}");
 }
 
 #[test]
-fn a_process_that_goes_to_other_namespaces_stays_its_users() {
-    let _turn = turn();
+fn a_process_that_enters_other_namespaces_stays_its_users_process() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("emigrant");
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+    let (path, _daemon) = open_daemon("namespace-switcher");
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
     let mut bystander = bystander(&path, 0);
-    let mut emigrant = start_child("emigrant", &path, MALLORY, (0, 40), &[]);
-    let pid: i32 = emigrant.line("pid ").unwrap().parse().unwrap();
-    let end = from_now(TIME);
-    bystander.go_until(end);
-    emigrant.go_until(end);
-    // It is not elevated in a pause.
+    let mut attacker = start_child("namespace-switcher", &path, MALLORY, (0, 40), &[]);
+    let pid: i32 = attacker.line("pid ").unwrap().parse().unwrap();
+    let end = deadline_after(ATTACK_TIME);
+    bystander.run_until(end);
+    attacker.run_until(end);
+    // Repeated, since the process is not elevated in a pause.
     let elevated = (0..20).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         !elevated_threads(pid).is_empty()
     });
-    let burnt = emigrant.number("used ");
+    let attacker_us = attacker.number("used ");
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let went = emigrant.line("went ").unwrap();
+    let entered = attacker.line("entered ").unwrap();
     let ejected = &census(&path)["ejected"];
     println!(
-        "went {went}, elevated {elevated}: {burnt}, bystander {used} us of {}, longest gap {longest} us, {ejected} ejected",
+        "entered {entered}, elevated {elevated}: {attacker_us}, bystander {used} us of {}, longest gap {longest} us, {ejected} ejected",
         us()
     );
-    // It is the same user to the kernel and to the daemon, and has no more than the rules allow.
-    assert!(takes_at_most(97, burnt, us()));
+    // Its user is the same for the kernel and the daemon, so the process is not ejected, and its
+    // share is limited.
+    assert!(uses_at_most(97, attacker_us, us()));
     assert_eq!(ejected, 0);
 }

@@ -1,8 +1,8 @@
-//! Tests on the real kernel: a daemon, and processes that behave, misbehave, or are killed.
+//! Tests of the daemon on the real kernel, with clients that behave, misbehave, or are killed.
 //!
-//! Every elevated thread is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a
-//! clock. Without the right to use SCHED_FIFO a test prints `skipped:` and the reason. The tests
-//! run one at a time, because each needs a CPU for itself.
+//! The time of every elevated thread is limited: child processes by `alarm` and RLIMIT_RTTIME,
+//! loops by a deadline. Without the right to use SCHED_FIFO, a test prints `skipped:` and the
+//! reason. The tests run one at a time, because each needs a CPU for itself.
 
 mod assign;
 mod assign_rules;
@@ -14,6 +14,7 @@ mod client;
 mod cpu_share;
 mod deaths;
 mod descriptors;
+mod diagnosis;
 mod doorbells;
 mod elevation;
 mod false_daemon;
@@ -21,26 +22,25 @@ mod faults;
 mod freezer;
 mod fuzz;
 mod identity;
-mod inquest;
 mod kernel;
-mod lending;
+mod lent_priority;
+mod machine_changes;
 mod main_thread;
 mod operating;
 mod proc_files;
 mod process;
 mod protocol;
-mod puppet;
-mod quiet;
 mod quotas;
 mod registration;
-mod reuse;
 mod rules_thread;
+mod scripted_client;
 mod shared_page;
 mod sharing;
 mod silence;
 mod socket_path;
 mod status_socket;
-mod upheaval;
+mod steady_state;
+mod tid_reuse;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -51,39 +51,43 @@ use upshift_daemon::{Config, Daemon};
 use upshift_elevate::testing::hides_processes;
 use upshift_elevate::{Priority, Rights};
 
-static TURN: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 
-/// A test's turn. Dropping it removes the directory of its sockets.
-struct Turn {
-    _turn: MutexGuard<'static, ()>,
+/// The right to run a test, while no other test runs. Dropping it removes the directory of the
+/// test's sockets.
+struct SerialTest {
+    _lock: MutexGuard<'static, ()>,
 }
 
-fn turn() -> Turn {
-    Turn {
-        _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+/// Waits until no other test runs.
+fn serial_test() -> SerialTest {
+    SerialTest {
+        _lock: SERIAL.lock().unwrap_or_else(PoisonError::into_inner),
     }
 }
 
-impl Drop for Turn {
+impl Drop for SerialTest {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(directory());
     }
 }
 
+/// Returns the directory for sockets and files of the running test.
 fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("upshift-daemon-{}", std::process::id()))
 }
 
-/// Reports that the calling test is skipped, past the capture of the test harness.
-fn skipped(why: impl Display) {
+/// Reports that the calling test is skipped. Writes to the standard error directly, since the test
+/// harness captures `eprintln!`.
+fn skipped(reason: impl Display) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("test");
-    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }
 
-/// Whether this machine has the rights for a test; if not, reports that.
+/// Returns whether this process has the rights for a test. Reports a missing right.
 fn permitted() -> bool {
-    // SAFETY: a plain call that cannot fail.
+    // SAFETY: `geteuid` has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         skipped("needs root");
         return false;
@@ -103,13 +107,13 @@ fn permitted() -> bool {
     }
 }
 
-/// Returns a path for a socket of the calling test.
+/// Returns the path of the socket `name` of the running test.
 fn socket(name: &str) -> PathBuf {
     std::fs::create_dir_all(directory()).unwrap();
     directory().join(format!("{name}.sock"))
 }
 
-/// Returns a configuration that listens on that path.
+/// Returns a configuration that listens on the socket `name`.
 fn config(name: &str) -> Config {
     Config {
         socket: socket(name),
@@ -117,6 +121,7 @@ fn config(name: &str) -> Config {
     }
 }
 
+/// Starts a daemon in this process, with the default configuration on the socket `name`.
 fn daemon(name: &str) -> Daemon {
     Daemon::start(config(name)).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Processes whose main thread has ended, so that their files in `/proc` are empty: quota, level
-//! and bounds stay.
+//! Processes whose main thread has ended, so that their files in `/proc` are empty: their quota,
+//! level and budget still apply.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,113 +11,116 @@ use upshift_elevate::{Class, Policy, current_tid};
 
 use crate::assign::{assigned, periodic_rule, rule};
 use crate::attack::{
-    ALICE, MALLORY, TIME, TRUDY, bystander, daemon_with_rules, from_now, open_config, start_child,
-    takes_at_most, us,
+    ALICE, ATTACK_TIME, MALLORY, TRUDY, bystander, daemon_with_rules, deadline_after, open_config,
+    start_child, us, uses_at_most,
 };
-use crate::cgroup::Fifth;
-use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::cgroup::QuotaCgroup;
+use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, census};
 use crate::process::{Process, monotonic, until};
-use crate::quotas::gets_a_fifth;
-use crate::{permitted, skipped, socket, turn};
+use crate::quotas::assert_quota_holds;
+use crate::{permitted, serial_test, skipped, socket};
 
-/// Ends the main thread of this process, and no other.
+/// Ends the main thread of this process only.
 fn end_main_thread() {
     extern "C" fn end(_: libc::c_int) {
-        // SAFETY: ends the thread that the signal was sent to.
+        // SAFETY: the call ends the calling thread, the receiver of the signal.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
-    let own = std::process::id() as i32;
-    assert_ne!(own, current_tid());
-    // SAFETY: a handler that makes one call; a signal to a thread of this process.
+    let own_pid = std::process::id() as i32;
+    assert_ne!(own_pid, current_tid());
+    // SAFETY: the handler makes one system call, and the receiver is a thread of this process.
     unsafe {
         let end: extern "C" fn(libc::c_int) = end;
         libc::signal(libc::SIGUSR1, end as libc::sighandler_t);
-        libc::syscall(libc::SYS_tgkill, own, own, libc::SIGUSR1);
+        libc::syscall(libc::SYS_tgkill, own_pid, own_pid, libc::SIGUSR1);
     }
-    let stat = format!("/proc/{own}/stat");
+    let stat = format!("/proc/{own_pid}/stat");
     while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Ends its main thread on demand, registers if `JOINS` is set, and spins until the deadline.
-pub(crate) fn headless() {
+/// Ends its main thread after a line from the parent, registers if `JOINS` is set, and spins until
+/// the deadline.
+pub(crate) fn main_thread_ender() {
     pin(number("CPU") as usize);
     println!("ready");
-    wait_for_go();
+    wait_for_parent();
     end_main_thread();
     let registration =
         (setting("JOINS") == "1").then(|| Registration::new(&[(current_tid(), Role::Worker)]));
-    println!("headless");
-    let deadline = wait_for_go();
+    println!("main thread ended");
+    let deadline = wait_for_parent();
     let before = cpu_time();
     while monotonic() < deadline {
         std::hint::spin_loop();
     }
     println!("used {}", (cpu_time() - before) / 1000);
     drop(registration);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Starts such a child, and calls `prepare` before it ends its main thread.
-fn without_main_thread(
+/// Starts a child whose main thread ends. `prepare` is called before the end of the main thread.
+fn start_without_main_thread(
     path: &Path,
     user: u32,
-    joins: bool,
+    registers: bool,
     prepare: impl FnOnce(&Process),
 ) -> Process {
-    let joins = [("JOINS", u8::from(joins).to_string())];
-    let mut process = start_child("headless", path, user, (0, 2), &joins);
+    let registers = [("JOINS", u8::from(registers).to_string())];
+    let mut process = start_child("main-thread-ender", path, user, (0, 2), &registers);
     prepare(&process);
-    process.say("0");
-    process.line("headless").unwrap();
+    process.send("0");
+    process.line("main thread ended").unwrap();
     process
 }
 
 #[test]
 fn a_process_that_ends_its_main_thread_keeps_the_quota_of_its_cgroup() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    for joins in [true, false] {
-        let (path, _daemon) = daemon_with_rules("headless", vec![rule(ALICE, 8)]);
-        let Some(fifth) = Fifth::new() else {
-            return skipped("no cgroup with a CPU quota can be made");
+    for registers in [true, false] {
+        let (path, _daemon) = daemon_with_rules("main-thread-ender", vec![rule(ALICE, 8)]);
+        let Some(cgroup) = QuotaCgroup::new() else {
+            return skipped("no cgroup with a CPU quota can be created");
         };
         let mut taken = false;
-        let user = if joins { MALLORY } else { ALICE };
-        let burner = without_main_thread(&path, user, joins, |process| taken = fifth.take(process));
+        let user = if registers { MALLORY } else { ALICE };
+        let burner = start_without_main_thread(&path, user, registers, |process| {
+            taken = cgroup.add(process)
+        });
         if !taken {
             return skipped("a process cannot be moved to a cgroup");
         }
-        let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
+        let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
         std::thread::sleep(Duration::from_millis(1100));
-        gets_a_fifth(burner);
+        assert_quota_holds(burner);
     }
 }
 
 #[test]
 fn a_process_that_ends_its_main_thread_keeps_the_level_of_its_rule() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let (path, _daemon) = daemon_with_rules("rule", vec![rule(MALLORY, 40)]);
-    let _it = without_main_thread(&path, MALLORY, true, |_| {});
-    let seen = census(&path);
-    assert_eq!(seen["processes"][0]["ceiling"], 40, "{seen}");
-    let program = without_main_thread(&path, MALLORY, false, |_| {});
-    // Takes a sweep at the latest.
-    until("it is assigned", || {
+    let _client = start_without_main_thread(&path, MALLORY, true, |_| {});
+    let status = census(&path);
+    assert_eq!(status["processes"][0]["ceiling"], 40, "{status}");
+    let program = start_without_main_thread(&path, MALLORY, false, |_| {});
+    // The next sweep finds the process at the latest.
+    until("the program is assigned", || {
         assigned(&census(&path), program.pid()).is_some()
     });
 }
 
 #[test]
-fn a_process_that_ends_its_main_thread_keeps_its_bounds() {
-    let _turn = turn();
+fn a_process_that_ends_its_main_thread_keeps_its_budget() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -128,17 +131,17 @@ fn a_process_that_ends_its_main_thread_keeps_its_bounds() {
     };
     let _daemon = Daemon::start(config).unwrap();
     let mut bystander = bystander(&path, 0);
-    let mut burner = without_main_thread(&path, ALICE, false, |process| {
-        until("its main thread is elevated", || {
+    let mut burner = start_without_main_thread(&path, ALICE, false, |process| {
+        until("the main thread is elevated", || {
             Policy::of(&Kernel, process.pid())
                 .is_ok_and(|policy| matches!(policy.class(), Class::Fifo(_)))
         });
     });
-    let end = from_now(TIME);
-    bystander.go_until(end);
-    burner.go_until(end);
-    let (used, burnt) = (bystander.number("used "), burner.number("used "));
-    println!("bystander {used} us, burner {burnt} us with 6 of 20 ms");
-    // 6 of 20 ms, and half of the rest.
-    assert!(takes_at_most(75, burnt, us()));
+    let end = deadline_after(ATTACK_TIME);
+    bystander.run_until(end);
+    burner.run_until(end);
+    let (used, attacker_us) = (bystander.number("used "), burner.number("used "));
+    println!("bystander {used} us, burner {attacker_us} us with 6 of 20 ms");
+    // 6 of 20 ms, and half of the remaining time.
+    assert!(uses_at_most(75, attacker_us, us()));
 }

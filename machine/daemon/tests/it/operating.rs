@@ -1,54 +1,54 @@
-//! Operation: another configuration, metrics, a restart.
+//! Tests of administration: reloads, log lines, the socket's permissions, and nice values.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use upshift_daemon::{Config, Daemon, Rule, Subject};
 
-use crate::attack::{ALICE, MALLORY, TRUDY, from_now, open_config, open_daemon, start_child};
+use crate::attack::{ALICE, MALLORY, TRUDY, deadline_after, open_config, open_daemon, start_child};
 use crate::client::{census, processes};
 use crate::process::{PATIENCE, Process, elevated_threads, until};
-use crate::puppet::start_puppet;
-use crate::{directory, permitted, socket, turn};
+use crate::scripted_client::start_scripted_client;
+use crate::{directory, permitted, serial_test, socket};
 
 #[test]
-fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
-    let _turn = turn();
+fn a_reload_applies_to_registered_clients_and_keeps_them() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let (path, daemon) = open_daemon("reload");
-    let mut rival = start_puppet(&path);
-    let ghost = start_child("ghost", &path, ALICE, (0, 3), &[]);
-    let denied = start_child("ghost", &path, MALLORY, (0, 63), &[]);
-    let level = |pid: i32, field: &str| {
-        let seen = census(&path);
-        let all = seen["processes"].as_array().unwrap();
+    let mut rival = start_scripted_client(&path);
+    let claimant = start_child("idle-claimant", &path, ALICE, (0, 3), &[]);
+    let denied = start_child("idle-claimant", &path, MALLORY, (0, 63), &[]);
+    let field_of = |pid: i32, field: &str| {
+        let status = census(&path);
+        let all = status["processes"].as_array().unwrap();
         let found = all.iter().find(|process| process["pid"] == pid);
         found.map(|process| process[field].clone())
     };
-    assert_eq!(level(ghost.pid(), "ceiling"), Some(0.into()));
+    assert_eq!(field_of(claimant.pid(), "ceiling"), Some(0.into()));
     let rule = |user, ceiling| Rule {
         subject: Subject::User(user),
         ceiling,
     };
     daemon.reload(Config {
         rules: vec![rule(ALICE, Some(20)), rule(MALLORY, None)],
-        // Stays as it was: it takes another daemon.
+        // Has no effect: a change of mode requires a restart.
         cooperative: true,
         ..open_config("reload")
     });
-    until("the ceiling is another one", || {
-        level(ghost.pid(), "ceiling") == Some(20.into())
+    until("the new ceiling applies", || {
+        field_of(claimant.pid(), "ceiling") == Some(20.into())
     });
-    assert_eq!(level(denied.pid(), "pid"), None);
+    assert_eq!(field_of(denied.pid(), "pid"), None);
     assert_eq!(processes(&path), 2);
     assert_eq!(census(&path)["enforcing"], true);
-    // Its claim counts as the ceiling.
-    rival.obey("level 10");
-    assert_eq!(rival.obey("outranked 10"), "false");
-    // Programs get a level, too, and lose it again.
+    // The client's claim counts as its ceiling.
+    rival.execute("level 10");
+    assert_eq!(rival.execute("outranked 10"), "false");
+    // A program is assigned after a reload, and restored after another.
     let program = Process::start(
-        "gap",
+        "gap-meter",
         &path,
         &[("USER", TRUDY.to_string()), ("CPU", "0".into())],
     );
@@ -59,33 +59,33 @@ fn another_configuration_applies_to_clients_that_are_there_and_loses_none() {
         !elevated_threads(program.pid()).is_empty()
     });
     daemon.reload(open_config("reload"));
-    until("it is not any more", || {
+    until("the program is restored", || {
         elevated_threads(program.pid()).is_empty()
     });
     assert_eq!(processes(&path), 2);
 }
 
 #[test]
-fn each_ejection_is_a_line_with_its_reason() {
-    let _turn = turn();
+fn each_ejection_is_logged_with_its_reason() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("lines");
     let errors = directory().join("errors");
-    let open = [
+    let settings = [
         ("CONFIG", "mode = \"0666\"".to_string()),
         ("ERRORS", errors.display().to_string()),
     ];
-    let mut daemon = Process::start("daemon", &path, &open);
+    let mut daemon = Process::start("daemon", &path, &settings);
     daemon.line("ready").unwrap();
-    let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
-    let mut wanderers = [0, 1].map(|_| start_child("burner", &path, MALLORY, (0, 40), &[]));
-    for process in &mut wanderers {
-        process.go_until(from_now(PATIENCE));
+    let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
+    let mut clients = [0, 1].map(|_| start_child("burner", &path, MALLORY, (0, 40), &[]));
+    for process in &mut clients {
+        process.run_until(deadline_after(PATIENCE));
     }
-    for process in &wanderers {
-        until("it is elevated", || {
+    for process in &clients {
+        until("the client is elevated", || {
             !elevated_threads(process.pid()).is_empty()
         });
         for tid in elevated_threads(process.pid()) {
@@ -93,23 +93,17 @@ fn each_ejection_is_a_line_with_its_reason() {
             Kernel.sched_setaffinity(tid, &CpuSet::all()).unwrap();
         }
     }
-    until("both are reported", || {
+    until("both ejections are logged", || {
         let text = std::fs::read_to_string(&errors).unwrap_or_default();
-        let line = |wanderer: &Process| {
-            format!(
-                "of process {} is ejected: it has left CPU 0",
-                wanderer.pid()
-            )
-        };
-        wanderers
-            .iter()
-            .all(|wanderer| text.contains(&line(wanderer)))
+        let line =
+            |client: &Process| format!("of process {} is ejected: it has left CPU 0", client.pid());
+        clients.iter().all(|client| text.contains(&line(client)))
     });
 }
 
 #[test]
-fn a_socket_where_another_user_may_write_is_refused() {
-    let _turn = turn();
+fn a_socket_in_a_directory_of_another_user_is_refused() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -131,8 +125,8 @@ fn a_socket_where_another_user_may_write_is_refused() {
 }
 
 #[test]
-fn a_reload_touches_no_file_that_has_replaced_the_socket() {
-    let _turn = turn();
+fn a_reload_does_not_change_a_file_that_has_replaced_the_socket() {
+    let _guard = serial_test();
     let (path, moved) = (socket("replaced"), directory().join("moved"));
     let secret = directory().join("secret");
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().mode() & 0o777;
@@ -147,34 +141,34 @@ fn a_reload_touches_no_file_that_has_replaced_the_socket() {
     std::fs::rename(&path, &moved).unwrap();
     std::os::unix::fs::symlink(&secret, &path).unwrap();
     daemon.reload(config(0o666));
-    until("the socket has its mode", || mode(&moved) == 0o666);
+    until("the socket has the new mode", || mode(&moved) == 0o666);
     assert_eq!(mode(&secret), 0o600);
     daemon.stop();
     assert!(
         std::fs::symlink_metadata(&path).is_ok(),
-        "it is not the daemon's"
+        "the daemon has removed a file of another program"
     );
 }
 
 #[test]
-fn a_nice_value_that_an_administrator_sets_meanwhile_stays() {
-    let _turn = turn();
+fn a_nice_value_that_an_administrator_sets_is_kept() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("renice");
     let settings = [("USER", ALICE.to_string()), ("CPU", "0".into())];
-    let mut program = Process::start("gap", &path, &settings);
+    let mut program = Process::start("gap-meter", &path, &settings);
     program.line("ready").unwrap();
     let mut config = open_config("renice");
     config.assign = vec![crate::assign::rule(ALICE, 8)];
     let daemon = Daemon::start(config).unwrap();
-    until("it is elevated", || {
+    until("the program is elevated", || {
         !elevated_threads(program.pid()).is_empty()
     });
-    // SAFETY: integers only.
-    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, program.pid() as u32, 19) };
-    assert_eq!(done, 0);
+    // SAFETY: the call has only integer arguments.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, program.pid() as u32, 19) };
+    assert_eq!(result, 0);
     daemon.stop();
     let policy = upshift_elevate::Policy::of(&upshift_elevate::sys::Kernel, program.pid()).unwrap();
     assert_eq!(policy.class(), upshift_elevate::Class::Other { nice: 19 });

@@ -1,5 +1,5 @@
-//! Attacks on the files of `/proc` that the daemon reads: leases, with which their owner makes a
-//! reader wait.
+//! Attacks by the files of `/proc` that the daemon reads: the owner of a file can take a lease on
+//! it, which blocks readers.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,65 +11,66 @@ use upshift_elevate::current_tid;
 
 use crate::assign::{assigned, rule};
 use crate::attack::{
-    MALLORY, TIME, TRUDY, daemon_with_rules, from_now, newcomer, settings, start_child,
+    ATTACK_TIME, MALLORY, TRUDY, daemon_with_rules, deadline_after, settings, start_child,
+    time_to_elevate_newcomer,
 };
-use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, census};
 use crate::process::{Process, elevated_threads, monotonic, until};
-use crate::{permitted, skipped, turn};
+use crate::{permitted, serial_test, skipped};
 
-/// Starts a process of `MALLORY` that holds leases on its files in `/proc`; `None` if the kernel
-/// grants none.
-fn start_lessor(path: &std::path::Path, more: &[(&str, &str)]) -> Option<Process> {
-    let mut all = settings(&[("CPU", "0"), ("LEVEL", "40")]);
-    all.push(("USER", MALLORY.to_string()));
-    all.extend(settings(more));
-    let mut lessor = Process::start("lessor", path, &all);
-    let leases = lessor.number("leases ");
-    lessor.line("ready")?;
+/// Starts a process of [`MALLORY`] that holds leases on its files in `/proc`; `None` if the kernel
+/// grants no leases.
+fn start_lease_holder(path: &std::path::Path, extra_settings: &[(&str, &str)]) -> Option<Process> {
+    let mut child_settings = settings(&[("CPU", "0"), ("LEVEL", "40")]);
+    child_settings.push(("USER", MALLORY.to_string()));
+    child_settings.extend(settings(extra_settings));
+    let mut lease_holder = Process::start("lease-holder", path, &child_settings);
+    let leases = lease_holder.number("leases ");
+    lease_holder.line("ready")?;
     if leases == 0 {
-        skipped("the kernel gives no leases on files of /proc");
+        skipped("the kernel grants no leases on files of /proc");
         return None;
     }
     println!("{leases} leases");
-    Some(lessor)
+    Some(lease_holder)
 }
 
 #[test]
 fn leases_on_files_in_proc_delay_no_client() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    // A process that registers, one that would be elevated and takes them afterwards, one that a
-    // rule may name.
-    for more in [
+    // An unregistered process that takes its leases at its start, and a client that takes them
+    // after it has registered.
+    for extra_settings in [
         [("WHEN", "before"), ("JOINS", "false")],
         [("WHEN", "after"), ("JOINS", "true")],
     ] {
         let (path, daemon) = daemon_with_rules("leases", vec![rule(TRUDY, 8)]);
-        let _rival = start_child("ghost", &path, TRUDY, (0, 63), &[]);
-        let Some(mut lessor) = start_lessor(&path, &more) else {
+        let _rival = start_child("idle-claimant", &path, TRUDY, (0, 63), &[]);
+        let Some(mut lease_holder) = start_lease_holder(&path, &extra_settings) else {
             return;
         };
-        lessor.go_until(from_now(TIME));
-        // Longer than a cgroup is cached.
+        lease_holder.run_until(deadline_after(ATTACK_TIME));
+        // Longer than the daemon caches the cgroup of a process.
         std::thread::sleep(Duration::from_millis(1200));
         until("a process with unknown quotas is not elevated", || {
-            elevated_threads(lessor.pid()).is_empty()
+            elevated_threads(lease_holder.pid()).is_empty()
         });
-        let waited = newcomer(&path);
+        let waited = time_to_elevate_newcomer(&path);
         let mut later = Process::start("spinners", &path, &[("USER", TRUDY.to_string())]);
         later.line("ready").unwrap();
         until("a later program is assigned", || {
             assigned(&census(&path), later.pid()).is_some()
         });
-        println!("{more:?}: a newcomer is elevated after {waited:?}");
+        println!("{extra_settings:?}: a new client is elevated after {waited:?}");
         let began = Instant::now();
         daemon.stop();
         let stopped = began.elapsed();
-        assert!(elevated_threads(lessor.pid()).is_empty());
-        // Opening such a file takes 45 s, or until the lessor ends.
+        assert!(elevated_threads(lease_holder.pid()).is_empty());
+        // A reader of the files would wait for 45 s, or until the lease holder ends.
         let held_up = Duration::from_secs(10);
         assert!(
             waited < held_up && stopped < held_up,
@@ -80,13 +81,14 @@ fn leases_on_files_in_proc_delay_no_client() {
 
 const MS: u64 = 1_000_000;
 
-/// Registers and spins on `CPU`, and takes a lease on every file of it that the daemon may read:
-/// before it registers (`WHEN` is `before`) or after. A thread that opens such a file waits until
-/// the lease is broken, 45 s by default.
+/// Registers unless `JOINS` is `false`, spins on `CPU`, and takes a lease on each of its files in
+/// `/proc` that the daemon may read: before it registers (`WHEN` is `before`) or after. A thread
+/// that opens such a file waits until the lease is broken, 45 s by default.
 pub(crate) fn lease_holder() {
     pin(number("CPU") as usize);
-    // SAFETY: plain calls. Without the first one a process that has changed its user does not own
-    // its files in `/proc`; SIGIO would end it.
+    // After a change of user, the files of a process in `/proc` belong to root until the process is
+    // dumpable again. SIGIO, which a broken lease causes, must not end the process.
+    // SAFETY: the calls have only integer arguments and a valid handler.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 1);
         libc::signal(libc::SIGIO, libc::SIG_IGN);
@@ -102,14 +104,14 @@ pub(crate) fn lease_holder() {
     }
     println!("leases {}", leases.len());
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = cpu_time();
     while monotonic() < deadline {
         let end = deadline.min(monotonic() + 20 * MS);
         while monotonic() < end {
             std::hint::spin_loop();
         }
-        // Takes leases again that were broken meanwhile.
+        // Renews leases that were broken meanwhile.
         for file in &leases {
             lease(file);
         }
@@ -118,15 +120,17 @@ pub(crate) fn lease_holder() {
     if let Some(registration) = registration {
         registration.run(NO_LEVEL);
     }
-    wait_for_go();
+    wait_for_parent();
 }
 
+/// Takes a lease on a file. Returns whether the kernel grants it.
 fn lease(file: &File) -> bool {
-    // SAFETY: a live descriptor and integers.
+    // SAFETY: the descriptor is open.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
 }
 
-/// Takes leases on the files of this process and its thread.
+/// Takes leases on the files of this process and the calling thread, as far as the kernel grants
+/// them.
 fn lease_all() -> Vec<File> {
     let (pid, tid) = (std::process::id(), current_tid());
     let names = [

@@ -1,4 +1,4 @@
-//! Child processes of the tests.
+//! Child processes, and measurements of processes and threads.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,20 +9,21 @@ use upshift_elevate::Tid;
 pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 pub(crate) use upshift_testing::{PATIENCE, until, within};
 
-/// Environment variable with the role of the child.
+/// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_DAEMON_ROLE";
 
-/// A child process: this program in a role. Killed when dropped.
+/// A child process, which runs this program in a role. Killed when dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
-    out: BufReader<ChildStdout>,
-    into: ChildStdin,
+    output: BufReader<ChildStdout>,
+    input: ChildStdin,
 }
 
 impl Process {
+    /// Starts a child in `role`, with the socket of its daemon and further settings.
     pub(crate) fn start(role: &str, socket: &Path, settings: &[(&str, String)]) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+            .args(["--exact", "child::entry_point", "--nocapture", "--quiet"])
             .env(ROLE, role)
             .env("SOCKET", socket)
             .envs(settings.iter().map(|(name, value)| (name, value)))
@@ -30,50 +31,57 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        let into = child.stdin.take().unwrap();
-        Process { child, out, into }
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let input = child.stdin.take().unwrap();
+        Process {
+            child,
+            output,
+            input,
+        }
     }
 
+    /// Returns the pid of the child.
     pub(crate) fn pid(&self) -> Tid {
         self.child.id() as Tid
     }
 
-    /// Gives a puppet an order.
-    pub(crate) fn say(&mut self, order: impl std::fmt::Display) {
-        let _ = writeln!(self.into, "{order}");
+    /// Sends a line to the child.
+    pub(crate) fn send(&mut self, command: impl std::fmt::Display) {
+        let _ = writeln!(self.input, "{command}");
     }
 
-    /// Gives a puppet an order, and waits until it has obeyed.
-    pub(crate) fn obey(&mut self, order: impl std::fmt::Display) -> String {
-        let order = order.to_string();
-        self.say(&order);
-        let name = order.split(' ').next().unwrap();
-        let done = format!("{name}=");
-        self.line(&done)
-            .unwrap_or_else(|| panic!("the puppet died of {order}"))
+    /// Sends a command to a scripted client, and returns the result.
+    pub(crate) fn execute(&mut self, command: impl std::fmt::Display) -> String {
+        let command = command.to_string();
+        self.send(&command);
+        let name = command.split(' ').next().unwrap();
+        let prefix = format!("{name}=");
+        self.line(&prefix)
+            .unwrap_or_else(|| panic!("the client died of `{command}`"))
     }
 
+    /// Sends a signal to the child.
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: a child that has not been waited for.
+        // SAFETY: the child has not been waited for, so its pid is not reused.
         unsafe { libc::kill(self.pid(), signal) };
     }
 
     /// Tells the child to run until `deadline`, CLOCK_MONOTONIC in ns.
-    pub(crate) fn go_until(&mut self, deadline: u64) {
-        let _ = writeln!(self.into, "{deadline}");
+    pub(crate) fn run_until(&mut self, deadline: u64) {
+        let _ = writeln!(self.input, "{deadline}");
     }
 
-    /// Returns the rest of the next line that begins with `name`; `None` at the end of the output.
+    /// Returns the text after `name` in the next line that contains `name`; `None` at the end of
+    /// the output.
     pub(crate) fn line(&mut self, name: &str) -> Option<String> {
         loop {
             let mut line = String::new();
-            if self.out.read_line(&mut line).unwrap() == 0 {
+            if self.output.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
             // The test harness may have printed on the same line.
-            if let Some((_, rest)) = line.trim().split_once(name) {
-                return Some(rest.trim().to_string());
+            if let Some((_, value)) = line.trim().split_once(name) {
+                return Some(value.trim().to_string());
             }
         }
     }
@@ -81,11 +89,12 @@ impl Process {
     /// Returns [`Process::line`] as a number.
     pub(crate) fn number(&mut self, name: &str) -> u64 {
         let Some(line) = self.line(name) else {
-            panic!("the child says nothing of {name}: {:?}", self.child.wait());
+            panic!("the child did not print `{name}`: {:?}", self.child.wait());
         };
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
+    /// Kills the child and waits for its end.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -98,8 +107,9 @@ impl Drop for Process {
     }
 }
 
-/// Returns the id of the thread of this process with that name, which a thread sets when it begins.
-pub(crate) fn thread_named(name: &str) -> Option<String> {
+/// Returns the TID of the thread of this process with this name; `None` until the thread has set
+/// its name.
+pub(crate) fn thread_with_name(name: &str) -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let has_name = |task: &std::fs::DirEntry| {
         let comm = std::fs::read_to_string(task.path().join("comm"));
@@ -109,8 +119,8 @@ pub(crate) fn thread_named(name: &str) -> Option<String> {
     found.find_map(|task| task.file_name().into_string().ok())
 }
 
-/// Returns the CPU time of the threads of this process with that name, ns.
-pub(crate) fn used_by_threads(name: &str) -> u64 {
+/// Returns the CPU time of all threads of this process with this name, ns.
+pub(crate) fn cpu_time_of_threads(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let used = tasks.filter_map(|task| {
         let read = |name| std::fs::read_to_string(task.path().join(name)).ok();
@@ -121,17 +131,17 @@ pub(crate) fn used_by_threads(name: &str) -> u64 {
     used.sum()
 }
 
-/// Bound of the promise that no thread stays elevated, on a machine whose CPUs the daemon gets when
-/// it needs them.
-pub(crate) const PROMISE: Duration = Duration::from_secs(1);
+/// Time within which all threads are restored after the death of a process, on a machine whose CPUs
+/// the daemon gets when it needs them.
+pub(crate) const RESTORE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Returns CLOCK_MONOTONIC in ns: the same for all processes.
+/// Returns CLOCK_MONOTONIC in ns, which is the same for all processes.
 pub(crate) fn monotonic() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a live structure of the type the call writes.
+    // SAFETY: `time` is valid for writes for the duration of the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,5 +1,4 @@
-//! The protocol against the daemon: refusals, floods of registrations, random bytes, and pages that
-//! cannot be misused.
+//! Tests of the protocol: refused registrations, and updates of threads.
 
 use upshift_board::layout::{SLOTS, VCPUS};
 use upshift_board::wire::{Reason, Role, Thread};
@@ -9,10 +8,10 @@ use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 use crate::client::{connect, register, worker};
-use crate::{config, socket, turn};
+use crate::{config, serial_test, socket};
 
 /// Runs `body` on a thread that is pinned to CPU 0.
-fn pinned(body: impl FnOnce() + Send) {
+fn run_pinned(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             Kernel
@@ -24,6 +23,7 @@ fn pinned(body: impl FnOnce() + Send) {
     });
 }
 
+/// Returns a configuration of a cooperative daemon on the socket `name`.
 pub(crate) fn cooperative(name: &str) -> Config {
     Config {
         cooperative: true,
@@ -32,21 +32,21 @@ pub(crate) fn cooperative(name: &str) -> Config {
 }
 
 #[test]
-fn threads_of_others_and_threads_that_roam_are_refused() {
-    let _turn = turn();
+fn threads_of_other_processes_and_unpinned_threads_are_refused() {
+    let _guard = serial_test();
     let path = socket("threads");
     let _daemon = Daemon::start(cooperative("threads")).unwrap();
     let (page, _view) = os::local_page().unwrap();
     let try_register = |cpus: &[u32], threads: &[Thread]| {
         register(&connect(&path), cpus, threads, &page).map(drop)
     };
-    // SAFETY: a plain call that cannot fail.
+    // SAFETY: the call has no arguments and cannot fail.
     let parent = unsafe { libc::getppid() };
-    for foreign in [1, parent, i32::MAX] {
+    for tid in [1, parent, i32::MAX] {
         assert_eq!(
-            try_register(&[0], &[worker(foreign)]),
+            try_register(&[0], &[worker(tid)]),
             Err(Reason::Thread),
-            "{foreign}"
+            "{tid}"
         );
     }
     assert_eq!(try_register(&[100_000], &[]), Err(Reason::Cpu));
@@ -60,19 +60,19 @@ fn threads_of_others_and_threads_that_roam_are_refused() {
             });
         });
     }
-    pinned(|| {
-        let own = worker(current_tid());
+    run_pinned(|| {
+        let own_thread = worker(current_tid());
         assert_eq!(
-            try_register(&[0], &[own, own]),
+            try_register(&[0], &[own_thread, own_thread]),
             Err(Reason::Thread),
-            "twice"
+            "a thread was added twice"
         );
         let first = connect(&path);
-        register(&first, &[0], &[own], &page).unwrap();
+        register(&first, &[0], &[own_thread], &page).unwrap();
         assert_eq!(
-            try_register(&[0], &[own]),
+            try_register(&[0], &[own_thread]),
             Err(Reason::Thread),
-            "of another registration"
+            "a thread of another registration"
         );
         assert_eq!(
             register(&first, &[0], &[], &page).map(drop),
@@ -83,7 +83,7 @@ fn threads_of_others_and_threads_that_roam_are_refused() {
 
 #[test]
 fn users_that_a_rule_denies_are_refused_with_the_reason() {
-    let _turn = turn();
+    let _guard = serial_test();
     let path = socket("denied");
     let rules = vec![Rule {
         subject: Subject::User(rustix::process::getuid().as_raw()),
@@ -114,13 +114,13 @@ fn users_that_a_rule_denies_are_refused_with_the_reason() {
 }
 
 #[test]
-fn threads_come_and_go_while_registered() {
-    let _turn = turn();
+fn a_client_adds_and_removes_threads() {
+    let _guard = serial_test();
     let path = socket("update");
     let _daemon = Daemon::start(cooperative("update")).unwrap();
     let board = Board::new().unwrap();
-    pinned(|| {
-        let own = ThreadSpec {
+    run_pinned(|| {
+        let own_thread = ThreadSpec {
             tid: current_tid(),
             role: Role::Worker,
         };
@@ -129,8 +129,11 @@ fn threads_come_and_go_while_registered() {
             threads: Vec::new(),
         };
         board.join(&path, &[spec]).unwrap();
-        board.update(&[(0, own)], &[]).unwrap();
-        assert!(board.update(&[(0, own)], &[]).is_err(), "twice");
+        board.update(&[(0, own_thread)], &[]).unwrap();
+        assert!(
+            board.update(&[(0, own_thread)], &[]).is_err(),
+            "a thread was added twice"
+        );
         assert!(
             board
                 .census()
@@ -138,11 +141,11 @@ fn threads_come_and_go_while_registered() {
                 .json
                 .contains(&current_tid().to_string())
         );
-        board.update(&[], &[own.tid]).unwrap();
-        board.update(&[(0, own)], &[]).unwrap();
+        board.update(&[], &[own_thread.tid]).unwrap();
+        board.update(&[(0, own_thread)], &[]).unwrap();
         board.leave();
         assert!(!board.is_joined());
-        assert!(board.rejoin().is_ok(), "with the threads it had");
+        assert!(board.rejoin().is_ok(), "the board keeps its threads");
         assert!(
             board
                 .census()
@@ -155,7 +158,7 @@ fn threads_come_and_go_while_registered() {
 
 #[test]
 fn a_process_of_a_large_machine_registers_a_vcpu_for_each_cpu() {
-    let _turn = turn();
+    let _guard = serial_test();
     let limits = Limits {
         per_user: 1000,
         ..Limits::default()
@@ -168,11 +171,11 @@ fn a_process_of_a_large_machine_registers_a_vcpu_for_each_cpu() {
     let connection = connect(&socket("many-vcpus"));
     let (file, page) = os::local_page().unwrap();
     page.vcpu(VCPUS - 1).unwrap().set_running(7);
-    let bells = register(&connection, &[0; VCPUS], &[], &file).unwrap();
-    assert_eq!(bells.len(), 1 + VCPUS);
-    let seen = crate::client::census(&socket("many-vcpus"));
-    let vcpus = seen["processes"][0]["vcpus"].as_array().unwrap();
+    let doorbells = register(&connection, &[0; VCPUS], &[], &file).unwrap();
+    assert_eq!(doorbells.len(), 1 + VCPUS);
+    let status = crate::client::census(&socket("many-vcpus"));
+    let vcpus = status["processes"][0]["vcpus"].as_array().unwrap();
     assert_eq!(vcpus[VCPUS - 1]["running"], 7);
-    // Enough for 250 such processes.
+    // The global page has room for 250 such processes.
     const { assert!(SLOTS / VCPUS > 250) };
 }

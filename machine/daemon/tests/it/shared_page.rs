@@ -1,4 +1,4 @@
-//! Attacks on the pages that the daemon shares with its clients.
+//! Attacks by the pages that the daemon shares with its clients.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -15,100 +15,100 @@ use upshift_board::wire::{self, Reason, Role};
 use upshift_daemon::Daemon;
 use upshift_elevate::current_tid;
 
-use crate::attack::{MALLORY, TRUDY, from_now, open_daemon, start_child, takes_at_most};
-use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::attack::{MALLORY, TRUDY, deadline_after, open_daemon, start_child, uses_at_most};
+use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, census, connect, processes, register};
-use crate::fuzz::drawn;
+use crate::fuzz::parameter;
 use crate::process::{Process, Random, elevated_threads, monotonic, until};
 use crate::protocol::cooperative;
-use crate::puppet::start_puppet;
-use crate::{daemon, permitted, socket, turn};
+use crate::scripted_client::start_scripted_client;
+use crate::{daemon, permitted, serial_test, socket};
 
 #[test]
-fn garbage_on_the_page_harms_only_its_writer() {
-    let _turn = turn();
+fn random_words_on_a_page_harm_only_their_writer() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let path = socket("garbage");
     let _daemon = daemon("garbage");
-    let mut vandal = start_puppet(&path);
-    let mut other = start_puppet(&path);
-    other.obey("level 40");
-    vandal.obey("garbage 300");
+    let mut scribbler = start_scripted_client(&path);
+    let mut other = start_scripted_client(&path);
+    other.execute("level 40");
+    scribbler.execute("write-random 300");
     assert_eq!(processes(&path), 2);
-    vandal.obey("leave");
-    assert!(elevated_threads(vandal.pid()).is_empty());
-    let mut third = start_puppet(&path);
-    third.obey("level 2");
+    scribbler.execute("leave");
+    assert!(elevated_threads(scribbler.pid()).is_empty());
+    let mut third = start_scripted_client(&path);
+    third.execute("level 2");
     until("the daemon continues", || {
         !elevated_threads(third.pid()).is_empty()
     });
-    assert_eq!(other.obey("outranked 40"), "true");
+    assert_eq!(other.execute("outranked 40"), "true");
 }
 
 #[test]
-fn pages_of_random_bits_take_no_more_than_the_rules_allow() {
-    let _turn = turn();
+fn clients_that_write_random_claims_leave_bystanders_their_share() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let (path, _daemon) = open_daemon("scribble");
-    let time = Duration::from_millis(drawn("UPSHIFT_DAEMON_SCRIBBLE", 1500));
-    let mut vandals = [
+    let time = Duration::from_millis(parameter("UPSHIFT_DAEMON_SCRIBBLE", 1500));
+    let mut scribblers = [
         start_child("scribbler", &path, MALLORY, (0, 40), &[]),
         start_child("scribbler", &path, TRUDY, (0, 40), &[]),
     ];
-    let mut bystander = Process::start("gap", &path, &[("CPU", "0".to_string())]);
+    let mut bystander = Process::start("gap-meter", &path, &[("CPU", "0".to_string())]);
     bystander.line("ready").unwrap();
-    let (began, end) = (monotonic(), from_now(time));
-    for vandal in &mut vandals {
-        vandal.go_until(end);
+    let (began, end) = (monotonic(), deadline_after(time));
+    for scribbler in &mut scribblers {
+        scribbler.run_until(end);
     }
-    bystander.go_until(end);
+    bystander.run_until(end);
     while monotonic() < end {
         assert_eq!(processes(&path), 2);
         std::thread::sleep(Duration::from_millis(50));
     }
     let (used, longest) = (bystander.number("used "), bystander.number("longest "));
-    let words: Vec<u64> = vandals
+    let words: Vec<u64> = scribblers
         .iter_mut()
         .map(|process| process.number("wrote "))
         .collect();
     let took = (monotonic() - began) / 1000;
     println!("{words:?} words; bystander {used} of {took} us, longest gap {longest} us");
-    let burnt = vandals
+    let attacker_us = scribblers
         .iter_mut()
         .map(|process| process.number("used "))
         .sum();
-    assert!(takes_at_most(97, burnt, took));
-    // The rules ensure that, not the canary, which may miss its turn now and then where other
-    // programs share the rest.
+    assert!(uses_at_most(97, attacker_us, took));
+    // The pauses ensure that share, not the canaries, of which one may be silent now and then if
+    // other programs use the remaining time.
     let alarms = census(&path)["alarms"].as_u64().unwrap();
     assert!(alarms * 300_000 < took, "{alarms} alarms in {took} us");
-    for mut vandal in vandals {
-        vandal.say("leave");
-        until("nobody is elevated", || {
-            elevated_threads(vandal.pid()).is_empty()
+    for mut scribbler in scribblers {
+        scribbler.send("leave");
+        until("no thread is elevated", || {
+            elevated_threads(scribbler.pid()).is_empty()
         });
-        vandal.kill();
+        scribbler.kill();
     }
-    until("nobody is registered", || processes(&path) == 0);
+    until("no process is registered", || processes(&path) == 0);
 }
 
-/// Writes random bits over the whole page, and rings now and then, until the deadline; prints the
+/// Writes random words to the whole page, and rings now and then, until the deadline. Prints the
 /// number of words.
 pub(crate) fn scribbler() {
     pin(number("CPU") as usize);
     let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let page = registration.page.address().cast::<u64>();
     let mut random = Random(u64::from(number("USER") as u32) << 7 | 1);
     let (before, mut words) = (cpu_time(), 0u64);
     while monotonic() < deadline {
         for _ in 0..1000 {
-            // SAFETY: 512 words of a live page, all of them atomics or unused, which other
+            // SAFETY: the mapped page has 512 words, which are atomics or unused, and which other
             // processes read as atomics.
             unsafe {
                 let word = page.add(random.below(512) as usize);
@@ -117,17 +117,17 @@ pub(crate) fn scribbler() {
         }
         words += 1000;
         if random.below(4) == 0 {
-            os::ring(&registration.bells[0]).unwrap();
+            os::ring(&registration.doorbells[0]).unwrap();
         }
     }
     println!("wrote {words}");
     println!("used {}", (cpu_time() - before) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
 #[test]
-fn pages_that_could_be_truncated_are_refused_and_sealed_ones_cannot_be() {
-    let _turn = turn();
+fn pages_that_could_be_truncated_are_refused_and_sealed_pages_cannot_be_truncated() {
+    let _guard = serial_test();
     let path = socket("pages");
     let _daemon = Daemon::start(cooperative("pages")).unwrap();
     let refused =
@@ -142,7 +142,7 @@ fn pages_that_could_be_truncated_are_refused_and_sealed_ones_cannot_be() {
     let length_only = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&holes, length_only).unwrap();
     assert!(refused(&holes));
-    // Files that are no memory, or memory without pages: huge pages of an empty pool.
+    // Files that are not in memory, and huge pages of an empty pool.
     for path in ["/proc", "/dev/zero", "/proc/self/mem"] {
         assert!(refused(&std::fs::File::open(path).unwrap().into()));
     }
@@ -161,14 +161,14 @@ fn pages_that_could_be_truncated_are_refused_and_sealed_ones_cannot_be() {
     assert!(rustix::fs::fcntl_add_seals(&page, SealFlags::WRITE).is_err());
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     assert!(rustix::fs::fallocate(&page, hole, 0, 4096).is_err());
-    // SAFETY: the mapping is live; the attempt to take its page away must fail.
+    // SAFETY: the address is mapped. The call must fail to remove the page.
     let removed = unsafe { libc::madvise(view.address(), 4096, libc::MADV_REMOVE) };
     assert_eq!(removed, -1);
 }
 
 #[test]
 fn the_global_page_cannot_be_made_writable() {
-    let _turn = turn();
+    let _guard = serial_test();
     let path = socket("global");
     let _daemon = Daemon::start(cooperative("global")).unwrap();
     let connection = connect(&path);
@@ -181,16 +181,16 @@ fn the_global_page_cannot_be_made_writable() {
     );
     let write = ProtFlags::READ | ProtFlags::WRITE;
     for fd in std::iter::once(global).chain(&reopened) {
-        // SAFETY: fresh mappings that are never read; the attempts must fail.
+        // SAFETY: the mappings are new, and are never read or written.
         unsafe {
             let null = std::ptr::null_mut();
             assert!(rustix::mm::mmap(null, GLOBAL_BYTES, write, MapFlags::SHARED, fd, 0).is_err());
-            let shown =
+            let mapping =
                 rustix::mm::mmap(null, GLOBAL_BYTES, ProtFlags::READ, MapFlags::SHARED, fd, 0)
                     .unwrap();
-            let raise = MprotectFlags::READ | MprotectFlags::WRITE;
-            assert!(rustix::mm::mprotect(shown, GLOBAL_BYTES, raise).is_err());
-            rustix::mm::munmap(shown, GLOBAL_BYTES).unwrap();
+            let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
+            assert!(rustix::mm::mprotect(mapping, GLOBAL_BYTES, read_write).is_err());
+            rustix::mm::munmap(mapping, GLOBAL_BYTES).unwrap();
         }
         assert!(rustix::io::pwrite(fd, b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(fd, 0).is_err());
@@ -199,7 +199,7 @@ fn the_global_page_cannot_be_made_writable() {
     }
 }
 
-/// Adds user.* attributes of 60 KB to the file, up to 64; returns their number.
+/// Adds up to 64 `user.*` attributes of 60 KB to the file. Returns the number of attributes.
 fn add_attributes(file: &OwnedFd) -> usize {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let value = vec![b'x'; 60_000];
@@ -210,9 +210,9 @@ fn add_attributes(file: &OwnedFd) -> usize {
     (0..64).filter(set).count()
 }
 
-/// Registers and requests a census, and adds attributes to the received files; prints how many stay
-/// on each.
-pub(crate) fn hanger() {
+/// Registers, requests a census, and adds attributes to its own page and to the received files.
+/// Prints the numbers of attributes.
+pub(crate) fn attribute_setter() {
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
     let (file, _page) = os::local_page().unwrap();
@@ -226,21 +226,21 @@ pub(crate) fn hanger() {
     files.extend(census);
     println!("ready");
     println!("own {}", add_attributes(&file));
-    let of_the_daemon: Vec<usize> = files.iter().map(add_attributes).collect();
-    println!("hung {}", of_the_daemon.iter().sum::<usize>());
-    wait_for_go();
+    let counts: Vec<usize> = files.iter().map(add_attributes).collect();
+    println!("received {}", counts.iter().sum::<usize>());
+    wait_for_parent();
 }
 
 #[test]
-fn files_of_the_daemon_take_no_attributes() {
-    let _turn = turn();
+fn a_client_cannot_add_attributes_to_files_of_the_daemon() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (path, _daemon) = open_daemon("hanger");
-    let mut hanger = start_child("hanger", &path, MALLORY, (0, 40), &[]);
-    println!("{} on a file of its own", hanger.number("own "));
-    // The attributes would be 60 KB of kernel memory each, as long as the daemon lives.
-    assert_eq!(hanger.number("hung "), 0);
+    let (path, _daemon) = open_daemon("attribute-setter");
+    let mut attribute_setter = start_child("attribute-setter", &path, MALLORY, (0, 40), &[]);
+    println!("{} on a file of its own", attribute_setter.number("own "));
+    // Each attribute would use 60 KB of kernel memory until the daemon ends.
+    assert_eq!(attribute_setter.number("received "), 0);
     assert_eq!(processes(&path), 1);
 }

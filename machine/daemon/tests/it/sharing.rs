@@ -1,16 +1,18 @@
-//! Shares of the CPU.
+//! Tests of the CPU shares of clients and bystanders.
 
 use std::path::Path;
 use std::time::Duration;
 
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-use crate::process::{Process, elevated_threads, monotonic, thread_named, until};
-use crate::puppet::start_puppet;
-use crate::{daemon, permitted, skipped, socket, turn};
+use crate::process::{Process, elevated_threads, monotonic, thread_with_name, until};
+use crate::scripted_client::start_scripted_client;
+use crate::{daemon, permitted, serial_test, skipped, socket};
 
+/// Duration of a race, ms.
 const MS: u64 = 600;
 
+/// Starts a client on CPU 0 that will spin at `level`.
 fn burner(socket: &Path, level: u8) -> Process {
     let settings = [("CPU", "0".to_string()), ("LEVEL", level.to_string())];
     let mut process = Process::start("burner", socket, &settings);
@@ -18,6 +20,7 @@ fn burner(socket: &Path, level: u8) -> Process {
     process
 }
 
+/// Starts a program on CPU 0 that is not registered, and will spin.
 fn bystander(socket: &Path) -> Process {
     let settings = [("CPU", "0".to_string())];
     let mut process = Process::start("bystander", socket, &settings);
@@ -25,21 +28,21 @@ fn bystander(socket: &Path) -> Process {
     process
 }
 
-/// Lets all run at once; returns µs of CPU of each.
-fn race(mut all: Vec<Process>) -> Vec<u64> {
+/// Runs all processes at the same time. Returns the CPU time of each, µs.
+fn race(mut processes: Vec<Process>) -> Vec<u64> {
     let deadline = monotonic() + MS * 1_000_000;
-    for process in &mut all {
-        process.go_until(deadline);
-        // A client that has not yet published its level waits behind those that are already
-        // elevated.
+    for process in &mut processes {
+        process.run_until(deadline);
+        // A client cannot publish its level while an elevated client occupies the CPU.
         std::thread::sleep(Duration::from_millis(20));
     }
-    let used = all
+    let used = processes
         .iter_mut()
         .map(|process| process.number("used"))
         .collect();
-    until("nobody is elevated", || {
-        all.iter()
+    until("no thread is elevated", || {
+        processes
+            .iter()
             .all(|process| elevated_threads(process.pid()).is_empty())
     });
     used
@@ -47,7 +50,7 @@ fn race(mut all: Vec<Process>) -> Vec<u64> {
 
 #[test]
 fn the_more_urgent_process_runs() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -58,14 +61,14 @@ fn the_more_urgent_process_runs() {
 }
 
 #[test]
-fn equals_share() {
-    let _turn = turn();
+fn clients_of_equal_level_share_the_cpu() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
     let _daemon = daemon("equals");
     let path = socket("equals");
-    let share = |levels: &[u8]| {
+    let race_repeatedly = |levels: &[u8]| {
         let mut used = vec![0; levels.len()];
         for _ in 0..4 {
             let round = race(levels.iter().map(|&level| burner(&path, level)).collect());
@@ -74,17 +77,17 @@ fn equals_share() {
         }
         used
     };
-    // At the bottom, and above another client.
-    let used = share(&[7, 7]);
+    // In the lowest class, and elevated above another client.
+    let used = race_repeatedly(&[7, 7]);
     assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
-    let used = share(&[7, 7, 50]);
+    let used = race_repeatedly(&[7, 7, 50]);
     assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
     assert!(used[2] * 2 < used[0], "{used:?}");
 }
 
 #[test]
 fn a_bystander_keeps_its_share() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -92,25 +95,25 @@ fn a_bystander_keeps_its_share() {
     let path = socket("bystander");
     let used = race(vec![burner(&path, 2), burner(&path, 40), bystander(&path)]);
     println!("{used:?}");
-    // The registered processes leave 5 % to this bystander and to the rest of the machine, except
-    // for the debt that is not paid yet at the end.
+    // The registered processes leave 5 % to this bystander and all other programs, except for the
+    // debt that is still owed at the end.
     assert!((used[0] + used[1]) * 100 <= 98 * MS * 1000, "{used:?}");
     assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
 }
 
-/// The scheduler is in the same state after its CPU was unplugged and came back.
+/// An unplugged CPU leaves the scheduler on another CPU, too.
 #[test]
-fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
-    let _turn = turn();
+fn a_scheduler_that_was_moved_to_another_cpu_returns() {
+    let _guard = serial_test();
     if std::thread::available_parallelism().unwrap().get() == 1 {
         return skipped("needs two CPUs");
     }
-    let path = socket("comes-back");
-    let _daemon = daemon("comes-back");
-    let mut client = start_puppet(&path);
+    let path = socket("returns");
+    let _daemon = daemon("returns");
+    let mut client = start_scripted_client(&path);
     let mut tid = None;
     until("the scheduler runs", || {
-        tid = thread_named("upshift-cpu0");
+        tid = thread_with_name("upshift-cpu0");
         tid.is_some()
     });
     let tid: i32 = tid.unwrap().parse().unwrap();
@@ -118,8 +121,8 @@ fn a_scheduler_that_was_taken_from_its_cpu_comes_back() {
     Kernel
         .sched_setaffinity(tid, &CpuSet::only(1).unwrap())
         .unwrap();
-    until("it is back", || {
-        client.obey("ring 1");
+    until("the scheduler has returned", || {
+        client.execute("ring 1");
         cpus() == CpuSet::only(0).unwrap()
     });
 }

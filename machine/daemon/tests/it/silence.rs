@@ -1,5 +1,5 @@
-//! A canary that is silent although no registered process does anything: everything elevated on
-//! its CPU rests, for every user.
+//! A canary that is silent although no registered process is the cause: all elevated threads on its
+//! CPU are demoted, of every user.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 
 use crate::attack::{
-    ALICE, MALLORY, TRUDY, from_now, open_daemon, start_child, turn_with_two_cpus,
+    ALICE, MALLORY, TRUDY, deadline_after, open_daemon, serial_test_on_two_cpus, start_child,
 };
 use crate::child::pin;
 use crate::client::census;
-use crate::kernel::long;
+use crate::kernel::long_fifo_limit;
 use crate::process::{elevated_threads, monotonic, until};
 
-/// Puts the calling thread on `cpu`, at `priority` of SCHED_FIFO.
-fn rise(cpu: usize, priority: u32) {
+/// Pins the calling thread to `cpu`, and moves it to SCHED_FIFO at `priority`.
+fn elevate_this_thread(cpu: usize, priority: u32) {
     pin(cpu);
     let attr = SchedAttr {
         policy: libc::SCHED_FIFO as u32,
@@ -27,17 +27,17 @@ fn rise(cpu: usize, priority: u32) {
     Kernel.sched_setattr(0, &attr).unwrap();
 }
 
-/// A priority below all threads of the daemon, and above the threads that it elevates here.
-const BETWEEN: u32 = 40;
+/// Priority of the thread that occupies the CPU: below all threads of the daemon, and above the
+/// threads that it elevates in this test.
+const OCCUPIER: u32 = 40;
 
-/// Lets a thread of this process occupy `cpu` at [`BETWEEN`] until the daemon demotes the threads
-/// that are elevated there, as if one of them had lent its priority. Returns a moment before the
-/// alarm.
-fn take_until_an_alarm(cpu: usize, path: &Path) -> Instant {
+/// Occupies `cpu` with a thread at [`OCCUPIER`] until a canary raises an alarm. Returns a time
+/// before the alarm.
+fn occupy_until_alarm(cpu: usize, path: &Path) -> Instant {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            rise(cpu, BETWEEN);
+            elevate_this_thread(cpu, OCCUPIER);
             let end = monotonic() + 400_000_000;
             while !is_over.load(Relaxed) && monotonic() < end {
                 std::hint::spin_loop();
@@ -48,11 +48,11 @@ fn take_until_an_alarm(cpu: usize, path: &Path) -> Instant {
         let mut before = Instant::now();
         let alarms = census(path)["alarms"].clone();
         loop {
-            let asked = Instant::now();
-            if census(path)["alarms"] != alarms || asked >= end {
+            let requested = Instant::now();
+            if census(path)["alarms"] != alarms || requested >= end {
                 break;
             }
-            before = asked;
+            before = requested;
             std::thread::sleep(Duration::from_millis(1));
         }
         is_over.store(true, Relaxed);
@@ -61,35 +61,36 @@ fn take_until_an_alarm(cpu: usize, path: &Path) -> Instant {
 }
 
 #[test]
-fn everything_on_a_cpu_rests_for_a_second_when_its_canary_is_silent() {
-    let Some((_turn, (_, there))) = turn_with_two_cpus() else {
+fn all_threads_on_a_cpu_are_demoted_for_a_second_when_its_canary_is_silent() {
+    let Some((_guard, (_, last_cpu))) = serial_test_on_two_cpus() else {
         return;
     };
     let (path, _daemon) = open_daemon("unknown");
-    let _rival = start_child("ghost", &path, TRUDY, (there, 63), &[]);
-    let mut innocent = start_child("burner", &path, ALICE, (there, 40), &long());
-    let end = from_now(Duration::from_secs(4));
-    innocent.go_until(end);
-    until("it is elevated", || {
-        !elevated_threads(innocent.pid()).is_empty()
+    let _rival = start_child("idle-claimant", &path, TRUDY, (last_cpu, 63), &[]);
+    let mut first_client = start_child("burner", &path, ALICE, (last_cpu, 40), &long_fifo_limit());
+    let end = deadline_after(Duration::from_secs(4));
+    first_client.run_until(end);
+    until("the first client is elevated", || {
+        !elevated_threads(first_client.pid()).is_empty()
     });
-    let rests_until = take_until_an_alarm(there, &path) + Duration::from_secs(1);
-    // A thread that registers now waits like the others, or registering would evade the rest.
-    let mut newcomer = start_child("burner", &path, MALLORY, (there, 20), &long());
-    newcomer.go_until(end);
-    let mut looks = 0;
+    let demoted_until = occupy_until_alarm(last_cpu, &path) + Duration::from_secs(1);
+    // A thread that registers during the demotion is not elevated either: otherwise, registering
+    // again would evade it.
+    let mut newcomer = start_child("burner", &path, MALLORY, (last_cpu, 20), &long_fifo_limit());
+    newcomer.run_until(end);
+    let mut checks = 0;
     loop {
-        let is_resting = [&innocent, &newcomer]
+        let are_demoted = [&first_client, &newcomer]
             .iter()
-            .all(|it| elevated_threads(it.pid()).is_empty());
-        if Instant::now() >= rests_until {
+            .all(|client| elevated_threads(client.pid()).is_empty());
+        if Instant::now() >= demoted_until {
             break;
         }
-        assert!(is_resting, "{looks} looks");
-        looks += 1;
+        assert!(are_demoted, "{checks} checks");
+        checks += 1;
     }
-    assert!(looks > 10, "{looks} looks");
-    until("the rest is over", || {
+    assert!(checks > 10, "{checks} checks");
+    until("the demotion has ended", || {
         !elevated_threads(newcomer.pid()).is_empty()
     });
 }

@@ -1,4 +1,4 @@
-//! Socket paths: of another program, of no living program, or invalid.
+//! Tests of the socket's path: used by another program, left behind by one, or invalid.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use upshift_daemon::{Config, Daemon};
 
 use crate::protocol::cooperative;
-use crate::{socket, turn};
+use crate::{serial_test, socket};
 
 #[test]
-fn a_second_daemon_names_the_first() {
-    let _turn = turn();
+fn the_error_of_a_second_daemon_names_the_first() {
+    let _guard = serial_test();
     let _daemon = Daemon::start(cooperative("second")).unwrap();
     let error = Daemon::start(cooperative("second"))
         .unwrap_err()
@@ -24,11 +24,10 @@ fn a_second_daemon_names_the_first() {
     );
 }
 
-/// A guardian that was forked a moment before its daemon was killed, and has not run since, holds
-/// the daemon's files.
+/// A guardian that has not run since its fork holds the files of its daemon, which was killed.
 #[test]
-fn a_child_of_a_killed_daemon_keeps_no_daemon_from_the_socket() {
-    let _turn = turn();
+fn a_guardian_of_a_killed_daemon_keeps_no_daemon_from_starting() {
+    let _guard = serial_test();
     let path = socket("forked");
     let mut ended = std::process::Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
@@ -46,17 +45,18 @@ fn a_child_of_a_killed_daemon_keeps_no_daemon_from_the_socket() {
 }
 
 #[test]
-fn a_daemon_that_ends_leaves_no_file_and_the_socket_to_the_next() {
-    let _turn = turn();
+fn a_daemon_that_ends_leaves_no_file_and_the_next_can_listen() {
+    let _guard = serial_test();
     let path = socket("leaves");
-    let left = || std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+    let file_count = || std::fs::read_dir(path.parent().unwrap()).unwrap().count();
     for _ in 0..2 {
         let daemon = Daemon::start(cooperative("leaves")).unwrap();
-        assert_eq!(left(), 2, "socket and lock");
+        assert_eq!(file_count(), 2, "socket and lock");
         daemon.stop();
-        assert_eq!(left(), 0);
+        assert_eq!(file_count(), 0);
     }
-    // Daemons that end and start at the same time meet at any step; two never listen.
+    // Daemons that start and end at the same time interleave at any step. Two of them must never
+    // listen at the same time.
     let start = Instant::now();
     let listening = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn a_daemon_that_ends_leaves_no_file_and_the_socket_to_the_next() {
                     let Ok(daemon) = Daemon::start(cooperative("leaves")) else {
                         continue;
                     };
-                    assert_eq!(listening.fetch_add(1, SeqCst), 0, "two daemons");
+                    assert_eq!(listening.fetch_add(1, SeqCst), 0, "two daemons listen");
                     std::thread::yield_now();
                     listening.fetch_sub(1, SeqCst);
                     daemon.stop();
@@ -77,27 +77,30 @@ fn a_daemon_that_ends_leaves_no_file_and_the_socket_to_the_next() {
             });
         }
     });
-    assert_eq!(left(), 0);
+    assert_eq!(file_count(), 0);
 }
 
 #[test]
-fn a_socket_of_another_program_stays_its_own() {
-    let _turn = turn();
+fn a_daemon_does_not_take_the_socket_of_another_program() {
+    let _guard = serial_test();
     let path = socket("stream");
-    let theirs = UnixListener::bind(&path).unwrap();
+    let foreign_listener = UnixListener::bind(&path).unwrap();
     let start = || Daemon::start(cooperative("stream"));
     let error = start().unwrap_err().to_string();
     assert!(error.contains("listens there"), "{error}");
-    assert!(UnixStream::connect(&path).is_ok(), "it is still theirs");
-    drop(theirs);
-    // The file that it leaves belongs to no program.
+    assert!(
+        UnixStream::connect(&path).is_ok(),
+        "the socket no longer belongs to the other program"
+    );
+    drop(foreign_listener);
+    // The file that the other program leaves behind belongs to no program.
     start().unwrap().stop();
     assert!(!path.exists());
 }
 
 #[test]
 fn invalid_paths_are_refused_with_the_reason() {
-    let _turn = turn();
+    let _guard = serial_test();
     let file = socket("file");
     std::fs::write(&file, "kept").unwrap();
     let error = |socket: PathBuf| {

@@ -1,5 +1,5 @@
-//! Censuses and metrics: their contents, and attackers that request them without end or do not read
-//! them.
+//! Tests of censuses and metrics: their contents, and attackers that flood the daemon with requests
+//! or do not read the replies.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,48 +14,51 @@ use upshift_board::wire::{self};
 use upshift_daemon::{Config, Daemon};
 
 use crate::attack::{MALLORY, open_config, open_daemon, start_child};
-use crate::child::{number, setting, wait_for_go};
+use crate::child::{number, setting, wait_for_parent};
 use crate::client::{census, connect, processes};
 use crate::process::{PATIENCE, Process, until};
-use crate::puppet::start_puppet;
-use crate::{directory, permitted, socket, turn};
+use crate::scripted_client::start_scripted_client;
+use crate::{directory, permitted, serial_test, socket};
 
 #[test]
-fn censuses_that_no_client_reads_take_no_memory() {
-    let _turn = turn();
-    let (path, _daemon) = open_daemon("hoarder");
-    let _somebody = processes(&path);
-    let mut hoarder = Process::start("hoarder", &path, &[]);
-    let asked = hoarder.number("ready ");
-    // The daemon answers in its own time.
+fn censuses_that_are_not_read_use_no_memory() {
+    let _guard = serial_test();
+    let (path, _daemon) = open_daemon("slow-census-reader");
+    let _count = processes(&path);
+    let mut reader = Process::start("slow-census-reader", &path, &[]);
+    let requested = reader.number("ready ");
+    // Time for the daemon to answer.
     std::thread::sleep(Duration::from_millis(200));
-    hoarder.say("go");
-    let (full, writable) = (hoarder.number("full "), hoarder.number("writable "));
-    println!("{full} of {asked} answers held anything");
-    assert!(asked > 50 && full <= 4, "{full} of {asked}");
-    // For root, only truncating fails where opening does not.
-    // SAFETY: a plain call that cannot fail.
+    reader.send("go");
+    let (with_contents, writable) = (reader.number("full "), reader.number("writable "));
+    println!("{with_contents} of {requested} answers had contents");
+    assert!(
+        requested > 50 && with_contents <= 4,
+        "{with_contents} of {requested}"
+    );
+    // Root may open any file for writing.
+    // SAFETY: the call has no arguments and cannot fail.
     assert!(writable == 0 || unsafe { libc::geteuid() } == 0);
     assert_eq!(processes(&path), 0);
 }
 
-/// Requests the census repeatedly without reading, then reads everything; prints how many replies
-/// have contents.
-pub(crate) fn hoarder() {
+/// Requests censuses without reading the replies, and then reads all replies. Prints the number of
+/// replies with contents, and of replies that can be written to.
+pub(crate) fn slow_census_reader() {
     let connections: Vec<OwnedFd> = (0..4)
         .map(|_| connect(&PathBuf::from(setting("SOCKET"))))
         .collect();
     let mut message = wire::buffer();
     let length = wire::encode_census(&mut message);
-    let mut asked = 0;
+    let mut requested = 0;
     for _ in 0..100 {
         for connection in &connections {
-            asked += u64::from(os::send(connection.as_fd(), &message[..length], &[]).is_ok());
+            requested += u64::from(os::send(connection.as_fd(), &message[..length], &[]).is_ok());
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    println!("ready {asked}");
-    wait_for_go();
+    println!("ready {requested}");
+    wait_for_parent();
     let mut answers = Vec::new();
     for connection in &connections {
         let mut answer = wire::buffer();
@@ -64,22 +67,22 @@ pub(crate) fn hoarder() {
             answers.extend(fds);
         }
     }
-    let full = answers
+    let with_contents = answers
         .iter()
         .filter(|file| rustix::fs::fstat(file).unwrap().st_size > 0);
-    println!("full {}", full.count());
+    println!("full {}", with_contents.count());
     let writable = answers.iter().filter(|file| {
-        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let write = rustix::fs::open(again, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let write = rustix::fs::open(path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
         write.is_ok() || rustix::fs::ftruncate(file, 0).is_ok()
     });
     println!("writable {}", writable.count());
-    wait_for_go();
+    wait_for_parent();
 }
 
 #[test]
 fn metrics_are_served_and_slow_readers_delay_no_client() {
-    let _turn = turn();
+    let _guard = serial_test();
     let path = socket("metrics");
     let endpoint = directory().join("metrics");
     let config = Config {
@@ -87,14 +90,14 @@ fn metrics_are_served_and_slow_readers_delay_no_client() {
         ..open_config("metrics")
     };
     let daemon = Daemon::start(config).unwrap();
-    let client = start_puppet(&path);
-    until("it listens", || endpoint.exists());
-    let _slow = UnixStream::connect(&endpoint).unwrap();
-    // A client that always has a little more to send.
-    let mut dripping = UnixStream::connect(&endpoint).unwrap();
-    let dripping = std::thread::spawn(move || {
+    let client = start_scripted_client(&path);
+    until("the metrics endpoint exists", || endpoint.exists());
+    let _silent = UnixStream::connect(&endpoint).unwrap();
+    // A client that sends its request one byte at a time.
+    let mut slow_writer = UnixStream::connect(&endpoint).unwrap();
+    let slow_writer = std::thread::spawn(move || {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE * 2 && dripping.write_all(b"x").is_ok() {
+        while began.elapsed() < PATIENCE * 2 && slow_writer.write_all(b"x").is_ok() {
             std::thread::sleep(Duration::from_millis(100));
         }
         began.elapsed()
@@ -105,23 +108,26 @@ fn metrics_are_served_and_slow_readers_delay_no_client() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert!(answer.contains("\nupshift_processes 1\n"), "{answer}");
-    let held = dripping.join().unwrap();
-    assert!(held < PATIENCE, "{held:?}");
+    let connected_for = slow_writer.join().unwrap();
+    assert!(connected_for < PATIENCE, "{connected_for:?}");
     drop((client, daemon));
     let left: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
-    assert!(left.is_empty(), "a clean end leaves {left:?}");
+    assert!(
+        left.is_empty(),
+        "files are left after a clean end: {left:?}"
+    );
 }
 
 #[test]
-fn a_client_that_requests_metrics_without_end_causes_ten_censuses_a_second() {
-    let _turn = turn();
+fn a_flood_of_metrics_requests_causes_at_most_ten_censuses_a_second() {
+    let _guard = serial_test();
     let endpoint = directory().join("often");
     let config = Config {
         metrics: Some(endpoint.display().to_string()),
         ..open_config("often")
     };
     let _daemon = Daemon::start(config).unwrap();
-    until("it listens", || endpoint.exists());
+    until("the metrics endpoint exists", || endpoint.exists());
     let began = Instant::now();
     let mut uptimes = std::collections::HashSet::new();
     for _ in 0..400 {
@@ -136,76 +142,83 @@ fn a_client_that_requests_metrics_without_end_causes_ten_censuses_a_second() {
         }));
         std::thread::sleep(Duration::from_millis(1));
     }
-    let most = began.elapsed().as_millis() / 100 + 2;
+    let max_censuses = began.elapsed().as_millis() / 100 + 2;
     println!("{} answers in {:?}", uptimes.len(), began.elapsed());
     assert!(
-        !uptimes.is_empty() && uptimes.len() as u128 <= most,
+        !uptimes.is_empty() && uptimes.len() as u128 <= max_censuses,
         "{}",
         uptimes.len()
     );
 }
 
 #[test]
-fn a_daemon_leaves_the_metrics_socket_of_another() {
-    let _turn = turn();
+fn a_daemon_does_not_replace_the_metrics_socket_of_another() {
+    let _guard = serial_test();
     let endpoint = directory().join("figures");
     let config = |name: &str| Config {
         metrics: Some(endpoint.display().to_string()),
         ..open_config(name)
     };
     let first = Daemon::start(config("first")).unwrap();
-    until("it listens", || endpoint.exists());
-    let made = || {
+    until("the metrics endpoint exists", || endpoint.exists());
+    let inode = || {
         std::fs::metadata(&endpoint)
             .map(|found| found.ino())
             .unwrap()
     };
-    let before = made();
+    let before = inode();
     let second = Daemon::start(config("second")).unwrap();
-    // The second daemon answers when it has tried to listen there.
+    // The second daemon answers a census after it has tried to listen at the endpoint.
     census(&socket("second"));
-    assert_eq!(made(), before);
+    assert_eq!(inode(), before);
     drop(second);
-    assert_eq!(made(), before);
+    assert_eq!(inode(), before);
     assert!(UnixStream::connect(&endpoint).is_ok());
     drop(first);
     assert!(!endpoint.exists());
 }
 
-/// Holds `COUNT` connections to the metrics socket without sending, until it is told to end.
-pub(crate) fn mute() {
+/// Keeps `COUNT` connections to the metrics socket open without sending, until its parent sends a
+/// line.
+pub(crate) fn silent_connections() {
     let endpoint = setting("ENDPOINT");
-    let all: Vec<_> = (0..number("COUNT"))
+    let connections: Vec<_> = (0..number("COUNT"))
         .map(|_| UnixStream::connect(&endpoint))
         .collect();
-    println!("ready {}", all.len());
-    wait_for_go();
+    println!("ready {}", connections.len());
+    wait_for_parent();
 }
 
 #[test]
 fn silent_connections_to_the_metrics_delay_no_client() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let path = socket("mute");
-    let endpoint = directory().join("mute");
+    let path = socket("silent-connections");
+    let endpoint = directory().join("silent-connections");
     let config = Config {
         metrics: Some(endpoint.display().to_string()),
-        ..open_config("mute")
+        ..open_config("silent-connections")
     };
     let _daemon = Daemon::start(config).unwrap();
-    until("it listens", || endpoint.exists());
+    until("the metrics endpoint exists", || endpoint.exists());
     std::fs::set_permissions(
         &endpoint,
         std::os::unix::fs::PermissionsExt::from_mode(0o666),
     )
     .unwrap();
-    let more = [
+    let extra_settings = [
         ("COUNT", "100".to_string()),
         ("ENDPOINT", endpoint.display().to_string()),
     ];
-    let _mute = start_child("mute", &path, MALLORY, (0, 0), &more);
+    let _connections = start_child(
+        "silent-connections",
+        &path,
+        MALLORY,
+        (0, 0),
+        &extra_settings,
+    );
     use std::io::{Read, Write};
     let began = Instant::now();
     let mut stream = UnixStream::connect(&endpoint).unwrap();

@@ -1,4 +1,5 @@
-//! Roles of the child processes.
+//! The entry point of the child processes of these tests. The environment variable [`ROLE`] selects
+//! the behaviour of a child.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -7,55 +8,57 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use upshift_elevate::{Elevator, Policy};
 use upshift_sched::policies::RoundRobin;
 
-use crate::world::{ROLE, attach_all};
+use crate::support::{ROLE, start_scheduler};
 
-/// Longest life of a child; longer than a slow machine takes for any test.
-const LIFE: Duration = Duration::from_secs(100);
+/// Maximum lifetime of a child process: longer than any test takes on a slow machine.
+const MAX_LIFETIME: Duration = Duration::from_secs(100);
 
-/// Is not a test of its own: other tests start this program as their child.
+/// Runs the role of a child process. Passes at once if no role is set, that is, as a test.
 #[test]
-fn plays_a_role() {
+fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    // SAFETY: plain calls.
+    // SAFETY: the calls have only integer arguments.
     unsafe {
-        libc::alarm(LIFE.as_secs() as u32 + 5);
+        libc::alarm(MAX_LIFETIME.as_secs() as u32 + 5);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
-    say("ready");
+    print_line("ready");
     match role.as_str() {
-        "spin" => spin(LIFE),
-        "spin briefly" => {
+        "spin" => spin(MAX_LIFETIME),
+        "spin-briefly" => {
             wait_until_scheduled();
             spin(Duration::from_millis(300));
         }
-        "bear threads" => {
+        "start-threads" => {
             wait_until_scheduled();
             std::thread::sleep(Duration::from_millis(100));
-            let threads: Vec<_> = (0..3).map(|_| std::thread::spawn(|| spin(LIFE))).collect();
+            let threads: Vec<_> = (0..3)
+                .map(|_| std::thread::spawn(|| spin(MAX_LIFETIME)))
+                .collect();
             threads
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
         }
-        "replace threads" => replace(Instant::now() + LIFE),
-        "fork" => fork(),
-        "end the main thread" => end_the_main_thread(),
+        "replace-threads" => replace_threads(Instant::now() + MAX_LIFETIME),
+        "fork-spinner" => fork_spinner(),
+        "end-main-thread" => end_main_thread(),
         "exec" => {
             use std::os::unix::process::CommandExt;
             wait_until_scheduled();
-            // This thread is not the main thread, but becomes it.
+            // This thread is not the main thread, but becomes the main thread.
             panic!("{}", std::process::Command::new("sleep").arg("100").exec());
         }
-        "escape" => escape(),
-        "crowd" => crowd(),
+        "leave-cpu-and-class" => leave_cpu_and_class(),
+        "many-threads" => many_threads(),
         "lock" => lock(false),
-        "lock and leave" => lock(true),
-        "migrate" => migrate(),
-        "lend" => lend(),
-        "gap" => gap(),
-        "swap a thread" => swap(),
-        "serve by threads" => serve_by_threads(),
+        "lock-and-exit" => lock(true),
+        "migrate-threads" => migrate_threads(),
+        "lend-priority" => lend_priority(),
+        "spin-on-first-cpu" => spin_on_first_cpu(),
+        "swap-thread" => swap_thread(),
+        "thread-per-request" => thread_per_request(),
         "schedule" => schedule(),
         other => panic!("no role {other}"),
     }
@@ -69,13 +72,14 @@ fn wait_until_scheduled() {
     }
 }
 
-fn say(text: &str) {
+/// Prints a line, and flushes the output.
+fn print_line(text: &str) {
     println!("{text}");
     std::io::stdout().flush().unwrap();
 }
 
-/// Runs one thread at a time beside the first one: it starts its successor and ends.
-fn replace(end: Instant) {
+/// Runs one thread at a time beside the main thread. Each spins, starts its successor and ends.
+fn replace_threads(end: Instant) {
     fn next(end: Instant) {
         spin(Duration::from_millis(300));
         if Instant::now() < end {
@@ -83,9 +87,10 @@ fn replace(end: Instant) {
         }
     }
     std::thread::spawn(move || next(end));
-    std::thread::sleep(LIFE);
+    std::thread::sleep(MAX_LIFETIME);
 }
 
+/// Spins for `time`.
 fn spin(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -94,89 +99,88 @@ fn spin(time: Duration) {
 }
 
 /// Forks a child that spins, and waits for it.
-fn fork() {
+fn fork_spinner() {
     wait_until_scheduled();
-    // SAFETY: the child only spins and ends.
+    // SAFETY: the child only makes system calls and spins, and takes no lock.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: plain calls.
+        // SAFETY: the calls have only integer arguments.
         unsafe {
-            libc::alarm(LIFE.as_secs() as u32);
+            libc::alarm(MAX_LIFETIME.as_secs() as u32);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         }
-        spin(LIFE);
-        // SAFETY: ends the child without running exit handlers of the parent.
+        spin(MAX_LIFETIME);
+        // SAFETY: `_exit` ends the child without running exit handlers of the parent.
         unsafe { libc::_exit(0) };
     }
-    // SAFETY: waits only.
+    // SAFETY: the null pointer means that the status is not stored.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
-/// Forks a child whose main thread ends while another one spins; prints its pid.
-fn end_the_main_thread() {
-    // SAFETY: the child starts a thread, and its first thread ends without running exit handlers of
-    // the parent.
+/// Forks a child whose main thread ends while another thread spins. Prints the child's pid.
+fn end_main_thread() {
+    // SAFETY: this process has no other thread that holds a lock. The child's main thread ends
+    // without running exit handlers of the parent.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: plain calls.
-        unsafe { libc::alarm(LIFE.as_secs() as u32) };
+        // SAFETY: the calls have only integer arguments.
+        unsafe { libc::alarm(MAX_LIFETIME.as_secs() as u32) };
         std::thread::spawn(|| {
-            spin(LIFE);
-            // SAFETY: ends the process.
+            spin(MAX_LIFETIME);
+            // SAFETY: the call has only integer arguments, and ends the process.
             unsafe { libc::_exit(0) };
         });
-        // SAFETY: ends this thread only; nothing is borrowed from it.
+        // SAFETY: the call ends the calling thread, from which no other thread borrows.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
-    say(&format!("child {pid}"));
-    // SAFETY: waits only.
+    print_line(&format!("child {pid}"));
+    // SAFETY: the null pointer means that the status is not stored.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
-/// Starts two thousand threads that wake now and then, as soon as it is scheduled.
-fn crowd() {
+/// Waits until it is scheduled, and starts two thousand threads that wake every 500 ms.
+fn many_threads() {
     wait_until_scheduled();
     std::thread::sleep(Duration::from_millis(100));
     for _ in 0..2000 {
         let idle = || {
-            let end = Instant::now() + LIFE;
+            let end = Instant::now() + MAX_LIFETIME;
             while Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(500));
             }
         };
-        let small = std::thread::Builder::new().stack_size(64 * 1024);
-        small.spawn(idle).unwrap();
+        let builder = std::thread::Builder::new().stack_size(64 * 1024);
+        builder.spawn(idle).unwrap();
     }
-    std::thread::sleep(LIFE);
+    std::thread::sleep(MAX_LIFETIME);
 }
 
-/// Returns the first CPU, on which no scheduler of the tests runs.
-fn elsewhere() -> CpuSet {
+/// Returns the first CPU, on which no scheduler of these tests runs.
+fn first_cpu() -> CpuSet {
     CpuSet::only(0).unwrap()
 }
 
-/// Runs, as an ordinary user, threads one after the other that spin on another CPU as soon as they
-/// are elevated.
-fn migrate() {
+/// As an ordinary user, runs threads one after the other. Each moves to another CPU as soon as it
+/// is elevated, and spins there.
+fn migrate_threads() {
     become_nobody();
-    println!("takes {}", std::process::id());
-    say("");
-    let end = Instant::now() + LIFE;
+    println!("attacker {}", std::process::id());
+    print_line("");
+    let end = Instant::now() + MAX_LIFETIME;
     while Instant::now() < end {
-        let burn = || {
+        let migrate_and_spin = || {
             wait_until_scheduled();
-            let _ = Kernel.sched_setaffinity(0, &elsewhere());
+            let _ = Kernel.sched_setaffinity(0, &first_cpu());
             spin(Duration::from_millis(300));
         };
-        std::thread::spawn(burn).join().unwrap();
+        std::thread::spawn(migrate_and_spin).join().unwrap();
     }
 }
 
-/// Waits, as an ordinary user, for a lock of a child that is not scheduled and spins on another
-/// CPU.
-fn lend() {
+/// As an ordinary user, waits for a lock of a child that is not scheduled and spins on another CPU.
+fn lend_priority() {
     become_nobody();
-    // SAFETY: a fresh anonymous mapping, which the child shares.
+    // SAFETY: the page is newly mapped, zeroed and never unmapped.
     let lock: &std::sync::atomic::AtomicU32 = unsafe {
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -185,102 +189,103 @@ fn lend() {
         &*libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0).cast()
     };
     use std::sync::atomic::Ordering::SeqCst;
-    // SAFETY: the child only locks and burns.
+    // SAFETY: the child only makes system calls and spins, and takes no lock of libc.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: plain calls.
+        // SAFETY: the calls have only integer arguments.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::alarm(30);
         }
-        Kernel.sched_setaffinity(0, &elsewhere()).unwrap();
+        Kernel.sched_setaffinity(0, &first_cpu()).unwrap();
         lock.store(upshift_elevate::current_tid() as u32, SeqCst);
-        spin(LIFE);
+        spin(MAX_LIFETIME);
     }
     while lock.load(SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    println!("takes {child}");
-    say("");
+    println!("attacker {child}");
+    print_line("");
     wait_until_scheduled();
     let none = std::ptr::null::<libc::timespec>();
-    // SAFETY: a live word, and no time limit.
+    // SAFETY: the word is valid for the duration of the call; a null time means no limit.
     unsafe { libc::syscall(libc::SYS_futex, lock.as_ptr(), libc::FUTEX_LOCK_PI, 0, none) };
 }
 
-/// Spins on another CPU.
-fn gap() {
-    // SAFETY: a plain call; programs of other sessions are the case under test.
+/// Spins on the first CPU, in a session of its own.
+fn spin_on_first_cpu() {
+    // The test is about a program of another session.
+    // SAFETY: the call has no arguments.
     unsafe { libc::setsid() };
-    // Printed first, since on the other CPU this process may have to wait.
-    say("burns");
-    Kernel.sched_setaffinity(0, &elsewhere()).unwrap();
-    spin(LIFE);
+    // Printed first, since this process may have to wait for the other CPU.
+    print_line("spinning");
+    Kernel.sched_setaffinity(0, &first_cpu()).unwrap();
+    spin(MAX_LIFETIME);
 }
 
-/// Becomes an ordinary user for good.
+/// Changes the user and group of this process to an ordinary user. The change is permanent.
 fn become_nobody() {
-    // SAFETY: plain calls; the library makes them for every thread.
+    // SAFETY: the calls have only integer arguments. libc changes all threads.
     let failed = unsafe {
         libc::setresgid(64_001, 64_001, 64_001) | libc::setresuid(64_001, 64_001, 64_001)
     };
     assert_eq!(failed, 0);
 }
 
-/// Ends a thread that has long been scheduled and starts another one in its place, within a scan;
-/// prints its number.
-fn swap() {
+/// Ends a thread that has been scheduled for 300 ms, and starts another thread before the next scan
+/// of the scheduler. Prints the TID of the thread that has ended.
+fn swap_thread() {
     wait_until_scheduled();
     let (sender, receiver) = std::sync::mpsc::channel();
     let first = std::thread::spawn(move || {
         sender.send(upshift_elevate::current_tid()).unwrap();
         std::thread::sleep(Duration::from_millis(300));
-        std::thread::spawn(|| std::thread::sleep(LIFE));
+        std::thread::spawn(|| std::thread::sleep(MAX_LIFETIME));
     });
     let tid = receiver.recv().unwrap();
     first.join().unwrap();
     println!("swapped {tid}");
-    say("");
-    std::thread::sleep(LIFE);
+    print_line("");
+    std::thread::sleep(MAX_LIFETIME);
 }
 
-/// Starts a thread for each piece of work, one after the other, as a server with a thread per
-/// request.
-fn serve_by_threads() {
-    let end = Instant::now() + LIFE;
+/// Starts threads one after the other, like a server with a thread for each request. Each spins for
+/// 0.5 ms and ends.
+fn thread_per_request() {
+    let end = Instant::now() + MAX_LIFETIME;
     while Instant::now() < end {
         let work = std::thread::spawn(|| spin(Duration::from_micros(500)));
         work.join().unwrap();
     }
 }
 
-/// Becomes an ordinary user and takes the lock that a scheduler of the process `PIDS` would take.
-/// `leaves`: a child then holds the lock, and the process that took it has ended.
-fn lock(leaves: bool) {
+/// As an ordinary user, takes the lock that a scheduler of the process `PIDS` would take. If
+/// `exits`, this process ends, and a child holds the lock.
+fn lock(exits: bool) {
     become_nobody();
     let pid = std::env::var("PIDS").unwrap();
     let tasks = std::fs::File::open(format!("/proc/{pid}/task")).unwrap();
     tasks.try_lock().unwrap();
-    if leaves {
-        // SAFETY: the child only sleeps.
+    if exits {
+        // SAFETY: the child makes only system calls.
         let pid = unsafe { libc::fork() };
         if pid != 0 {
             println!("holder {pid}");
-            say("locked");
-            // SAFETY: ends the process.
+            print_line("locked");
+            // SAFETY: the call has only integer arguments, and ends the process.
             unsafe { libc::_exit(0) };
         }
-        // SAFETY: a plain call.
-        unsafe { libc::alarm(LIFE.as_secs() as u32) };
+        // SAFETY: the call has only integer arguments.
+        unsafe { libc::alarm(MAX_LIFETIME.as_secs() as u32) };
     } else {
-        say("locked");
+        print_line("locked");
     }
-    std::thread::sleep(LIFE);
+    std::thread::sleep(MAX_LIFETIME);
 }
 
-/// Leaves SCHED_FIFO and its CPU again and again.
-fn escape() {
-    let end = Instant::now() + LIFE;
+/// Repeatedly leaves SCHED_FIFO and its CPU.
+fn leave_cpu_and_class() {
+    let end = Instant::now() + MAX_LIFETIME;
     while Instant::now() < end {
         let _ = Kernel.sched_setaffinity(0, &CpuSet::all());
         let _ = Kernel.sched_setscheduler(0, libc::SCHED_OTHER, 0);
@@ -288,7 +293,7 @@ fn escape() {
     }
 }
 
-/// Schedules the processes of `PIDS` until it is killed.
+/// Schedules the processes `PIDS` until it is killed.
 fn schedule() {
     let pids = std::env::var("PIDS").unwrap();
     let pids: Vec<i32> = pids.split(' ').map(|pid| pid.parse().unwrap()).collect();
@@ -298,8 +303,8 @@ fn schedule() {
         .build()
         .unwrap();
     let policy = RoundRobin::new(300_000);
-    let scheduler = attach_all(&elevator, &pids, Box::new(policy), |_| {}, false);
-    say("scheduling");
-    std::thread::sleep(LIFE);
+    let scheduler = start_scheduler(&elevator, &pids, Box::new(policy), |_| {}, false);
+    print_line("scheduling");
+    std::thread::sleep(MAX_LIFETIME);
     drop(scheduler);
 }

@@ -1,4 +1,4 @@
-//! Schedulers that are killed at any moment: nothing stays elevated.
+//! Schedulers that are killed or stopped at any moment: no thread stays elevated.
 
 use std::time::{Duration, Instant};
 
@@ -6,28 +6,28 @@ use upshift_elevate::Elevator;
 use upshift_elevate::testing::elevated_threads;
 use upshift_sched::policies::RoundRobin;
 
-use crate::world::{Process, attach_all, class, turn, until};
+use crate::support::{Process, scheduling_of, serial_test, start_scheduler, until};
 
-/// Number of kills; most of the time goes into starting schedulers.
+/// Number of schedulers that are killed. Most of the test's time is for starting them.
 const KILLS: u64 = 100;
 
 #[test]
 fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
-    let Some(_turn) = turn() else { return };
+    let Some(_guard) = serial_test() else { return };
     let began = Instant::now();
     let (mut took, mut elevated) = (Vec::new(), 0);
     let mut spinners = Vec::new();
     for round in 0..KILLS {
-        // The children's life is bounded.
+        // The lifetime of child processes is limited.
         if round % 20 == 0 {
             spinners = vec![Process::start("spin"), Process::start("spin")];
         }
         let pids = [spinners[0].pid(), spinners[1].pid()];
-        let before = pids.map(class);
-        let words = format!("{} {}", pids[0], pids[1]);
-        // Half of the schedulers are killed while they start, the others after they have elevated a
-        // thread.
-        let mut scheduler = Process::start_with("schedule", &words);
+        let before = pids.map(scheduling_of);
+        let text = format!("{} {}", pids[0], pids[1]);
+        // Every other scheduler is killed after it has elevated a thread, and the others during
+        // their start.
+        let mut scheduler = Process::start_with("schedule", &text);
         let is_elevated = || pids.iter().any(|&pid| !elevated_threads(pid).is_empty());
         if round % 2 == 0 {
             scheduler.wait_for("scheduling");
@@ -36,59 +36,62 @@ fn a_scheduler_killed_at_any_moment_leaves_no_thread_elevated() {
         std::thread::sleep(Duration::from_micros(round * 7919 % 13_000));
         elevated += u64::from(is_elevated());
         scheduler.child.kill().unwrap();
-        let dead = Instant::now();
-        until("everything is as it was", || pids.map(class) == before);
-        took.push(dead.elapsed());
+        let killed_at = Instant::now();
+        until("all threads are restored", || {
+            pids.map(scheduling_of) == before
+        });
+        took.push(killed_at.elapsed());
         let _ = scheduler.child.wait();
     }
     took.sort_unstable();
-    let (most, longest) = (took[took.len() * 98 / 100], took[took.len() - 1]);
+    let (percentile_98, longest) = (took[took.len() * 98 / 100], took[took.len() - 1]);
     println!(
-        "{KILLS} kills in {:?}, {elevated} of them while a task was elevated; longest time to restore all {longest:?}, 98 % {most:?}",
+        "{KILLS} kills in {:?}, {elevated} of them while a task was elevated; longest time to restore all {longest:?}, 98 % within {percentile_98:?}",
         began.elapsed()
     );
-    // All restores are within the patience of `until`, and nearly all within the promised second: a
-    // stall of the machine itself may delay the rest.
-    assert!(most < Duration::from_secs(1), "{most:?}");
+    // Nearly all threads must be restored within the guaranteed second; a standstill of the machine
+    // may delay a few.
+    assert!(percentile_98 < Duration::from_secs(1), "{percentile_98:?}");
     assert!(elevated * 10 > KILLS, "{elevated}");
 }
 
 #[test]
-fn a_scheduler_that_is_stopped_keeps_no_thread_elevated() {
-    let Some(_turn) = turn() else { return };
+fn a_stopped_scheduler_leaves_no_thread_elevated() {
+    let Some(_guard) = serial_test() else { return };
     let spinner = Process::start("spin");
     let mut scheduler = Process::start_with("schedule", &spinner.pid().to_string());
     scheduler.wait_for("scheduling");
     let elevated = || !elevated_threads(spinner.pid()).is_empty();
-    until("it is elevated", elevated);
+    until("the spinner is elevated", elevated);
     let signal = |signal: i32| {
-        // SAFETY: a child that has not been waited for.
+        // SAFETY: the child has not been waited for, so its pid is not reused.
         unsafe { libc::kill(scheduler.pid(), signal) };
     };
     signal(libc::SIGSTOP);
-    // In an open piece the spinner is not elevated either, so the absence has to last.
+    // The spinner is also demoted in an open piece, the time that the scheduler leaves to other
+    // programs, so the demotion must last.
     let mut since = Instant::now();
-    until("it is demoted for good", || {
+    until("the spinner stays demoted", || {
         if elevated() {
             since = Instant::now();
         }
         since.elapsed() > Duration::from_millis(100)
     });
     signal(libc::SIGCONT);
-    until("it is elevated again", elevated);
+    until("the spinner is elevated again", elevated);
 }
 
 #[test]
 fn a_guardian_that_is_killed_is_replaced() {
-    let Some(_turn) = turn() else { return };
+    let Some(_guard) = serial_test() else { return };
     let spinner = Process::start("spin");
     let elevator = Elevator::with_guardian().unwrap();
     let policy = Box::new(RoundRobin::new(2_000_000));
-    let scheduler = attach_all(&elevator, &[spinner.pid()], policy, |_| {}, false).unwrap();
+    let scheduler = start_scheduler(&elevator, &[spinner.pid()], policy, |_| {}, false).unwrap();
     let guardian = elevator.guardian_pid().unwrap();
-    // SAFETY: a signal to a child that has not been waited for.
+    // SAFETY: the child has not been waited for, so its pid is not reused.
     unsafe { libc::kill(guardian, libc::SIGKILL) };
-    until("there is another one", || {
+    until("the guardian is replaced", || {
         elevator.guardian_pid().is_some_and(|pid| pid != guardian)
     });
     drop(scheduler);

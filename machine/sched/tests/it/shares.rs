@@ -1,26 +1,26 @@
-//! Turns of real processes that spin. `engine/tests.rs` tests the shares of each policy in virtual
+//! Tests of the shares of real processes that spin. `engine/tests.rs` tests each policy in virtual
 //! time.
 
 use upshift_elevate::Elevator;
 use upshift_sched::policies::{Entry, RoundRobin, Table};
 use upshift_sched::{EventKind, TaskId};
 
-use crate::world::{Process, attach_all, class, sleep, turn};
+use crate::support::{Process, scheduling_of, serial_test, sleep, start_scheduler};
 
 const MS: u64 = 1_000_000;
 
 #[test]
-fn two_processes_take_turns() {
-    let Some(_turn) = turn() else { return };
+fn two_processes_share_the_cpu() {
+    let Some(_guard) = serial_test() else { return };
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = spinners.each_ref().map(Process::pid);
-    let before = pids.map(class);
+    let before = pids.map(scheduling_of);
     let elevator = Elevator::with_guardian().unwrap();
     let policy = Box::new(RoundRobin::new(5 * MS));
-    let scheduler = attach_all(&elevator, &pids, policy, |_| {}, false).unwrap();
+    let scheduler = start_scheduler(&elevator, &pids, policy, |_| {}, false).unwrap();
     sleep(600);
     let (report, _) = scheduler.stop().unwrap();
-    assert_eq!(before, pids.map(class), "everything is as it was");
+    assert_eq!(before, pids.map(scheduling_of), "all threads are restored");
     for task in &report.tasks {
         assert!((0.3..0.7).contains(&task.share), "{report:#?}");
         assert!(task.turns > 10, "{report:#?}");
@@ -28,8 +28,8 @@ fn two_processes_take_turns() {
 }
 
 #[test]
-fn a_timetable_is_followed() {
-    let Some(_turn) = turn() else { return };
+fn tasks_follow_a_timetable() {
+    let Some(_guard) = serial_test() else { return };
     let spinners = [Process::start("spin"), Process::start("spin")];
     let pids = [spinners[0].pid(), spinners[1].pid()];
     let entry = |task, ms: u64| Entry {
@@ -39,10 +39,10 @@ fn a_timetable_is_followed() {
     let policy = Table::new(vec![entry(0, 6), entry(1, 2), entry(0, 3), entry(1, 9)]);
     let elevator = Elevator::with_guardian().unwrap();
     let traced = |config: &mut upshift_sched::Config| config.trace = 10_000;
-    let scheduler = attach_all(&elevator, &pids, Box::new(policy), traced, false).unwrap();
+    let scheduler = start_scheduler(&elevator, &pids, Box::new(policy), traced, false).unwrap();
     sleep(400);
     let (report, trace) = scheduler.stop().unwrap();
-    let fronts: Vec<(u64, usize)> = trace
+    let switches: Vec<(u64, usize)> = trace
         .events()
         .iter()
         .filter_map(|event| match event.kind {
@@ -50,11 +50,11 @@ fn a_timetable_is_followed() {
             _ => None,
         })
         .collect();
-    // One task at a time, in the order of the table, each on its entry of the grid: the median
+    // One task runs at a time, in the order of the table, and each in its entry: the median
     // deviation is less than the shortest entry.
     let grid = [(0, 0), (6, 1), (8, 0), (11, 1)];
-    let mut late: Vec<u64> = Vec::new();
-    for &(at, task) in &fronts {
+    let mut delays: Vec<u64> = Vec::new();
+    for &(at, task) in &switches {
         let since = at % (20 * MS);
         let entry = grid
             .iter()
@@ -62,10 +62,10 @@ fn a_timetable_is_followed() {
             .find(|(begin, _)| begin * MS <= since)
             .unwrap();
         assert_eq!(entry.1, task, "at {at}");
-        late.push(since - entry.0 * MS);
+        delays.push(since - entry.0 * MS);
     }
-    late.sort_unstable();
-    assert!(fronts.len() > 20, "{}", fronts.len());
-    assert!(late[late.len() / 2] < 2 * MS, "{late:?}");
+    delays.sort_unstable();
+    assert!(switches.len() > 20, "{}", switches.len());
+    assert!(delays[delays.len() / 2] < 2 * MS, "{delays:?}");
     assert!((0.3..0.6).contains(&report.tasks[0].share), "{report:#?}");
 }

@@ -1,5 +1,5 @@
-//! A CPU is unplugged and comes back while it is scheduled. All programs of the machine notice, so
-//! only `cargo xtask soak` does this (`UPSHIFT_SCHED_UNPLUG`).
+//! A CPU of a scheduler is unplugged and plugged in again. That affects all programs of the
+//! machine, so only `cargo xtask soak` runs the test (`UPSHIFT_SCHED_UNPLUG`).
 
 use std::process::{Child, Command, Stdio};
 
@@ -7,22 +7,27 @@ use upshift_elevate::Elevator;
 use upshift_elevate::sys::CpuSet;
 use upshift_sched::policies::RoundRobin;
 
-use crate::world::{Process, attach_all, class, cpu_time_of, skipped, sleep, turn, until};
+use crate::support::{
+    Process, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, until,
+};
 
+/// The CPU that is unplugged.
 const CPU: usize = 1;
-const SWITCH: &str = "/sys/devices/system/cpu/cpu1/online";
 
-/// The CPU is unplugged until this is dropped, and for at most 15 s: a shell plugs it back in when
-/// its input ends, so also when this process is killed.
+/// File that unplugs and plugs in the CPU.
+const ONLINE_FILE: &str = "/sys/devices/system/cpu/cpu1/online";
+
+/// Unplugs the CPU until this value is dropped, and for at most 15 s: a shell plugs it in again
+/// when the shell's input ends, that is, also when this process is killed.
 struct Unplugged(Child);
 
 impl Unplugged {
     fn new() -> std::io::Result<Unplugged> {
-        let back = format!("timeout 15 cat > /dev/null; echo 1 > {SWITCH}");
+        let plug_in = format!("timeout 15 cat > /dev/null; echo 1 > {ONLINE_FILE}");
         let mut shell = Command::new("setsid");
-        shell.args(["sh", "-c", &back]).stdin(Stdio::piped());
+        shell.args(["sh", "-c", &plug_in]).stdin(Stdio::piped());
         let unplugged = Unplugged(shell.spawn()?);
-        std::fs::write(SWITCH, "0")?;
+        std::fs::write(ONLINE_FILE, "0")?;
         Ok(unplugged)
     }
 }
@@ -35,14 +40,14 @@ impl Drop for Unplugged {
 }
 
 #[test]
-fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
-    let Some(_turn) = turn() else { return };
+fn tasks_of_an_unplugged_cpu_run_on_the_other_cpu_until_it_is_back() {
+    let Some(_guard) = serial_test() else { return };
     if std::env::var("UPSHIFT_SCHED_UNPLUG").is_err() {
-        return skipped("it disturbs the whole machine: cargo xtask soak does it");
+        return skipped("this test disturbs the whole machine: `cargo xtask soak` runs it");
     }
     if std::fs::OpenOptions::new()
         .write(true)
-        .open(SWITCH)
+        .open(ONLINE_FILE)
         .is_err()
     {
         return skipped("CPU 1 cannot be unplugged here");
@@ -52,14 +57,14 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
     let elevator = Elevator::with_guardian().unwrap();
     let start = || {
         let policy = Box::new(RoundRobin::new(5_000_000));
-        attach_all(&elevator, &pids, policy, |c| c.cpus = vec![0, CPU], false).unwrap()
+        start_scheduler(&elevator, &pids, policy, |c| c.cpus = vec![0, CPU], false).unwrap()
     };
-    let before = pids.map(class);
+    let before = pids.map(scheduling_of);
     let scheduler = start();
     sleep(300);
-    let away = match Unplugged::new() {
-        Ok(away) => away,
-        Err(error) => return skipped(format!("CPU 1 is not unplugged: {error}")),
+    let offline = match Unplugged::new() {
+        Ok(offline) => offline,
+        Err(error) => return skipped(format!("CPU 1 cannot be unplugged: {error}")),
     };
     let lost = || {
         scheduler
@@ -68,13 +73,16 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
             .is_some_and(|report| report.lost == [CPU])
     };
     until("the CPU is lost", || {
-        assert!(!scheduler.is_finished(), "the other CPU is there");
+        assert!(
+            !scheduler.is_finished(),
+            "the scheduler ended although a CPU is left"
+        );
         lost()
     });
     let used = pids.map(cpu_time_of);
     sleep(600);
     for (&pid, &used) in pids.iter().zip(&used) {
-        let all = class(pid);
+        let all = scheduling_of(pid);
         assert!(
             all.iter()
                 .all(|(_, _, cpus)| Some(*cpus) == CpuSet::only(0)),
@@ -82,25 +90,24 @@ fn a_cpu_that_is_unplugged_leaves_its_tasks_to_the_other_until_it_is_back() {
         );
         assert!(
             cpu_time_of(pid) > used,
-            "it takes its turns on the other CPU"
+            "a task does not run on the other CPU"
         );
     }
-    drop(away);
+    drop(offline);
     sleep(300);
     let (report, _) = scheduler.stop().unwrap();
     println!("{report:#?}");
-    // Policy, priority and CPUs.
-    assert_eq!(before, pids.map(class));
-    let again = start();
+    assert_eq!(before, pids.map(scheduling_of));
+    let second = start();
     until("both CPUs are used again", || {
         let on = |cpu| {
             pids.iter().any(|&pid| {
-                class(pid)
+                scheduling_of(pid)
                     .iter()
                     .any(|thread| Some(thread.2) == CpuSet::only(cpu))
             })
         };
         on(0) && on(CPU)
     });
-    again.stop().unwrap();
+    second.stop().unwrap();
 }

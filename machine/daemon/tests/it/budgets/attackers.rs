@@ -1,4 +1,4 @@
-//! Programs that do not register and spin.
+//! Programs that do not register, and use as much CPU time as they can.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -8,71 +8,72 @@ use std::time::Duration;
 
 use upshift_elevate::sys::process_time;
 
-use crate::child::{cpu_time, number, pin, setting, shared, wait_for_go};
+use crate::child::{cpu_time, number, pin, setting, shared_memory, wait_for_parent};
 use crate::process::monotonic;
 
 const MS: u64 = 1_000_000;
 
-pub(crate) fn burn_until(end: u64) {
+/// Spins until `end`, CLOCK_MONOTONIC in ns.
+pub(crate) fn spin_until(end: u64) {
     while monotonic() < end {
         std::hint::spin_loop();
     }
 }
 
-/// Returns the CPU time of this process, with all threads, ns.
+/// Returns the CPU time of all threads of this process, ns.
 fn own_time() -> u64 {
     process_time(std::process::id() as i32).unwrap()
 }
 
-/// Runs `THREADS` threads that spin until the deadline, on any CPU; prints their CPU time.
+/// Runs `THREADS` threads that spin until the deadline, on any CPU, and prints the CPU time.
 pub(crate) fn spinners() {
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = own_time();
     std::thread::scope(|scope| {
         for _ in 0..number("THREADS") {
-            scope.spawn(|| burn_until(deadline));
+            scope.spawn(|| spin_until(deadline));
         }
     });
     println!("used {}", (own_time() - before) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Runs threads that spin for 20 ms on `CPU` and end, one after the other.
-pub(crate) fn churner() {
+/// Starts threads one after the other. Each spins on `CPU` for 20 ms and ends.
+pub(crate) fn thread_churner() {
     pin(number("CPU") as usize);
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = own_time();
     while monotonic() < deadline {
         let end = deadline.min(monotonic() + 20 * MS);
-        std::thread::spawn(move || burn_until(end)).join().unwrap();
+        std::thread::spawn(move || spin_until(end)).join().unwrap();
     }
     println!("used {}", (own_time() - before) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Runs processes that spin for 20 ms on `CPU` and end, each the child of the last one, or, if
-/// `ROLE` is `sibling`, of the parent of the first one.
+/// Starts processes one after the other. Each spins on `CPU` for 20 ms, forks its successor and
+/// ends. If `ROLE` is `sibling`, all of them are children of one process.
 pub(crate) fn forker() {
     let parent = match setting("ROLE").as_str() {
         "sibling" => libc::CLONE_PARENT,
         _ => 0,
     };
     pin(number("CPU") as usize);
-    // SAFETY: a word.
-    let used = unsafe { shared::<AtomicU64>() };
+    // SAFETY: 0 is a valid atomic word.
+    let used = unsafe { shared_memory::<AtomicU64>() };
     println!("ready");
-    let deadline = wait_for_go();
-    // SAFETY: the children only compute, fork and end.
+    let deadline = wait_for_parent();
+    // SAFETY: the children only compute, fork and end, and take no lock.
     if unsafe { libc::fork() } == 0 {
-        // SAFETY: a plain call.
+        // SAFETY: the call has only integer arguments.
         unsafe { libc::alarm(20) };
         loop {
             let before = cpu_time();
-            burn_until(deadline.min(monotonic() + 20 * MS));
+            spin_until(deadline.min(monotonic() + 20 * MS));
             used.fetch_add(cpu_time() - before, Relaxed);
-            // SAFETY: as above.
+            // SAFETY: `clone` without a stack continues this child in a copy, like `fork`.
             unsafe {
                 let flags = libc::SIGCHLD | parent;
                 if monotonic() >= deadline || libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) != 0
@@ -86,44 +87,45 @@ pub(crate) fn forker() {
         std::thread::sleep(Duration::from_millis(10));
     }
     println!("used {}", used.load(Relaxed) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Spins on `CPU`, and has another name for a moment each 30 ms, so that its rule does not fit and
-/// then fits again.
+/// Spins on `CPU`, and changes its name for a moment every 30 ms, so that the rule does not match
+/// and then matches again.
 pub(crate) fn renamer() {
     pin(number("CPU") as usize);
-    // SAFETY: a plain call. Without it a process that has changed its user does not own its files
-    // in `/proc`.
+    // After a change of user, the files of a process in `/proc` belong to root until the process is
+    // dumpable again.
+    // SAFETY: the call has only integer arguments.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
     let name = format!("/proc/{}/comm", std::process::id());
-    std::fs::write(&name, "fits").unwrap();
+    std::fs::write(&name, "matching").unwrap();
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = cpu_time();
     while monotonic() < deadline {
-        burn_until(deadline.min(monotonic() + 30 * MS));
+        spin_until(deadline.min(monotonic() + 30 * MS));
         std::fs::write(&name, "another").unwrap();
-        std::fs::write(&name, "fits").unwrap();
+        std::fs::write(&name, "matching").unwrap();
     }
     println!("used {}", (cpu_time() - before) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Spins for 3 ms and executes itself again, until the deadline; prints the number of lives.
-pub(crate) fn renewer() {
+/// Spins for 3 ms and executes itself again, until the deadline. Prints the number of executions.
+pub(crate) fn self_executor() {
     pin(number("CPU") as usize);
-    let lives: u64 = setting("LIVES").parse().unwrap_or(0);
+    let executions: u64 = setting("LIVES").parse().unwrap_or(0);
     let deadline = match setting("DEADLINE").parse() {
         Ok(deadline) => deadline,
         Err(_) => {
             println!("ready");
-            wait_for_go()
+            wait_for_parent()
         }
     };
     if monotonic() >= deadline {
-        println!("lives {lives}");
-        wait_for_go();
+        println!("executions {executions}");
+        wait_for_parent();
         return;
     }
     let end = monotonic() + 3_000_000;
@@ -133,33 +135,32 @@ pub(crate) fn renewer() {
     let error = Command::new(std::env::current_exe().unwrap())
         .args(std::env::args_os().skip(1))
         .env("DEADLINE", deadline.to_string())
-        .env("LIVES", (lives + 1).to_string())
+        .env("LIVES", (executions + 1).to_string())
         .env_remove("USER")
         .exec();
     panic!("{error}");
 }
 
-/// Starts processes that spin for `EACH` µs on `CPU` and end, one after the other, as fast as
-/// possible with `AT_ONCE` at a time; the kernel reaps them. It sleeps itself, so that it has a
-/// budget to pass on.
-pub(crate) fn stormer() {
+/// Starts processes as fast as possible, `AT_ONCE` at a time. Each spins on `CPU` for `EACH` µs and
+/// ends, and the kernel reaps it. The parent sleeps, so that its children inherit an unused budget.
+pub(crate) fn process_flood() {
     pin(number("CPU") as usize);
-    // SAFETY: a plain call; children that end are reaped at once.
+    // SAFETY: `SIG_IGN` is a valid handler. The kernel then reaps children that end.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-    let (each, at_once) = (number("EACH") * 1000, number("AT_ONCE"));
-    // SAFETY: words.
-    let [used, born, ended] = unsafe { shared::<[AtomicU64; 3]>() };
+    let (each, parallel) = (number("EACH") * 1000, number("AT_ONCE"));
+    // SAFETY: 0 is a valid atomic word.
+    let [used, started, ended] = unsafe { shared_memory::<[AtomicU64; 3]>() };
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     while monotonic() < deadline {
-        if born.load(Relaxed) >= ended.load(Relaxed) + at_once {
+        if started.load(Relaxed) >= ended.load(Relaxed) + parallel {
             std::thread::sleep(Duration::from_micros(50));
             continue;
         }
-        born.fetch_add(1, Relaxed);
-        // SAFETY: the child computes and ends.
+        started.fetch_add(1, Relaxed);
+        // SAFETY: the child only computes and ends, and takes no lock.
         if unsafe { libc::fork() } == 0 {
-            // SAFETY: plain calls.
+            // SAFETY: the calls have only integer arguments.
             unsafe { libc::alarm(20) };
             let before = cpu_time();
             let end = deadline.min(monotonic() + each);
@@ -174,6 +175,6 @@ pub(crate) fn stormer() {
     }
     std::thread::sleep(Duration::from_millis(50));
     println!("used {}", used.load(Relaxed) / 1000);
-    println!("born {}", born.load(Relaxed));
-    wait_for_go();
+    println!("started {}", started.load(Relaxed));
+    wait_for_parent();
 }

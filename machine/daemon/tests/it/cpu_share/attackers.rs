@@ -1,5 +1,5 @@
-//! Registered children that evade limits on their CPU time: they come and go, take turns, change
-//! CPUs, programs or levels.
+//! Registered child processes that try to evade the limits on their CPU time: they register again,
+//! alternate, or change their threads, programs or priorities.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -12,13 +12,14 @@ use upshift_board::os::{self};
 use upshift_board::wire::{Role, Thread};
 use upshift_elevate::current_tid;
 
-use crate::budgets::attackers::burn_until;
-use crate::child::{cpu_time, number, pin, setting, wait_for_go};
+use crate::budgets::attackers::spin_until;
+use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, connect, register};
 use crate::process::monotonic;
 
 const MS: u64 = 1_000_000;
 
+/// Returns the role that `ROLE` names.
 fn role() -> Role {
     match setting("ROLE").as_str() {
         "dispatcher" => Role::Dispatcher,
@@ -26,48 +27,49 @@ fn role() -> Role {
     }
 }
 
-/// Spins; each 21 ms it leaves and registers again, so that each check finds no usage on record.
-pub(crate) fn returner() {
+/// Spins, and leaves and registers again every 21 ms, so that no check finds CPU time of its
+/// thread.
+pub(crate) fn reregistering_spinner() {
     pin(number("CPU") as usize);
     let path = PathBuf::from(setting("SOCKET"));
     let (page, lines) = os::local_page().unwrap();
     lines.vcpu(0).unwrap().set_running(number("LEVEL") as u8);
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = cpu_time();
-    let own = Thread {
+    let own_thread = Thread {
         tid: current_tid(),
         vcpu: 0,
         role: role(),
     };
     while monotonic() < deadline {
         let connection = connect(&path);
-        let Ok(bells) = register(&connection, &[number("CPU") as u32], &[own], &page) else {
+        let Ok(doorbells) = register(&connection, &[number("CPU") as u32], &[own_thread], &page)
+        else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        os::ring(&bells[1]).unwrap();
+        os::ring(&doorbells[1]).unwrap();
         let end = deadline.min(monotonic() + 21 * MS);
         while monotonic() < end {
             std::hint::spin_loop();
         }
     }
     println!("used {}", (cpu_time() - before) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Runs threads that spin for `EACH` µs and end, one after the other; each registers its successor
-/// first.
-pub(crate) fn relay() {
+/// Starts threads one after the other. Each registers itself, spins for `EACH` µs and ends.
+pub(crate) fn successive_threads() {
     let (cpu, each) = (number("CPU") as usize, number("EACH") * 1000);
     pin(cpu);
     let registration = Arc::new(Registration::new(&[]));
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let used = Arc::new(AtomicU64::new(0));
     while monotonic() < deadline {
         let (registration, used) = (Arc::clone(&registration), Arc::clone(&used));
-        let burn = move || {
+        let spin = move || {
             if !registration.add_current(role()) {
                 std::thread::sleep(Duration::from_millis(1));
                 return;
@@ -78,27 +80,30 @@ pub(crate) fn relay() {
             }
             used.fetch_add(cpu_time(), Relaxed);
         };
-        std::thread::spawn(burn).join().unwrap();
+        std::thread::spawn(spin).join().unwrap();
     }
     println!("used {}", used.load(Relaxed) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Spins with one thread. In its pauses, eight threads with next to no usage so far run by turns,
-/// each for less than is noticed.
-pub(crate) fn understudies() {
+/// Spins with one thread. In the pauses of that thread, eight threads that have used almost no CPU
+/// time alternate, each for too short a time to be paused.
+pub(crate) fn pause_spinners() {
     const COUNT: u64 = 8;
     let cpu = number("CPU") as usize;
     pin(cpu);
-    let beat = Arc::new(AtomicU64::new(0));
+    let heartbeat = Arc::new(AtomicU64::new(0));
     let deadline = Arc::new(AtomicU64::new(u64::MAX));
     let used = Arc::new(AtomicU64::new(0));
     let (sender, receiver) = std::sync::mpsc::channel();
     let started = Arc::new(AtomicBool::new(false));
-    let all: Vec<_> = (0..COUNT)
+    let pause_threads: Vec<_> = (0..COUNT)
         .map(|index| {
-            let (beat, deadline, used) =
-                (Arc::clone(&beat), Arc::clone(&deadline), Arc::clone(&used));
+            let (heartbeat, deadline, used) = (
+                Arc::clone(&heartbeat),
+                Arc::clone(&deadline),
+                Arc::clone(&used),
+            );
             let (sender, started) = (sender.clone(), Arc::clone(&started));
             std::thread::spawn(move || {
                 sender.send(current_tid()).unwrap();
@@ -106,10 +111,10 @@ pub(crate) fn understudies() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 while monotonic() < deadline.load(Relaxed) {
-                    // Each thread has its part of the time in which the first one stands still.
-                    let still = monotonic().saturating_sub(beat.load(Relaxed));
-                    let part = still / (MS * 4 / 10) % COUNT;
-                    if still > MS / 5 && part == index {
+                    // Each thread runs in its part of the time in which the first thread is paused.
+                    let paused = monotonic().saturating_sub(heartbeat.load(Relaxed));
+                    let part = paused / (MS * 4 / 10) % COUNT;
+                    if paused > MS / 5 && part == index {
                         let end = monotonic() + MS * 4 / 10;
                         while monotonic() < end {
                             std::hint::spin_loop();
@@ -125,49 +130,50 @@ pub(crate) fn understudies() {
     threads.extend((0..COUNT).map(|_| (receiver.recv().unwrap(), Role::Worker)));
     let registration = Registration::new(&threads);
     println!("ready");
-    deadline.store(wait_for_go(), Relaxed);
-    beat.store(monotonic(), Relaxed);
+    deadline.store(wait_for_parent(), Relaxed);
+    heartbeat.store(monotonic(), Relaxed);
     started.store(true, Release);
     let before = cpu_time();
     while monotonic() < deadline.load(Relaxed) {
-        beat.store(monotonic(), Relaxed);
+        heartbeat.store(monotonic(), Relaxed);
     }
     used.fetch_add(cpu_time() - before, Relaxed);
     registration.run(NO_LEVEL);
-    for thread in all {
+    for thread in pause_threads {
         thread.join().unwrap();
     }
     println!("used {}", used.load(Relaxed) / 1000);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Spins, and repeatedly lowers itself to the priority of the canary, which it may.
-pub(crate) fn sinker() {
+/// Spins, and repeatedly lowers itself to the priority of the canary.
+pub(crate) fn self_demoter() {
     pin(number("CPU") as usize);
     let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = cpu_time();
     let param = libc::sched_param { sched_priority: 1 };
-    let mut sunk = 0u64;
+    let mut demotions = 0u64;
     while monotonic() < deadline {
         let end = monotonic() + MS / 2;
         while monotonic() < end {
             std::hint::spin_loop();
         }
-        // Only a thread in SCHED_FIFO may.
+        // The kernel allows this to a thread in SCHED_FIFO only.
         let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-        // SAFETY: a live structure.
-        sunk += u64::from(unsafe { libc::sched_setscheduler(0, policy, &raw const param) } == 0);
+        // SAFETY: `param` is valid for the duration of the call.
+        demotions +=
+            u64::from(unsafe { libc::sched_setscheduler(0, policy, &raw const param) } == 0);
     }
     println!("used {}", (cpu_time() - before) / 1000);
-    println!("sunk {sunk}");
+    println!("demotions {demotions}");
     registration.run(NO_LEVEL);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Runs `THREADS` dispatchers, each of which spins on `CPU` until the deadline, for `DUTY` percent
-/// of each 10 ms.
+/// Runs `THREADS` dispatchers until the deadline. Each spins on `CPU` for `DUTY` percent of each 10
+/// ms.
 pub(crate) fn dispatchers() {
     let count = number("THREADS") as usize;
     let cpu = number("CPU") as usize;
@@ -175,7 +181,7 @@ pub(crate) fn dispatchers() {
     let go = Barrier::new(count + 1);
     let deadline = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let burn = || {
+        let spin = || {
             pin(cpu);
             sender.send(current_tid()).unwrap();
             go.wait();
@@ -188,103 +194,107 @@ pub(crate) fn dispatchers() {
                     std::hint::spin_loop();
                 }
                 if duty < 100 {
-                    let rest = period - monotonic() % period;
-                    std::thread::sleep(std::time::Duration::from_nanos(rest));
+                    let remaining = period - monotonic() % period;
+                    std::thread::sleep(std::time::Duration::from_nanos(remaining));
                 }
             }
             cpu_time() - before
         };
-        let all: Vec<_> = (0..count).map(|_| scope.spawn(burn)).collect();
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(spin)).collect();
         let tids: Vec<_> = (0..count)
             .map(|_| (receiver.recv().unwrap(), Role::Dispatcher))
             .collect();
         let _registration = Registration::new(&tids);
         println!("ready");
-        deadline.store(wait_for_go(), Relaxed);
+        deadline.store(wait_for_parent(), Relaxed);
         go.wait();
-        let used: u64 = all.into_iter().map(|thread| thread.join().unwrap()).sum();
+        let used: u64 = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum();
         println!("used {}", used / 1000);
-        wait_for_go();
+        wait_for_parent();
     });
 }
 
-/// Registers, and spins until the deadline in every other period of 37 ms: the even ones if `TURN`
-/// is 0.
-pub(crate) fn alternator() {
+/// Registers, and spins until the deadline in every other period of 37 ms: in periods with an even
+/// number if `PHASE` is 0, and with an odd number if it is 1.
+pub(crate) fn alternating_spinner() {
     const PERIOD: u64 = 37_000_000;
     pin(number("CPU") as usize);
     let registration = Registration::new(&[(current_tid(), Role::Worker)]);
     println!("ready");
-    let (deadline, turn) = (wait_for_go(), number("TURN"));
+    let (deadline, phase) = (wait_for_parent(), number("PHASE"));
     let before = cpu_time();
     loop {
         let now = monotonic();
         if now >= deadline {
             break;
         }
-        if now / PERIOD % 2 != turn {
-            let rest = PERIOD - now % PERIOD;
-            std::thread::sleep(std::time::Duration::from_nanos(rest));
+        if now / PERIOD % 2 != phase {
+            let remaining = PERIOD - now % PERIOD;
+            std::thread::sleep(std::time::Duration::from_nanos(remaining));
         }
     }
     println!("used {}", (cpu_time() - before) / 1000);
     registration.run(NO_LEVEL);
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Registers, is elevated, and is stopped by a tracer of its own as often as possible.
+/// Registers and spins, while its own tracer stops it as often as possible.
 pub(crate) fn traced() {
     pin(number("CPU") as usize);
     let _registration = Registration::new(&[(current_tid(), Role::Worker)]);
-    let own = current_tid();
-    // SAFETY: the child traces this thread and ends.
+    let own_tid = current_tid();
+    // SAFETY: the child makes only system calls until it is killed.
     let tracer = unsafe { libc::fork() };
     if tracer == 0 {
-        // SAFETY: plain calls; the word for the status lives.
+        // SAFETY: `status` is valid for writes, and `ptrace` gets no other address.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::alarm(20);
-            let none = std::ptr::null_mut::<libc::c_void>();
-            if libc::ptrace(libc::PTRACE_SEIZE, own, none, none) != 0 {
+            let null = std::ptr::null_mut::<libc::c_void>();
+            if libc::ptrace(libc::PTRACE_SEIZE, own_tid, null, null) != 0 {
                 libc::_exit(1);
             }
             loop {
                 let mut status = 0;
-                libc::ptrace(libc::PTRACE_INTERRUPT, own, none, none);
-                libc::waitpid(own, &raw mut status, libc::__WALL);
+                libc::ptrace(libc::PTRACE_INTERRUPT, own_tid, null, null);
+                libc::waitpid(own_tid, &raw mut status, libc::__WALL);
                 libc::usleep(2_000);
-                libc::ptrace(libc::PTRACE_CONT, own, none, none);
+                libc::ptrace(libc::PTRACE_CONT, own_tid, null, null);
                 libc::usleep(2_000);
             }
         }
     }
-    // SAFETY: a plain call: the tracer is a child, not an ancestor.
+    // Allows the tracer, which is a child, to trace this process.
+    // SAFETY: the call has only integer arguments.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, tracer) };
     println!("ready");
-    let deadline = wait_for_go();
+    let deadline = wait_for_parent();
     let before = cpu_time();
-    burn_until(deadline);
+    spin_until(deadline);
     println!("used {}", (cpu_time() - before) / 1000);
-    // SAFETY: a child that has not been waited for.
+    // SAFETY: the child has not been waited for, so its pid is not reused.
     unsafe { libc::kill(tracer, libc::SIGKILL) };
-    wait_for_go();
+    wait_for_parent();
 }
 
-/// Registers, is elevated, spins for 20 ms and executes this program again, from a thread that is
-/// not the main one (`HOW` is `exec`); the connection stays. Or spins in children that share its
-/// memory while it waits for them (`vfork`).
-pub(crate) fn shifter() {
+/// If `HOW` is `exec`, registers, spins for 20 ms and executes this program again, from a thread
+/// that is not the main thread; the connection stays open. If `HOW` is `vfork`, registers, and
+/// spins in children that share its memory while it waits for them.
+pub(crate) fn program_changer() {
     pin(number("CPU") as usize);
-    let own = [(current_tid(), Role::Worker)];
+    let own_thread = [(current_tid(), Role::Worker)];
     if setting("HOW") == "vfork" {
-        let registration = Registration::new(&own);
+        let registration = Registration::new(&own_thread);
         println!("ready");
-        let deadline = wait_for_go();
+        let deadline = wait_for_parent();
         let used = AtomicU64::new(0);
         while monotonic() < deadline {
-            // SAFETY: the child computes in the memory of its parent, which waits, and ends.
+            // SAFETY: the closure only computes.
             unsafe {
-                vfork_and(|| {
+                run_in_vfork(|| {
                     let before = cpu_time();
                     let end = deadline.min(monotonic() + 20 * MS);
                     while monotonic() < end {
@@ -296,26 +306,26 @@ pub(crate) fn shifter() {
         }
         println!("used {}", used.load(Relaxed) / 1000);
         registration.run(NO_LEVEL);
-        wait_for_go();
+        wait_for_parent();
         return;
     }
     let deadline = match setting("DEADLINE").parse() {
         Ok(deadline) => deadline,
         Err(_) => {
             println!("ready");
-            wait_for_go()
+            wait_for_parent()
         }
     };
     let mut used: u64 = setting("USED").parse().unwrap_or(0);
     if monotonic() >= deadline {
         println!("used {}", used / 1000);
-        println!("lives {}", setting("LIVES"));
-        wait_for_go();
+        println!("executions {}", setting("LIVES"));
+        wait_for_parent();
         return;
     }
-    // The rate of registrations is limited: until the next one, the last life's registration is in
-    // effect.
-    let registration = Registration::try_new(&own);
+    // The rate of registrations is limited. If this registration is refused, that of the last
+    // execution is still in effect.
+    let registration = Registration::try_new(&own_thread);
     let before = cpu_time();
     let end = deadline.min(monotonic() + 20 * MS);
     while monotonic() < end {
@@ -323,44 +333,44 @@ pub(crate) fn shifter() {
     }
     used += cpu_time() - before;
     if let Some(registration) = registration {
-        // The connection outlives this program.
+        // The connection stays open when the program is executed again.
         rustix::io::fcntl_setfd(&registration.socket, rustix::io::FdFlags::empty()).unwrap();
         std::mem::forget(registration);
     }
     use std::os::unix::process::CommandExt;
-    let lives = setting("LIVES").parse().unwrap_or(0) + 1;
+    let executions = setting("LIVES").parse().unwrap_or(0) + 1;
     let error = std::process::Command::new(std::env::current_exe().unwrap())
         .args(std::env::args_os().skip(1))
         .env("DEADLINE", deadline.to_string())
         .env("USED", used.to_string())
-        .env("LIVES", lives.to_string())
+        .env("LIVES", executions.to_string())
         .env_remove("USER")
         .exec();
     panic!("{error}");
 }
 
-/// Runs `body` in a child that has this process's memory, while this thread waits.
+/// Runs `body` in a child that shares the memory of this process, while the calling thread waits.
 ///
 /// # Safety
 /// `body` must only compute.
-unsafe fn vfork_and(body: impl FnOnce()) {
+unsafe fn run_in_vfork(body: impl FnOnce()) {
     let mut body = Some(body);
     let mut stack = vec![0u64; 8192];
     extern "C" fn run<F: FnOnce()>(body: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the caller's body, which lives while the caller waits.
+        // SAFETY: the pointer is to the caller's `body`, which is valid while the caller waits.
         if let Some(body) = unsafe { (*body.cast::<Option<F>>()).take() } {
             body();
         }
         0
     }
-    fn runs<F: FnOnce()>(_: &Option<F>) -> extern "C" fn(*mut libc::c_void) -> libc::c_int {
+    fn entry_of<F: FnOnce()>(_: &Option<F>) -> extern "C" fn(*mut libc::c_void) -> libc::c_int {
         run::<F>
     }
-    // SAFETY: a stack of its own, and memory that stays while the parent waits.
+    // SAFETY: the child has a stack of its own, and `body` is valid, since this thread waits.
     unsafe {
         let top = stack.as_mut_ptr().add(stack.len() - 2);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        let entry = runs(&body);
+        let entry = entry_of(&body);
         let child = libc::clone(entry, top.cast(), flags, (&raw mut body).cast());
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }

@@ -1,4 +1,4 @@
-//! Children that become another user or program, or are in namespaces of their own.
+//! Child processes that change their user or program, or enter new namespaces.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -9,31 +9,32 @@ use upshift_board::wire::{Role, Thread};
 use upshift_elevate::current_tid;
 
 use crate::attack::MALLORY;
-use crate::child::{number, pin, setting, wait_for_go};
-use crate::client::{Registration, connect, register, verdict};
+use crate::child::{number, pin, setting, wait_for_parent};
+use crate::client::{Registration, connect, register, registration_outcome};
 use crate::process::{elevated_threads, monotonic};
 
-/// Becomes `PROGRAM`, and with it maybe another user, after it has connected (`WHEN` is `before`)
-/// or after it has registered; prints its pid, and the outcome of the registration.
-pub(crate) fn changeling() {
+/// Executes `PROGRAM`, whose set-user-id bit may change the user: after connecting and before
+/// registering (`WHEN` is `before`), or after registering. Prints its pid, and the outcome of the
+/// registration.
+pub(crate) fn user_changer() {
     let path = PathBuf::from(setting("SOCKET"));
-    let before = setting("WHEN") == "before";
-    // SAFETY: the only other thread of this process waits for this one to end, so it holds no lock.
+    let connects_first = setting("WHEN") == "before";
+    // SAFETY: the only other thread of this process waits for this thread, so it holds no lock.
     let child = unsafe { libc::fork() };
     if child > 0 {
         println!("pid {child}");
-        wait_for_go();
-        // SAFETY: a child that has not been waited for.
+        wait_for_parent();
+        // SAFETY: the child has not been waited for, so its pid is not reused.
         unsafe { libc::kill(child, libc::SIGKILL) };
         return;
     }
     pin(number("CPU") as usize);
-    let own = current_tid();
+    let own_tid = current_tid();
     let connection = connect(&path);
-    if before {
-        // SAFETY: as above.
+    if connects_first {
+        // SAFETY: this process has one thread.
         if unsafe { libc::fork() } == 0 {
-            let status = format!("/proc/{own}/status");
+            let status = format!("/proc/{own_tid}/status");
             let changed = || {
                 std::fs::read_to_string(&status)
                     .unwrap()
@@ -46,17 +47,17 @@ pub(crate) fn changeling() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
             println!("changed {}", changed());
-            println!("verdict {}", verdict(&connection, own));
+            println!("verdict {}", registration_outcome(&connection, own_tid));
             std::thread::sleep(std::time::Duration::from_secs(5));
             std::process::exit(0);
         }
     } else {
-        let registration = Registration::new(&[(own, Role::Worker)]);
+        let registration = Registration::new(&[(own_tid, Role::Worker)]);
         std::mem::forget(registration.page);
-        // The connection outlives this program.
+        // The connection stays open when another program is executed.
         rustix::io::fcntl_setfd(&registration.socket, rustix::io::FdFlags::empty()).unwrap();
         std::mem::forget(registration.socket);
-        while elevated_threads(own).is_empty() {
+        while elevated_threads(own_tid).is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         println!("elevated");
@@ -71,10 +72,10 @@ pub(crate) fn changeling() {
 }
 
 /// Registers as a member of 300 groups, the last of which is `GROUP`.
-pub(crate) fn joiner() {
+pub(crate) fn group_member() {
     let mut groups: Vec<u32> = (90_000..90_299).collect();
     groups.push(number("GROUP") as u32);
-    // SAFETY: plain calls with live arguments; the library makes them for every thread.
+    // SAFETY: `groups` is valid for the duration of the call. libc changes all threads.
     let failed = unsafe {
         libc::setgroups(groups.len(), groups.as_ptr()) != 0
             || libc::setresgid(64_001, 64_001, 64_001) != 0
@@ -83,15 +84,19 @@ pub(crate) fn joiner() {
     assert!(!failed);
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
-    println!("verdict {}", verdict(&connection, current_tid()));
-    wait_for_go();
+    println!(
+        "verdict {}",
+        registration_outcome(&connection, current_tid())
+    );
+    wait_for_parent();
 }
 
-/// Leaves all groups, as `MALLORY` in group `GROUP`, in a user namespace that its parent sets up as
-/// `newgidmap` does, and tries to register.
-pub(crate) fn leaver() {
+/// Changes to `MALLORY` in group `GROUP`, enters a user namespace that its parent sets up like
+/// `newgidmap`, leaves all groups, and tries to register.
+pub(crate) fn group_leaver() {
     let group = number("GROUP") as u32;
-    // SAFETY: plain calls with live arguments. The child has one thread, as `unshare` requires.
+    // SAFETY: `group` is valid for the duration of the call. The child has one thread, as `unshare`
+    // requires.
     unsafe {
         let child = libc::fork();
         if child != 0 {
@@ -102,92 +107,98 @@ pub(crate) fn leaver() {
             || libc::setresgid(MALLORY, MALLORY, MALLORY) != 0
             || libc::setresuid(MALLORY, MALLORY, MALLORY) != 0;
         assert!(!failed);
-        let alone = libc::unshare(libc::CLONE_NEWUSER) == 0;
-        println!("namespace {}", if alone { libc::getpid() } else { 0 });
-        wait_for_go();
+        let entered = libc::unshare(libc::CLONE_NEWUSER) == 0;
+        println!("namespace {}", if entered { libc::getpid() } else { 0 });
+        wait_for_parent();
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
     }
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
-    println!("verdict {}", verdict(&connection, current_tid()));
-    wait_for_go();
+    println!(
+        "verdict {}",
+        registration_outcome(&connection, current_tid())
+    );
+    wait_for_parent();
     std::process::exit(0);
 }
 
 const MS: u64 = 1_000_000;
 
-/// Registers from a pid namespace of its own, by the number that its thread has there, and prints
-/// whether that was elevated.
-pub(crate) fn hermit() {
+/// Registers its thread from a new pid namespace, by the TID in that namespace, and prints whether
+/// the thread is elevated.
+pub(crate) fn pid_namespace_client() {
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
     let (page, lines) = os::local_page().unwrap();
     lines.vcpu(0).unwrap().set_running(number("LEVEL") as u8);
-    let own = Thread {
+    let own_thread = Thread {
         tid: current_tid(),
         vcpu: 0,
         role: Role::Worker,
     };
-    let outcome = register(&connection, &[number("CPU") as u32], &[own], &page);
+    let outcome = register(&connection, &[number("CPU") as u32], &[own_thread], &page);
     println!(
         "verdict {}",
         match &outcome {
-            Ok(_) => "in".to_string(),
+            Ok(_) => "accepted".to_string(),
             Err(reason) => format!("{reason:?}"),
         }
     );
-    if let Ok(bells) = &outcome {
-        os::ring(&bells[1]).unwrap();
+    if let Ok(doorbells) = &outcome {
+        os::ring(&doorbells[1]).unwrap();
     }
     let end = monotonic() + 3_000 * MS;
     let mut elevated = false;
     while !elevated && monotonic() < end {
-        // SAFETY: plain call.
+        // SAFETY: the call has only integer arguments.
         elevated = unsafe { libc::sched_getscheduler(0) } & libc::SCHED_FIFO != 0;
     }
     println!("elevated {elevated}");
-    // Numbers of other threads are refused.
-    let foreign = [1, 2, 3].map(|tid| {
+    // Registrations of the TIDs of other threads are refused.
+    let foreign_tids = [1, 2, 3].map(|tid| {
         let connection = connect(&PathBuf::from(setting("SOCKET")));
         let (page, _lines) = os::local_page().unwrap();
-        let thread = Thread { tid, ..own };
+        let thread = Thread { tid, ..own_thread };
         register(&connection, &[number("CPU") as u32], &[thread], &page).is_ok()
     });
     println!(
         "foreign {}",
-        foreign.iter().filter(|registered| **registered).count()
+        foreign_tids
+            .iter()
+            .filter(|registered| **registered)
+            .count()
     );
 }
 
-/// Passes its connection to a process of another user, which registers itself over it; prints the
-/// outcome.
-pub(crate) fn messenger() {
+/// Passes its connection to a child, which registers itself over it. Prints the outcome.
+pub(crate) fn connection_passer() {
     let connection: OwnedFd = connect(&PathBuf::from(setting("SOCKET")));
-    // SAFETY: the child makes a few calls and ends.
+    // SAFETY: the only other thread of this process waits for this thread, so it holds no lock.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: plain calls of this thread; a child that inherits the descriptor has it, too.
+        // SAFETY: the calls have only integer arguments.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::alarm(20);
         }
         pin(number("CPU") as usize);
         let (page, _lines) = os::local_page().unwrap();
-        let own = Thread {
+        let own_thread = Thread {
             tid: current_tid(),
             vcpu: 0,
             role: Role::Worker,
         };
-        let verdict = register(&connection, &[number("CPU") as u32], &[own], &page);
-        let foreign = verdict.map_or_else(|reason| format!("{reason:?}"), |_| "in".to_string());
-        println!("verdict {foreign}");
+        let verdict = register(&connection, &[number("CPU") as u32], &[own_thread], &page);
+        let outcome =
+            verdict.map_or_else(|reason| format!("{reason:?}"), |_| "accepted".to_string());
+        println!("verdict {outcome}");
         std::process::exit(0);
     }
     let mut status = 0;
-    // SAFETY: a live word.
+    // SAFETY: the word is valid for writes for the duration of the call.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     println!("ready");
-    let mut rest = [0u8; 64];
-    let _ = os::receive(connection.as_fd(), &mut rest, RecvFlags::DONTWAIT);
-    wait_for_go();
+    let mut buffer = [0u8; 64];
+    let _ = os::receive(connection.as_fd(), &mut buffer, RecvFlags::DONTWAIT);
+    wait_for_parent();
 }

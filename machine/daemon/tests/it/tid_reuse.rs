@@ -1,4 +1,4 @@
-//! Reuse of thread ids: in a pid namespace of its own, where the next number can be chosen.
+//! Reuse of thread ids, in a new pid namespace, where a process can choose the next TID.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,26 +9,26 @@ use upshift_elevate::current_tid;
 
 use crate::child::pin;
 use crate::process::{Process, ROLE, elevated_threads, until};
-use crate::puppet::start_puppet;
-use crate::{daemon, permitted, skipped, socket, turn};
+use crate::scripted_client::start_scripted_client;
+use crate::{daemon, permitted, serial_test, skipped, socket};
 
-const NEXT: &str = "/proc/sys/kernel/ns_last_pid";
+const LAST_PID_FILE: &str = "/proc/sys/kernel/ns_last_pid";
 
 #[test]
-fn a_thread_that_gets_the_number_of_a_registered_thread_that_has_ended_is_left_alone() {
-    let _turn = turn();
+fn a_thread_with_the_tid_of_an_ended_registered_thread_is_not_moved() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    if !Path::new(NEXT).exists() {
-        return skipped("this kernel does not let one choose the next pid");
+    if !Path::new(LAST_PID_FILE).exists() {
+        return skipped("this kernel does not let a process choose the next pid");
     }
     let unshared = |command: &mut Command| {
         command
             .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
-            .env(ROLE, "reuse")
+            .args(["--exact", "child::entry_point", "--nocapture", "--quiet"])
+            .env(ROLE, "tid-reuse")
             .output()
     };
     let Ok(output) = unshared(&mut Command::new("unshare")) else {
@@ -39,11 +39,11 @@ fn a_thread_that_gets_the_number_of_a_registered_thread_that_has_ended_is_left_a
     if error.contains("unshare") {
         return skipped(error.trim());
     }
-    assert!(out.contains("left alone"), "{out}\n{error}");
+    assert!(out.contains("never moved"), "{out}\n{error}");
 }
 
-/// Starts a thread, pinned to CPU 0, that ends on demand; its number stays registered.
-fn thread() -> (i32, impl FnOnce()) {
+/// Starts a thread that is pinned to CPU 0. Returns its TID, and a function that ends it.
+fn start_thread() -> (i32, impl FnOnce()) {
     let (end, ends) = std::sync::mpsc::channel::<()>();
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -56,32 +56,32 @@ fn thread() -> (i32, impl FnOnce()) {
         drop(end);
         thread.join().unwrap();
         let task = format!("/proc/self/task/{tid}");
-        until("the thread is gone", || !Path::new(&task).exists());
+        until("the thread has ended", || !Path::new(&task).exists());
     };
     (tid, finish)
 }
 
-/// Starts a process that has the number `tid`.
-fn successor(tid: i32, socket: &Path) -> Process {
+/// Starts a process whose pid is `tid`.
+fn start_with_pid(tid: i32, socket: &Path) -> Process {
     for _ in 0..20 {
-        std::fs::write(NEXT, (tid - 1).to_string()).unwrap();
+        std::fs::write(LAST_PID_FILE, (tid - 1).to_string()).unwrap();
         let settings = [("CPU", "0".to_string())];
-        let mut process = Process::start("puppet", socket, &settings);
+        let mut process = Process::start("scripted-client", socket, &settings);
         process.line("ready").unwrap();
         if process.pid() == tid {
             return process;
         }
     }
-    panic!("nobody got number {tid}");
+    panic!("no process got pid {tid}");
 }
 
-/// Runs in the namespace: a client whose thread ends before it was ever elevated, or while it is,
-/// and then is to be elevated again.
-pub(crate) fn reuse() {
-    let path = socket("reuse");
-    let _daemon = daemon("reuse");
-    let mut rival = start_puppet(&path);
-    rival.obey("level 40");
+/// Runs in the namespace: registers a thread that ends, before it was ever elevated or while it is
+/// elevated, and then publishes an urgent level for it.
+pub(crate) fn tid_reuse() {
+    let path = socket("tid-reuse");
+    let _daemon = daemon("tid-reuse");
+    let mut rival = start_scripted_client(&path);
+    rival.execute("level 40");
     for was_elevated in [false, true] {
         let board = Board::new().unwrap();
         let vcpu = board.vcpu(0).unwrap();
@@ -89,7 +89,7 @@ pub(crate) fn reuse() {
             vcpu.line().set_running(level);
             let _ = vcpu.ring();
         };
-        let (tid, finish) = thread();
+        let (tid, finish) = start_thread();
         let threads = vec![ThreadSpec {
             tid,
             role: Role::Worker,
@@ -98,28 +98,29 @@ pub(crate) fn reuse() {
         let is_elevated = |tid| elevated_threads(std::process::id() as i32).contains(&tid);
         if was_elevated {
             level(2);
-            until("it is elevated", || is_elevated(tid));
+            until("the thread is elevated", || is_elevated(tid));
             finish();
-            // Longer than the daemon takes to check it.
+            // Longer than the time between two checks of the daemon.
             std::thread::sleep(Duration::from_millis(500));
             level(NO_LEVEL);
         } else {
             finish();
         }
-        let mut other = successor(tid, &path);
+        let mut other = start_with_pid(tid, &path);
         for _ in 0..20 {
             level(2);
             std::thread::sleep(Duration::from_millis(5));
             assert!(elevated_threads(other.pid()).is_empty(), "{was_elevated}");
             level(NO_LEVEL);
         }
-        // The other may register, and the end of the first registration takes nothing from it.
-        other.obey("join");
+        // The other process may register its thread with the same TID, and the end of the first
+        // registration does not affect it.
+        other.execute("join");
         board.leave();
-        other.obey("level 2");
-        until("it is elevated in its own right", || {
+        other.execute("level 2");
+        until("the other process is elevated", || {
             !elevated_threads(other.pid()).is_empty()
         });
     }
-    println!("left alone");
+    println!("never moved");
 }

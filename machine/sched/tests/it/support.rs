@@ -1,4 +1,5 @@
-//! Child processes, schedulers over them, and their scheduling before and after.
+//! Helpers of the tests: child processes, schedulers of them, and the scheduling attributes of
+//! their threads.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
@@ -12,23 +13,25 @@ use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, ProcessMonitor, Processes, SchedError, Scheduler};
 pub(crate) use upshift_testing::until;
 
-/// Environment variable with the role of the child.
+/// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";
 
-/// Priority of the schedulers of these tests.
+/// Priority of the schedulers that these tests start.
 pub(crate) const SCHEDULER: Priority = Priority::of::<45>();
 
-/// Reports that the calling test is skipped, past the capture of the test harness.
-pub(crate) fn skipped(why: impl Display) {
+/// Reports that the calling test is skipped. Writes to the standard error directly, since the test
+/// harness captures `eprintln!`.
+pub(crate) fn skipped(reason: impl Display) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("test");
-    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }
 
-/// Returns the turn of the calling test; `None`, with a report, if this machine lacks a right.
-pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+/// Waits until no other test runs. Returns `None`, and reports the reason, if this process lacks a
+/// right.
+pub(crate) fn serial_test() -> Option<MutexGuard<'static, ()>> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    let guard = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     if hides_processes() {
         skipped(
             "/proc is mounted with hidepid, which hides the processes of others: `mount -o remount,hidepid=0 /proc`",
@@ -36,7 +39,7 @@ pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
         return None;
     }
     match Rights::probe().require(Priority::MAX) {
-        Ok(()) => Some(turn),
+        Ok(()) => Some(guard),
         Err(missing) => {
             skipped(missing);
             None
@@ -44,29 +47,30 @@ pub(crate) fn turn() -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// Returns the last CPU that this process may use: the first one has most of the interrupts.
+/// Returns the last CPU that this process may use: the first CPU handles most interrupts.
 pub(crate) fn cpu() -> usize {
     let allowed = Kernel.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap()
 }
 
-/// A child process: this program in a role. Killed when dropped.
+/// A child process, which runs this program in a role. Killed when dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
-    out: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Process {
-    /// Starts a child and waits until it runs.
+    /// Starts a child in `role`, and waits until it runs.
     pub(crate) fn start(role: &str) -> Process {
         let mut process = Process::start_with(role, "");
         process.wait_for("ready");
         process
     }
 
+    /// Starts a child in `role`, with the processes `pids` as its setting. Does not wait.
     pub(crate) fn start_with(role: &str, pids: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+            .args(["--exact", "child::entry_point", "--nocapture", "--quiet"])
             .env(ROLE, role)
             .env("PIDS", pids)
             .stdin(Stdio::null())
@@ -74,30 +78,31 @@ impl Process {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Process { child, out }
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Process { child, output }
     }
 
-    /// Reads up to a line that ends with `word`.
+    /// Reads the output up to a line that ends with `word`.
     pub(crate) fn wait_for(&mut self, word: &str) {
         let mut line = String::new();
         while !line.trim_end().ends_with(word) {
             line.clear();
-            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "no `{word}`");
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "no `{word}`");
         }
     }
 
-    /// Returns the number on the next line that begins with `word`.
+    /// Returns the number after `word` in the next line that contains `word`.
     pub(crate) fn number(&mut self, word: &str) -> i32 {
         loop {
             let mut line = String::new();
-            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "no `{word}`");
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "no `{word}`");
             if let Some((_, number)) = line.split_once(word) {
                 return number.trim().parse().unwrap();
             }
         }
     }
 
+    /// Returns the pid of the child.
     pub(crate) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
@@ -110,8 +115,8 @@ impl Drop for Process {
     }
 }
 
-/// Returns the scheduling of every thread of a process.
-pub(crate) fn class(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
+/// Returns the scheduling attributes and the CPUs of every thread of a process.
+pub(crate) fn scheduling_of(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
     let tids = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tid = |entry: std::io::Result<std::fs::DirEntry>| -> i32 {
         entry
@@ -122,7 +127,7 @@ pub(crate) fn class(pid: i32) -> Vec<(i32, SchedAttr, CpuSet)> {
             .parse()
             .unwrap()
     };
-    // A thread may end meanwhile.
+    // A thread may end before its attributes are read.
     let scheduling = |tid| {
         let attr = Kernel.sched_getattr(tid).ok()?;
         Some((tid, attr, Kernel.sched_getaffinity(tid).ok()?))
@@ -139,7 +144,7 @@ pub(crate) fn cpu_time_of(pid: i32) -> Duration {
             tv_nsec: 0,
         },
     );
-    // SAFETY: both are written by the calls.
+    // SAFETY: `clock` and `time` are valid for writes.
     let done = unsafe {
         libc::clock_getcpuclockid(pid, &raw mut clock) | libc::clock_gettime(clock, &raw mut time)
     };
@@ -147,8 +152,9 @@ pub(crate) fn cpu_time_of(pid: i32) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Starts a scheduler of `pids` on [`cpu`].
-pub(crate) fn attach_all(
+/// Starts a scheduler of the processes `pids` on [`cpu`]; `children` says whether their children
+/// belong to them.
+pub(crate) fn start_scheduler(
     elevator: &Elevator,
     pids: &[i32],
     policy: Box<dyn Policy>,
@@ -157,18 +163,25 @@ pub(crate) fn attach_all(
 ) -> Result<Scheduler, SchedError> {
     let mut config = Config::on([cpu()]);
     change(&mut config);
-    let (with, pids) = (elevator.clone(), pids.to_vec());
+    let (owned_elevator, pids) = (elevator.clone(), pids.to_vec());
     Scheduler::start(elevator, cpu(), SCHEDULER, move || {
         let base = config.base;
         let mut engine = Engine::new(config, policy);
-        let monitor = ProcessMonitor::start(&engine.control(), &with, SCHEDULER)?;
+        let watch = ProcessMonitor::start(&engine.control(), &owned_elevator, SCHEDULER)?;
         for pid in pids {
-            engine.add(Processes::attach(&with, &monitor, pid, base, children)?)?;
+            engine.add(Processes::attach(
+                &owned_elevator,
+                &watch,
+                pid,
+                base,
+                children,
+            )?)?;
         }
         Ok(engine)
     })
 }
 
+/// Sleeps for `ms` ms.
 pub(crate) fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }

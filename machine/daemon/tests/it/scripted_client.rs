@@ -1,4 +1,5 @@
-//! A process that executes orders, good or bad, one a line; each is answered by `order=result`.
+//! Clients that a test controls. A scripted client executes commands from its input, one per line,
+//! and answers each with a line `command=result`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,22 +12,22 @@ use upshift_elevate::{Policy, current_tid};
 use crate::child::{cpu_time, join, number, pin, setting};
 use crate::process::{Process, Random, monotonic};
 
-/// Executes orders until its input ends.
-pub(crate) fn puppet() {
+/// Executes commands until the input ends.
+pub(crate) fn scripted_client() {
     let mut state: Option<(Board, Vcpu)> = None;
     println!("ready");
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
-        let (order, argument) = line.split_once(' ').unwrap_or((&line, "0"));
+        let (command, argument) = line.split_once(' ').unwrap_or((&line, "0"));
         let argument: u64 = argument.parse().unwrap();
-        if order == "join" {
+        if command == "join" {
             state = Some(join());
             println!("join=done");
             continue;
         }
-        let (board, vcpu) = state.as_ref().expect("joined first");
+        let (board, vcpu) = state.as_ref().expect("the first command is `join`");
         let line = vcpu.line();
-        let answer = match order {
+        let answer = match command {
             "level" => {
                 line.set_running(argument as u8);
                 vcpu.settle().unwrap().to_string()
@@ -47,43 +48,43 @@ pub(crate) fn puppet() {
                 ((cpu_time() - before) / 1000).to_string()
             }
             "arrive" => vcpu.arrive(argument as u8).unwrap().to_string(),
-            "taken" => {
+            "reap" => {
                 line.arrived().store(0, Relaxed);
                 vcpu.settle().unwrap().to_string()
             }
             "ring" => ring(vcpu, argument).to_string(),
-            "garbage" => garbage(vcpu, argument),
+            "write-random" => write_random(vcpu, argument),
             "fork" => fork(),
             "exec" => {
                 use std::os::unix::process::CommandExt;
-                // This thread is not the main thread, but becomes it.
-                println!("exec=soon");
+                // This thread is not the main thread, but becomes the main thread.
+                println!("exec=started");
                 panic!("{}", std::process::Command::new("sleep").arg("100").exec());
             }
             "affinity" => {
                 let set = CpuSet::only(argument as usize).unwrap();
                 format!("{}", Kernel.sched_setaffinity(0, &set).is_ok())
             }
-            "policy" => {
+            "set-policy" => {
                 let attr = SchedAttr {
                     nice: 5,
                     ..SchedAttr::normal()
                 };
                 format!("{}", Kernel.sched_setattr(0, &attr).is_ok())
             }
-            "own" => Policy::of(&Kernel, 0).unwrap().to_string(),
+            "show-policy" => Policy::of(&Kernel, 0).unwrap().to_string(),
             "outranked" => vcpu.is_outranked(argument as u8).to_string(),
             "leave" => {
                 board.leave();
                 "done".to_string()
             }
-            other => panic!("no order {other}"),
+            other => panic!("no command {other}"),
         };
-        println!("{order}={answer}");
+        println!("{command}={answer}");
     }
 }
 
-/// Rings for `ms` ms, as often as possible; returns the number of rings.
+/// Rings the doorbell for `ms` ms, as often as possible. Returns the number of rings.
 fn ring(vcpu: &Vcpu, ms: u64) -> u64 {
     let (start, mut rings) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_millis(ms) {
@@ -93,14 +94,14 @@ fn ring(vcpu: &Vcpu, ms: u64) -> u64 {
     rings
 }
 
-/// Writes random words over its whole page for `ms` ms.
-fn garbage(vcpu: &Vcpu, ms: u64) -> String {
+/// Writes random words to the whole local page for `ms` ms.
+fn write_random(vcpu: &Vcpu, ms: u64) -> String {
     let mut random = Random(0x5eed_5eed_5eed);
     let start = Instant::now();
     let base = std::ptr::from_ref(vcpu.line()).cast::<u64>().cast_mut();
     while start.elapsed() < Duration::from_millis(ms) {
-        // SAFETY: line 0 begins 64 bytes after the start of the page, and 62 lines follow it: 496
-        // words, all of them atomics or unused, which other processes read as atomics.
+        // SAFETY: line 0 begins 64 bytes after the start of the page, and 62 lines follow: 496
+        // words, which are atomics or unused, and which other processes read as atomics.
         unsafe {
             let word = base.add(random.below(8 * 62) as usize);
             std::sync::atomic::AtomicU64::from_ptr(word).store(random.below(u64::MAX), Relaxed);
@@ -112,9 +113,9 @@ fn garbage(vcpu: &Vcpu, ms: u64) -> String {
     "done".to_string()
 }
 
-/// Forks while it is registered; returns the policy of the child.
+/// Forks a child, and returns the child's scheduling policy.
 fn fork() -> String {
-    // SAFETY: the child makes one system call and ends.
+    // SAFETY: the child makes only system calls before it ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: ends the child without running exit handlers of the parent.
@@ -124,13 +125,13 @@ fn fork() -> String {
         }
     }
     let mut status = 0;
-    // SAFETY: the child above, and a live integer.
+    // SAFETY: `pid` is the child, and `status` is valid for writes.
     unsafe { libc::waitpid(pid, &raw mut status, 0) };
     libc::WEXITSTATUS(status).to_string()
 }
 
-/// Spins in short pieces and joins any daemon that listens, again and again.
-pub(crate) fn survivor() {
+/// Alternates between spinning and sleeping, and registers again whenever it is not registered.
+pub(crate) fn rejoining_client() {
     let cpu = number("CPU") as usize;
     pin(cpu);
     let board = Board::new().unwrap();
@@ -165,10 +166,10 @@ pub(crate) fn survivor() {
     }
 }
 
-/// Starts a puppet that has joined the daemon at `socket`.
-pub(crate) fn start_puppet(socket: &Path) -> Process {
-    let mut puppet = Process::start("puppet", socket, &[("CPU", "0".to_string())]);
-    puppet.line("ready").unwrap();
-    puppet.obey("join");
-    puppet
+/// Starts a scripted client that has joined the daemon at `socket`.
+pub(crate) fn start_scripted_client(socket: &Path) -> Process {
+    let mut client = Process::start("scripted-client", socket, &[("CPU", "0".to_string())]);
+    client.line("ready").unwrap();
+    client.execute("join");
+    client
 }

@@ -1,4 +1,5 @@
-//! The daemon does next to no work while the winner is unchanged.
+//! The cost of a daemon whose winner does not change: no scheduling calls, few checks, and no
+//! lookup of files by elevated threads.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -7,30 +8,30 @@ use std::time::{Duration, Instant};
 use upshift_daemon::{Config, Daemon};
 use upshift_elevate::testing::Faulty;
 
-use crate::attack::{ALICE, MALLORY, TRUDY, from_now, start_child, two_cpus};
+use crate::attack::{ALICE, MALLORY, TRUDY, deadline_after, start_child, two_cpus};
 use crate::client::census;
-use crate::process::{Process, elevated_threads, monotonic, until, used_by_threads};
-use crate::puppet::start_puppet;
-use crate::{config, permitted, skipped, socket, turn};
+use crate::process::{Process, cpu_time_of_threads, elevated_threads, monotonic, until};
+use crate::scripted_client::start_scripted_client;
+use crate::{config, permitted, serial_test, skipped, socket};
 
-/// Starts a sleeper that awaits level 2, above a process of level 40 that spins: for 600 ms the
-/// same order.
-fn steady(path: &std::path::Path) -> (Process, Process) {
-    let mut sleeper = start_puppet(path);
-    let mut burner = start_puppet(path);
-    sleeper.obey("await 2");
-    burner.obey("level 40");
-    until("the sleeper keeps a band", || {
+/// Starts a client that sleeps at level 2, and a client that spins at level 40 for 600 ms. Their
+/// order does not change.
+fn start_steady_pair(path: &std::path::Path) -> (Process, Process) {
+    let mut sleeper = start_scripted_client(path);
+    let mut burner = start_scripted_client(path);
+    sleeper.execute("await 2");
+    burner.execute("level 40");
+    until("the sleeper has a band", || {
         !elevated_threads(sleeper.pid()).is_empty()
     });
-    burner.say(format!("burn {}", monotonic() + 600_000_000));
+    burner.send(format!("burn {}", monotonic() + 600_000_000));
     std::thread::sleep(Duration::from_millis(100));
     (sleeper, burner)
 }
 
 #[test]
 fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
-    let _turn = turn();
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -38,7 +39,7 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
     let counting = Arc::new(Faulty::new());
     let daemon = Daemon::builder(config("quiet")).sys(counting.clone());
     let _daemon = daemon.start().unwrap();
-    let (sleeper, burner) = steady(&path);
+    let (sleeper, burner) = start_steady_pair(&path);
     let began = Instant::now();
     let before = (
         counting.calls(),
@@ -50,8 +51,9 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
         census(&path)["cpus"][0]["switches"].as_u64(),
     );
     assert_eq!(before.1, after.1);
-    // Two checks of the CPUs of the one elevated thread each 36 ms, one scan of the online CPUs
-    // each 500 ms, however long that took on a loaded machine; the last ones may have begun.
+    // Two calls for the CPUs of the elevated thread every 36 ms, and a scan of the online CPUs
+    // every 500 ms, in the elapsed time, which may be longer on a loaded machine. The last of each
+    // may have begun.
     let checks = began.elapsed().as_millis() as u64 / 36 + 1;
     let calls = after.0 - before.0;
     assert!(
@@ -64,72 +66,71 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
 }
 
 #[test]
-fn the_census_is_current_although_no_doorbell_rings() {
-    let _turn = turn();
+fn the_census_is_current_without_a_ring() {
+    let _guard = serial_test();
     let path = socket("view");
-    let quiet = Config {
+    let config = Config {
         cooperative: true,
         ..config("view")
     };
-    let _daemon = Daemon::start(quiet).unwrap();
-    let mut alone = start_puppet(&path);
-    let line = || {
+    let _daemon = Daemon::start(config).unwrap();
+    let mut client = start_scripted_client(&path);
+    let cpu_and_winner = || {
         let census = census(&path);
         let vcpu = census["processes"][0]["vcpus"][0].clone();
         assert_eq!(vcpu["rings"], 0);
         assert_eq!(census["bitmap"], census["cpus"][0]["bitmap"]);
         (census["cpus"][0].clone(), vcpu["winner"].as_bool().unwrap())
     };
-    assert_eq!(alone.obey("bits 640"), "false");
-    let (cpu, wins) = line();
+    assert_eq!(client.execute("bits 640"), "false");
+    let (cpu, wins) = cpu_and_winner();
     assert_eq!((&cpu["level"], &cpu["bitmap"]), (&7.into(), &640.into()));
     assert!(wins && cpu["winner"].is_number() && cpu["contenders"] == 1);
-    assert_eq!(alone.obey("level 3"), "false");
-    assert_eq!(line().0["level"], 3);
-    alone.obey("bits 0");
-    alone.obey("level 64");
-    let (cpu, wins) = line();
+    assert_eq!(client.execute("level 3"), "false");
+    assert_eq!(cpu_and_winner().0["level"], 3);
+    client.execute("bits 0");
+    client.execute("level 64");
+    let (cpu, wins) = cpu_and_winner();
     assert!(!wins && cpu["level"].is_null() && cpu["winner"].is_null());
     assert_eq!((&cpu["bitmap"], &cpu["contenders"]), (&0.into(), &0.into()));
 }
 
-/// Returns the CPU time of the scheduler of CPU 0, a thread of this process, ns.
-pub(crate) fn used_by_the_scheduler() -> u64 {
-    used_by_threads("upshift-cpu0")
+/// Returns the CPU time of the scheduler of CPU 0, which is a thread of this process, ns.
+pub(crate) fn scheduler_cpu_time() -> u64 {
+    cpu_time_of_threads("upshift-cpu0")
 }
 
 #[test]
-fn a_cooperative_daemon_sleeps_while_two_compete_and_notices_changes_without_rings() {
-    let _turn = turn();
+fn a_cooperative_daemon_sleeps_while_clients_compete_and_notices_changes_without_rings() {
+    let _guard = serial_test();
     let path = socket("sampled");
     let cooperative = Config {
         cooperative: true,
         ..config("sampled")
     };
     let _daemon = Daemon::start(cooperative).unwrap();
-    let (mut high, mut low) = (start_puppet(&path), start_puppet(&path));
-    high.obey("await 2");
-    high.obey("level 2");
-    low.obey("level 40");
-    // The scheduler may not have run yet.
-    until("the scheduler runs", || used_by_the_scheduler() > 0);
-    let before = used_by_the_scheduler();
+    let (mut high, mut low) = (start_scripted_client(&path), start_scripted_client(&path));
+    high.execute("await 2");
+    high.execute("level 2");
+    low.execute("level 40");
+    until("the scheduler runs", || scheduler_cpu_time() > 0);
+    let before = scheduler_cpu_time();
     std::thread::sleep(Duration::from_secs(1));
-    let used = used_by_the_scheduler() - before;
+    let used = scheduler_cpu_time() - before;
     assert!(used < 100_000_000, "{used} ns of a second");
-    until("the less urgent gives way", || {
-        low.obey("outranked 40") == "true"
+    until("the less urgent client is outranked", || {
+        low.execute("outranked 40") == "true"
     });
-    // The process keeps its rank while it sleeps, so no ring reports that.
-    assert_eq!(high.obey("level 64"), "false");
-    until("the less urgent continues", || {
-        low.obey("outranked 40") == "false"
+    // The client keeps its rank while it sleeps, so it does not ring.
+    assert_eq!(high.execute("level 64"), "false");
+    until("the less urgent client is no longer outranked", || {
+        low.execute("outranked 40") == "false"
     });
 }
 
 #[test]
-fn strace_sees_only_waits_and_checks() {
-    let _turn = turn();
+fn a_steady_daemon_only_waits_and_checks() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
@@ -144,7 +145,7 @@ fn strace_sees_only_waits_and_checks() {
     let path = socket("strace");
     let mut daemon = Process::start("daemon", &path, &[]);
     daemon.line("ready").unwrap();
-    let _both = steady(&path);
+    let _both = start_steady_pair(&path);
     let log = path.with_extension("strace");
     let began = Instant::now();
     let traced = Command::new("timeout")
@@ -159,8 +160,8 @@ fn strace_sees_only_waits_and_checks() {
     if traced.is_err() || log.is_empty() {
         return skipped("strace may not trace here");
     }
-    let calls = log.lines().filter_map(|line| {
-        let call = line.split_whitespace().nth(1)?;
+    let calls = log.lines().filter_map(|cpu_and_winner| {
+        let call = cpu_and_winner.split_whitespace().nth(1)?;
         Some(call.split('(').next()?.to_string())
     });
     let calls: Vec<String> = calls
@@ -170,11 +171,10 @@ fn strace_sees_only_waits_and_checks() {
         .iter()
         .filter(|call| call.starts_with("sched_set"))
         .count();
-    // Attaching may delay the daemon for so long that the canaries' monitor or the guardian demotes
-    // all threads, once.
+    // Attaching strace may delay the daemon so long that the canaries' monitor or the guardian
+    // demotes all threads once.
     assert!(sets <= 4, "{log}");
-    // Waits, including those of the canaries and their monitor, and of a scheduler that tracing
-    // slows down beyond its budget.
+    // Waits of all threads, including a scheduler that exceeds its budget because of the tracing.
     let waits = ["epoll", "futex", "restart_syscall", "clock_nanosleep"];
     let others = calls
         .iter()
@@ -183,31 +183,31 @@ fn strace_sees_only_waits_and_checks() {
         others.count(),
         calls.iter().filter(|call| *call == "fstat").count(),
     );
-    // A check reads the user of the one elevated process, and is counted by that call; then the
-    // thread's CPU time and its CPUs: three calls. Twice a second the monitor reads the online CPUs
-    // (six calls). Each thread was in some call when it was attached, and the last check may be
-    // incomplete.
+    // A check makes three calls: for the user of the elevated process (`fstat`, which counts the
+    // checks), the thread's CPU time, and its CPUs. The monitor reads the online CPUs twice a
+    // second, in six calls. Each thread may have been in a call when strace attached, and the last
+    // check may be incomplete.
     let threads = log
         .lines()
-        .filter_map(|line| line.split_whitespace().next());
+        .filter_map(|cpu_and_winner| cpu_and_winner.split_whitespace().next());
     let threads = threads.collect::<std::collections::BTreeSet<_>>().len();
     println!("{count} calls in {checks} checks, {threads} threads");
-    let most = 3 * checks + 6 * halves + threads + 4;
+    let limit = 3 * checks + 6 * halves + threads + 4;
     assert!(
-        checks > 0 && count <= most,
+        checks > 0 && count <= limit,
         "{count} in {checks} checks: {log}"
     );
 }
 
-/// A thread that looks up a path in `/proc` may have to wait for a less urgent one. Here a client
-/// registers, a program that fits a rule starts, and a canary is silent.
+/// A thread that looks up a path in `/proc` may have to wait for a less urgent thread. During the
+/// test a client registers, a program that matches a rule starts, and a canary is silent.
 #[test]
-fn no_elevated_thread_looks_up_a_file_of_others() {
-    let _turn = turn();
+fn no_elevated_thread_looks_up_a_file_of_another_process() {
+    let _guard = serial_test();
     if !permitted() {
         return;
     }
-    let (here, there) = two_cpus();
+    let (first_cpu, last_cpu) = two_cpus();
     let path = socket("opens");
     let config = format!("mode = \"0666\"\n[[assign]]\nuser = {ALICE}\nlevel = 8\n");
     let mut daemon = Process::start("daemon", &path, &[("CONFIG", config)]);
@@ -239,18 +239,18 @@ fn no_elevated_thread_looks_up_a_file_of_others() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let _ghost = start_child("ghost", &path, TRUDY, (here, 63), &[]);
-    let more = [("VICTIM", there.to_string())];
-    let mut lender = start_child("lender", &path, MALLORY, (here, 40), &more);
-    lender.go_until(from_now(Duration::from_secs(2)));
-    let program = start_child("gap", &path, ALICE, (here, 0), &[]);
+    let _ghost = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
+    let extra_settings = [("VICTIM", last_cpu.to_string())];
+    let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &extra_settings);
+    lender.run_until(deadline_after(Duration::from_secs(2)));
+    let program = start_child("gap-meter", &path, ALICE, (first_cpu, 0), &[]);
     until("the program is elevated", || {
         !elevated_threads(program.pid()).is_empty()
     });
     for file in ["/cgroup", "/schedstat", "/comm"] {
         until(file, || read().contains(file));
     }
-    // SAFETY: a child that has not been waited for: `timeout`, which passes the signal on.
+    // SAFETY: `timeout` has not been waited for, so its pid is not reused. It passes the signal on.
     unsafe { libc::kill(tracer.id() as i32, libc::SIGTERM) };
     let _ = tracer.wait();
     let log = read();
@@ -265,10 +265,12 @@ fn no_elevated_thread_looks_up_a_file_of_others() {
             continue;
         }
         let tid = task.file_name().into_string().unwrap();
-        let of_others = |line: &&str| {
-            line.starts_with(&tid) && line.contains("\"/proc/") && !line.contains("/proc/self/")
+        let is_foreign_lookup = |cpu_and_winner: &&str| {
+            cpu_and_winner.starts_with(&tid)
+                && cpu_and_winner.contains("\"/proc/")
+                && !cpu_and_winner.contains("/proc/self/")
         };
-        let opens: Vec<&str> = log.lines().filter(of_others).collect();
+        let opens: Vec<&str> = log.lines().filter(is_foreign_lookup).collect();
         assert!(opens.is_empty(), "{name}: {opens:?}");
     }
 }
