@@ -39,7 +39,7 @@ async fn commit() -> Result<(), Error> {
         let step = {
             let mut storage = STORAGE.lock();
             let step = storage.volume()?.commit(buffer.bytes()?);
-            step.map_err(super::told)?
+            step.map_err(super::abi_error)?
         };
         match step {
             Step::Write(block) => buffer.write(block).await?,
@@ -49,7 +49,7 @@ async fn commit() -> Result<(), Error> {
     }
 }
 
-/// Waits until all that has been changed is on the disk.
+/// Waits until all changes are on the disk.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].

@@ -275,7 +275,7 @@ fn files((smp, icount): (u32, bool)) -> Run {
 fn late() -> Run {
     let mut run = run_of("smp 2, late".to_owned(), 2, "init=tests late");
     run.check = |outcome| {
-        if outcome.output.contains(" has not come") {
+        if outcome.output.contains(" is not online") {
             Ok(())
         } else {
             Err("the other hart was in time".to_owned())

@@ -85,7 +85,7 @@ const OF_FILES: [(&str, &[&str]); 10] = [
     (
         "thread",
         &[
-            "kernel/src/users",
+            "kernel/src/run_queue",
             "kernel/src/switching.rs",
             "kernel/src/global.rs",
             "kernel/src/process/lending.rs",
