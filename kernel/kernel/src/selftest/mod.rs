@@ -100,7 +100,7 @@ tests! {
 /// instructions as time. `how` selects a way to fail, a measurement, or the tests that have this in
 /// their name.
 pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
-    die::now(how);
+    die::cause(how);
     if how == "figures" {
         figures::start();
         return;

@@ -54,6 +54,6 @@ async fn commit() -> Result<(), Error> {
 /// # Errors
 /// [`Error::DiskFailed`].
 pub(crate) async fn sync() -> Result<(), Error> {
-    let moment = STORAGE.lock().volume()?.moment();
-    until_committed(moment).await
+    let version = STORAGE.lock().volume()?.version();
+    until_committed(version).await
 }

@@ -87,7 +87,7 @@ impl OpenFile {
     pub(crate) fn seek(&self, position: usize) -> Result<usize, Error> {
         let mut storage = STORAGE.lock();
         let size = storage.volume()?.size(self.file()?);
-        if position != number::STAY {
+        if position != number::KEEP_POSITION {
             self.position.store(position as u64, Relaxed);
         }
         Ok(size as usize)
@@ -123,7 +123,7 @@ impl OpenFile {
         let missing = {
             let mut storage = STORAGE.lock();
             let position = self.position.load(Relaxed);
-            storage.volume()?.lacks_to_read(self.file()?, position)
+            storage.volume()?.missing_for_read(self.file()?, position)
         };
         match missing {
             Some(block) => fetch(block).await,
@@ -165,16 +165,16 @@ impl OpenFile {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::DiskFailed`], [`Error::OutOfMemory`].
     pub(crate) async fn writable(&self) -> Result<(), Error> {
-        let (missing, moment) = {
+        let (missing, version) = {
             let mut storage = STORAGE.lock();
             let position = self.position.load(Relaxed);
             let volume = storage.volume()?;
-            let missing = volume.lacks_to_write(self.file()?, position);
-            (missing.map_err(abi_error)?, volume.moment())
+            let missing = volume.missing_for_write(self.file()?, position);
+            (missing.map_err(abi_error)?, volume.version())
         };
         match missing {
             Some(Write::Fetch(block)) => fetch(block).await,
-            Some(Write::Wait) => until_committed(moment).await,
+            Some(Write::Wait) => until_committed(version).await,
             _ => Ok(()),
         }
     }

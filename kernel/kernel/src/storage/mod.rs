@@ -8,7 +8,7 @@
 //!
 //! All files have one lock, which is never held while the disk works. The *committer* writes
 //! changed blocks when a call waits for that, and is as urgent as the most urgent waiter. A commit
-//! holds the changes up to one moment: so after a power cut the disk is as it was at some moment
+//! holds the changes up to one version: so after a power cut the disk is as it was at some version
 //! not before the last `fsync`, with all changes until then and no others.
 //!
 //! The disk is mounted when the first program starts, and unmounted when it has ended: everything
@@ -90,22 +90,22 @@ async fn retry_after_commits<R>(
     mut attempt: impl FnMut(&mut Volume) -> Result<Option<R>, os_files::Error>,
 ) -> Result<R, Error> {
     loop {
-        let moment = {
+        let version = {
             let mut storage = STORAGE.lock();
             let volume = storage.volume()?;
             if let Some(done) = attempt(volume).map_err(abi_error)? {
                 return Ok(done);
             }
-            volume.moment()
+            volume.version()
         };
-        until_committed(moment).await?;
+        until_committed(version).await?;
     }
 }
 
-/// Waits until the disk has all changes before a moment.
-async fn until_committed(moment: u64) -> Result<(), Error> {
+/// Waits until the disk has all changes before a version.
+async fn until_committed(version: u64) -> Result<(), Error> {
     wait_until_urgent(&STORAGE, |storage| match storage.volume() {
-        Ok(volume) => match volume.has(moment) {
+        Ok(volume) => match volume.is_durable(version) {
             Ok(false) => None,
             Ok(true) => Some(Ok(())),
             Err(error) => Some(Err(abi_error(error))),

@@ -30,7 +30,7 @@ pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Ch
         error => error,
     };
     let file = OpenFile::open(name, 0, share).await.map_err(no_program)?;
-    let size = file.seek(number::STAY)?;
+    let size = file.seek(number::KEEP_POSITION)?;
     if size > MAX_LEN {
         return Err(Error::BadProgram);
     }

@@ -122,7 +122,7 @@ where
         (CallStart::Done(answer), Form::Synchronous) => return Some((thread, answer)),
         (CallStart::Done(answer), Form::Asynchronous { .. }) => {
             thread.context.set_argument(1, word(answer) as usize);
-            return Some((thread, Ok(number::AT_ONCE)));
+            return Some((thread, Ok(number::COMPLETED)));
         }
     };
     #[cfg(feature = "kernel-threads")]

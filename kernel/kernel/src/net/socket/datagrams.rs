@@ -83,7 +83,7 @@ impl Socket {
             return Some(Err(Error::BadFile));
         };
         let to = IpEndpoint::new(IpAddress::Ipv4(Ipv4Address::from(address)), port);
-        if len > datagram::MOST || port == 0 || to.addr.is_unspecified() {
+        if len > datagram::MAX_LEN || port == 0 || to.addr.is_unspecified() {
             return Some(Err(Error::BadArgument));
         }
         let outcome = match endpoint(index).udp().send(len, to) {
