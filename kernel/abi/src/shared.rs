@@ -42,10 +42,10 @@ pub const fn completion(n: u64) -> (usize, usize) {
     (slot / PAGE_ENTRIES, slot % PAGE_ENTRIES * ENTRY_WORDS)
 }
 
-/// No level: inherit the spawner's.
+/// A placeholder for "inherit the level of the spawner".
 pub const INHERIT: u8 = u8::MAX;
 
-/// No level: nothing runs, or nothing is lent.
+/// A placeholder for "nothing runs" or "nothing is lent".
 pub const NO_LEVEL: u64 = INHERIT as u64;
 
 /// Result of a turn of the scheduler.

@@ -208,7 +208,7 @@ async fn waiting_twice_needs_no_slot_of_others() -> Outcome {
         }
         // The host was busy.
         Err(Error::Busy) => {}
-        Err(error) => return Err(text(error)),
+        Err(error) => return Err(message(error)),
     }
     critical.map_err(message)?.join().map_err(message)?;
     let second = second.map_err(message)?.join().map_err(message)?;
