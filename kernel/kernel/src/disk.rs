@@ -7,8 +7,8 @@
 //!
 //! The *reaper* takes finished requests back. It is as urgent as its most urgent waiter, and the
 //! interrupt wakes it. A coroutine waits while no buffer is free, and while the device has its
-//! request. The reaper wakes all waiters, and the scheduler lets the most urgent look first. A
-//! request that is dropped leaves its buffer to the device until the device has finished it.
+//! request. The reaper wakes all waiters, and the scheduler runs the most urgent first. A request
+//! that is dropped leaves its buffer to the device until the device has finished it.
 
 use core::future::poll_fn;
 use core::sync::atomic::AtomicU64;
@@ -70,7 +70,7 @@ pub(crate) fn init(machine: &Machine) {
     reaper.detach();
 }
 
-/// The handler of the disk's interrupt.
+/// Handles the interrupt of the disk.
 fn interrupt() {
     if let Some(interrupt_ack) = INTERRUPT_ACK.try_get() {
         interrupt_ack.acknowledge();
@@ -79,7 +79,7 @@ fn interrupt() {
     let _ = executor::domain().wake(CoroutineId::from_u64(REAPER.load(Relaxed)));
 }
 
-/// The reaper.
+/// The coroutine of the reaper.
 async fn reap() {
     poll_fn(|_| {
         let mut requests = requests().lock();

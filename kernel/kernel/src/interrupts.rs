@@ -9,7 +9,7 @@ use crate::arch::csr;
 use crate::trace::TraceState;
 use crate::{clock, devices, hart, trace};
 
-/// Handles an interrupt that came while the kernel ran.
+/// Handles an interrupt that was taken in the kernel.
 pub(crate) fn handle(code: usize) {
     let in_interrupt = &hart::this().in_interrupt;
     in_interrupt.store(true, Relaxed);
@@ -19,7 +19,7 @@ pub(crate) fn handle(code: usize) {
     in_interrupt.store(false, Relaxed);
 }
 
-/// Serves an interrupt. Also called for an interrupt that interrupted a program: then the hart is
+/// Serves an interrupt. Also called for an interrupt that was taken in user mode: then the hart is
 /// in the poll of its switching coroutine, with interrupts masked, and holds no lock.
 pub(crate) fn serve(code: usize) {
     match code {
@@ -42,6 +42,6 @@ pub(crate) fn serve(code: usize) {
         // The interrupt has already ended a wait or the run of a program.
         csr::SOFTWARE => csr::clear_software_interrupt(),
         csr::EXTERNAL => devices::serve(),
-        _ => panic!("interrupt {code}, which has not been asked for"),
+        _ => panic!("unexpected interrupt {code}"),
     }
 }

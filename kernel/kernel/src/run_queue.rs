@@ -1,6 +1,6 @@
 //! The run queue of user threads: ready threads by level, and the state of each hart.
 //!
-//! One queue for all harts, because the rule is about all harts: the most urgent ready threads run.
+//! One queue for all harts, because the rule holds across harts: the most urgent ready threads run.
 //! 64 FIFO lists and a bitmap; a thread has a [`QueueSlot`] of its own from its creation to its
 //! end, so each operation is O(1) and nothing allocates. The [settings] fix the number of slots.
 //!
@@ -8,7 +8,7 @@
 //!
 //! The level of a hart's *switching coroutine* follows: it is the level of the thread that runs
 //! there, or of the most urgent ready thread, whichever is more urgent. A hart that makes a thread
-//! ready raises it here. The hart itself lowers it when it finds nothing more at its level
+//! ready raises it here. The hart itself lowers it when it finds no more work at its level
 //! ([`take`]); so the coroutine may be too urgent for one empty poll, but never less urgent than
 //! needed. Both happen under the lock of the queue, so a raise cannot be overwritten by an older
 //! lowering.
@@ -71,7 +71,7 @@ struct RunQueue {
     slots: Vec<Entry>,
     /// First free slot that was in use before.
     first_free: u16,
-    /// Places from here on were never in use.
+    /// First slot that was never in use.
     first_unused: u16,
     harts: [HartState; MAX_HARTS],
 }
@@ -96,8 +96,8 @@ static RUN_QUEUE: IrqLock<RunQueue> = IrqLock::new(RunQueue {
     }; MAX_HARTS],
 });
 
-/// The level of the thread that runs on each hart, or [`NO_LEVEL`]: `HartState::running`, for those
-/// that look without the lock, under which it is written.
+/// The level of the thread that runs on each hart, or [`NO_LEVEL`]: a copy of
+/// `HartState::running` for readers without the lock, under which it is written.
 static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NO_LEVEL) }; MAX_HARTS];
 
 /// Returns the level of the thread that runs on a hart. Costs a load; exact while the hart is in
@@ -151,7 +151,7 @@ pub(crate) fn push_front(thread: Box<Thread>) {
 
 /// Interrupts the hart that runs the least urgent thread of a process, for an event of this level.
 /// Returns false if no hart runs one in user mode. The thread may be about to leave its hart for
-/// something more urgent than itself: then it enters the queue with the event's level.
+/// a more urgent one: then it enters the queue with the event's level.
 pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
     let least = raise_running_hart(process, level);
     wake_hart(least);
@@ -216,7 +216,7 @@ pub(crate) fn runs(process: &Process) -> bool {
 }
 
 /// Raises a ready thread, in one of these slots, to this level, until it has handled the event; for
-/// a process none of whose threads runs or is parked. Without a ready thread, the next that becomes
+/// a process without a running or parked thread. Without a ready thread, the next that becomes
 /// ready is raised. O(slots).
 pub(crate) fn raise(process: &Process, slots: impl Iterator<Item = u16>, level: Level) {
     let mut queue = RUN_QUEUE.lock();

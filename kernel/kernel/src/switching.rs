@@ -36,7 +36,7 @@ pub(crate) fn quantum() -> u64 {
     clock::from_micros(QUANTUM_MICROS)
 }
 
-/// The coroutine.
+/// Returns the switching coroutine of a hart.
 pub(crate) fn run() -> impl Future<Output = ()> + Send {
     poll_fn(|_| {
         poll_switching();
@@ -49,8 +49,8 @@ fn poll_switching() {
     let Some(vcpu) = executor::domain().vcpus().nth(index) else {
         return;
     };
-    // Masked but for the time in user mode and in system calls, so that no interrupt comes between
-    // the last check of the queues and `sret` or `wfi`.
+    // Masked except in user mode and in system calls, so that no interrupt comes between the last
+    // check of the queues and `sret` or `wfi`.
     let interrupts = csr::interrupts_off();
     loop {
         match run_queue::take(index) {
@@ -92,7 +92,7 @@ fn idle(vcpu: &Vcpu<KernelHost>) {
     vcpu.unpark();
 }
 
-/// A thread on a hart.
+/// Runs threads on a hart.
 struct ThreadRunner<'a> {
     hart: &'static Hart,
     index: usize,
@@ -104,7 +104,7 @@ type Destination = fn(Box<Thread>);
 
 /// Result of handling a trap.
 enum AfterTrap {
-    /// The thread resumes, if nothing is more urgent.
+    /// The thread resumes, unless more urgent work is ready.
     Resume(Box<Thread>),
     /// The thread is parked, or has ended.
     Left,

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::MAX_HARTS;
 use crate::memory::{PAGE, PhysAddr};
 
-/// Words that the assembly of `trap.rs` needs while a program's table is in use.
+/// Words that the assembly of `trap.rs` needs while the table of a program is installed.
 #[repr(C)]
 pub(super) struct Gate {
     /// `satp` of the kernel.

@@ -162,7 +162,7 @@ pub(crate) static INTERRUPTS: core::sync::atomic::AtomicUsize =
 #[cfg(feature = "selftest")]
 static CARD_FRAMES: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
-/// The handler of the card's interrupt.
+/// Handles the interrupt of the card.
 fn interrupt() {
     #[cfg(feature = "selftest")]
     INTERRUPTS.fetch_add(1, Relaxed);

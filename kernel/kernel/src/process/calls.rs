@@ -13,7 +13,8 @@ use upshift_core::CoroutineId;
 use super::Share;
 use super::share::{Charge, Resource};
 
-/// Calls a process may have in flight: one for each completion, and one for each of its threads.
+/// Maximum number of calls in flight of a process: one for each completion, and one for each of its
+/// threads.
 const MAX_CALLS: usize = os_abi::shared::RING_ENTRIES + os_abi::thread::MAX_THREADS;
 
 /// KiB that a call takes at most: its coroutine, its slot, its timer.

@@ -8,16 +8,16 @@
 //!                                                                 and on along the chain …
 //! ```
 //!
-//! The level of a thread is its own, set by its program, or the most urgent of those that are lent
-//! to it. Loans are computed anew from the waiting calls whenever a call begins or ends to wait, or
+//! The level of a thread is its own, set by its program, or the most urgent level that is lent to
+//! it. Loans are computed anew from the waiting calls whenever a call begins or ends to wait, or
 //! changes its level. So a loan ends with its wait, regardless of the reason, and nothing stays
-//! raised. A loan is passed on along chains of waiting threads at once; in a circle, where all wait
-//! for each other, until no level changes any more.
+//! raised. A loan is passed on along chains of waiting threads at once; in a cycle of waiting
+//! threads, until no level changes any more.
 //!
-//! *Locks.* The word of a lock is 0 or the number of the thread that has it, and [`CONTENDED`] if
-//! others wait. The holder gives the lock to the most urgent waiter, of equals to the one that has
-//! waited longest; so the kernel knows the thread to which the others lend. The word may have any
-//! value: a loan stays within the process.
+//! *Locks.* The word of a lock is 0 or the number of the thread that holds it, and [`CONTENDED`] if
+//! others wait. The holder passes the lock to the most urgent waiter, of equals to the oldest; so
+//! the kernel knows the thread to which the others lend. The word may have any value: a loan stays
+//! within the process.
 //!
 //! All steps hold the lock of the threads. A step is O(waiting calls), which are at most as many as
 //! the other threads of the process, plus its asynchronous `thread_join`s.
@@ -55,7 +55,7 @@ enum WaitTarget {
     Lock { address: usize, thread: usize },
 }
 
-/// The calls that wait for threads of the process, in the order in which they came.
+/// The calls that wait for threads of the process, oldest first.
 pub(super) struct WaitList(Vec<WaitingCall>);
 
 impl WaitList {
@@ -101,7 +101,7 @@ impl WaitList {
         waiting.borrower.filter(|_| before != level)
     }
 
-    /// Returns the calls that wait for a lock, with the number of the thread that is to have it.
+    /// Returns the calls that wait for a lock, with the number of the thread that is to hold it.
     fn lock_waiters(&mut self, wanted: usize) -> impl Iterator<Item = (&mut WaitingCall, usize)> {
         self.0.iter_mut().filter_map(move |waiting| {
             let WaitTarget::Lock { address, thread } = waiting.target else {
@@ -111,8 +111,8 @@ impl WaitList {
         })
     }
 
-    /// Takes out the call that waits most urgently for a lock, with its thread's number and whether
-    /// others wait.
+    /// Removes the most urgent call that waits for a lock; returns it with the number of its thread
+    /// and whether others wait.
     fn take_lock_waiter(&mut self, address: usize) -> Option<(WaitingCall, usize, bool)> {
         // `min_by_key` returns the first of equals.
         let first = self
@@ -135,7 +135,7 @@ impl WaitList {
 
 impl Process {
     /// Returns the most urgent level that is lent to the thread of a line. One load; exact under
-    /// the lock of the queue of threads, under which a change of it looks for the thread.
+    /// the lock of the run queue, under which a change of the level looks for the thread.
     #[inline]
     pub(crate) fn lent(&self, line: usize) -> u8 {
         self.lent[line % MAX_THREADS].load(Relaxed)
