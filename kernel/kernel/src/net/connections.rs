@@ -8,7 +8,7 @@ use super::endpoint::{Endpoint, endpoint};
 use super::lists::Index;
 use super::requests::requests;
 use super::table::{Kind, Owner, key_of};
-use super::{BUDGET, ORPHAN_SILENCE, ORPHAN_TIMEOUT, STALL_TIMEOUT, Stack, now};
+use super::{BUDGET, ORPHAN_TIMEOUT, SILENCE_TIMEOUT, STALL_TIMEOUT, Stack, now};
 
 impl Stack {
     /// Updates the stack after a change of a socket. Returns false if the socket is gone.
@@ -42,7 +42,7 @@ impl Stack {
                     // Reset, or dropped for another. The port is not 0.
                     let _ = socket.listen(port);
                 }
-                socket.set_timeout(is_half_open.then_some(ORPHAN_SILENCE));
+                socket.set_timeout(is_half_open.then_some(SILENCE_TIMEOUT));
                 self.table.set_half_open(index, port, is_half_open);
             }
             // See `close_write`.

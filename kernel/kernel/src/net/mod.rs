@@ -68,7 +68,7 @@ const MAX_TURN: usize = 3;
 /// Time without a frame from the peer after which a connection without an owner is reset: a few
 /// times the first time-out for a lost frame, which is a second. It also ends a connection that the
 /// peer has begun and does not confirm.
-const ORPHAN_SILENCE: Duration = Duration::from_secs(5);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a silent peer is probed; without an answer in the same time it is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// Maximum delay of an acknowledgement within the machine. It travels with the next answer if there

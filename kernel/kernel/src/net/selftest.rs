@@ -16,7 +16,7 @@ use upshift_core::Level;
 use super::checksum;
 use super::endpoint::endpoint;
 use super::table::{Key, Kind};
-use super::{NET, ORPHAN_SILENCE, Socket};
+use super::{NET, SILENCE_TIMEOUT, Socket};
 use crate::memory::heap;
 use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
@@ -65,10 +65,10 @@ async fn wait(micros: u64) {
 }
 
 /// Interval at which closed connections are polled, at most [`MAX_POLLS`] times: a silent
-/// connection is reset after [`ORPHAN_SILENCE`]. Polls are counted, not timed: a host may stop the
+/// connection is reset after [`SILENCE_TIMEOUT`]. Polls are counted, not timed: a host may stop the
 /// machine for longer.
 const POLL_MICROS: u64 = 20_000;
-const MAX_POLLS: u64 = 6 * ORPHAN_SILENCE.total_micros() / POLL_MICROS;
+const MAX_POLLS: u64 = 6 * SILENCE_TIMEOUT.total_micros() / POLL_MICROS;
 
 /// Returns the number of connections, including those without an owner.
 fn streams() -> usize {

@@ -3,12 +3,12 @@
 //! ```text
 //!  the machine ◄── half ── share of A ◄── half ── share of A's spawned process
 //!                            ▲    ▲
-//!                            A    forks of A, and spawned into its own share
+//!                            A    forks of A, and processes spawned into its own share
 //! ```
 //!
 //! One rule: **a resource is charged to the share of the process that takes it and to every share
-//! around that; each share has a limit.** `spawn` makes a share within that of the caller, a power
-//! of two smaller; `fork` and `exec` stay in the same one. So the part of the parent's share
+//! around that; each share has a limit.** `spawn` creates a share within that of the caller, a
+//! power of two smaller; `fork` and `exec` stay in the same one. So the part of the parent's share
 //! outside of the program's own is always left to the others. Limits promise nothing: shares next
 //! to each other may together exceed the machine.
 //!
@@ -40,7 +40,7 @@ const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 /// A resource that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// Places in the table of processes.
+    /// Slots of the table of processes.
     Processes,
     /// Threads that have not ended.
     Threads,

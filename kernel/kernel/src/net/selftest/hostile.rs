@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use smoltcp::wire::TcpControl;
 
 use super::super::link::{FRAME, claims_own_address};
-use super::super::{NET, ORPHAN_SILENCE, Socket};
+use super::super::{NET, SILENCE_TIMEOUT, Socket};
 use super::frames::{arp, datagram, echo_request, segment};
 use super::{
     PORT, SELF, check_connection, check_no_leak, connected, in_use, inject, wait, yield_to_network,
@@ -198,7 +198,7 @@ pub(crate) async fn syn_flood_keeps_no_client_out() -> Outcome {
     let half_open = |stack: &super::super::Stack| stack.table.oldest_half_open(PORT).is_some();
     ensure!(half_open(&NET.get().lock()), "nothing is half-open");
     if is_icount() {
-        wait(2 * ORPHAN_SILENCE.total_micros()).await;
+        wait(2 * SILENCE_TIMEOUT.total_micros()).await;
         ensure!(!half_open(&NET.get().lock()), "what is half-open stays so");
     }
     drop(listener);

@@ -11,7 +11,7 @@ use crate::memory;
 use crate::net::endpoint::endpoint;
 use crate::net::lists::Index;
 use crate::net::table::{Kind, Owner};
-use crate::net::{ORPHAN_SILENCE, Stack};
+use crate::net::{SILENCE_TIMEOUT, Stack};
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
@@ -71,7 +71,7 @@ impl Stack {
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
         socket.set_keep_alive(None);
-        socket.set_timeout(Some(ORPHAN_SILENCE));
+        socket.set_timeout(Some(SILENCE_TIMEOUT));
         drop(endpoint);
         self.kick(index, level);
     }
