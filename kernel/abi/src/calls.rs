@@ -8,7 +8,7 @@
 //! the synchronous form the caller waits. With [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added
 //! to the number the call returns at once, and later the completion ring gets the result together
 //! with two words that were in a5 (a token) and a6 (the id of the coroutine to wake). A call that
-//! is over at once has no completion, see [`AT_ONCE`](crate::number::AT_ONCE). The user library
+//! is over at once has no completion, see [`AT_ONCE`](crate::number::COMPLETED). The user library
 //! declares each of them once for both forms, in its module `calls`.
 
 /// Calls `$with! { … }` with the table: `NUMBER KIND NAME(ARGUMENTS);`, each with
@@ -112,7 +112,7 @@ macro_rules! system_calls {
             45 later connect(file, address, port);
             /// Makes a socket for UDP; returns its descriptor. `bind` gives it a port, 0: any.
             46 now datagram_socket();
-            /// Sends a range as a datagram, at most [`MOST`](crate::datagram::MOST) bytes, to a
+            /// Sends a range as a datagram, at most [`MOST`](crate::datagram::MAX_LEN) bytes, to a
             /// port of an address; returns how many bytes. A socket without a port gets one.
             47 later send_to(file, start, len, address, port);
             /// Waits for a datagram. The range gets where it comes from
@@ -162,18 +162,18 @@ macro_rules! numbers {
             pub const CHANGED: isize = 1;
             /// `futex_wait`: the time is up.
             pub const TIMED_OUT: isize = 2;
-            /// Return value of an asynchronous call that is over already: its result is in a1, and
-            /// there will be no completion.
-            pub const AT_ONCE: isize = 1;
+            /// Return value of an asynchronous call that has already finished: its result is in a1,
+            /// and there will be no completion.
+            pub const COMPLETED: isize = 1;
             /// Return value of an asynchronous call that is in flight: this plus a number by which
             /// it can be cancelled.
             pub const IN_FLIGHT: isize = 2;
-            /// `open`: a file that is not there is made.
+            /// `open`: creates the file if it does not exist.
             pub const CREATE: usize = 1;
-            /// `open`: all its bytes are taken away.
+            /// `open`: removes all its bytes.
             pub const TRUNCATE: usize = 2;
-            /// `seek`: nowhere else.
-            pub const STAY: usize = usize::MAX;
+            /// `seek`: keeps the position.
+            pub const KEEP_POSITION: usize = usize::MAX;
             /// The status of a process that was killed.
             pub const KILLED: isize = 137;
             /// Status of a process that was ended for a fault.

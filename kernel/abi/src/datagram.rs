@@ -3,10 +3,10 @@
 /// Bytes of the header: the address, whose first byte is the highest, and the port, likewise.
 pub const HEADER: usize = 6;
 
-/// The most bytes of a datagram: it is sent in one frame.
-pub const MOST: usize = 1472;
+/// Maximum length of a datagram, which is sent in one frame.
+pub const MAX_LEN: usize = 1472;
 
-/// The header of a datagram from there.
+/// Returns the header of a datagram from this address and port.
 #[must_use]
 pub const fn header(address: u32, port: u16) -> [u8; HEADER] {
     let ([a, b, c, d], [e, f]) = (address.to_be_bytes(), port.to_be_bytes());

@@ -4,7 +4,7 @@ use core::fmt;
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        /// Why a system call failed.
+        /// Reason why a system call failed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(isize)]
         pub enum Error {
@@ -12,7 +12,7 @@ macro_rules! errors {
         }
 
         impl Error {
-            /// The error that a result word stands for, if it is one.
+            /// Returns the error of a result word, if it is negative.
             #[must_use]
             pub const fn from_code(code: isize) -> Option<Error> {
                 match code {
@@ -80,7 +80,7 @@ errors! {
 }
 
 impl Error {
-    /// The result word.
+    /// Returns the result word.
     #[must_use]
     pub const fn code(self) -> isize {
         self as isize

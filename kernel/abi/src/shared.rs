@@ -8,12 +8,12 @@
 //! word is the *global bitmap*, bit L set if work of level L waits for a hart, in the kernel or in
 //! any process.
 
-/// Number of completions that the program has taken (program → kernel).
+/// Number of completions that the program has read (program → kernel).
 pub const RING_HEAD: usize = 1;
 /// Number of completions so far (kernel → program).
 pub const RING_TAIL: usize = 2;
-/// Nonzero while a thread of the program takes completions out, and will look again afterwards; no
-/// thread need be interrupted (program → kernel).
+/// Nonzero while a thread of the program drains the ring, and checks it again afterwards; no thread
+/// need be interrupted (program → kernel).
 pub const DRAINING: usize = 3;
 /// The handler of user interrupts; 0: none (program → kernel).
 pub const HANDLER: usize = 4;
@@ -38,14 +38,14 @@ pub const RING_ENTRIES: usize = RING_PAGES * PAGE_ENTRIES;
 /// there.
 #[must_use]
 pub const fn completion(n: u64) -> (usize, usize) {
-    let place = (n % RING_ENTRIES as u64) as usize;
-    (place / PAGE_ENTRIES, place % PAGE_ENTRIES * ENTRY_WORDS)
+    let slot = (n % RING_ENTRIES as u64) as usize;
+    (slot / PAGE_ENTRIES, slot % PAGE_ENTRIES * ENTRY_WORDS)
 }
 
-/// A level that is none: inherit the spawner's.
+/// A placeholder for "inherit the level of the spawner".
 pub const INHERIT: u8 = u8::MAX;
 
-/// A level that is none: nothing runs, or nothing is lent.
+/// A placeholder for "nothing runs" or "nothing is lent".
 pub const NO_LEVEL: u64 = INHERIT as u64;
 
 /// Result of a turn of the scheduler.
@@ -56,8 +56,8 @@ pub enum Turn {
     Idle = 0,
     /// A coroutine was polled.
     Polled = 1,
-    /// So it was, and something more urgent than all here waits elsewhere: give
-    /// the hart away.
+    /// A coroutine was polled, and more urgent work than all of this thread waits elsewhere: the
+    /// thread yields its hart.
     Overtaken = 2,
 }
 

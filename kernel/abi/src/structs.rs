@@ -1,4 +1,4 @@
-//! Structures in memory that kernel and programs both look at.
+//! Structures in memory that kernel and programs share.
 
 use crate::shared::VDSO_NAMES;
 
@@ -22,9 +22,9 @@ pub struct SpawnRequest {
     pub argument: UserRange,
     /// File descriptors of the caller, `u64`s, that become the program's 0, 1, …
     pub files: UserRange,
-    /// The level it starts with, 0 to 62.
+    /// Level that the process starts with, 0 to 62.
     pub level: u64,
-    /// The most urgent level it may ever have; not above the caller's own.
+    /// Most urgent level that the process may have; not above the caller's own.
     pub ceiling: u64,
     /// Number of halvings of the caller's share for the process; 0: it is in the same share, and
     /// may outlive the caller.
@@ -35,7 +35,7 @@ impl SpawnRequest {
     /// Number of words.
     pub const WORDS: usize = size_of::<SpawnRequest>() / 8;
 
-    /// The request as its words.
+    /// Creates a request from its words.
     #[must_use]
     pub fn from_words(words: [u64; SpawnRequest::WORDS]) -> SpawnRequest {
         let range = |at: usize| UserRange {
@@ -55,7 +55,7 @@ impl SpawnRequest {
 
 const _: () = assert!(size_of::<SpawnRequest>() == 72);
 
-/// The first thing a program looks at, in a page of its own that it cannot write.
+/// Start parameters of a program, in a read-only page of its own.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ProcessInfo {
@@ -63,7 +63,7 @@ pub struct ProcessInfo {
     pub version: u64,
     /// The process's number.
     pub process: u64,
-    /// The level it was started with.
+    /// Level that the process was started with.
     pub level: u64,
     /// Ticks of the clock per second.
     pub ticks_per_second: u64,
@@ -77,11 +77,11 @@ pub struct ProcessInfo {
 }
 
 impl ProcessInfo {
-    /// The most bytes of an argument.
+    /// Maximum length in bytes of an argument.
     pub const ARGUMENT: usize = 256;
 }
 
-/// The state of a process, as the system call `process` tells it.
+/// The state of a process, as the system call `process` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProcessStatus {
@@ -91,7 +91,7 @@ pub struct ProcessStatus {
     pub parent: u64,
     /// Level of its most urgent thread.
     pub level: u64,
-    /// The most urgent level it may have.
+    /// Most urgent level that the process may have.
     pub ceiling: u64,
     /// Threads that have not ended.
     pub threads: u64,
@@ -108,7 +108,7 @@ pub struct ProcessStatus {
 }
 
 impl ProcessStatus {
-    /// The most bytes of a name.
+    /// Maximum length in bytes of a name.
     pub const NAME: usize = 64;
     /// Bytes of a status.
     pub const BYTES: usize = size_of::<ProcessStatus>();
@@ -162,7 +162,7 @@ impl ProcessStatus {
     }
 }
 
-/// The time of a hart since it came, as the system call `hart` tells it, in ticks.
+/// The time of a hart since it started, as the system call `hart` returns it, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct HartStatus {
@@ -205,8 +205,8 @@ impl HartStatus {
 }
 
 fn write_words(words: &[u64], to: &mut [u8]) {
-    for (place, word) in to.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
+    for (bytes, word) in to.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
 }
 
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_comes_back_from_its_bytes() {
+    fn a_process_status_survives_a_round_trip() {
         let mut status = ProcessStatus {
             number: 257,
             parent: 1,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hart_comes_back_from_its_bytes() {
+    fn a_hart_status_survives_a_round_trip() {
         let status = HartStatus {
             process: 256,
             now: u64::MAX,

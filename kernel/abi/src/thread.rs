@@ -1,20 +1,20 @@
 //! Communication between a thread and the kernel: a line of words for each thread of a process, in
 //! the page [`THREADS`](crate::layout::THREADS).
 //!
-//! The kernel starts a thread with the address of its line in `tp`, from which the thread knows its
-//! own number. The kernel does not trust the words: a wrong word harms only the process. [`SERVER`]
-//! and [`IN_INTERRUPT`] are the program's own business.
+//! The kernel starts a thread with the address of its line in `tp`, which gives the thread its
+//! number. The kernel does not trust the words: a wrong word harms only the process. [`SERVER`] and
+//! [`IN_INTERRUPT`] are for the program only.
 //!
-//! *Grace:* while [`CRITICAL`] is not 0 the thread holds something for which other threads of its
+//! *Grace:* while [`CRITICAL`] is not 0 the thread holds a lock for which other threads of its
 //! process may spin. The kernel then lets the thread continue for a little longer, once, and sets
 //! [`OWED`]: the thread has to yield when it leaves the critical section.
 //!
-//! *Locks:* the word of a lock that lends is 0 while it is free, else the lowest bits of the number
-//! of the thread that has it ([`HOLDER`]), and [`CONTENDED`] while others wait for it. A program
-//! takes a free lock and gives back an uncontended lock without a system call, else by the calls
+//! *Locks:* the word of a lending lock is 0 while the lock is free, else the lowest bits of the
+//! number of its holder ([`HOLDER`]), and [`CONTENDED`] while others wait for it. A program
+//! acquires a free lock and releases an uncontended lock without a system call, else by the calls
 //! `futex_lock` and `futex_unlock`.
 
-/// Threads a process may have.
+/// Maximum number of threads of a process.
 pub const MAX_THREADS: usize = 64;
 /// Words of a line: one cache line.
 pub const LINE_WORDS: usize = 8;
@@ -26,7 +26,7 @@ pub const LOCAL_BITMAP: usize = 0;
 pub const CRITICAL: usize = 1;
 /// Nonzero if the thread is to yield when it leaves its critical section (kernel → program).
 pub const OWED: usize = 2;
-/// The scheduler's data of the thread.
+/// Address of the data of the scheduler for the thread.
 pub const SERVER: usize = 3;
 /// Nonzero while the thread is in the handler of a user interrupt.
 pub const IN_INTERRUPT: usize = 4;

@@ -23,7 +23,7 @@ struct Cached {
     key: Key,
     bytes: Box<Block>,
     is_dirty: bool,
-    used: u64,
+    last_use: u64,
 }
 
 pub(crate) struct Cache {
@@ -32,7 +32,7 @@ pub(crate) struct Cache {
     clock: u64,
 }
 
-/// A block of zeroes.
+/// Allocates a block of zeroes.
 pub(crate) fn new_block() -> Result<Box<Block>, Error> {
     let mut bytes = Vec::new();
     bytes
@@ -67,7 +67,7 @@ impl Cache {
         self.clock += 1;
         let clock = self.clock;
         let found = self.blocks.iter_mut().find(|cached| cached.key == key)?;
-        found.used = clock;
+        found.last_use = clock;
         Some(found)
     }
 
@@ -87,14 +87,14 @@ impl Cache {
 
     /// Returns whether this block may become dirty.
     pub(crate) fn has_room(&self, key: Key) -> bool {
-        let is_it = |cached: &Cached| cached.key == key && cached.is_dirty;
-        self.dirty < DIRTY || self.blocks.iter().any(is_it)
+        let matches = |cached: &Cached| cached.key == key && cached.is_dirty;
+        self.dirty < DIRTY || self.blocks.iter().any(matches)
     }
 
-    /// Caches a block that is not there, clean, in place of another if necessary.
+    /// Caches a missing block, clean, in place of another if necessary.
     pub(crate) fn insert(&mut self, key: Key, bytes: &Block) -> Result<(), Error> {
         self.clock += 1;
-        let used = self.clock;
+        let last_use = self.clock;
         if self.blocks.len() < CACHE {
             let mut new = new_block()?;
             new.copy_from_slice(bytes);
@@ -102,23 +102,23 @@ impl Cache {
                 key,
                 bytes: new,
                 is_dirty: false,
-                used,
+                last_use,
             });
             return Ok(());
         }
         let clean = self.blocks.iter_mut().filter(|cached| !cached.is_dirty);
-        let oldest = clean.min_by_key(|cached| cached.used);
+        let oldest = clean.min_by_key(|cached| cached.last_use);
         let oldest = oldest.ok_or(Error::OutOfMemory)?;
         oldest.bytes.copy_from_slice(bytes);
-        (oldest.key, oldest.used) = (key, used);
+        (oldest.key, oldest.last_use) = (key, last_use);
         Ok(())
     }
 
     /// Returns the next dirty block of a file, from an index on.
     pub(crate) fn next_dirty(&self, slot: u32, from: u32) -> Option<u32> {
-        let of_file = self.blocks.iter().filter(|cached| cached.is_dirty);
-        let of_file = of_file.filter(|cached| cached.key.slot == slot && cached.key.index >= from);
-        of_file.map(|cached| cached.key.index).min()
+        let dirty = self.blocks.iter().filter(|cached| cached.is_dirty);
+        let dirty = dirty.filter(|cached| cached.key.slot == slot && cached.key.index >= from);
+        dirty.map(|cached| cached.key.index).min()
     }
 
     /// Marks a block as clean: the disk has it now.
@@ -129,8 +129,8 @@ impl Cache {
         }
     }
 
-    /// Drops the blocks of a file that is gone.
-    pub(crate) fn forget(&mut self, slot: u32) {
+    /// Drops the blocks of a removed file.
+    pub(crate) fn remove_file(&mut self, slot: u32) {
         self.blocks.retain(|cached| cached.key.slot != slot);
         self.dirty = self.blocks.iter().filter(|cached| cached.is_dirty).count();
     }

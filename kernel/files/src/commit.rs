@@ -1,4 +1,4 @@
-//! From memory to the disk, a block a step.
+//! Commits changes from memory to the disk, one block per step.
 //!
 //! ```text
 //!  a file's data ─► its map blocks, bottom up ─► all files ─► directory ─► flush ─► head ─► flush
@@ -23,30 +23,30 @@ pub enum Step {
     Write(u32),
     /// All writes so far must reach the disk before the next write.
     Flush,
-    /// The commit is over.
+    /// The commit has finished.
     Done,
 }
 
 /// Owner of the blocks that are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum TreeOwner {
     File(u32),
     Directory,
 }
 
 /// Stage of a commit.
 pub(crate) enum Stage {
-    /// Looks for the next file with dirty blocks, from a place on.
-    Look(u32),
+    /// Finds the next file with dirty blocks, from a slot on.
+    FindDirty(u32),
     /// Writes data from an index on; `written` blocks were written.
     Data {
-        whose: Whose,
+        owner: TreeOwner,
         from: u32,
         written: Vec<u32>,
     },
     /// Writes the map blocks of a level: those of `indices` from `at` on.
     Map {
-        whose: Whose,
+        owner: TreeOwner,
         level: usize,
         indices: Vec<u32>,
         at: usize,
@@ -54,7 +54,7 @@ pub(crate) enum Stage {
     Flush,
     Head,
     LastFlush,
-    Over,
+    Finish,
 }
 
 impl Volume {
@@ -65,7 +65,7 @@ impl Volume {
             return false;
         }
         self.committing = self.changes;
-        self.stage = Some(Stage::Look(0));
+        self.stage = Some(Stage::FindDirty(0));
         true
     }
 
@@ -84,7 +84,7 @@ impl Volume {
             let Some(stage) = self.stage.take() else {
                 return Ok(Step::Done);
             };
-            match self.go_on(stage, buffer) {
+            match self.advance(stage, buffer) {
                 Ok((next, step)) => {
                     self.stage = next;
                     if let Some(step) = step {
@@ -112,24 +112,24 @@ impl Volume {
         }
     }
 
-    fn go_on(
+    fn advance(
         &mut self,
         stage: Stage,
         buffer: &mut Block,
     ) -> Result<(Option<Stage>, Option<Step>), Error> {
         Ok(match stage {
-            Stage::Look(from) => (Some(self.look(from)), None),
+            Stage::FindDirty(from) => (Some(self.find_dirty(from)), None),
             Stage::Data {
-                whose,
+                owner,
                 from,
                 written,
-            } => self.data(whose, from, written, buffer)?,
+            } => self.write_data(owner, from, written, buffer)?,
             Stage::Map {
-                whose,
+                owner,
                 level,
                 indices,
                 at,
-            } => self.map(whose, level, indices, at, buffer)?,
+            } => self.write_map(owner, level, indices, at, buffer)?,
             Stage::Flush => (Some(Stage::Head), Some(Step::Flush)),
             Stage::Head => {
                 let head = Head {
@@ -142,8 +142,8 @@ impl Volume {
                 let block = (head.generation % 2) as u32;
                 (Some(Stage::LastFlush), Some(Step::Write(block)))
             }
-            Stage::LastFlush => (Some(Stage::Over), Some(Step::Flush)),
-            Stage::Over => {
+            Stage::LastFlush => (Some(Stage::Finish), Some(Step::Flush)),
+            Stage::Finish => {
                 self.generation += 1;
                 self.space.commit();
                 self.committed = self.committing;
@@ -153,42 +153,42 @@ impl Volume {
         })
     }
 
-    fn look(&self, from: u32) -> Stage {
+    fn find_dirty(&self, from: u32) -> Stage {
         let mut slots = from..self.files.len() as u32;
         let found = slots.find(|slot| self.cache.next_dirty(*slot, 0).is_some());
-        let whose = found.map_or(Whose::Directory, Whose::File);
+        let owner = found.map_or(TreeOwner::Directory, TreeOwner::File);
         Stage::Data {
-            whose,
+            owner,
             from: 0,
             written: Vec::new(),
         }
     }
 
-    /// Writes the next block of data that the disk has not.
-    fn data(
+    /// Writes the next dirty block of data.
+    fn write_data(
         &mut self,
-        whose: Whose,
+        owner: TreeOwner,
         from: u32,
         mut written: Vec<u32>,
         buffer: &mut Block,
     ) -> Result<(Option<Stage>, Option<Step>), Error> {
-        let index = match whose {
-            Whose::File(slot) => self.cache.next_dirty(slot, from),
-            Whose::Directory => self.next_changed(from),
+        let index = match owner {
+            TreeOwner::File(slot) => self.cache.next_dirty(slot, from),
+            TreeOwner::Directory => self.next_changed(from),
         };
         let Some(index) = index else {
             let indices = written;
             let (level, at) = (1, 0);
             let next = Stage::Map {
-                whose,
+                owner,
                 level,
                 indices,
                 at,
             };
             return Ok((Some(next), None));
         };
-        match whose {
-            Whose::File(slot) => {
+        match owner {
+            TreeOwner::File(slot) => {
                 let key = Key { slot, index };
                 if let Some(bytes) = self.cache.get(key) {
                     buffer.copy_from_slice(bytes);
@@ -196,13 +196,13 @@ impl Volume {
                 self.cache.clean(key);
                 self.mark_entry(slot);
             }
-            Whose::Directory => self.entries(index, buffer),
+            TreeOwner::Directory => self.fill_entries(index, buffer),
         }
-        let block = self.move_to(whose, 0, index, sum(buffer))?;
+        let block = self.relocate(owner, 0, index, sum(buffer))?;
         written.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         written.push(index);
         let next = Stage::Data {
-            whose,
+            owner,
             from: index + 1,
             written,
         };
@@ -210,29 +210,29 @@ impl Volume {
     }
 
     /// Writes the next map block above those that were written.
-    fn map(
+    fn write_map(
         &mut self,
-        whose: Whose,
+        owner: TreeOwner,
         level: usize,
         mut indices: Vec<u32>,
         at: usize,
         buffer: &mut Block,
     ) -> Result<(Option<Stage>, Option<Step>), Error> {
-        let height = match whose {
-            Whose::File(slot) => self.stored(slot).map_or(0, |file| file.tree.height()),
-            Whose::Directory => self.directory.height(),
+        let height = match owner {
+            TreeOwner::File(slot) => self.stored(slot).map_or(0, |file| file.tree.height()),
+            TreeOwner::Directory => self.directory.height(),
         };
         if level >= height {
             return Ok((
-                Some(match whose {
-                    Whose::File(slot) => Stage::Look(slot + 1),
-                    Whose::Directory => Stage::Flush,
+                Some(match owner {
+                    TreeOwner::File(slot) => Stage::FindDirty(slot + 1),
+                    TreeOwner::Directory => Stage::Flush,
                 }),
                 None,
             ));
         }
         if at == 0 {
-            // Of those below, in order.
+            // The parents of the blocks below, in order.
             for index in &mut indices {
                 *index /= FAN as u32;
             }
@@ -241,25 +241,25 @@ impl Volume {
         let Some(&index) = indices.get(at) else {
             let (level, at) = (level + 1, 0);
             let next = Stage::Map {
-                whose,
+                owner,
                 level,
                 indices,
                 at,
             };
             return Ok((Some(next), None));
         };
-        let children = match whose {
-            Whose::File(slot) => match self.files.get(slot as usize) {
+        let children = match owner {
+            TreeOwner::File(slot) => match self.files.get(slot as usize) {
                 Some(Some(file)) => file.tree.children(level, index as usize),
                 _ => &[],
             },
-            Whose::Directory => self.directory.children(level, index as usize),
+            TreeOwner::Directory => self.directory.children(level, index as usize),
         };
         write_pointers(children, buffer);
-        let block = self.move_to(whose, level, index, sum(buffer))?;
+        let block = self.relocate(owner, level, index, sum(buffer))?;
         let at = at + 1;
         let next = Stage::Map {
-            whose,
+            owner,
             level,
             indices,
             at,
@@ -267,16 +267,22 @@ impl Volume {
         Ok((Some(next), Some(Step::Write(block))))
     }
 
-    /// Gives a block of a tree a new place; its old place is free after this commit.
-    fn move_to(&mut self, whose: Whose, level: usize, index: u32, sum: u32) -> Result<u32, Error> {
+    /// Relocates a block of a tree; its old block is free after this commit.
+    fn relocate(
+        &mut self,
+        owner: TreeOwner,
+        level: usize,
+        index: u32,
+        sum: u32,
+    ) -> Result<u32, Error> {
         let block = self.space.allocate()?;
         let new = Pointer { block, sum };
-        let tree = match whose {
-            Whose::File(slot) => self.stored(slot).map(|file| &mut file.tree),
-            Whose::Directory => Some(&mut self.directory),
+        let tree = match owner {
+            TreeOwner::File(slot) => self.stored(slot).map(|file| &mut file.tree),
+            TreeOwner::Directory => Some(&mut self.directory),
         };
         let old = tree.and_then(|tree| tree.pointer(level, index as usize));
-        if let Some(old) = old.map(|place| replace(place, new)) {
+        if let Some(old) = old.map(|pointer| replace(pointer, new)) {
             self.space.release(old.block);
         }
         Ok(block)
@@ -296,8 +302,8 @@ impl Volume {
         (from..(FILES / ENTRIES) as u32).find(is_changed)
     }
 
-    /// The bytes of a block of the directory, which the disk has from now on.
-    fn entries(&mut self, block: u32, buffer: &mut Block) {
+    /// Fills a block of the directory, whose entries count as written from now on.
+    fn fill_entries(&mut self, block: u32, buffer: &mut Block) {
         buffer.fill(0);
         let first = block as usize * ENTRIES;
         for (at, bytes) in buffer.chunks_exact_mut(ENTRY).enumerate() {

@@ -1,4 +1,4 @@
-//! A volume on a disk that answers at once: an image in a file, or in memory.
+//! A volume on a synchronous disk: an image in a file, or in memory.
 
 use alloc::vec::Vec;
 
@@ -40,8 +40,8 @@ impl Disk for Vec<u8> {
 
     fn write(&mut self, block: u32, from: &Block) -> Result<(), Error> {
         let start = block as usize * BLOCK;
-        let place = self.get_mut(start..start + BLOCK).ok_or(Error::Failed)?;
-        place.copy_from_slice(from);
+        let target = self.get_mut(start..start + BLOCK).ok_or(Error::Failed)?;
+        target.copy_from_slice(from);
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl<D: Disk> Mounted<D> {
         Ok(Mounted { disk, volume })
     }
 
-    /// Makes a file system on a disk.
+    /// Creates a file system on a disk.
     ///
     /// # Errors
     /// [`Error::NoSpace`], those of the disk.
@@ -106,7 +106,7 @@ impl<D: Disk> Mounted<D> {
                 return Err(error);
             }
         }
-        self.volume.has(self.volume.moment()).map(|_| ())
+        self.volume.is_durable(self.volume.version()).map(|_| ())
     }
 
     /// Opens a file.
@@ -122,7 +122,7 @@ impl<D: Disk> Mounted<D> {
         }
     }
 
-    /// Takes all bytes of a file away.
+    /// Removes all bytes of a file.
     ///
     /// # Errors
     /// Errors of [`Volume::truncate`], and of the disk.
@@ -133,7 +133,7 @@ impl<D: Disk> Mounted<D> {
         Ok(())
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     ///
     /// # Errors
     /// Errors of [`Volume::unlink`], and of the disk.
@@ -174,11 +174,11 @@ impl<D: Disk> Mounted<D> {
         let mut all = Vec::new();
         loop {
             let offset = all.len() as u64;
-            let give = |bytes: &[u8]| {
+            let append = |bytes: &[u8]| {
                 all.extend_from_slice(bytes);
                 Ok::<(), Error>(())
             };
-            match self.volume.read(file, offset, BLOCK, give)? {
+            match self.volume.read(file, offset, BLOCK, append)? {
                 Read::Done(0) => return Ok(all),
                 Read::Done(_) => {}
                 Read::Fetch(fetch) => self.supply(fetch)?,

@@ -20,9 +20,9 @@
 pub const BLOCK: usize = 4096;
 /// A block.
 pub type Block = [u8; BLOCK];
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 pub const NAME: usize = 64;
-/// The most files.
+/// Maximum number of files.
 pub const FILES: usize = 1024;
 
 /// Pointers of a map block.
@@ -31,7 +31,7 @@ pub(crate) const FAN: usize = BLOCK / 8;
 pub(crate) const ENTRY: usize = 128;
 /// Entries of a block of the directory.
 pub(crate) const ENTRIES: usize = BLOCK / ENTRY;
-/// The heads are before this block.
+/// First block after the heads.
 pub(crate) const FIRST: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"upfiles1";
@@ -40,7 +40,7 @@ const SUMMED: usize = 40;
 /// Number of a block, and the sum of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pointer {
-    /// 0: nowhere yet.
+    /// Number of the block; 0: none yet.
     pub(crate) block: u32,
     pub(crate) sum: u32,
 }
@@ -71,7 +71,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// The root of everything.
+/// The root of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) generation: u64,
@@ -105,7 +105,7 @@ impl Head {
     }
 }
 
-/// A name, in place.
+/// A name, stored inline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     len: u8,
@@ -131,7 +131,7 @@ impl Name {
     }
 
     /// Returns whether a file may be created at this path. Its parts are separated by single
-    /// slashes, and none is `.` or `..`, which mean something elsewhere.
+    /// slashes, and none is `.` or `..`, which have a meaning in other systems.
     pub(crate) fn is_path(&self) -> bool {
         let mut parts = self.bytes().split(|byte| *byte == b'/');
         parts.all(|part| !matches!(part, b"" | b"." | b".."))
@@ -144,7 +144,7 @@ impl Name {
     }
 }
 
-/// A file, in the directory.
+/// The entry of a file in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: Name,
@@ -179,15 +179,15 @@ impl Entry {
     }
 }
 
-/// The bytes of a map block.
+/// Writes the pointers of a map block.
 pub(crate) fn write_pointers(pointers: &[Pointer], to: &mut Block) {
     to.fill(0);
-    for (place, pointer) in to.chunks_exact_mut(8).zip(pointers) {
-        place.copy_from_slice(&pointer.to_bytes());
+    for (bytes, pointer) in to.chunks_exact_mut(8).zip(pointers) {
+        bytes.copy_from_slice(&pointer.to_bytes());
     }
 }
 
-/// The pointers of a map block, as many as there is room for.
+/// Reads the pointers of a map block, as many as `to` holds.
 pub(crate) fn read_pointers(from: &Block, to: &mut [Pointer]) {
     for (pointer, bytes) in to.iter_mut().zip(from.chunks_exact(8)) {
         *pointer = Pointer::from_bytes(bytes);

@@ -1,4 +1,4 @@
-//! A file system that is never half written: copy-on-write, checksummed, small.
+//! A file system with atomic commits: copy-on-write, checksummed, small.
 //!
 //! ```text
 //!  heads (blocks 0 and 1, in turns) ─► directory ─► files
@@ -29,13 +29,13 @@
 //! | module | concern |
 //! |---|---|
 //! | `layout` | heads, entries of the directory, map blocks, as bytes |
-//! | `space` | which blocks are free |
-//! | `tree` | where the blocks of a file are |
+//! | `space` | the free blocks |
+//! | `tree` | the block pointers of a file |
 //! | `cache` | blocks in memory, those that wait to be written among them |
 //! | `volume` | files: open, read, write, unlink, list |
 //! | `commit` | from memory to the disk |
 //! | `mount` | from the disk to memory |
-//! | [`direct`] | a volume on a disk that answers at once |
+//! | [`direct`] | a volume on a synchronous disk |
 //! | [`load`] | a sequence of changes by a seed, for tests with power cuts |
 
 #![no_std]
@@ -61,7 +61,7 @@ pub use volume::{Fetch, File, Listed, Read, Volume, Write};
 
 use core::fmt;
 
-/// Why something was not done.
+/// Reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// There is no file of this name.

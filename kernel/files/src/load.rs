@@ -1,6 +1,6 @@
-//! A sequence of changes by a seed. Each change is done whole or not at all, so that after a power
-//! cut the files are as after some number of changes. For tests: one side makes the changes, the
-//! other computes the expected files.
+//! A sequence of changes that a seed determines. Each change is atomic, so that after a power cut
+//! the files are as after some number of changes. For tests: one side makes the changes, the other
+//! computes the expected files.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 
 use crate::layout::BLOCK;
 
-/// Files that the changes are about.
-const NAMES: u64 = 12;
+/// Number of files that the changes affect.
+const FILES: u64 = 12;
 /// Maximum length of a file, in blocks.
-const LONGEST: u64 = 24;
+const MAX_BLOCKS: u64 = 24;
 
 /// A change of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub fn change(seed: u64, n: u64) -> (String, Change) {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % below
     };
-    let name = format!("file {}", next(NAMES));
+    let name = format!("file {}", next(FILES));
     let change = match next(16) {
         0 => Change::Unlink,
         1 => Change::Create,
@@ -63,7 +63,7 @@ pub fn change(seed: u64, n: u64) -> (String, Change) {
 /// across the end of a block.
 #[must_use]
 pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
-    let offset = (size * part / 1_000).min(LONGEST * BLOCK as u64 - 1);
+    let offset = (size * part / 1_000).min(MAX_BLOCKS * BLOCK as u64 - 1);
     let left = BLOCK - (offset % BLOCK as u64) as usize;
     let bytes = (0..len.min(left))
         .map(|at| first.wrapping_add(at as u8))

@@ -1,5 +1,5 @@
-//! From the disk to memory: reads both heads, then all blocks that the newer head reaches, except
-//! data of files.
+//! Mounts a disk: reads both heads, then all blocks that the newer head reaches, except data of
+//! files.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use crate::layout::{
     BLOCK, Block, ENTRIES, ENTRY, Entry, FILES, Head, Pointer, read_pointers, sum,
 };
 use crate::tree::Tree;
-use crate::volume::{Stored, Volume};
+use crate::volume::{FileRecord, Volume};
 
 /// A disk that is being mounted: [`Mount::next`] returns the block it needs, [`Mount::supply`]
 /// takes it.
@@ -19,13 +19,13 @@ pub struct Mount {
     /// Heads that were read.
     read: u32,
     volume: Option<Volume>,
-    /// Blocks to be read.
+    /// Blocks that are still to be read.
     work: Vec<Work>,
     /// Bytes of the files according to their entries.
     claimed: u64,
 }
 
-/// A block of a tree. `slot`: of a file, or of the directory.
+/// A block of a tree. `slot` is that of a file; `None`: the directory.
 #[derive(Clone, Copy)]
 struct Work {
     slot: Option<u32>,
@@ -66,8 +66,8 @@ impl Mount {
         if let Some(head @ 0..=1) = self.next().filter(|_| self.read < 2) {
             self.is_blank &= bytes.iter().all(|byte| *byte == 0);
             // A head in the wrong place is invalid.
-            let is_here = |found: &Head| found.generation % 2 == u64::from(head);
-            self.heads[head as usize] = Head::read(bytes).filter(is_here);
+            let is_in_its_block = |found: &Head| found.generation % 2 == u64::from(head);
+            self.heads[head as usize] = Head::read(bytes).filter(is_in_its_block);
             self.read += 1;
             return match self.read {
                 2 => self.begin(),
@@ -86,7 +86,7 @@ impl Mount {
         }
     }
 
-    /// Chooses a head, once both are read.
+    /// Chooses the newer head, once both are read.
     fn begin(&mut self) -> Result<(), Error> {
         let newest = self
             .heads
@@ -101,10 +101,10 @@ impl Mount {
             });
         };
         let slots = head.size / ENTRY as u64;
-        let makes_sense = head.blocks <= self.blocks
+        let is_valid = head.blocks <= self.blocks
             && slots <= FILES as u64
             && head.size.is_multiple_of(ENTRY as u64);
-        if !makes_sense {
+        if !is_valid {
             return Err(Error::Damaged);
         }
         let mut volume = Volume::empty(head.blocks)?;
@@ -136,19 +136,19 @@ impl Mount {
         if let Some(root) = tree.pointer(level, 0) {
             *root = pointer;
         }
-        self.found(slot, level, 0, pointer)
+        self.add_block(slot, level, 0, pointer)
     }
 
-    /// Notes that a pointer leads to a block: data of files is left where it is, all other blocks
-    /// have to be read.
-    fn found(
+    /// Claims the block of a pointer. Data of files stays on the disk; all other blocks are to be
+    /// read.
+    fn add_block(
         &mut self,
         slot: Option<u32>,
         level: usize,
         index: usize,
         pointer: Pointer,
     ) -> Result<(), Error> {
-        self.volume()?.space.found(pointer.block)?;
+        self.volume()?.space.claim(pointer.block)?;
         if slot.is_some() && level == 0 {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl Mount {
         for at in 0..count {
             let child = self.tree(slot)?.children(level, index)[at];
             let index = index * crate::layout::FAN + at;
-            self.found(slot, level - 1, index, child)?;
+            self.add_block(slot, level - 1, index, child)?;
         }
         Ok(())
     }
@@ -192,19 +192,19 @@ impl Mount {
             }
             let volume = self.volume()?;
             let tree = Tree::new(entry.size, volume.space.blocks())?;
-            let is_twice = volume
+            let is_duplicate = volume
                 .files
                 .iter()
                 .flatten()
                 .any(|file| file.name == entry.name);
-            let place = volume.files.get_mut(slot).filter(|_| !is_twice);
-            *place.ok_or(Error::Damaged)? = Some(Stored::new(entry.name, tree));
+            let target = volume.files.get_mut(slot).filter(|_| !is_duplicate);
+            *target.ok_or(Error::Damaged)? = Some(FileRecord::new(entry.name, tree));
             self.root(Some(slot as u32), entry.root)?;
         }
         Ok(())
     }
 
-    /// Returns the volume, when nothing more is needed.
+    /// Returns the volume, once no block is needed any more.
     ///
     /// # Errors
     /// [`Error::Damaged`]: not all was supplied.
@@ -227,10 +227,10 @@ mod tests {
     use super::*;
     use crate::layout::{FAN, Name, write_pointers};
 
-    /// Random contents with right sums: heads, directories and map blocks of random pointers and
-    /// sizes. Mounting ends, with an error or a volume whose files can be listed.
+    /// Random contents with valid sums: heads, directories and map blocks of random pointers and
+    /// sizes. Mounting ends, with an error or a volume owner files can be listed.
     #[test]
-    fn nonsense_with_right_sums_ends() {
+    fn random_blocks_with_valid_sums_end_mounting() {
         const BLOCKS: u64 = 1_200;
         let mut state = 1u64;
         let mut random = move |below: u64| {
@@ -293,7 +293,7 @@ mod tests {
                     break mount.finish().map(|volume| volume.list(0).is_some());
                 };
                 reads += 1;
-                assert!(reads <= BLOCKS, "it does not end");
+                assert!(reads <= BLOCKS, "mounting does not end");
                 let bytes = disk.get(block as usize).copied();
                 if let Err(error) = mount.supply(&bytes.unwrap_or([0; BLOCK])) {
                     break Err(error);

@@ -12,7 +12,7 @@ pub(crate) struct Space {
     /// A bit for each block that the last head reaches.
     committed: Vec<u64>,
     free: u32,
-    /// Next block to look at.
+    /// Block at which the next search starts.
     next: u32,
 }
 
@@ -48,8 +48,8 @@ impl Space {
         self.free
     }
 
-    /// Notes that a pointer on the disk, and only one, leads to this block.
-    pub(crate) fn found(&mut self, block: u32) -> Result<(), Error> {
+    /// Claims a block for a pointer on the disk. Fails if another pointer leads to it.
+    pub(crate) fn claim(&mut self, block: u32) -> Result<(), Error> {
         if block < FIRST || block >= self.blocks || has(&self.current, block) {
             return Err(Error::Damaged);
         }
@@ -69,8 +69,8 @@ impl Space {
         Ok(block)
     }
 
-    /// Releases a block that memory does not point to any more; it is free when no head reaches it.
-    /// Block 0 stands for none.
+    /// Releases a block that memory does not point to any more; it becomes free once no head
+    /// reaches it. Block 0 stands for none.
     pub(crate) fn release(&mut self, block: u32) {
         if block == 0 {
             return;
@@ -81,8 +81,8 @@ impl Space {
 
     /// Notes that the head now reaches the blocks that memory points to.
     pub(crate) fn commit(&mut self) {
-        let taken: u32 = self.current.iter().map(|word| word.count_ones()).sum();
+        let used: u32 = self.current.iter().map(|word| word.count_ones()).sum();
         self.committed.copy_from_slice(&self.current);
-        self.free = self.blocks.saturating_sub(FIRST) - taken;
+        self.free = self.blocks.saturating_sub(FIRST) - used;
     }
 }

@@ -28,7 +28,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Blocks of data.
+    /// Returns the number of blocks of data.
     pub(crate) fn len(&self) -> usize {
         self.levels.first().map_or(0, Vec::len)
     }
@@ -77,17 +77,17 @@ impl Tree {
     /// Makes room for `blocks` blocks of data, on all levels or on none. New pointers point
     /// nowhere, and are to be written with all blocks above them.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<(), Error> {
-        let out = |_| Error::OutOfMemory;
+        let out_of_memory = |_| Error::OutOfMemory;
         let (mut len, mut height) = (blocks, 0);
         while len > 0 {
             if self.levels.len() <= height {
-                self.levels.try_reserve(1).map_err(out)?;
+                self.levels.try_reserve(1).map_err(out_of_memory)?;
                 self.levels.push(Vec::new());
             }
             let level = &mut self.levels[height];
             let more = len.saturating_sub(level.len());
             if level.try_reserve(more).is_err() {
-                self.cut();
+                self.trim();
                 return Err(Error::OutOfMemory);
             }
             if len == 1 {
@@ -109,15 +109,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes away levels that are empty.
-    fn cut(&mut self) {
+    /// Removes empty levels.
+    fn trim(&mut self) {
         while self.levels.last().is_some_and(Vec::is_empty) {
             self.levels.pop();
         }
     }
 
-    /// Takes out every block of the tree.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = Pointer> {
+    /// Removes all blocks of the tree, and returns their pointers.
+    pub(crate) fn take_blocks(&mut self) -> impl Iterator<Item = Pointer> {
         let levels = core::mem::take(&mut self.levels);
         self.size = 0;
         levels.into_iter().flatten()

@@ -1,4 +1,4 @@
-//! Files: a mounted disk, as memory knows it.
+//! Files: a mounted disk in memory.
 //!
 //! A file is open while it is read or written. An unlinked file disappears once it is not open any
 //! more.
@@ -20,7 +20,7 @@ pub struct File(pub(crate) u32);
 /// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes were read; 0 at the end of the file.
+    /// Number of bytes that were read; 0 at the end of the file.
     Done(usize),
     /// This block has to be read from the disk, and [supplied](Volume::supply) first.
     Fetch(Fetch),
@@ -29,7 +29,7 @@ pub enum Read {
 /// Result of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Write {
-    /// So many bytes were written, up to the end of a block.
+    /// Number of bytes that were written, up to the end of a block.
     Done(usize),
     /// This block has to be read from the disk, and [supplied](Volume::supply) first.
     Fetch(Fetch),
@@ -64,21 +64,21 @@ pub struct Listed<'a> {
 }
 
 /// Record of a file.
-pub(crate) struct Stored {
+pub(crate) struct FileRecord {
     pub(crate) name: Name,
     pub(crate) tree: Tree,
     /// Number of open handles.
-    opened: u32,
+    open_count: u32,
     pub(crate) is_unlinked: bool,
 }
 
-impl Stored {
+impl FileRecord {
     /// Creates the record of a file that is not open.
-    pub(crate) fn new(name: Name, tree: Tree) -> Stored {
-        Stored {
+    pub(crate) fn new(name: Name, tree: Tree) -> FileRecord {
+        FileRecord {
             name,
             tree,
-            opened: 0,
+            open_count: 0,
             is_unlinked: false,
         }
     }
@@ -88,10 +88,10 @@ impl Stored {
 pub struct Volume {
     pub(crate) space: Space,
     pub(crate) cache: Cache,
-    /// Files, by their places in the directory.
-    pub(crate) files: Vec<Option<Stored>>,
+    /// Files, by their slots in the directory.
+    pub(crate) files: Vec<Option<FileRecord>>,
     pub(crate) directory: Tree,
-    /// Places whose entry differs from the disk's: a bit for each.
+    /// Places owner entry differs from the disk's: a bit for each.
     pub(crate) changed: [u64; FILES / 64],
     pub(crate) generation: u64,
     pub(crate) stage: Option<Stage>,
@@ -105,21 +105,22 @@ pub struct Volume {
     scratch: Box<Block>,
 }
 
-/// Blocks that a commit takes for the directory, at most: its data, and a map block.
-const OF_DIRECTORY: usize = FILES / ENTRIES + 1;
-/// The fewest blocks of a disk.
-const LEAST: u64 = 64;
-/// The most that are used: 1 GiB. A file has no more than two levels of map blocks then.
-const MOST: u64 = 1 << 18;
+/// Maximum number of blocks that a commit needs for the directory: its data, and a map block.
+const DIRECTORY_BLOCKS: usize = FILES / ENTRIES + 1;
+/// Minimum number of blocks of a disk.
+const MIN_BLOCKS: u64 = 64;
+/// Maximum number of blocks that are used: 1 GiB. A file has no more than two levels of map blocks
+/// then.
+const MAX_BLOCKS: u64 = 1 << 18;
 
 static ZEROES: Block = [0; BLOCK];
 
 impl Volume {
     pub(crate) fn empty(blocks: u64) -> Result<Volume, Error> {
-        if blocks < LEAST {
+        if blocks < MIN_BLOCKS {
             return Err(Error::NoSpace);
         }
-        let blocks = blocks.min(MOST) as u32;
+        let blocks = blocks.min(MAX_BLOCKS) as u32;
         let mut files = Vec::new();
         files
             .try_reserve_exact(FILES)
@@ -150,25 +151,25 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Blocks that are free now.
+    /// Returns the number of free blocks.
     #[must_use]
     pub fn free(&self) -> u32 {
         self.space.free()
     }
 
     fn find(&self, name: &Name) -> Option<u32> {
-        let is_it = |file: &Option<Stored>| {
+        let matches = |file: &Option<FileRecord>| {
             file.as_ref()
                 .is_some_and(|file| !file.is_unlinked && file.name == *name)
         };
-        self.files.iter().position(is_it).map(|slot| slot as u32)
+        self.files.iter().position(matches).map(|slot| slot as u32)
     }
 
-    pub(crate) fn stored(&mut self, slot: u32) -> Option<&mut Stored> {
+    pub(crate) fn stored(&mut self, slot: u32) -> Option<&mut FileRecord> {
         self.files.get_mut(slot as usize)?.as_mut()
     }
 
-    pub(crate) fn mark(&mut self, slot: u32) {
+    pub(crate) fn mark_changed(&mut self, slot: u32) {
         self.changed[slot as usize / 64] |= 1 << (slot % 64);
         self.changes += 1;
     }
@@ -185,7 +186,7 @@ impl Volume {
         let entries: u32 = self.changed.iter().map(|word| word.count_ones()).sum();
         let full = entries as usize >= DIRTY;
         // A block of data, with two levels of map blocks above it.
-        let needed = 3 * (self.cache.dirty() + blocks) + OF_DIRECTORY;
+        let needed = 3 * (self.cache.dirty() + blocks) + DIRECTORY_BLOCKS;
         if full || (self.space.free() as usize) < needed {
             return if self.changes == self.committed {
                 Err(Error::NoSpace)
@@ -215,7 +216,7 @@ impl Volume {
             None => self.create(name)?,
         };
         let file = self.stored(slot).ok_or(Error::NoFile)?;
-        file.opened += 1;
+        file.open_count += 1;
         Ok(Some(File(slot)))
     }
 
@@ -237,7 +238,7 @@ impl Volume {
     }
 
     fn create(&mut self, name: Name) -> Result<u32, Error> {
-        let file = Some(Stored::new(name, Tree::default()));
+        let file = Some(FileRecord::new(name, Tree::default()));
         let slot = match self.files.iter().position(Option::is_none) {
             Some(free) => {
                 self.files[free] = file;
@@ -252,7 +253,7 @@ impl Volume {
             }
             None => return Err(Error::NoSpace),
         };
-        self.mark(slot as u32);
+        self.mark_changed(slot as u32);
         Ok(slot as u32)
     }
 
@@ -262,25 +263,25 @@ impl Volume {
         let Some(stored) = self.stored(slot) else {
             return;
         };
-        stored.opened -= 1;
+        stored.open_count -= 1;
         self.sweep(slot);
     }
 
-    /// Removes an unlinked file that is not open; not in the middle of a commit, whose end sweeps.
+    /// Removes an unlinked file that is not open; not in the middle of a commit, owner end sweeps.
     pub(crate) fn sweep(&mut self, slot: u32) {
-        let is_gone = |file: &mut Stored| file.is_unlinked && file.opened == 0;
-        if self.stage.is_none() && self.stored(slot).is_some_and(is_gone) {
+        let is_unused = |file: &mut FileRecord| file.is_unlinked && file.open_count == 0;
+        if self.stage.is_none() && self.stored(slot).is_some_and(is_unused) {
             self.drop_blocks(slot);
             self.files[slot as usize] = None;
         }
     }
 
     fn drop_blocks(&mut self, slot: u32) {
-        self.cache.forget(slot);
+        self.cache.remove_file(slot);
         let Some(Some(file)) = self.files.get_mut(slot as usize) else {
             return;
         };
-        for pointer in file.tree.take() {
+        for pointer in file.tree.take_blocks() {
             self.space.release(pointer.block);
         }
     }
@@ -304,7 +305,7 @@ impl Volume {
             return Ok(false);
         }
         self.drop_blocks(file.0);
-        self.mark(file.0);
+        self.mark_changed(file.0);
         Ok(true)
     }
 
@@ -335,12 +336,12 @@ impl Volume {
         if let Some(file) = self.stored(slot) {
             file.is_unlinked = true;
         }
-        self.mark(slot);
+        self.mark_changed(slot);
         self.sweep(slot);
         Ok(true)
     }
 
-    /// Returns the first file whose place is not before `from`.
+    /// Returns the first file owner place is not before `from`.
     #[must_use]
     pub fn list(&self, from: usize) -> Option<Listed<'_>> {
         let mut files = self.files.iter().enumerate().skip(from);
@@ -367,7 +368,7 @@ impl Volume {
         give: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Result<Read, E> {
         let left = self.size(file).saturating_sub(offset);
-        let (index, start) = place(offset);
+        let (index, start) = split_offset(offset);
         let count = len
             .min(BLOCK - start)
             .min(usize::try_from(left).unwrap_or(BLOCK));
@@ -411,7 +412,7 @@ impl Volume {
         self.cache.insert(key, bytes)
     }
 
-    /// Writes to a file, at most up to the end of a block. `put` gets a place for as many bytes as
+    /// Writes to a file, at most up to the end of a block. `put` fills a slice of as many bytes as
     /// are written, and is called at most once: if it fails, nothing was written.
     ///
     /// # Errors
@@ -428,7 +429,7 @@ impl Volume {
         if offset > size {
             return Err(Error::BadOffset.into());
         }
-        let (index, start) = place(offset);
+        let (index, start) = split_offset(offset);
         let count = len.min(BLOCK - start);
         if count == 0 {
             return Ok(Write::Done(0));
@@ -437,7 +438,7 @@ impl Volume {
             slot: file.0,
             index,
         };
-        if let Some(first) = self.before_write(key)? {
+        if let Some(first) = self.step_before_write(key)? {
             return Ok(first);
         }
         let blocks = self.stored(file.0).map_or(0, |stored| stored.tree.len());
@@ -452,12 +453,12 @@ impl Volume {
         if let Some(stored) = self.stored(file.0) {
             stored.tree.size = size.max(offset + count as u64);
         }
-        self.mark(file.0);
+        self.mark_changed(file.0);
         Ok(Write::Done(count))
     }
 
     /// Returns the step that is needed before a block of a file can be written to.
-    fn before_write(&mut self, key: Key) -> Result<Option<Write>, Error> {
+    fn step_before_write(&mut self, key: Key) -> Result<Option<Write>, Error> {
         if self.must_wait(1)? || !self.cache.has_room(key) {
             return Ok(Some(Write::Wait));
         }
@@ -469,21 +470,21 @@ impl Volume {
         Ok(None)
     }
 
-    /// Returns the step that is needed before this place of a file can be written to: fetch, or
+    /// Returns the step that is needed before this offset of a file can be written to: fetch, or
     /// wait. `None`: nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Failed`].
-    pub fn lacks_to_write(&mut self, file: &File, offset: u64) -> Result<Option<Write>, Error> {
+    pub fn missing_for_write(&mut self, file: &File, offset: u64) -> Result<Option<Write>, Error> {
         let slot = file.0;
-        let (index, _) = place(offset);
-        self.before_write(Key { slot, index })
+        let (index, _) = split_offset(offset);
+        self.step_before_write(Key { slot, index })
     }
 
-    /// Returns the block to fetch before this place of a file can be read.
-    pub fn lacks_to_read(&mut self, file: &File, offset: u64) -> Option<Fetch> {
+    /// Returns the block to fetch before this offset of a file can be read.
+    pub fn missing_for_read(&mut self, file: &File, offset: u64) -> Option<Fetch> {
         let slot = file.0;
-        let (index, _) = place(offset);
+        let (index, _) = split_offset(offset);
         let key = Key { slot, index };
         (offset < self.size(file) && self.cache.get(key).is_none()).then(|| self.fetch(key))
     }
@@ -505,27 +506,27 @@ impl Volume {
         self.changes != self.committed
     }
 
-    /// Returns the current moment. All changes so far are on the disk when [`Volume::has`] returns
+    /// Returns the current version. All changes so far are on the disk when [`Volume::has`] returns
     /// true for it.
     #[must_use]
-    pub fn moment(&self) -> u64 {
+    pub fn version(&self) -> u64 {
         self.changes
     }
 
-    /// Returns whether all changes before `moment` are on the disk.
+    /// Returns whether all changes before `version` are on the disk.
     ///
     /// # Errors
     /// [`Error::Failed`]: they never will be.
-    pub fn has(&self, moment: u64) -> Result<bool, Error> {
-        if self.committed < moment && self.has_failed {
+    pub fn is_durable(&self, version: u64) -> Result<bool, Error> {
+        if self.committed < version && self.has_failed {
             return Err(Error::Failed);
         }
-        Ok(self.committed >= moment)
+        Ok(self.committed >= version)
     }
 }
 
 /// Returns the index of the block, and the offset in it.
-fn place(offset: u64) -> (u32, usize) {
+fn split_offset(offset: u64) -> (u32, usize) {
     let index = u32::try_from(offset / BLOCK as u64).unwrap_or(u32::MAX);
     (index, (offset % BLOCK as u64) as usize)
 }

@@ -61,7 +61,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn files_are_as_a_map_of_names_to_bytes(
+    fn files_behave_like_a_map_of_names_to_bytes(
         operations in prop::collection::vec(operation(), 1..60),
         blocks in 80..400usize,
     ) {
@@ -171,7 +171,7 @@ fn an_unlinked_file_stays_while_it_is_open() {
 }
 
 #[test]
-fn a_full_disk_says_so_and_unlinking_helps() {
+fn a_full_disk_is_an_error_until_files_are_unlinked() {
     let mut mounted = Mounted::format(vec![0; 128 * BLOCK]).unwrap();
     let file = mounted.open(b"big", true).unwrap();
     let full = mounted.write(&file, 0, &vec![1; 200 * BLOCK]);
@@ -203,7 +203,7 @@ fn wrong_names_and_offsets_are_errors() {
 }
 
 #[test]
-fn a_directory_is_there_while_it_has_a_file() {
+fn a_directory_exists_while_it_has_a_file() {
     let mut mounted = Mounted::format(vec![0; 128 * BLOCK]).unwrap();
     mounted.put(b"bin/tools/a", b"1").unwrap();
     mounted.put(b"bin/b", b"22").unwrap();
@@ -238,7 +238,7 @@ fn a_file_that_is_unlinked_and_open_is_in_no_directory() {
 }
 
 #[test]
-fn there_are_no_more_files_than_places() {
+fn the_number_of_files_is_limited() {
     let mut mounted = Mounted::format(vec![0; 1_000 * BLOCK]).unwrap();
     for number in 0..os_files::FILES {
         let file = mounted.open(format!("{number}").as_bytes(), true).unwrap();

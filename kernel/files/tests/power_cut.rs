@@ -11,14 +11,14 @@ const BLOCKS: usize = 400;
 
 /// A disk with a cache of its own that fails after a number of writes.
 #[derive(Clone)]
-struct Failing {
+struct FailingDisk {
     stable: Vec<u8>,
     /// Blocks written since the last flush.
     cached: Vec<(u32, Block)>,
     writes_left: usize,
 }
 
-impl Disk for Failing {
+impl Disk for FailingDisk {
     fn blocks(&self) -> u64 {
         (self.stable.len() / BLOCK) as u64
     }
@@ -53,7 +53,7 @@ impl Disk for Failing {
 
 /// Returns the disk's contents after the power has failed: of each sector that was not flushed, the
 /// old or the new.
-fn after_power_cut(disk: &Failing, random: &mut impl FnMut() -> u64) -> Vec<u8> {
+fn after_power_cut(disk: &FailingDisk, random: &mut impl FnMut() -> u64) -> Vec<u8> {
     let mut stable = disk.stable.clone();
     for (block, bytes) in &disk.cached {
         let start = *block as usize * BLOCK;
@@ -88,7 +88,7 @@ fn contents(disk: Vec<u8>) -> Model {
     model
 }
 
-fn apply(mounted: &mut Mounted<Failing>, name: &str, change: &Change) -> Result<(), Error> {
+fn apply(mounted: &mut Mounted<FailingDisk>, name: &str, change: &Change) -> Result<(), Error> {
     match *change {
         Change::Unlink => match mounted.unlink(name.as_bytes()) {
             Err(Error::NoFile) => Ok(()),
@@ -110,7 +110,7 @@ fn apply(mounted: &mut Mounted<Failing>, name: &str, change: &Change) -> Result<
 }
 
 /// Runs a seed until the power fails. The disk, how many changes were synced, and how many begun.
-fn run(disk: Failing, seed: u64, changes: u64) -> (Failing, u64, u64) {
+fn run(disk: FailingDisk, seed: u64, changes: u64) -> (FailingDisk, u64, u64) {
     let mut mounted = Mounted::mount(disk).unwrap();
     let mut synced = 0;
     for n in 0..changes {
@@ -155,7 +155,7 @@ fn check(found: &Model, seed: u64, synced: u64, begun: u64) -> Result<(), String
 }
 
 #[test]
-fn what_was_synced_is_there_whichever_write_is_the_last() {
+fn synced_changes_survive_a_cut_after_any_write() {
     let formatted = Mounted::format(vec![0; BLOCKS * BLOCK]).unwrap().disk;
     for seed in 1..=4 {
         let mut state = seed;
@@ -165,7 +165,7 @@ fn what_was_synced_is_there_whichever_write_is_the_last() {
         };
         let changes = 180;
         for writes_left in 0.. {
-            let disk = Failing {
+            let disk = FailingDisk {
                 stable: formatted.clone(),
                 cached: Vec::new(),
                 writes_left,
@@ -183,9 +183,9 @@ fn what_was_synced_is_there_whichever_write_is_the_last() {
 }
 
 #[test]
-fn formatting_is_done_or_not() {
+fn formatting_is_atomic() {
     for writes_left in 0..4 {
-        let disk = Failing {
+        let disk = FailingDisk {
             stable: vec![0; 100 * BLOCK],
             cached: Vec::new(),
             writes_left,
@@ -211,7 +211,7 @@ fn formatting_is_done_or_not() {
 #[test]
 fn a_disk_that_fails_is_read_only() {
     let formatted = Mounted::format(vec![0; BLOCKS * BLOCK]).unwrap().disk;
-    let mut mounted = Mounted::mount(Failing {
+    let mut mounted = Mounted::mount(FailingDisk {
         stable: formatted,
         cached: Vec::new(),
         writes_left: 2,

@@ -1,4 +1,4 @@
-//! The archive that the programs come in: cpio, "newc" format.
+//! The archive of the programs: cpio, "newc" format.
 //!
 //! Safe and total: a malformed archive ends early.
 
@@ -9,7 +9,7 @@ const HEADER: usize = 110;
 
 static PROGRAMS: Once<&'static [u8]> = Once::new();
 
-/// Says where the archive is, once.
+/// Sets the archive, once.
 pub(crate) fn set(archive: &'static [u8]) {
     PROGRAMS.set(archive);
 }
@@ -22,8 +22,8 @@ pub(crate) fn find(name: &str) -> Option<&'static [u8]> {
         .map(|(_, contents)| contents)
 }
 
-/// The name of the program of this index; the vDSO, which is in the archive as well, is none.
-/// O(files).
+/// Returns the name of the program of this index. The vDSO, which is in the archive too, is not
+/// counted. O(files).
 pub(crate) fn program(index: usize) -> Option<&'static str> {
     let names = files(PROGRAMS.try_get()?).map(|(name, _)| name);
     names.filter(|name| *name != vdso::NAME).nth(index)

@@ -2,11 +2,11 @@
 //!
 //! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
 //! at any time: it ends a quantum early, takes a thread off its hart on the way to user mode,
-//! dawdles, interrupts a hart without a reason, wakes a hart that is not the nearest, makes a
+//! delays, interrupts a hart without a reason, wakes a hart that is not the nearest, makes a
 //! coroutine for a call that need not wait, or reports no memory where that is an error value.
 //! Programs do the same (`vdso/src/chaos.rs`). Results must stay correct.
 //!
-//! When off, each place costs a load. When on, each hart has its own sequence, so a seed repeats a
+//! When off, each use costs a load. When on, each hart has its own sequence, so a seed repeats a
 //! run exactly where the machine is deterministic (`-icount`), and approximately elsewhere.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -21,14 +21,14 @@ static SEED: AtomicU64 = AtomicU64::new(0);
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// Number of disturbances.
-static DONE: AtomicU64 = AtomicU64::new(0);
+static DISTURBANCES: AtomicU64 = AtomicU64::new(0);
 
 /// The sequence of each hart.
 static STATES: [AtomicU64; MAX_HARTS] = [const { AtomicU64::new(0) }; MAX_HARTS];
 
 /// Sets the seed, while booting.
 pub(crate) fn set_seed(seed: u64) {
-    // 0 would be no seed.
+    // A seed of 0 would mean no chaos.
     SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, SeqCst);
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn seed() -> u64 {
     SEED.load(Relaxed)
 }
 
-/// Begins, if there is a seed: the first program is there.
+/// Begins chaos, if there is a seed: the first program exists.
 pub(crate) fn begin() {
     let seed = seed();
     if seed != 0 {
@@ -48,9 +48,9 @@ pub(crate) fn begin() {
     }
 }
 
-/// Ends: the machine settles. Returns how often something was done, if it was on.
+/// Ends chaos. Returns the number of disturbances, if it was on.
 pub(crate) fn end() -> Option<u64> {
-    ON.swap(false, SeqCst).then(|| DONE.load(Relaxed))
+    ON.swap(false, SeqCst).then(|| DISTURBANCES.load(Relaxed))
 }
 
 /// Returns the next number of the hart's sequence, below `limit`; `None` while off.
@@ -59,7 +59,7 @@ fn random(limit: u64) -> Option<u64> {
     ON.load(Relaxed).then(|| advance() % limit)
 }
 
-/// Xorshift. A handler that interrupts it repeats a number: no harm.
+/// Xorshift. A handler that interrupts the update repeats a number, which is harmless.
 #[cold]
 fn advance() -> u64 {
     let state = &STATES[hart_index()];
@@ -74,11 +74,11 @@ fn advance() -> u64 {
 /// Returns true once in `times`; never while off.
 #[inline]
 pub(crate) fn one_in(times: u64) -> bool {
-    let shall = random(times) == Some(0);
-    if shall {
-        DONE.fetch_add(1, Relaxed);
+    let hit = random(times) == Some(0);
+    if hit {
+        DISTURBANCES.fetch_add(1, Relaxed);
     }
-    shall
+    hit
 }
 
 /// Returns a number below `limit`; 0 while off.
@@ -102,7 +102,7 @@ pub(crate) fn quantum(ticks: u64) -> u64 {
 #[inline]
 pub(crate) fn is_out_of_memory(times: u64) -> bool {
     #[cfg(feature = "selftest")]
-    if REFUSED
+    if REFUSALS_LEFT
         .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
         .is_ok()
     {
@@ -114,21 +114,21 @@ pub(crate) fn is_out_of_memory(times: u64) -> bool {
 /// Makes the next `times` requests for memory fail, for any seed.
 #[cfg(feature = "selftest")]
 pub(crate) fn refuse_memory(times: u64) {
-    REFUSED.store(times, SeqCst);
+    REFUSALS_LEFT.store(times, SeqCst);
 }
 
 /// Returns the number of refusals that are left.
 #[cfg(feature = "selftest")]
 pub(crate) fn refusals_left() -> u64 {
-    REFUSED.load(SeqCst)
+    REFUSALS_LEFT.load(SeqCst)
 }
 
 #[cfg(feature = "selftest")]
-static REFUSED: AtomicU64 = AtomicU64::new(0);
+static REFUSALS_LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Dawdles, once in 16 times, for at most 20 µs: so that others come in between.
+/// Delays the hart, once in 16 times, for at most 20 µs, so that other harts come in between.
 #[inline]
-pub(crate) fn dawdle() {
+pub(crate) fn delay() {
     if one_in(16) {
         let until = clock::now() + below(20) as u64 * clock::from_micros(1);
         while clock::now() < until {
@@ -138,11 +138,11 @@ pub(crate) fn dawdle() {
 }
 
 /// Perhaps disturbs at a kernel entry of a thread, or at the choice of a hart's next coroutine:
-/// some hart is interrupted without a reason, or this hart dawdles.
+/// some hart is interrupted without a reason, or this hart is delayed.
 #[inline]
 pub(crate) fn disturb() {
     if one_in(32) {
         hart::interrupt(below(hart::online().len()));
     }
-    dawdle();
+    delay();
 }

@@ -1,8 +1,8 @@
 //! The clock: ticks since the machine started, and the timer of each hart.
 //!
-//! A hart's timer is armed for the earliest of its sleepers and the end of the
-//! quantum of the program it runs; there is no periodic tick. Arming costs one
-//! register write with Sstc, a call to the firmware without.
+//! A hart's timer is armed for the earliest of its timers and the end of the quantum of the program
+//! it runs; there is no periodic tick. Arming costs one register write with Sstc, a call to the
+//! firmware without.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -19,25 +19,25 @@ pub(crate) fn init(ticks_per_second: u64, sstc: bool) {
     HAS_SSTC.store(sstc, Relaxed);
 }
 
-/// Ticks since the machine started.
+/// Returns the ticks since the machine started.
 #[inline]
 pub(crate) fn now() -> u64 {
     csr::time()
 }
 
-/// Ticks per second.
+/// Returns the number of ticks per second.
 pub(crate) fn ticks_per_second() -> u64 {
     TICKS_PER_SECOND.load(Relaxed)
 }
 
-const MICROS: u64 = 1_000_000;
+const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// Converts microseconds to ticks, rounded up.
 pub(crate) fn from_micros(micros: u64) -> u64 {
     // Seconds and the rest are converted separately, since a division of 128 bits takes 90
     // instructions. A clock has less than 2^44 ticks a second.
-    let (seconds, rest) = (micros / MICROS, micros % MICROS);
-    let rest = (rest * ticks_per_second()).div_ceil(MICROS);
+    let (seconds, rest) = (micros / MICROS_PER_SECOND, micros % MICROS_PER_SECOND);
+    let rest = (rest * ticks_per_second()).div_ceil(MICROS_PER_SECOND);
     seconds
         .saturating_mul(ticks_per_second())
         .saturating_add(rest)
@@ -46,7 +46,7 @@ pub(crate) fn from_micros(micros: u64) -> u64 {
 /// Converts ticks to whole microseconds.
 pub(crate) fn to_micros(ticks: u64) -> u64 {
     let (seconds, rest) = (ticks / ticks_per_second(), ticks % ticks_per_second());
-    (seconds * MICROS).saturating_add(rest * MICROS / ticks_per_second())
+    (seconds * MICROS_PER_SECOND).saturating_add(rest * MICROS_PER_SECOND / ticks_per_second())
 }
 
 /// Arms the timer of the calling hart for its next deadline. `hart` is the calling hart; interrupts

@@ -9,47 +9,49 @@ use crate::arch::finisher;
 use crate::machine::Machine;
 use crate::println;
 
-/// The names of all words.
+/// Names of all words.
 const NAMES: &[&str] = &[
     "address", "chaos", "harts", "init", "stack", "threads", "trace", "with",
 ];
-/// Names that only a kernel with its own tests knows.
-const NAMES_OF_TESTS: &[&str] = &["icount", "late", "selftest", "times"];
+/// Names that only a kernel with the feature `selftest` accepts.
+const TEST_NAMES: &[&str] = &["icount", "late", "selftest", "times"];
 
 fn is_known(name: &str) -> bool {
     let tests = if cfg!(feature = "selftest") {
-        NAMES_OF_TESTS
+        TEST_NAMES
     } else {
         &[]
     };
     NAMES.iter().chain(tests).any(|known| *known == name)
 }
 
-/// Name and value; of a bare word both are the word.
-fn parts(word: &'static str) -> (&'static str, &'static str) {
+/// Splits a word into name and value; a bare word is both.
+fn split(word: &'static str) -> (&'static str, &'static str) {
     word.split_once('=').unwrap_or((word, word))
 }
 
 impl Machine {
-    /// Ends the machine if a word of the command line is not known. As soon as there is a console.
+    /// Ends the machine if a word of the command line is not known. Called as soon as there is a
+    /// console.
     pub(crate) fn check_arguments(&self) {
         let mut words = self.arguments.split_whitespace();
-        if let Some(word) = words.find(|word| !is_known(parts(word).0)) {
+        if let Some(word) = words.find(|word| !is_known(split(word).0)) {
             refuse(format_args!(
                 "`{word}` on the command line is not known: say {}",
-                Known
+                KnownNames
             ));
         }
     }
 
     /// Returns the value of the first word of this name; of a bare word, its name.
     pub(crate) fn argument(&self, name: &str) -> Option<&'static str> {
-        debug_assert!(is_known(name) || NAMES_OF_TESTS.contains(&name));
-        let mut words = self.arguments.split_whitespace().map(parts);
+        debug_assert!(is_known(name) || TEST_NAMES.contains(&name));
+        let mut words = self.arguments.split_whitespace().map(split);
         words.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// The number of this name, which ends the machine if it is none, or not in 1 to `most`.
+    /// Returns the number of this name. Ends the machine if the value is no number from 1 to
+    /// `most`.
     pub(crate) fn number(&self, name: &str, most: usize) -> Option<usize> {
         let value = self.argument(name)?;
         let number = value.parse().ok().filter(|n| (1..=most).contains(n));
@@ -62,16 +64,16 @@ impl Machine {
     }
 }
 
-/// Says why, and ends the machine with status 2.
-pub(crate) fn refuse(why: impl Display) -> ! {
-    println!("upshift: {why}");
+/// Prints the reason, and ends the machine with status 2.
+pub(crate) fn refuse(reason: impl Display) -> ! {
+    println!("upshift: {reason}");
     finisher::exit(2)
 }
 
 /// Prints all names.
-struct Known;
+struct KnownNames;
 
-impl Display for Known {
+impl Display for KnownNames {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         for (at, name) in NAMES.iter().enumerate() {
             write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;

@@ -11,18 +11,18 @@ use crate::arch::lock::{IrqLock, Once};
 use crate::arch::uart::Uart;
 use crate::devices;
 use crate::machine::{Device, Machine};
-use crate::waiters::{Awaited, Waiters, until};
+use crate::waiters::{Awaited, Waiters, wait_until};
 
 const RING: usize = 256;
 
 struct Console {
     uart: Option<Uart>,
     ring: [u8; RING],
-    /// Bytes ever put in and taken out.
-    put: usize,
-    taken: usize,
+    /// Total numbers of bytes written to and read from the ring.
+    written: usize,
+    read: usize,
     readers: Waiters,
-    /// The hart that was interrupted last.
+    /// Hart that served the last interrupt.
     served_by: usize,
 }
 
@@ -31,8 +31,8 @@ impl Console {
         Console {
             uart: None,
             ring: [0; RING],
-            put: 0,
-            taken: 0,
+            written: 0,
+            read: 0,
             readers: Waiters::new(),
             served_by: 0,
         }
@@ -41,13 +41,13 @@ impl Console {
 
 static CONSOLE: IrqLock<Console> = IrqLock::new(Console::new());
 
-/// Device of the last line of a panic, once the device tree is read.
-static LAST_RESORT: Once<Device> = Once::new();
+/// Serial port of the panic handler, once the device tree is read.
+static PANIC_UART: Once<Device> = Once::new();
 
 /// Finds the serial port.
 pub(crate) fn init(machine: &Machine) {
     if let Some(device) = machine.uart {
-        LAST_RESORT.set(device);
+        PANIC_UART.set(device);
         CONSOLE.lock().uart = Uart::new(device);
     }
 }
@@ -55,19 +55,19 @@ pub(crate) fn init(machine: &Machine) {
 /// Lets the serial port interrupt.
 pub(crate) fn enable_input(machine: &Machine) {
     if let Some(device) = machine.uart {
-        devices::attach(device, |_| take_input(), 0);
+        devices::attach(device, |_| handle_interrupt(), 0);
         if let Some(uart) = &mut CONSOLE.lock().uart {
             uart.enable_input();
         }
     }
 }
 
-/// The handler of its interrupt.
-fn take_input() {
+/// Handles the interrupt of the serial port.
+fn handle_interrupt() {
     let mut console = CONSOLE.lock();
     console.served_by = hart_index();
     while let Some(byte) = console.uart.as_mut().and_then(Uart::receive) {
-        console.put_in(byte);
+        console.push(byte);
     }
     let readers = console.readers.take();
     drop(console);
@@ -77,10 +77,10 @@ fn take_input() {
 /// Returns the console's interrupt source.
 #[cfg(feature = "selftest")]
 pub(crate) fn source() -> Option<u32> {
-    LAST_RESORT.try_get().map(|device| device.interrupt())
+    PANIC_UART.try_get().map(|device| device.interrupt())
 }
 
-/// Lets a byte come in.
+/// Feeds a byte back as input.
 #[cfg(feature = "selftest")]
 pub(crate) fn loop_back(byte: u8) {
     if let Some(uart) = &mut CONSOLE.lock().uart {
@@ -88,31 +88,31 @@ pub(crate) fn loop_back(byte: u8) {
     }
 }
 
-/// Returns the hart that was interrupted last.
+/// Returns the hart that served the last interrupt.
 #[cfg(feature = "selftest")]
 pub(crate) fn served_by() -> usize {
     CONSOLE.lock().served_by
 }
 
 impl Console {
-    fn put_in(&mut self, byte: u8) {
-        if self.put - self.taken < RING {
-            self.ring[self.put % RING] = byte;
-            self.put += 1;
+    fn push(&mut self, byte: u8) {
+        if self.written - self.read < RING {
+            self.ring[self.written % RING] = byte;
+            self.written += 1;
         }
     }
 
-    fn take_out(&mut self) -> Option<u8> {
-        (self.taken < self.put).then(|| {
-            self.taken += 1;
-            self.ring[(self.taken - 1) % RING]
+    fn pop(&mut self) -> Option<u8> {
+        (self.read < self.written).then(|| {
+            self.read += 1;
+            self.ring[(self.read - 1) % RING]
         })
     }
 
     fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
         let mut count = 0;
         while count < buffer.len()
-            && let Some(byte) = self.take_out()
+            && let Some(byte) = self.pop()
         {
             buffer[count] = byte;
             count += 1;
@@ -142,13 +142,13 @@ impl Awaited for Console {
 
 /// Waits for input.
 pub(crate) async fn readable() {
-    until(&CONSOLE, |console| {
-        (console.taken < console.put).then_some(())
+    wait_until(&CONSOLE, |console| {
+        (console.read < console.written).then_some(())
     })
     .await;
 }
 
-/// Takes as much input as there is, if there is any.
+/// Reads the available input, if there is any.
 pub(crate) fn try_read(buffer: &mut [u8]) -> Option<usize> {
     CONSOLE.lock().take(buffer)
 }
@@ -171,9 +171,9 @@ pub(crate) fn print(line: fmt::Arguments<'_>) {
 pub(crate) fn print_last(line: fmt::Arguments<'_>) {
     use fmt::Write;
     let mut console = Console::new();
-    console.uart = match LAST_RESORT.try_get() {
+    console.uart = match PANIC_UART.try_get() {
         Some(device) => Uart::new(*device),
-        None => Uart::usual(),
+        None => Uart::default_device(),
     };
     let _ = writeln!(console, "{line}");
 }

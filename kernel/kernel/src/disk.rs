@@ -1,4 +1,4 @@
-//! The disk: requests that coroutines wait for.
+//! The disk, as coroutines use it: buffers and requests.
 //!
 //! ```text
 //!  Buffer::take ─► fill it ─► write(block) ──┐
@@ -7,8 +7,8 @@
 //!
 //! The *reaper* takes finished requests back. It is as urgent as its most urgent waiter, and the
 //! interrupt wakes it. A coroutine waits while no buffer is free, and while the device has its
-//! request. The reaper wakes all waiters, and the scheduler lets the most urgent look first. A
-//! request that is dropped leaves its buffer to the device until the device has finished it.
+//! request. The reaper wakes all waiters, and the scheduler runs the most urgent first. A request
+//! that is dropped leaves its buffer to the device until the device has finished it.
 
 use core::future::poll_fn;
 use core::sync::atomic::AtomicU64;
@@ -19,22 +19,22 @@ use os_abi::Error;
 use upshift_core::{CoroutineId, Level, Priority};
 
 use crate::arch::lock::{IrqLock, Once};
-use crate::devices::{self, BLOCK, Disk, Line, Memory, Request};
-use crate::levels::{self, Levels};
+use crate::devices::{self, BLOCK, Disk, InterruptAck, Request, RequestMemory};
+use crate::levels::{self, WaiterLevels};
 use crate::machine::Machine;
-use crate::waiters::{Awaited, Urgent, Waiters, until_urgent};
+use crate::waiters::{Awaited, Urgent, Waiters, wait_until_urgent};
 use crate::{executor, println};
 
-/// The disk, behind its lock.
+/// The disk and the waiters for its requests.
 struct Requests {
     disk: Disk,
     waiters: Waiters,
-    waiting: Levels,
+    waiting: WaiterLevels,
     reaper: CoroutineId,
 }
 
 static DISK: Once<IrqLock<Requests>> = Once::new();
-static LINE: Once<Line> = Once::new();
+static INTERRUPT_ACK: Once<InterruptAck> = Once::new();
 /// The reaper's coroutine, for the handler, which takes no lock.
 static REAPER: AtomicU64 = AtomicU64::new(0);
 
@@ -45,41 +45,41 @@ impl Awaited for Requests {
 }
 
 impl Urgent for Requests {
-    fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
-        self.waiting.change(before, now);
+    fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>) {
+        self.waiting.move_waiter(before, now);
         levels::follow(self.reaper, self.waiting.bits());
     }
 }
 
 /// Finds the disk and starts the reaper, while booting.
 pub(crate) fn init(machine: &Machine) {
-    let Some((disk, line)) = devices::find_disk(machine, |_| interrupt()) else {
+    let Some((disk, interrupt_ack)) = devices::find_disk(machine, |_| interrupt()) else {
         return;
     };
     println!("upshift: disk of {} blocks", disk.blocks());
-    LINE.set(line);
+    INTERRUPT_ACK.set(interrupt_ack);
     let options = Priority::At(executor::LEAST_URGENT_WORK);
     let reaper = executor::spawn(reap(), options).expect("memory to boot");
     REAPER.store(reaper.id().to_u64(), Relaxed);
     DISK.set(IrqLock::new(Requests {
         disk,
         waiters: Waiters::new(),
-        waiting: Levels::new(),
+        waiting: WaiterLevels::new(),
         reaper: reaper.id(),
     }));
     reaper.detach();
 }
 
-/// The handler of the disk's interrupt.
+/// Handles the interrupt of the disk.
 fn interrupt() {
-    if let Some(line) = LINE.try_get() {
-        line.acknowledge();
+    if let Some(interrupt_ack) = INTERRUPT_ACK.try_get() {
+        interrupt_ack.acknowledge();
     }
     // The reaper never ends.
     let _ = executor::domain().wake(CoroutineId::from_u64(REAPER.load(Relaxed)));
 }
 
-/// The reaper.
+/// The coroutine of the reaper.
 async fn reap() {
     poll_fn(|_| {
         let mut requests = requests().lock();
@@ -102,17 +102,17 @@ pub(crate) fn blocks() -> Option<u64> {
     Some(DISK.try_get()?.lock().disk.blocks())
 }
 
-/// A buffer of a block.
-pub(crate) struct Buffer(Option<Memory>);
+/// A buffer for a block.
+pub(crate) struct Buffer(Option<RequestMemory>);
 
 /// A request that the device has.
-struct Asked(Option<usize>);
+struct PendingRequest(Option<usize>);
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if let Some(number) = self.0 {
             let mut requests = requests().lock();
-            requests.disk.forget(number);
+            requests.disk.abandon(number);
             let waiters = requests.waiters.take();
             drop(requests);
             waiters.wake();
@@ -121,9 +121,9 @@ impl Drop for Asked {
 }
 
 impl Buffer {
-    /// Waits for a free one.
+    /// Waits for a free buffer.
     pub(crate) async fn take() -> Buffer {
-        let memory = until_urgent(requests(), |requests| requests.disk.take()).await;
+        let memory = wait_until_urgent(requests(), |requests| requests.disk.take()).await;
         Buffer(Some(memory))
     }
 
@@ -131,27 +131,27 @@ impl Buffer {
     pub(crate) fn bytes(&mut self) -> Result<&mut [u8; BLOCK], Error> {
         self.0
             .as_mut()
-            .and_then(Memory::block)
+            .and_then(RequestMemory::block)
             .ok_or(Error::DiskFailed)
     }
 
-    /// Asks the disk, and waits until it has answered.
+    /// Submits a request, and waits until the disk has finished it.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].
-    async fn ask(&mut self, request: Request) -> Result<(), Error> {
+    async fn submit(&mut self, request: Request) -> Result<(), Error> {
         let number = {
             let memory = self.0.take().ok_or(Error::DiskFailed)?;
-            let begun = requests().lock().disk.begin(memory, request);
-            begun.map_err(|memory| {
+            let submitted = requests().lock().disk.submit(memory, request);
+            submitted.map_err(|memory| {
                 self.0 = Some(memory);
                 Error::DiskFailed
             })?
         };
-        let mut asked = Asked(Some(number));
+        let mut pending = PendingRequest(Some(number));
         let (memory, is_done) =
-            until_urgent(requests(), |requests| requests.disk.take_done(number)).await;
-        asked.0 = None;
+            wait_until_urgent(requests(), |requests| requests.disk.take_finished(number)).await;
+        pending.0 = None;
         self.0 = Some(memory);
         if is_done {
             Ok(())
@@ -160,20 +160,20 @@ impl Buffer {
         }
     }
 
-    /// Reads a block into it.
+    /// Reads a block into the buffer.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].
     pub(crate) async fn read(&mut self, block: u32) -> Result<(), Error> {
-        self.ask(Request::Read(block)).await
+        self.submit(Request::Read(block)).await
     }
 
-    /// Writes it to a block.
+    /// Writes the buffer to a block.
     ///
     /// # Errors
     /// [`Error::DiskFailed`].
     pub(crate) async fn write(&mut self, block: u32) -> Result<(), Error> {
-        self.ask(Request::Write(block)).await
+        self.submit(Request::Write(block)).await
     }
 
     /// Waits until earlier writes are durable.
@@ -183,7 +183,7 @@ impl Buffer {
     pub(crate) async fn flush(&mut self) -> Result<(), Error> {
         let can_flush = requests().lock().disk.can_flush();
         if can_flush {
-            self.ask(Request::Flush).await
+            self.submit(Request::Flush).await
         } else {
             Ok(())
         }

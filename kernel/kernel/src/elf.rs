@@ -65,18 +65,18 @@ impl<'a> Elf<'a> {
     /// Reads the header of a shared object.
     ///
     /// # Errors
-    /// [`Error::BadProgram`]: it is none, or not for RISC-V.
+    /// [`Error::BadProgram`]: not a shared object for RISC-V.
     pub(crate) fn object(bytes: &'a [u8]) -> Result<Elf<'a>, Error> {
         Elf::parse(bytes, SHARED_OBJECT).ok_or(Error::BadProgram)
     }
 
     fn parse(bytes: &'a [u8], kind: u16) -> Option<Elf<'a>> {
         // 64 bits, little endian, version 1.
-        let fits = bytes.starts_with(b"\x7fELF\x02\x01\x01")
+        let is_supported = bytes.starts_with(b"\x7fELF\x02\x01\x01")
             && half(bytes, 16)? == kind
             && half(bytes, 18)? == RISCV
             && usize::from(half(bytes, 54)?) == PROGRAM_HEADER;
-        fits.then_some(Elf {
+        is_supported.then_some(Elf {
             bytes,
             entry: double(bytes, 24)?,
             headers: double(bytes, 32)?,

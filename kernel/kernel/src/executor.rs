@@ -21,7 +21,7 @@ use crate::arch::host::{KernelHost, make_switching};
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
 use crate::trace::Purpose;
-use crate::{MAX_HARTS, chaos, clock, hart, switching, trace, users};
+use crate::{MAX_HARTS, chaos, clock, hart, run_queue, switching, trace};
 
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
@@ -30,8 +30,8 @@ pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 /// more coroutines the table grows, and keeps its size.
 const COROUTINES: usize = 8192;
 
-/// While polls take less, the scheduler reads the clock at every fourth only: its
-/// accounts are not read. In microseconds.
+/// While polls take less, the scheduler reads the clock at every fourth only: its CPU times are not
+/// read. In microseconds.
 const COARSE_BELOW_MICROS: u64 = 20;
 
 static DOMAIN: Once<Domain<KernelHost>> = Once::new();
@@ -56,15 +56,15 @@ pub(crate) fn init(harts: usize) {
     };
     let domain = Domain::new(KernelHost, config);
     domain.reserve(COROUTINES).expect("memory to boot");
-    for place in &EXECUTORS[..harts] {
+    for slot in &EXECUTORS[..harts] {
         let executor = domain.add_vcpu().expect("as many vCPUs as harts");
-        *place.lock() = Some(executor);
+        *slot.lock() = Some(executor);
     }
     DOMAIN.set(domain);
 }
 
-/// Gives up the vCPU of hart `index`, which will never serve it: its coroutines go to the others.
-pub(crate) fn give_up(index: usize) {
+/// Removes the vCPU of hart `index`, which will never serve it: its coroutines go to the others.
+pub(crate) fn remove_vcpu(index: usize) {
     let executor = EXECUTORS[index].lock().take();
     drop(executor);
 }
@@ -84,7 +84,7 @@ where
     domain().spawn(future, options)
 }
 
-/// Goes to the tail of its level once.
+/// Yields once, to the tail of the level.
 pub(crate) fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {
@@ -107,8 +107,8 @@ pub(crate) fn level() -> Level {
 /// # Panics
 /// If there is no memory, at boot time.
 pub(crate) fn prepare(index: usize) {
-    let place = EXECUTORS[index].lock();
-    let executor = place.as_ref().expect("one executor per hart");
+    let slot = EXECUTORS[index].lock();
+    let executor = slot.as_ref().expect("one executor per hart");
     let switching = make_switching(executor, switching::run()).expect("memory to boot");
     trace::name(switching, Purpose::Switching);
     let hart = hart::at(index);
@@ -135,16 +135,16 @@ pub(crate) fn take() -> Executor<KernelHost> {
 /// Serves the vCPU of the calling hart for ever.
 pub(crate) fn run(executor: &Executor<KernelHost>) -> ! {
     csr::interrupts_restore(true);
-    let mut back = None;
+    let mut yielded = None;
     loop {
         chaos::disturb();
         interrupt_overtaken();
         // The pick is never `None`, for the switching coroutine is ready or running; never
         // `Resume`, for nothing in the kernel is suspended.
-        if let Some(Picked::Poll(coroutine)) = executor.pick(back.take())
-            && let Polled::Yielded(yielded) = coroutine.poll()
+        if let Some(Picked::Poll(coroutine)) = executor.pick(yielded.take())
+            && let Polled::Yielded(handle) = coroutine.poll()
         {
-            back = Some(yielded);
+            yielded = Some(handle);
         }
     }
 }
@@ -165,10 +165,10 @@ pub(crate) fn has_more_urgent(level: Level) -> bool {
 /// Interrupts the hart that runs the least urgent program, if a coroutine of the kernel that is
 /// more urgent than that program is ready anywhere.
 ///
-/// The scheduler tells the host of a wake only if the vCPU is parked. A hart in user mode is not
-/// parked: it is in the middle of a poll that may take for ever. So the waking hart looks at the
-/// harts in user mode, after its poll or before it goes to user mode itself; the interrupted hart
-/// takes the coroutine from any queue.
+/// The scheduler notifies the host of a wake only if the vCPU is parked. A hart in user mode is not
+/// parked: it is inside a poll that may never end. So the waking hart looks at the harts in user
+/// mode, after its poll or before it goes to user mode itself; the interrupted hart takes the
+/// coroutine from any queue.
 ///
 /// No wake is missed: a hart has set its bit before it looked at the queues for the last time
 /// (`switching.rs`), and the waker has filled the queue before it looks at the bits, both
@@ -183,16 +183,16 @@ pub(crate) fn interrupt_overtaken() {
     let waiting = domain().bitmap();
     let mut least = (waiting.trailing_zeros(), None);
     for index in (0..MAX_HARTS).filter(|index| in_user >> index & 1 != 0) {
-        // Of the thread itself: the switching coroutine stays raised for threads that
+        // The level of the thread itself: the switching coroutine stays raised for threads that
         // other harts have taken meanwhile.
-        if let Some(level) = users::running_level(index)
+        if let Some(level) = run_queue::running_level(index)
             && u32::from(level.get()) > least.0
         {
             least = (u32::from(level.get()), Some(index));
         }
     }
     if let Some(index) = least.1
-        && hart::takes_from_user(index)
+        && hart::clear_in_user(index)
     {
         hart::interrupt(index);
     }
@@ -205,7 +205,7 @@ pub(crate) fn interrupt_overtaken() {
 /// takes only coroutines that are more urgent than its own, and looks at the rest here when it
 /// turns to a program itself. So while a hart sleeps, nothing waits behind a program. Costs two
 /// loads while no hart sleeps, else O(harts in user mode).
-pub(crate) fn share(index: usize) {
+pub(crate) fn announce_waiting(index: usize) {
     fence(SeqCst);
     if domain().idle_vcpus() == 0 {
         return;

@@ -3,19 +3,18 @@
 //!
 //! ```text
 //!  wait: lock of the bucket ─ is the word `value`? ─ no ─► CHANGED
-//!                              yes ─► into the bucket … woken, or the time is up
-//!  wake: (the program has changed the word) lock of the bucket ─ out of it, wake
+//!                              yes ─► enqueue … woken, or timed out
+//!  wake: (the program has changed the word) lock of the bucket ─ dequeue, wake
 //! ```
 //!
 //! No wake is lost: the word is compared under the lock under which a waker looks for
 //! waiters, and the program changes it before it calls the waker; so either the
 //! waiter sees the change, or the waker the waiter.
 //!
-//! An address means something within its process only. Waiters are in one of
-//! [`BUCKETS`] lists by process and address, in the order in which they came, so a
-//! wake costs O(waiters of the bucket), which is O(1) while there are fewer waiters
-//! than buckets. Each waiter is the kernel coroutine of a call: calls in flight bound
-//! them, and a call that is dropped takes its entry out.
+//! An address is local to its process. Waiters are in one of [`BUCKETS`] lists by process and
+//! address, in the order in which they came, so a wake costs O(waiters of the bucket), which is
+//! O(1) while there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call:
+//! calls in flight bound them, and a call that is dropped removes its entry.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -36,7 +35,7 @@ const BUCKETS: usize = 256;
 
 /// A waiter.
 struct Waiter {
-    /// Tells waiters apart.
+    /// Unique id of the waiter.
     ticket: u64,
     process: usize,
     address: usize,
@@ -66,8 +65,8 @@ pub(crate) fn wait(process: Arc<Process>, address: usize, value: u32, deadline: 
         value,
         ticket: 0,
         sleep: sleep_until(deadline),
-        // A time that never comes needs no timer.
-        endless: deadline == u64::MAX,
+        // A deadline that never comes needs no timer.
+        has_no_timer: deadline == u64::MAX,
     }
 }
 
@@ -79,11 +78,11 @@ pub(crate) struct Wait {
     /// Ticket of the entry in the bucket; 0: no entry yet.
     ticket: u64,
     sleep: Sleep,
-    endless: bool,
+    has_no_timer: bool,
 }
 
 impl Wait {
-    fn begin(&mut self, waker: &Waker) -> Result<bool, Error> {
+    fn enqueue(&mut self, waker: &Waker) -> Result<bool, Error> {
         let space = self.process.space()?;
         let number = self.process.number();
         let mut waiting = bucket(number, self.address).lock();
@@ -106,14 +105,14 @@ impl Wait {
         waiting.iter().any(|waiter| waiter.ticket == self.ticket)
     }
 
-    fn leave(&mut self) {
+    fn dequeue(&mut self) {
         let mut waiting = bucket(self.process.number(), self.address).lock();
         let at = waiting
             .iter()
             .position(|waiter| waiter.ticket == self.ticket);
         let entry = at.and_then(|at| waiting.remove(at));
         if waiting.is_empty() {
-            // Nothing is kept for processes that are gone.
+            // An empty list keeps no memory.
             *waiting = VecDeque::new();
         }
         drop(waiting);
@@ -127,7 +126,7 @@ impl Future for Wait {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.ticket == 0 {
-            match self.begin(cx.waker()) {
+            match self.enqueue(cx.waker()) {
                 Err(error) => return Poll::Ready(Err(error)),
                 Ok(false) => return Poll::Ready(Ok(CHANGED)),
                 Ok(true) => {}
@@ -136,10 +135,10 @@ impl Future for Wait {
             self.ticket = 0;
             return Poll::Ready(Ok(WOKEN));
         }
-        if !self.endless && Pin::new(&mut self.sleep).poll(cx).is_ready() {
-            let waits = self.is_waiting();
-            self.leave();
-            return Poll::Ready(Ok(if waits { TIMED_OUT } else { WOKEN }));
+        if !self.has_no_timer && Pin::new(&mut self.sleep).poll(cx).is_ready() {
+            let is_waiting = self.is_waiting();
+            self.dequeue();
+            return Poll::Ready(Ok(if is_waiting { TIMED_OUT } else { WOKEN }));
         }
         Poll::Pending
     }
@@ -148,7 +147,7 @@ impl Future for Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         if self.ticket != 0 {
-            self.leave();
+            self.dequeue();
         }
     }
 }

@@ -7,12 +7,12 @@
 //! (SharedScheduler, section 3.4).
 
 use crate::memory::shared;
-use crate::{executor, users};
+use crate::{executor, run_queue};
 
-/// Rebuilds the bitmap. After each write it looks again: another hart may have made something
+/// Rebuilds the bitmap. After each write it checks again: another hart may have made something
 /// ready, and have written that, after the bits were read.
 pub(crate) fn publish() {
-    let levels = || users::ready() | executor::domain().bitmap();
+    let levels = || run_queue::ready() | executor::domain().bitmap();
     let mut bits = levels();
     while shared::global().load(0) != bits {
         shared::global().store(0, bits);

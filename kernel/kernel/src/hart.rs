@@ -14,8 +14,8 @@ use crate::timers::Timers;
 use crate::times::Times;
 use crate::{MAX_HARTS, clock};
 
-/// Time between two looks of the boot hart for another hart, in microseconds.
-const LOOK_MICROS: u64 = 20;
+/// Interval at which the boot hart checks for another hart, in microseconds.
+const POLL_MICROS: u64 = 20;
 
 /// Record of a hart.
 pub(crate) struct Hart {
@@ -23,15 +23,15 @@ pub(crate) struct Hart {
     pub(crate) id: AtomicUsize,
     /// True while the hart runs an interrupt handler.
     pub(crate) in_interrupt: AtomicBool,
-    /// The vCPU it serves, once it does.
+    /// The vCPU that the hart serves, once it is online.
     pub(crate) vcpu: AtomicPtr<Vcpu<KernelHost>>,
-    /// The coroutine that runs user programs on it.
+    /// The switching coroutine, which runs user programs.
     pub(crate) switching: AtomicU64,
     /// The end of the running program's quantum; `u64::MAX` without one.
     pub(crate) quantum_end: AtomicU64,
     /// Context at the interrupt controller, in S-mode; `usize::MAX`: none.
     context: AtomicUsize,
-    /// The harts that sleep.
+    /// Timers of the coroutines that sleep.
     pub(crate) timers: IrqLock<Timers>,
     /// Use of the hart's time.
     pub(crate) times: Times,
@@ -70,7 +70,7 @@ static IN_USER: AtomicU64 = AtomicU64::new(0);
 /// Number of harts that serve a vCPU.
 static ONLINE: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the hart this code runs on. A coroutine may be elsewhere after an `await`.
+/// Returns the calling hart. A coroutine may be on another hart after an `await`.
 #[inline]
 pub(crate) fn this() -> &'static Hart {
     &HARTS[hart_index()]
@@ -81,7 +81,7 @@ pub(crate) fn at(index: usize) -> &'static Hart {
     &HARTS[index]
 }
 
-/// Returns the harts that may be spoken to: those below the highest that is online.
+/// Returns the harts that may be interrupted: all up to the highest that is online.
 pub(crate) fn online() -> &'static [Hart] {
     &HARTS[..ONLINE.load(SeqCst)]
 }
@@ -91,7 +91,7 @@ pub(crate) fn set_online(index: usize) {
     ONLINE.fetch_max(index + 1, SeqCst);
 }
 
-/// Waits until hart `index` is online, at most a second. Returns false if it is not; it may come
+/// Waits until hart `index` is online, at most a second. Returns false if it is not; it may start
 /// later. While booting, with interrupts masked.
 ///
 /// The caller sleeps meanwhile, a little at a time: an emulator that has one thread for all harts
@@ -102,22 +102,22 @@ pub(crate) fn wait_online(index: usize) -> bool {
         if clock::now() > limit {
             return false;
         }
-        clock::arm(clock::now() + clock::from_micros(LOOK_MICROS));
+        clock::arm(clock::now() + clock::from_micros(POLL_MICROS));
         csr::wait_for_interrupt();
     }
     true
 }
 
 /// Notes that hart `index` is in user mode from now on, or about to be: the hart that makes
-/// something more urgent ready clears this ([`takes_from_user`]) and sends an IPI. Sequentially
+/// something more urgent ready clears this ([`clear_in_user`]) and sends an IPI. Sequentially
 /// consistent, like the others.
-pub(crate) fn enters_user(index: usize) {
+pub(crate) fn set_in_user(index: usize) {
     IN_USER.fetch_or(1 << index, SeqCst);
 }
 
-/// Notes that hart `index` is not in user mode any more, or will not be for long. Returns true if
+/// Notes that hart `index` leaves user mode, or is about to be interrupted there. Returns true if
 /// it was: then the caller, if it is another hart, has to interrupt it.
-pub(crate) fn takes_from_user(index: usize) -> bool {
+pub(crate) fn clear_in_user(index: usize) -> bool {
     IN_USER.fetch_and(!(1 << index), SeqCst) & 1 << index != 0
 }
 
@@ -126,25 +126,25 @@ pub(crate) fn in_user() -> u64 {
     IN_USER.load(SeqCst)
 }
 
-/// Sends an IPI: the hart comes back from its wait, or into the kernel.
+/// Sends an IPI: the hart wakes from `wfi`, or enters the kernel.
 pub(crate) fn interrupt(index: usize) {
     sbi::send_ipi(HARTS[index].id.load(Relaxed));
 }
 
-/// Harts but the first one come after a program has started: `late` on the command line.
+/// Set by `late` on the command line: harts but the first one start after a program has started.
 #[cfg(feature = "selftest")]
 static LATE: AtomicBool = AtomicBool::new(false);
 
-/// Makes the harts that are started from now on come late.
+/// Makes the harts that are started from now on start late.
 #[cfg(feature = "selftest")]
-pub(crate) fn make_late() {
+pub(crate) fn set_late_start() {
     LATE.store(true, SeqCst);
 }
 
-/// Makes the calling hart wait until there is a program, if it is to come late.
+/// Makes the calling hart wait until there is a program, if it is to start late.
 #[cfg(feature = "selftest")]
-pub(crate) fn come_late() {
-    while LATE.load(SeqCst) && crate::process::living() == 0 {
+pub(crate) fn wait_if_late() {
+    while LATE.load(SeqCst) && crate::process::count() == 0 {
         core::hint::spin_loop();
     }
 }

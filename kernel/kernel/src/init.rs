@@ -30,7 +30,7 @@ struct InUse {
 impl InUse {
     fn now() -> InUse {
         InUse {
-            processes: process::living(),
+            processes: process::count(),
             free_pages: heap::free_pages(),
             heap: heap::in_use(),
         }
@@ -40,7 +40,7 @@ impl InUse {
 /// Starts the program.
 ///
 /// # Errors
-/// Why it does not start.
+/// The program is not found or invalid, or a resource is missing.
 pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error> {
     let supervise = async move {
         let before = InUse::now();
@@ -59,8 +59,8 @@ pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error
                 2
             }
         };
-        storage::let_go().await;
-        let leaked = !is_back(&before).await;
+        storage::unmount().await;
+        let leaked = !wait_for_release(&before).await;
         trace::print();
         println!("upshift: {program} ended with {status}");
         let status = u16::try_from(status & 0xff).unwrap_or(1);
@@ -98,12 +98,12 @@ async fn run(program: &str, argument: &str) -> Result<isize, Error> {
         halvings: 0,
     })?;
     chaos::begin();
-    Ok(process::ended(&init).await)
+    Ok(process::wait_for_end(&init).await)
 }
 
-/// Waits until the harts have let go of everything, at most ten seconds: the host of a machine may
-/// not let one run for as long.
-async fn is_back(before: &InUse) -> bool {
+/// Waits until the resources in use are those of `before`, at most ten seconds: the host may keep a
+/// hart from running for seconds. Returns false after a leak.
+async fn wait_for_release(before: &InUse) -> bool {
     let mut now = InUse::now();
     for _ in 0..1000 {
         if now == *before {

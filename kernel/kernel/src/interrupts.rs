@@ -6,20 +6,20 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arch::csr;
-use crate::trace::Entered;
+use crate::trace::TraceState;
 use crate::{clock, devices, hart, trace};
 
-/// Handles an interrupt that came while the kernel ran.
+/// Handles an interrupt that was taken in the kernel.
 pub(crate) fn handle(code: usize) {
     let in_interrupt = &hart::this().in_interrupt;
     in_interrupt.store(true, Relaxed);
-    trace::interrupted(Entered::Interrupted);
+    trace::interrupted(TraceState::Interrupted);
     serve(code);
-    trace::interrupted(Entered::Running);
+    trace::interrupted(TraceState::Running);
     in_interrupt.store(false, Relaxed);
 }
 
-/// Serves an interrupt. Also called for an interrupt that ended a program's turn: then the hart is
+/// Serves an interrupt. Also called for an interrupt that was taken in user mode: then the hart is
 /// in the poll of its switching coroutine, with interrupts masked, and holds no lock.
 pub(crate) fn serve(code: usize) {
     match code {
@@ -27,7 +27,7 @@ pub(crate) fn serve(code: usize) {
             let hart = hart::this();
             let now = clock::now();
             if hart.quantum_end.load(Relaxed) <= now {
-                // The end of the quantum is seen at the next look at the clock.
+                // The end of the quantum is seen at the next check of the clock.
                 hart.quantum_end.store(u64::MAX, Relaxed);
             }
             loop {
@@ -39,9 +39,9 @@ pub(crate) fn serve(code: usize) {
             }
             clock::rearm(hart);
         }
-        // The interrupt has done its work by ending a wait or a program's turn.
+        // The interrupt has already ended a wait or the run of a program.
         csr::SOFTWARE => csr::clear_software_interrupt(),
         csr::EXTERNAL => devices::serve(),
-        _ => panic!("interrupt {code}, which has not been asked for"),
+        _ => panic!("unexpected interrupt {code}"),
     }
 }

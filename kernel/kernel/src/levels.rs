@@ -1,26 +1,26 @@
-//! Levels of coroutines that serve others: the level of the most urgent waiter.
+//! Levels of coroutines that serve waiters: each has the level of its most urgent waiter.
 
 use upshift_core::{CoroutineId, LEVELS, Level};
 
 use crate::executor;
 
 /// Number of waiters at each level, and the set of levels with waiters. O(1).
-pub(crate) struct Levels {
+pub(crate) struct WaiterLevels {
     count: [u16; LEVELS],
     bits: u64,
 }
 
-impl Levels {
+impl WaiterLevels {
     /// Creates an empty set.
-    pub(crate) const fn new() -> Levels {
-        Levels {
+    pub(crate) const fn new() -> WaiterLevels {
+        WaiterLevels {
             count: [0; LEVELS],
             bits: 0,
         }
     }
 
     /// Moves a waiter from a level to another.
-    pub(crate) fn change(&mut self, before: Option<Level>, now: Option<Level>) {
+    pub(crate) fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>) {
         if let Some(level) = now {
             self.count[usize::from(level.get())] += 1;
             self.bits |= level.bit();
@@ -57,15 +57,15 @@ pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
 }
 
 /// A coroutine whose level is set only here, so that the level is cached.
-pub(crate) struct Follower {
+pub(crate) struct LevelFollower {
     coroutine: CoroutineId,
     level: Level,
 }
 
-impl Follower {
-    /// Creates a follower for a coroutine that was started at this level.
-    pub(crate) fn new(coroutine: CoroutineId, level: Level) -> Follower {
-        Follower { coroutine, level }
+impl LevelFollower {
+    /// Creates a follower of a coroutine that was started at this level.
+    pub(crate) fn new(coroutine: CoroutineId, level: Level) -> LevelFollower {
+        LevelFollower { coroutine, level }
     }
 
     /// Sets the coroutine's level to the most urgent of these.

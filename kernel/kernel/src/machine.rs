@@ -1,4 +1,4 @@
-//! The machine, as its device tree describes it.
+//! The machine that its device tree describes.
 //!
 //! The tree determines harts (with gaps, in any order), memory, clock and devices. The only
 //! assumption is that of `-machine virt`: the kernel is loaded at the address it is linked for.
@@ -35,8 +35,8 @@ impl Kind {
     }
 }
 
-/// A device with registers and an interrupt. Only the device tree makes one, here: drivers
-/// rely on there being such a device at such an address.
+/// A device with registers and an interrupt. Created only here, from the device tree: drivers rely
+/// on the existence of the device at this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     kind: Kind,
@@ -80,9 +80,9 @@ impl Device {
 /// A hart that can run this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HartInfo {
-    /// The firmware's id.
+    /// Id that the firmware uses.
     pub(crate) id: usize,
-    /// The name of its interrupt controller within the tree.
+    /// Phandle of its interrupt controller.
     controller: u32,
     /// Context of the hart at the PLIC, in S-mode.
     pub(crate) plic_context: Option<usize>,
@@ -101,10 +101,10 @@ impl<T: Copy, const N: usize> List<T, N> {
         List { items: [None; N] }
     }
 
-    /// Adds an item; an item that does not fit is left out.
+    /// Adds an item; an item that does not fit is dropped.
     fn add(&mut self, item: T) {
-        if let Some(place) = self.items.iter_mut().find(|place| place.is_none()) {
-            *place = Some(item);
+        if let Some(slot) = self.items.iter_mut().find(|slot| slot.is_none()) {
+            *slot = Some(item);
         }
     }
 
@@ -113,10 +113,10 @@ impl<T: Copy, const N: usize> List<T, N> {
         self.items.iter().flatten()
     }
 
-    /// Keeps those items only.
+    /// Removes the items for which `keep` returns false.
     fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        for place in &mut self.items {
-            *place = place.filter(&keep);
+        for slot in &mut self.items {
+            *slot = slot.filter(&keep);
         }
     }
 
@@ -158,9 +158,9 @@ impl Machine {
             .retain(|hart| !alternate || hart.id % 2 == parity);
         let harts = self.harts.iter().map(|hart| hart.id);
         let too_many = harts.filter(|id| *id != boot_hart).nth(MAX_HARTS - 1);
-        if let Some(first_left) = too_many {
+        if let Some(first_excess) = too_many {
             self.harts
-                .retain(|hart| hart.id < first_left || hart.id == boot_hart);
+                .retain(|hart| hart.id < first_excess || hart.id == boot_hart);
         }
     }
 
@@ -205,7 +205,7 @@ impl Machine {
         complete.then_some(machine)
     }
 
-    /// Adds memory: the largest region counts, the others are left alone.
+    /// Adds memory: the largest region counts, the others are ignored.
     fn add_memory(&mut self, node: &Node<'_>) {
         if let Some((start, size)) = node.region()
             && size > self.memory.len()
@@ -251,7 +251,7 @@ impl Machine {
     }
 }
 
-/// A hart that is there and has the MMU we need.
+/// Returns a hart that exists and has the MMU that the kernel needs.
 fn usable_hart(node: &Node<'_>) -> Option<HartInfo> {
     let okay = node.text("status").is_none_or(|status| status == "okay");
     let mmu = node.text("mmu-type")?;

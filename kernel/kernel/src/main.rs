@@ -18,9 +18,9 @@
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
-//!    ─► awaited objects (pipes, lives, shares, console, futex, socket ─► network ─► its endpoint
-//!       ─► its waiters, requests of the network, files, disk)
-//!    ─► ready threads ─► timers of a hart, loaded spaces, page tables
+//!    ─► awaited objects (pipes, exit states, shares, console, futex,
+//!       socket ─► network ─► its endpoint ─► its waiters, requests of the network, files, disk)
+//!    ─► run queue ─► timers of a hart, loaded spaces, page tables
 //!      ─► the scheduler's own ─► heap ─► frames
 //! ```
 
@@ -54,6 +54,7 @@ mod memory;
 mod net;
 mod pipe;
 mod process;
+mod run_queue;
 #[cfg(feature = "selftest")]
 mod selftest;
 mod settings;
@@ -64,7 +65,6 @@ mod syscall;
 mod timers;
 mod times;
 mod trace;
-mod users;
 mod vdso;
 mod waiters;
 
@@ -74,7 +74,7 @@ use device_tree::DeviceTree;
 use machine::Machine;
 use memory::PhysAddr;
 
-/// The most harts that are used.
+/// Maximum number of harts that are used.
 pub(crate) const MAX_HARTS: usize = 8;
 
 /// Boots the machine, on the hart that the firmware has chosen. This hart gets the number 0,
@@ -122,7 +122,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
         refuse(format_args!("{error}; build the image again"));
     }
     let records = match machine.argument("trace") {
-        Some("trace") => Some(trace::DEFAULT),
+        Some("trace") => Some(trace::DEFAULT_RECORDS),
         _ => machine.number("trace", usize::MAX),
     };
     if let Some(records) = records
@@ -137,7 +137,7 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
     }
     #[cfg(feature = "selftest")]
     if machine.argument("late").is_some() {
-        hart::make_late();
+        hart::set_late_start();
     }
     start_harts(&machine, hart_id);
     let executor = executor::take();
@@ -168,18 +168,18 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
                 "upshift: hart {} does not start: SBI error {}",
                 hart.id, error.0
             );
-            executor::give_up(index);
+            executor::remove_vcpu(index);
         } else if !hart::wait_online(index) {
-            println!("upshift: hart {} has not come", hart.id);
+            println!("upshift: hart {} is not online", hart.id);
         }
     }
 }
 
 /// Entry of the other harts.
-fn boot_more() -> ! {
+fn boot_secondary() -> ! {
     memory::install_kernel_table();
     #[cfg(feature = "selftest")]
-    hart::come_late();
+    hart::wait_if_late();
     executor::run(&executor::take())
 }
 
@@ -192,7 +192,7 @@ fn begin(machine: &Machine) {
         return;
     }
     let Some(program) = machine.argument("init") else {
-        refuse("nothing to run; say what with init=PROGRAM");
+        refuse("nothing to run; name a program with init=PROGRAM");
     };
     let started = init::start(program.into(), machine.argument("with").unwrap_or(""));
     if let Err(error) = started {

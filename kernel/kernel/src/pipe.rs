@@ -10,25 +10,25 @@ use os_abi::Error;
 use crate::arch::lock::IrqLock;
 use crate::memory;
 use crate::process::Share;
-use crate::process::share::{Resource, Taken};
-use crate::waiters::{Awaited, Waiters, until};
+use crate::process::share::{Charge, Resource};
+use crate::waiters::{Awaited, Waiters, wait_until};
 
-/// Bytes a pipe holds.
+/// Bytes that a pipe holds.
 pub(crate) const CAPACITY: usize = 512;
 
-/// KiB that it takes.
+/// KiB of a pipe.
 const KIB: usize = 1;
 
 struct Ring {
     bytes: [u8; CAPACITY],
-    /// Bytes ever put in and taken out.
-    put: usize,
-    taken: usize,
+    /// Total numbers of bytes written and read.
+    written: usize,
+    read: usize,
     readers: usize,
     writers: usize,
     waiters: Waiters,
-    /// Memory taken of the share of the process that made the pipe.
-    _taken: Taken,
+    /// Memory charged to the share of the process that made the pipe.
+    _charge: Charge,
 }
 
 impl Awaited for Ring {
@@ -40,10 +40,10 @@ impl Awaited for Ring {
 impl Ring {
     /// Takes the bytes that are there, or returns 0 at the end of the stream; `None`: nothing yet.
     fn take(&mut self, to: &mut [u8]) -> Option<usize> {
-        let count = to.len().min(self.put - self.taken);
+        let count = to.len().min(self.written - self.read);
         for byte in &mut to[..count] {
-            *byte = self.bytes[self.taken % CAPACITY];
-            self.taken += 1;
+            *byte = self.bytes[self.read % CAPACITY];
+            self.read += 1;
         }
         (count > 0 || to.is_empty() || self.writers == 0).then_some(count)
     }
@@ -53,10 +53,10 @@ impl Ring {
         if self.readers == 0 {
             return Some(Err(Error::BrokenPipe));
         }
-        let count = from.len().min(CAPACITY - (self.put - self.taken));
+        let count = from.len().min(CAPACITY - (self.written - self.read));
         for byte in &from[..count] {
-            self.bytes[self.put % CAPACITY] = *byte;
-            self.put += 1;
+            self.bytes[self.written % CAPACITY] = *byte;
+            self.written += 1;
         }
         (count > 0).then_some(Ok(count))
     }
@@ -65,10 +65,10 @@ impl Ring {
 /// An end of a pipe.
 pub(crate) struct End {
     ring: Arc<IrqLock<Ring>>,
-    writes: bool,
+    is_writer: bool,
 }
 
-/// A new pipe: its reading and its writing end.
+/// Creates a pipe; returns its reading and its writing end.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -76,40 +76,48 @@ pub(crate) fn new(share: &Arc<Share>) -> Result<(End, End), Error> {
     if memory::is_short() {
         return Err(Error::OutOfMemory);
     }
-    let taken = share.take(Resource::Memory, KIB)?;
+    let charge = share.charge(Resource::Memory, KIB)?;
     let ring = Arc::new(IrqLock::new(Ring {
         bytes: [0; CAPACITY],
-        put: 0,
-        taken: 0,
+        written: 0,
+        read: 0,
         readers: 1,
         writers: 1,
         waiters: Waiters::new(),
-        _taken: taken,
+        _charge: charge,
     }));
     let reader = End {
         ring: ring.clone(),
-        writes: false,
+        is_writer: false,
     };
-    Ok((reader, End { ring, writes: true }))
+    Ok((
+        reader,
+        End {
+            ring,
+            is_writer: true,
+        },
+    ))
 }
 
 impl End {
     /// Waits for bytes, or the end.
     pub(crate) async fn readable(&self) {
-        let look = |ring: &mut Ring| (ring.put != ring.taken || ring.writers == 0).then_some(());
-        until(&self.ring, look).await;
+        let condition =
+            |ring: &mut Ring| (ring.written != ring.read || ring.writers == 0).then_some(());
+        wait_until(&self.ring, condition).await;
     }
 
     /// Waits for room, or until there is no reader any more.
     pub(crate) async fn writable(&self) {
-        let look =
-            |ring: &mut Ring| (ring.put - ring.taken < CAPACITY || ring.readers == 0).then_some(());
-        until(&self.ring, look).await;
+        let condition = |ring: &mut Ring| {
+            (ring.written - ring.read < CAPACITY || ring.readers == 0).then_some(())
+        };
+        wait_until(&self.ring, condition).await;
     }
 
     /// Takes the bytes that are there; 0 at the end. `None`: nothing yet.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
-        if self.writes {
+        if self.is_writer {
             return Some(Err(Error::BadFile));
         }
         let mut ring = self.ring.lock();
@@ -122,11 +130,11 @@ impl End {
 
     /// Stores all the bytes, if they fit. `None`: they do not.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
-        if !self.writes {
+        if !self.is_writer {
             return Some(Err(Error::BadFile));
         }
         let mut ring = self.ring.lock();
-        if ring.readers != 0 && from.len() > CAPACITY - (ring.put - ring.taken) {
+        if ring.readers != 0 && from.len() > CAPACITY - (ring.written - ring.read) {
             return None;
         }
         let result = ring.put(from).unwrap_or(Ok(0));
@@ -138,7 +146,7 @@ impl End {
 
     /// Stores the bytes that fit. `None`: nothing fits.
     pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
-        if !self.writes {
+        if !self.is_writer {
             return Some(Err(Error::BadFile));
         }
         let mut ring = self.ring.lock();
@@ -153,14 +161,14 @@ impl End {
 impl Clone for End {
     fn clone(&self) -> End {
         let mut ring = self.ring.lock();
-        if self.writes {
+        if self.is_writer {
             ring.writers += 1
         } else {
             ring.readers += 1
         }
         End {
             ring: self.ring.clone(),
-            writes: self.writes,
+            is_writer: self.is_writer,
         }
     }
 }
@@ -168,7 +176,7 @@ impl Clone for End {
 impl Drop for End {
     fn drop(&mut self) {
         let mut ring = self.ring.lock();
-        let ends = if self.writes {
+        let ends = if self.is_writer {
             &mut ring.writers
         } else {
             &mut ring.readers

@@ -8,8 +8,7 @@ use crate::arch::{csr, hart_index};
 use crate::timers::Key;
 use crate::{clock, hart};
 
-/// Waits until `deadline`, in ticks of the clock. Dropped early, it leaves
-/// nothing behind.
+/// Waits until `deadline`, in ticks of the clock. Dropping it early removes the timer.
 pub(crate) fn sleep_until(deadline: u64) -> Sleep {
     Sleep {
         deadline,
@@ -20,13 +19,13 @@ pub(crate) fn sleep_until(deadline: u64) -> Sleep {
 /// See [`sleep_until`].
 pub(crate) struct Sleep {
     deadline: u64,
-    /// The hart whose timer it is on, and its name there.
+    /// Hart that has the timer, and the key of the timer there.
     armed: Option<(usize, Key)>,
 }
 
 impl Sleep {
-    /// Returns whether a timer is set. It is not before the first poll, nor while there is no
-    /// memory for it.
+    /// Returns whether a timer is set. False before the first poll, and while there is no memory
+    /// for the timer.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
@@ -52,7 +51,7 @@ impl Future for Sleep {
             }
             csr::interrupts_restore(interrupts);
             if added.is_err() {
-                // No memory for an entry: look at the clock again, in turn.
+                // No memory for an entry: the clock is checked again at the next poll.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -1,7 +1,7 @@
 //! The switching coroutine of a hart: its poll is "run the most urgent user thread until it has to
 //! give way" (SharedScheduler, section 3.3).
 //!
-//! It never ends. Its level equals that of the most urgent user thread (`users.rs`), so the
+//! It never ends. Its level equals that of the most urgent user thread (`run_queue.rs`), so the
 //! scheduler runs more urgent kernel coroutines before it and less urgent ones after it. Without a
 //! thread it is at the least urgent level, and its poll waits for an interrupt.
 //!
@@ -24,8 +24,8 @@ use crate::arch::{csr, hart_index};
 use crate::hart::Hart;
 use crate::memory::space::{self, AddressSpace};
 use crate::process::Thread;
+use crate::run_queue::{self, Next};
 use crate::times::KERNEL;
-use crate::users::{self, Next};
 use crate::{chaos, clock, executor, global, hart, interrupts, println, syscall, trace};
 
 /// Longest time that a thread may run while another of its level waits, in microseconds.
@@ -36,33 +36,33 @@ pub(crate) fn quantum() -> u64 {
     clock::from_micros(QUANTUM_MICROS)
 }
 
-/// The coroutine.
+/// Returns the switching coroutine of a hart.
 pub(crate) fn run() -> impl Future<Output = ()> + Send {
     poll_fn(|_| {
-        turn();
+        poll_switching();
         Poll::Pending
     })
 }
 
-fn turn() {
+fn poll_switching() {
     let index = hart_index();
     let Some(vcpu) = executor::domain().vcpus().nth(index) else {
         return;
     };
-    // Masked but for the time in user mode and in system calls, so that nothing
-    // comes between a last look at the queues and `sret` or `wfi`.
+    // Masked except in user mode and in system calls, so that no interrupt comes between the last
+    // check of the queues and `sret` or `wfi`.
     let interrupts = csr::interrupts_off();
     loop {
-        match users::take(index) {
+        match run_queue::take(index) {
             Next::Run(thread) => {
-                Turn {
+                ThreadRunner {
                     hart: hart::at(index),
                     index,
                     vcpu,
                 }
                 .run(thread);
             }
-            Next::GiveWay => break,
+            Next::Yield => break,
             Next::Idle => {
                 idle(vcpu);
                 break;
@@ -79,53 +79,52 @@ fn turn() {
 
 /// Waits until an interrupt is pending, unless there is work.
 ///
-/// No wake is lost: with interrupts masked, the hart is marked idle in the queue
-/// of threads and announced as parked to the scheduler, which then looks at its
-/// queues once more. From then on each wake sends an IPI, and `wfi` ends at once
-/// if one is pending, masked or not.
+/// No wake is lost: with interrupts masked, the hart is marked idle in the run queue and announced
+/// as parked to the scheduler, which then looks at its queues once more. From then on each wake
+/// sends an IPI, and `wfi` ends at once if one is pending, masked or not.
 fn idle(vcpu: &Vcpu<KernelHost>) {
     // Unloads the space, so that ended processes can be freed.
     space::unload();
     if vcpu.prepare_park() {
-        chaos::dawdle();
+        chaos::delay();
         csr::wait_for_interrupt();
     }
     vcpu.unpark();
 }
 
-/// A thread on a hart.
-struct Turn<'a> {
+/// Runs threads on a hart.
+struct ThreadRunner<'a> {
     hart: &'static Hart,
     index: usize,
     vcpu: &'a Vcpu<KernelHost>,
 }
 
-/// Puts a thread where it belongs.
-type Leave = fn(Box<Thread>);
+/// Puts a thread that leaves the hart where it belongs.
+type Destination = fn(Box<Thread>);
 
-/// Fate of a thread after a trap.
-enum After {
-    /// The thread resumes, if nothing is more urgent.
-    GoesOn(Box<Thread>),
+/// Result of handling a trap.
+enum AfterTrap {
+    /// The thread resumes, unless more urgent work is ready.
+    Resume(Box<Thread>),
     /// The thread is parked, or has ended.
-    Gone,
+    Left,
 }
 
-impl Turn<'_> {
+impl ThreadRunner<'_> {
     fn run(&self, mut thread: Box<Thread>) {
         self.begin_quantum(&mut thread);
-        let left = self.run_on(thread);
+        let left = self.run_until_leave(thread);
         self.hart.quantum_end.store(u64::MAX, Relaxed);
         // Before the thread can run elsewhere.
-        users::stopped(self.index);
-        if let Some((thread, leave)) = left {
-            leave(thread);
+        run_queue::clear_running(self.index);
+        if let Some((thread, destination)) = left {
+            destination(thread);
         }
     }
 
     fn begin_quantum(&self, thread: &mut Thread) {
-        thread.until = clock::now().saturating_add(chaos::quantum(thread.quantum));
-        self.set_quantum_end(thread.until);
+        thread.quantum_end = clock::now().saturating_add(chaos::quantum(thread.quantum_left));
+        self.set_quantum_end(thread.quantum_end);
     }
 
     fn set_quantum_end(&self, time: u64) {
@@ -135,44 +134,44 @@ impl Turn<'_> {
 
     /// Runs the thread until it has to leave, and returns its destination; `None`: it is parked or
     /// has ended.
-    fn run_on(&self, mut thread: Box<Thread>) -> Option<(Box<Thread>, Leave)> {
+    fn run_until_leave(&self, mut thread: Box<Thread>) -> Option<(Box<Thread>, Destination)> {
         // An ended process has no space.
         let space = thread.process.space().ok()?;
         space::load(&space);
         loop {
             chaos::disturb();
             if thread.follow_bitmap(&space) {
-                users::changed_level(self.index, &mut thread);
+                run_queue::update_running_level(self.index, &mut thread);
             }
             global::publish();
             executor::interrupt_overtaken();
-            executor::share(self.index);
-            // Before the last look: see `executor::interrupt_overtaken`.
-            hart::enters_user(self.index);
+            executor::announce_waiting(self.index);
+            // Before the last check: see `executor::interrupt_overtaken`.
+            hart::set_in_user(self.index);
             fence(SeqCst);
-            chaos::dawdle();
-            if let Some(leave) = self.must_leave(&mut thread, &space) {
-                hart::takes_from_user(self.index);
-                return Some((thread, leave));
+            chaos::delay();
+            if let Some(destination) = self.must_leave(&mut thread, &space) {
+                hart::clear_in_user(self.index);
+                return Some((thread, destination));
             }
             thread.deliver_interrupt(&space);
-            trace::enters(&thread, &space);
+            trace::enter_user(&thread, &space);
             let trap = thread.context.run();
-            hart::takes_from_user(self.index);
-            trace::leaves(&thread, &space, trap.suspends());
-            match self.after(trap, thread, &space) {
-                After::GoesOn(same) => thread = same,
-                After::Gone => return None,
+            hart::clear_in_user(self.index);
+            trace::leave_user(&thread, &space, trap.suspends());
+            match self.handle_trap(trap, thread, &space) {
+                AfterTrap::Resume(resumed) => thread = resumed,
+                AfterTrap::Left => return None,
             }
         }
     }
 
-    /// Returns the destination of a thread that may not return to user mode.
-    fn must_leave(&self, thread: &mut Thread, space: &AddressSpace) -> Option<Leave> {
+    /// Returns the destination of a thread that may not return to user mode; `None`: it may.
+    fn must_leave(&self, thread: &mut Thread, space: &AddressSpace) -> Option<Destination> {
         if thread.process.is_ended() {
             return Some(drop);
         }
-        if thread.process.is_held() && !thread.goes_on_for_now(space) {
+        if thread.process.is_held() && !thread.must_finish_critical_section(space) {
             thread.end_grace(space);
             return Some(|thread| {
                 let process = thread.process.clone();
@@ -180,28 +179,28 @@ impl Turn<'_> {
             });
         }
         let level = thread.level;
-        let over = clock::now() >= thread.until;
-        let leave: Leave = if over {
-            let of_level = self.vcpu.bitmap() & level.bit() != 0;
-            let kernel_waits = of_level || executor::has_more_urgent(level);
-            if !kernel_waits && !users::is_overtaken(level, true) {
+        let is_quantum_over = clock::now() >= thread.quantum_end;
+        let destination: Destination = if is_quantum_over {
+            let has_equal = self.vcpu.bitmap() & level.bit() != 0;
+            let kernel_waits = has_equal || executor::has_more_urgent(level);
+            if !kernel_waits && !run_queue::is_overtaken(level, true) {
                 // Without a waiter the thread gets another quantum.
-                thread.quantum = quantum();
+                thread.quantum_left = quantum();
                 thread.end_grace(space);
                 self.begin_quantum(thread);
                 return None;
             }
-            users::push_back
+            run_queue::push_back
         } else if executor::has_more_urgent(level)
-            || users::is_overtaken(level, false)
+            || run_queue::is_overtaken(level, false)
             || chaos::one_in(8)
         {
-            users::push_front
+            run_queue::push_front
         } else {
             if thread.grace != 0 {
-                // The coroutine to give way to is gone.
+                // The more urgent coroutine is gone.
                 thread.end_grace(space);
-                self.set_quantum_end(thread.until);
+                self.set_quantum_end(thread.quantum_end);
             }
             return None;
         };
@@ -210,35 +209,37 @@ impl Turn<'_> {
             return None;
         }
         thread.end_grace(space);
-        thread.quantum = if over {
+        thread.quantum_left = if is_quantum_over {
             quantum()
         } else {
-            thread.until.saturating_sub(clock::now())
+            thread.quantum_end.saturating_sub(clock::now())
         };
-        Some(leave)
+        Some(destination)
     }
 
-    fn after(&self, trap: Trap, mut thread: Box<Thread>, space: &AddressSpace) -> After {
+    fn handle_trap(&self, trap: Trap, mut thread: Box<Thread>, space: &AddressSpace) -> AfterTrap {
         match trap {
             Trap::Interrupt(code) => {
                 interrupts::serve(code);
-                After::GoesOn(thread)
+                AfterTrap::Resume(thread)
             }
             Trap::SystemCall => {
                 // The call is as urgent as the coroutine that makes it.
                 if thread.follow_bitmap(space) {
-                    users::changed_level(self.index, &mut thread);
+                    run_queue::update_running_level(self.index, &mut thread);
                 }
                 csr::interrupts_restore(true);
                 let after = syscall::dispatch(thread);
                 csr::interrupts_off();
                 match after {
-                    Some(thread) => After::GoesOn(thread),
-                    None => After::Gone,
+                    Some(thread) => AfterTrap::Resume(thread),
+                    None => AfterTrap::Left,
                 }
             }
-            Trap::Fault(fault) if thread.context.enable_float(fault) => After::GoesOn(thread),
-            Trap::Fault(fault) if thread.is_mapped_meanwhile(fault, space) => After::GoesOn(thread),
+            Trap::Fault(fault) if thread.context.enable_float(fault) => AfterTrap::Resume(thread),
+            Trap::Fault(fault) if thread.is_spurious_fault(fault, space) => {
+                AfterTrap::Resume(thread)
+            }
             Trap::Fault(fault) => {
                 println!(
                     "process {}: exception {} at {:#x}, about {:#x}",
@@ -248,16 +249,16 @@ impl Turn<'_> {
                     fault.value
                 );
                 thread.process.end(FAULTED, thread.level);
-                After::Gone
+                AfterTrap::Left
             }
         }
     }
 }
 
-/// Makes the harts that run programs reconsider their choice of thread.
+/// Makes the harts that run programs choose their threads anew.
 pub(crate) fn interrupt_programs() {
     for index in 0..hart::online().len() {
-        if hart::takes_from_user(index) {
+        if hart::clear_in_user(index) {
             hart::interrupt(index);
         }
     }

@@ -1,8 +1,8 @@
-//! The sleepers of a hart: a binary heap by deadline, with cancellation.
+//! The timers of a hart: a binary heap by deadline, with cancellation.
 //!
-//! Setting and cancelling cost O(log n); firing needs no allocation and no more
-//! than O(log n) per sleeper, so it can be done by the interrupt handler.
-//! Sleepers of one deadline wake in the order in which they lay down.
+//! Setting and cancelling cost O(log n); firing needs no allocation and no more than O(log n) per
+//! timer, so it can be done by the interrupt handler. Timers of one deadline fire in the order in
+//! which they were set.
 //!
 //! ```text
 //!  Key ─► slots[key.slot]: position, waker ─► heap[position]: deadline, slot
@@ -14,26 +14,26 @@ use core::task::Waker;
 use crate::chaos;
 use crate::memory::OutOfMemory;
 
-/// Capacity that is kept when there are no sleepers; more is given back.
-const KEEP: usize = 64;
+/// Capacity that is kept without timers; more is freed.
+const MIN_CAPACITY: usize = 64;
 
-/// A sleeper in the heap.
+/// A timer in the heap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,
-    /// Breaks ties, and tells apart sleepers of the same slot.
+    /// Breaks ties, and distinguishes timers of the same slot.
     sequence: u64,
     slot: usize,
 }
 
-/// The other half of a sleeper.
+/// The part of a timer that does not move in the heap.
 struct Slot {
     sequence: u64,
     position: usize,
     waker: Option<Waker>,
 }
 
-/// Id of a sleeper of a hart.
+/// Id of a timer of a hart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     slot: usize,
@@ -59,39 +59,39 @@ impl Timers {
         }
     }
 
-    /// Makes room for the first sleepers, while booting.
+    /// Reserves room for the first timers, while booting.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn reserve(&mut self) -> Result<(), OutOfMemory> {
-        let heap = self.heap.try_reserve_exact(KEEP);
-        let slots = self.slots.try_reserve_exact(KEEP);
-        let free = self.free.try_reserve_exact(KEEP);
+        let heap = self.heap.try_reserve_exact(MIN_CAPACITY);
+        let slots = self.slots.try_reserve_exact(MIN_CAPACITY);
+        let free = self.free.try_reserve_exact(MIN_CAPACITY);
         heap.and(slots).and(free).map_err(|_| OutOfMemory)
     }
 
-    /// The earliest deadline; `u64::MAX` without sleepers.
+    /// Returns the earliest deadline; `u64::MAX` without timers.
     pub(crate) fn next_deadline(&self) -> u64 {
         self.heap.first().map_or(u64::MAX, |entry| entry.deadline)
     }
 
-    /// Adds a sleeper.
+    /// Adds a timer.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn add(&mut self, deadline: u64, waker: Waker) -> Result<Key, OutOfMemory> {
-        let out = |_| OutOfMemory;
+        let out_of_memory = |_| OutOfMemory;
         if chaos::is_out_of_memory(16) {
             return Err(OutOfMemory);
         }
-        self.heap.try_reserve(1).map_err(out)?;
+        self.heap.try_reserve(1).map_err(out_of_memory)?;
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
-                self.slots.try_reserve(1).map_err(out)?;
+                self.slots.try_reserve(1).map_err(out_of_memory)?;
                 // Reserved here, so that giving the slot back never allocates.
                 let slots = self.slots.len() + 1;
-                self.free.try_reserve(slots).map_err(out)?;
+                self.free.try_reserve(slots).map_err(out_of_memory)?;
                 self.slots.push(Slot {
                     sequence: 0,
                     position: 0,
@@ -113,11 +113,11 @@ impl Timers {
             position,
             waker: Some(waker),
         };
-        self.up(position);
+        self.sift_up(position);
         Ok(Key { slot, sequence })
     }
 
-    /// Takes a sleeper out, unless it has been fired.
+    /// Removes a timer, unless it has fired; returns its waker.
     pub(crate) fn cancel(&mut self, key: Key) -> Option<Waker> {
         let slot = self.slots.get(key.slot)?;
         if slot.sequence != key.sequence || slot.waker.is_none() {
@@ -126,7 +126,7 @@ impl Timers {
         self.remove(slot.position)
     }
 
-    /// Replaces the waker of a sleeper that has not been fired.
+    /// Replaces the waker of a timer that has not fired.
     pub(crate) fn set_waker(&mut self, key: Key, waker: &Waker) {
         if let Some(slot) = self.slots.get_mut(key.slot)
             && slot.sequence == key.sequence
@@ -136,7 +136,7 @@ impl Timers {
         }
     }
 
-    /// Takes the first sleeper whose time has come.
+    /// Removes the first expired timer; returns its waker.
     pub(crate) fn expire(&mut self, now: u64) -> Option<Waker> {
         if self.next_deadline() > now {
             return None;
@@ -147,33 +147,33 @@ impl Timers {
     fn remove(&mut self, position: usize) -> Option<Waker> {
         let entry = self.heap.swap_remove(position);
         if position < self.heap.len() {
-            self.place(position);
-            self.up(position);
-            self.down(position);
+            self.record_position(position);
+            self.sift_up(position);
+            self.sift_down(position);
         }
         self.free.push(entry.slot);
         let waker = self.slots[entry.slot].waker.take();
         if self.heap.is_empty() {
-            self.heap.shrink_to(KEEP);
+            self.heap.shrink_to(MIN_CAPACITY);
             self.slots.clear();
-            self.slots.shrink_to(KEEP);
+            self.slots.shrink_to(MIN_CAPACITY);
             self.free.clear();
-            self.free.shrink_to(KEEP);
+            self.free.shrink_to(MIN_CAPACITY);
         }
         waker
     }
 
-    fn place(&mut self, position: usize) {
+    fn record_position(&mut self, position: usize) {
         self.slots[self.heap[position].slot].position = position;
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.place(a);
-        self.place(b);
+        self.record_position(a);
+        self.record_position(b);
     }
 
-    fn up(&mut self, mut position: usize) {
+    fn sift_up(&mut self, mut position: usize) {
         while position > 0 {
             let parent = (position - 1) / 2;
             if self.heap[parent] <= self.heap[position] {
@@ -184,7 +184,7 @@ impl Timers {
         }
     }
 
-    fn down(&mut self, mut position: usize) {
+    fn sift_down(&mut self, mut position: usize) {
         loop {
             let left = 2 * position + 1;
             let least = [left, left + 1]

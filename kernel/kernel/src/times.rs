@@ -1,7 +1,7 @@
 //! Use of each hart's time: threads by level, and idleness. The rest is that of the kernel's
 //! coroutines.
 //!
-//! A hart notes its own activity, and reads the clock only if the activity changes: not from a
+//! A hart records its own activity, and reads the clock only if the activity changes: not from a
 //! thread to another of the same level. The choice of the next thread counts for the thread before.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,15 +11,15 @@ use os_abi::HartStatus;
 
 use crate::clock;
 
-/// A hart that waits for an interrupt.
+/// Activity of a hart that waits for an interrupt.
 pub(crate) const IDLE: u8 = HartStatus::IDLE as u8;
-/// A hart that runs coroutines of the kernel.
+/// Activity of a hart that runs coroutines of the kernel.
 pub(crate) const KERNEL: u8 = IDLE + 1;
 
 /// Activities: levels of threads, [`IDLE`], [`KERNEL`].
 const ACTIVITIES: usize = KERNEL as usize + 1;
 
-/// Time of a hart by activity. Only the hart itself writes; the others may see a change in part.
+/// Time of a hart by activity. Only the hart itself writes; others may see a change in part.
 pub(crate) struct Times {
     activity: AtomicU8,
     /// Start of the activity.
@@ -37,7 +37,7 @@ impl Times {
         }
     }
 
-    /// Notes the activity of the calling hart, whose times these are.
+    /// Sets the activity of the calling hart, to which `self` belongs.
     #[inline]
     pub(crate) fn set(&self, activity: u8) {
         let before = self.activity.load(Relaxed);
@@ -46,14 +46,15 @@ impl Times {
         }
         let now = clock::now();
         if let Some(ticks) = self.ticks.get(usize::from(before)) {
-            let took = now.wrapping_sub(self.since.load(Relaxed));
-            ticks.store(ticks.load(Relaxed).wrapping_add(took), Relaxed);
+            let elapsed = now.wrapping_sub(self.since.load(Relaxed));
+            ticks.store(ticks.load(Relaxed).wrapping_add(elapsed), Relaxed);
         }
         self.since.store(now, Relaxed);
         self.activity.store(activity, Relaxed);
     }
 
-    /// Tells of the hart, whose thread is of this process, with the time of its activity until now.
+    /// Returns the status of the hart, which runs a thread of this process, including the time of
+    /// the current activity.
     pub(crate) fn status(&self, process: usize) -> HartStatus {
         let mut ticks = core::array::from_fn(|level| self.ticks[level].load(Relaxed));
         let (activity, since) = (self.activity.load(Relaxed), self.since.load(Relaxed));

@@ -5,14 +5,14 @@
 //! the console when the machine is about to end. `os-runner trace` makes a timeline
 //! of them.
 //!
-//! The states are those of the papers: created, ready, running, blocked, suspended,
-//! ended; suspended by an interrupt or by an exception. Changes of kernel coroutines
-//! come from the scheduler (`Host::changed`), those of threads from `switching.rs` and
-//! `users.rs`, those of user coroutines from the page that the vDSO writes to.
+//! The states are those of the papers: created, ready, running, blocked, suspended, ended;
+//! suspended by an interrupt or by an exception. Changes of kernel coroutines come from the
+//! scheduler (`Host::changed`), those of threads from `switching.rs` and `run_queue.rs`, those of
+//! user coroutines from the page that the vDSO writes to.
 //!
-//! Cost: one load while off. While on, a record takes the lock of its hart's ring,
-//! which others take only for changes of user coroutines; nothing is allocated. From
-//! anywhere, handlers included.
+//! Cost: one load while off. While on, a record takes the lock of its hart's ring, which other
+//! harts take only for changes of user coroutines; nothing is allocated. Callable from anywhere,
+//! including interrupt handlers.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -30,14 +30,14 @@ use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 
 /// Default number of records per hart.
-pub(crate) const DEFAULT: usize = 4096;
+pub(crate) const DEFAULT_RECORDS: usize = 4096;
 /// Records per hart that may be asked for: 512 KiB.
-const MOST: usize = 16_384;
+const MAX_RECORDS: usize = 16_384;
 
-/// The state that was entered; its letter in the output.
+/// A state that was entered, by its letter in the output.
 #[derive(Clone, Copy)]
 #[repr(u8)]
-pub(crate) enum Entered {
+pub(crate) enum TraceState {
     Created = b'C',
     Ready = b'r',
     Running = b'R',
@@ -51,15 +51,15 @@ pub(crate) enum Entered {
     Named = b'N',
 }
 
-impl From<State> for Entered {
-    fn from(state: State) -> Entered {
+impl From<State> for TraceState {
+    fn from(state: State) -> TraceState {
         match state {
-            State::Created => Entered::Created,
-            State::Ready => Entered::Ready,
-            State::Running => Entered::Running,
-            State::Blocked => Entered::Blocked,
-            State::Suspended => Entered::Interrupted,
-            State::Exited => Entered::Ended,
+            State::Created => TraceState::Created,
+            State::Ready => TraceState::Ready,
+            State::Running => TraceState::Running,
+            State::Blocked => TraceState::Blocked,
+            State::Suspended => TraceState::Interrupted,
+            State::Exited => TraceState::Ended,
         }
     }
 }
@@ -77,7 +77,7 @@ pub(crate) enum Purpose {
     Call { process: usize, number: usize },
 }
 
-/// Owner of a state.
+/// Kind of the owner of a state.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Kind {
@@ -95,20 +95,20 @@ struct Record {
     /// The thread of the process, or the purpose of a kernel coroutine.
     detail: u16,
     kind: Kind,
-    state: Entered,
+    state: TraceState,
     level: u8,
 }
 
 /// The last records of a hart.
 struct Ring {
     records: Vec<Record>,
-    /// Records ever made.
+    /// Number of records ever made.
     count: usize,
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Changes that programs found no place for.
+/// State changes that did not fit into the pages of programs.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
@@ -118,15 +118,15 @@ static RINGS: [IrqLock<Ring>; MAX_HARTS] = [const {
     })
 }; MAX_HARTS];
 
-/// Switches traces on, with `records` records for each of `harts` harts, at most [`MOST`]. While
-/// booting.
+/// Switches traces on, with `records` records for each of `harts` harts, at most [`MAX_RECORDS`].
+/// While booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].
 pub(crate) fn init(records: usize, harts: usize) -> Result<(), OutOfMemory> {
     for ring in &RINGS[..harts] {
         let mut ring = ring.lock();
-        let records = records.clamp(1, MOST);
+        let records = records.clamp(1, MAX_RECORDS);
         let reserved = ring.records.try_reserve_exact(records);
         reserved.map_err(|_| OutOfMemory)?;
     }
@@ -142,8 +142,8 @@ pub(crate) fn is_on() -> bool {
 
 /// Records that a coroutine of the kernel has entered a state.
 #[inline]
-pub(crate) fn coroutine(id: CoroutineId, level: Level, state: Entered) {
-    note(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
+pub(crate) fn coroutine(id: CoroutineId, level: Level, state: TraceState) {
+    record(Kind::KernelCoroutine, state, id.to_u64(), (0, 0), level);
 }
 
 /// Records the purpose of a coroutine of the kernel.
@@ -156,42 +156,42 @@ pub(crate) fn name(id: CoroutineId, purpose: Purpose) {
             Purpose::Reaper => (0, 2),
             Purpose::Call { process, number } => (process, number),
         };
-        let whom = (process, detail);
-        let (kind, state) = (Kind::KernelCoroutine, Entered::Named);
-        note(kind, state, id.to_u64(), whom, Level::MOST_URGENT);
+        let owner = (process, detail);
+        let (kind, state) = (Kind::KernelCoroutine, TraceState::Named);
+        record(kind, state, id.to_u64(), owner, Level::MOST_URGENT);
     }
 }
 
 /// Records that a thread has entered a state.
 #[inline]
-pub(crate) fn thread(thread: &Thread, state: Entered) {
+pub(crate) fn thread(thread: &Thread, state: TraceState) {
     if is_on() {
-        let of = (thread.process.number(), thread.line);
-        note(Kind::Thread, state, 0, of, thread.level);
+        let owner = (thread.process.number(), thread.line);
+        record(Kind::Thread, state, 0, owner, thread.level);
     }
 }
 
-/// However it comes to its end.
+/// Records the end of a thread, for any reason.
 impl Drop for Thread {
     fn drop(&mut self) {
-        thread(self, Entered::Ended);
+        thread(self, TraceState::Ended);
     }
 }
 
 /// Records that a thread is about to go to user mode on the calling hart.
 #[inline]
-pub(crate) fn enters(thread: &Thread, space: &AddressSpace) {
+pub(crate) fn enter_user(thread: &Thread, space: &AddressSpace) {
     if is_on() {
         if let Some(TracePage { page, .. }) = space.trace() {
             page.store(user::HARTS + thread.line, hart_index() as u64);
         }
-        self::thread(thread, Entered::Running);
+        self::thread(thread, TraceState::Running);
     }
 }
 
 /// Records the state that a trap from user mode has put a thread into.
 #[inline]
-pub(crate) fn leaves(thread: &Thread, space: &AddressSpace, state: Entered) {
+pub(crate) fn leave_user(thread: &Thread, space: &AddressSpace, state: TraceState) {
     if is_on() {
         collect(thread, space);
         self::thread(thread, state);
@@ -202,12 +202,12 @@ pub(crate) fn leaves(thread: &Thread, space: &AddressSpace, state: Entered) {
 /// not trusted: a time in the future or a hart that does not exist is replaced by the kernel's.
 #[cold]
 fn collect(thread: &Thread, space: &AddressSpace) {
-    let Some(TracePage { page, taken }) = space.trace() else {
+    let Some(TracePage { page, read }) = space.trace() else {
         return;
     };
-    let mut taken = taken.lock();
+    let mut read = read.lock();
     for _ in 0..user::ENTRIES {
-        let entry = user::FIRST + *taken as usize % user::ENTRIES * user::ENTRY_WORDS;
+        let entry = user::FIRST + *read as usize % user::ENTRIES * user::ENTRY_WORDS;
         let Some(change) = user::unpack(page.load(entry + 2)) else {
             break;
         };
@@ -221,7 +221,7 @@ fn collect(thread: &Thread, space: &AddressSpace) {
             level: change.level,
         };
         page.store(entry + 2, 0);
-        *taken += 1;
+        *read += 1;
         let hart = usize::from(change.hart);
         let exists = hart < hart::online().len();
         let ring = if exists { hart } else { hart_index() };
@@ -234,7 +234,7 @@ fn collect(thread: &Thread, space: &AddressSpace) {
 
 /// Records a state of the interrupted coroutine of the kernel: that the interrupt was taken, or
 /// that the coroutine resumes.
-pub(crate) fn interrupted(state: Entered) {
+pub(crate) fn interrupted(state: TraceState) {
     if !is_on() {
         return;
     }
@@ -247,7 +247,7 @@ pub(crate) fn interrupted(state: Entered) {
 }
 
 #[cold]
-fn note(kind: Kind, state: Entered, id: u64, (process, detail): (usize, usize), level: Level) {
+fn record(kind: Kind, state: TraceState, id: u64, (process, detail): (usize, usize), level: Level) {
     let mut ring = RINGS[hart_index()].lock();
     let record = Record {
         time: clock::now(),
@@ -276,13 +276,13 @@ impl Ring {
     }
 }
 
-/// Makes no more records.
+/// Stops recording.
 pub(crate) fn stop() {
     ON.store(false, Relaxed);
 }
 
-/// Writes all records to the console, those of a hart about in their order, and makes no
-/// more. Nothing if there are none. Before the machine ends.
+/// Writes all records to the console, those of a hart about in their order, and stops recording.
+/// Prints nothing if there are no records. Before the machine ends.
 ///
 /// ```text
 /// trace: begin TICKS_PER_SECOND HARTS
@@ -299,12 +299,12 @@ pub(crate) fn print() {
     let mut lost = LOST.load(Relaxed);
     for (index, ring) in RINGS[..harts].iter().enumerate() {
         let ring = ring.lock();
-        let kept = ring.records.len();
-        lost = lost.saturating_add(ring.count - kept);
+        let len = ring.records.len();
+        lost = lost.saturating_add(ring.count - len);
         // Full: the next to be overwritten is the oldest.
-        let first = if ring.count > kept { ring.count } else { 0 };
-        for n in 0..kept {
-            let record = ring.records[(first + n) % kept];
+        let first = if ring.count > len { ring.count } else { 0 };
+        for n in 0..len {
+            let record = ring.records[(first + n) % len];
             println!(
                 "trace: {index} {} {} {} {} {} {} {:x}",
                 record.time,

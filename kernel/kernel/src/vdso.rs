@@ -1,10 +1,9 @@
-//! The vDSO: the scheduler image that every process gets.
+//! The vDSO: the scheduler image that is mapped into every process.
 //!
-//! Read once, at boot, from the archive: loaded at the address it has in every
-//! process, relocated, its functions looked up by name. So binding costs a
-//! program nothing, a stripped program binds as well, and an image that lacks a
-//! function is refused before any program starts. Pages that are not written are
-//! shared by all processes; the others are copied for each.
+//! Read once, at boot, from the archive: loaded at the address that it has in every process,
+//! relocated, its functions looked up by name. So binding costs a program nothing, a stripped
+//! program binds as well, and an image that lacks a function is refused before any program starts.
+//! Pages that are not written are shared by all processes; the others are copied for each.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -21,7 +20,7 @@ use crate::memory::{OutOfMemory, PAGE};
 
 /// Name of the image in the archive.
 pub(crate) const NAME: &str = "vdso";
-/// Limit of the image's size, which is far smaller.
+/// Maximum size of the image.
 const MAX_SIZE: usize = 1 << 20;
 
 // Tags of the dynamic section, and the one kind of relocation there may be.
@@ -49,7 +48,7 @@ struct Vdso {
 
 static VDSO: Once<Vdso> = Once::new();
 
-/// Why the image cannot be used.
+/// Reason why the image cannot be used.
 pub(crate) enum VdsoError {
     /// The image is no shared object that this kernel reads.
     Malformed(&'static str),
@@ -95,9 +94,9 @@ pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
         "its dynamic section is incomplete, or asks for binding",
     ))?;
     let mut functions = [0; VDSO_NAMES.len()];
-    for (place, name) in functions.iter_mut().zip(VDSO_NAMES) {
+    for (address, name) in functions.iter_mut().zip(VDSO_NAMES) {
         let offset = tables.find(&bytes, name).ok_or(VdsoError::Missing(name))?;
-        *place = (layout::VDSO + offset) as u64;
+        *address = (layout::VDSO + offset) as u64;
     }
     tables.relocate(&mut bytes, &segments)?;
     let pages = pages(&bytes, &segments)?;
@@ -153,7 +152,7 @@ impl Tables {
         })
     }
 
-    /// The offset of a defined function.
+    /// Returns the offset of a defined function.
     fn find(&self, bytes: &[u8], name: &str) -> Option<usize> {
         (0..self.symbol_count).find_map(|n| {
             let symbol = self.symbols.checked_add(24 * n)?;
@@ -165,25 +164,25 @@ impl Tables {
         })
     }
 
-    /// Puts the addresses in place that depend on where the image is.
+    /// Applies the relocations for the address at which the image is mapped.
     fn relocate(&self, bytes: &mut [u8], segments: &[Segment<'_>]) -> Result<(), VdsoError> {
         for n in 0..self.relocations_size / 24 {
             let entry = self.relocations.saturating_add(24 * n);
             let fields = [0, 8, 16].map(|field| double(bytes, entry.saturating_add(field)));
-            let [Some(place), Some(RELATIVE), Some(addend)] = fields else {
+            let [Some(target), Some(RELATIVE), Some(addend)] = fields else {
                 return Err(VdsoError::Malformed("a relocation is not relative"));
             };
-            let place = place as usize;
+            let target = target as usize;
             let writable = |segment: &Segment<'_>| {
                 segment.write
-                    && place >= segment.start
-                    && place.saturating_add(8) <= segment.start + segment.len
+                    && target >= segment.start
+                    && target.saturating_add(8) <= segment.start + segment.len
             };
             if !segments.iter().any(writable) {
                 return Err(VdsoError::Malformed("a relocation is not in data"));
             }
             let address = (layout::VDSO as u64).wrapping_add(addend);
-            bytes[place..place + 8].copy_from_slice(&address.to_le_bytes());
+            bytes[target..target + 8].copy_from_slice(&address.to_le_bytes());
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Waiting for a change of something that is behind a lock.
+//! Waiting for a change of state that a lock protects.
 //!
-//! Every waiter is woken and looks again; the scheduler lets the most
-//! urgent look first. No wake is lost: a waiter looks and enters the list under
-//! the lock under which the thing changes. The list is as long as there are
-//! waiting coroutines; one that is dropped takes its entry out, O(waiters).
+//! Every waiter is woken and checks its condition again; the scheduler runs the most urgent waiter
+//! first. No wake is lost: a waiter checks and enters the list under the lock under which the state
+//! changes. The list has an entry per waiting coroutine; a dropped waiter removes its entry,
+//! O(waiters).
 
 use alloc::vec::Vec;
 use core::future::Future;
@@ -24,8 +24,8 @@ impl Waiters {
         Waiters(Vec::new())
     }
 
-    /// Adds a coroutine. If there is no memory for it, it is woken at once and
-    /// so looks again in its turn.
+    /// Adds a coroutine. Without memory for the entry, the coroutine is woken at once and so checks
+    /// again in its turn.
     pub(crate) fn add(&mut self, waker: &Waker) {
         if self.0.iter().any(|known| known.will_wake(waker)) {
             return;
@@ -37,11 +37,11 @@ impl Waiters {
         }
     }
 
-    /// Takes a coroutine out again.
+    /// Removes a coroutine.
     pub(crate) fn remove(&mut self, waker: &Waker) {
         self.0.retain(|known| !known.will_wake(waker));
         if self.0.is_empty() {
-            // Without a waiter it keeps no memory.
+            // An empty list keeps no memory.
             self.0 = Vec::new();
         }
     }
@@ -60,113 +60,117 @@ impl Waiters {
     }
 }
 
-/// Something that coroutines wait for.
+/// State that coroutines wait for.
 pub(crate) trait Awaited {
     /// Returns the waiters.
     fn waiters(&mut self) -> &mut Waiters;
 }
 
-/// Waits until `look`, called under the lock, returns a result.
-pub(crate) fn until<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
+/// Waits until `condition`, called under the lock, returns a result.
+pub(crate) fn wait_until<T, R, F>(lock: &IrqLock<T>, condition: F) -> impl Future<Output = R> + Send
 where
     T: Awaited + Send,
     F: FnMut(&mut T) -> Option<R> + Send + Unpin,
 {
-    Until {
+    WaitUntil {
         lock,
-        look,
-        listed: None,
+        condition,
+        registered: None,
     }
 }
 
 /// An object that is as urgent as its waiters.
 pub(crate) trait Urgent: Awaited {
     /// Moves a waiter from a level to another.
-    fn waits(&mut self, before: Option<Level>, now: Option<Level>);
+    fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>);
 }
 
-/// Waits like [`until`], and passes the waiter's urgency, and its changes, to the awaited object.
-pub(crate) fn until_urgent<T, R, F>(lock: &IrqLock<T>, look: F) -> impl Future<Output = R> + Send
+/// Waits like [`wait_until`], and passes the waiter's urgency, and its changes, to the awaited
+/// object.
+pub(crate) fn wait_until_urgent<T, R, F>(
+    lock: &IrqLock<T>,
+    condition: F,
+) -> impl Future<Output = R> + Send
 where
     T: Urgent + Send,
     F: FnMut(&mut T) -> Option<R> + Send + Unpin,
 {
-    UntilUrgent {
+    WaitUntilUrgent {
         lock,
-        look,
-        listed: None,
+        condition,
+        registered: None,
         level: None,
     }
 }
 
-struct UntilUrgent<'a, T: Urgent, F> {
+struct WaitUntilUrgent<'a, T: Urgent, F> {
     lock: &'a IrqLock<T>,
-    look: F,
-    listed: Option<Waker>,
-    /// The level at which it is known to wait.
+    condition: F,
+    registered: Option<Waker>,
+    /// Level at which the waiter is registered.
     level: Option<Level>,
 }
 
-impl<T: Urgent, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for UntilUrgent<'_, T, F> {
+impl<T: Urgent, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for WaitUntilUrgent<'_, T, F> {
     type Output = R;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
         let this = self.get_mut();
         let mut data = this.lock.lock();
-        if let Some(found) = (this.look)(&mut data) {
+        if let Some(found) = (this.condition)(&mut data) {
             return Poll::Ready(found);
         }
         data.waiters().add(cx.waker());
         // The waiter is polled again when its level changes.
         let level = executor::domain().waits();
         if level != this.level {
-            data.waits(this.level, level);
+            data.move_waiter(this.level, level);
             this.level = level;
         }
         drop(data);
-        this.listed = Some(cx.waker().clone());
+        this.registered = Some(cx.waker().clone());
         Poll::Pending
     }
 }
 
-impl<T: Urgent, F> Drop for UntilUrgent<'_, T, F> {
+impl<T: Urgent, F> Drop for WaitUntilUrgent<'_, T, F> {
     fn drop(&mut self) {
-        if let Some(waker) = self.listed.take() {
+        if let Some(waker) = self.registered.take() {
             let mut data = self.lock.lock();
             data.waiters().remove(&waker);
             if let Some(level) = self.level {
-                data.waits(Some(level), None);
+                data.move_waiter(Some(level), None);
             }
         }
     }
 }
 
-struct Until<'a, T: Awaited, F> {
+struct WaitUntil<'a, T: Awaited, F> {
     lock: &'a IrqLock<T>,
-    look: F,
-    /// The waker that is in the list, unless it has been taken from there.
-    listed: Option<Waker>,
+    condition: F,
+    /// Waker that is in the list, unless it has been taken from there.
+    registered: Option<Waker>,
 }
 
-impl<T: Awaited, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for Until<'_, T, F> {
+impl<T: Awaited, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for WaitUntil<'_, T, F> {
     type Output = R;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
         let this = self.get_mut();
         let mut data = this.lock.lock();
-        if let Some(found) = (this.look)(&mut data) {
+        if let Some(found) = (this.condition)(&mut data) {
             return Poll::Ready(found);
         }
         data.waiters().add(cx.waker());
         drop(data);
-        this.listed = Some(cx.waker().clone());
+        this.registered = Some(cx.waker().clone());
         Poll::Pending
     }
 }
 
-impl<T: Awaited, F> Drop for Until<'_, T, F> {
+impl<T: Awaited, F> Drop for WaitUntil<'_, T, F> {
     fn drop(&mut self) {
-        if let Some(waker) = self.listed.take() {
+        if let Some(waker) = self.registered.take() {
             self.lock.lock().waiters().remove(&waker);
         }
     }

@@ -27,12 +27,12 @@ pub fn leave(call: impl FnOnce()) {
     let left = critical.load(Relaxed).wrapping_sub(1);
     critical.store(left, Relaxed);
     if left == 0 && line(OWED).load(Relaxed) != 0 {
-        give_back(call);
+        yield_hart(call);
     }
 }
 
 #[cold]
-fn give_back(call: impl FnOnce()) {
+fn yield_hart(call: impl FnOnce()) {
     line(OWED).store(0, SeqCst);
     call();
 }

@@ -1,5 +1,5 @@
-//! The pages that the kernel and a program share, word by word, from the program's side: those of
-//! the library and of the vDSO.
+//! The pages that the kernel and a program share, word by word, as the library and the vDSO access
+//! them.
 //!
 //! They are mapped in every process before it starts. `TRACE` is mapped if the word `TRACING` of
 //! the shared page says so, and a page of the completion ring after its first completion. They
@@ -70,7 +70,7 @@ pub fn time() -> u64 {
 
 /// Returns the first word of the calling thread's line.
 #[inline]
-fn first() -> *const AtomicU64 {
+fn line_start() -> *const AtomicU64 {
     let first;
     // SAFETY: the instruction reads a register that the kernel has set and no other code uses.
     // `pure`: within a call, however long, the thread is the same.
@@ -81,7 +81,7 @@ fn first() -> *const AtomicU64 {
 /// Returns the index of the calling thread in its process.
 #[must_use]
 pub fn line_index() -> usize {
-    (first().addr() - layout::THREADS) / (8 * LINE_WORDS)
+    (line_start().addr() - layout::THREADS) / (8 * LINE_WORDS)
 }
 
 /// Returns a word of the calling thread's line (`os_abi::thread`), by the register in which the
@@ -91,7 +91,7 @@ pub fn line_index() -> usize {
 pub fn line(word: usize) -> &'static AtomicU64 {
     assert!(word < LINE_WORDS);
     // SAFETY: the word is within the line, which is within a page of this module.
-    unsafe { &*first().add(word) }
+    unsafe { &*line_start().add(word) }
 }
 
 /// Returns a word of the line of a thread of the process.

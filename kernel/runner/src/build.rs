@@ -3,38 +3,39 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{archive, doctor};
+use crate::{archive, elf_patch};
 
-/// The target of everything that runs in the machine.
+/// Target triple of all code that runs in the machine.
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 
 /// The name of the vDSO in the archive.
 pub(crate) const VDSO: &str = "vdso";
 
 /// Name of the program of which the archive has damaged copies.
-const MODEL: &str = "child";
+const TEMPLATE: &str = "child";
 
-/// The instruction set of everything that runs in the machine.
+/// Instruction set of all code that runs in the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
     /// RV64GC with Zba, Zbb and Zbs, as in kernel/.cargo/config.toml.
-    Usual,
+    Default,
     /// RV64GC, for processors without bit manipulation.
     Rv64gc,
 }
 
 impl Isa {
     /// Returns RV64GC if the flag asks for it.
-    pub(crate) fn of(rv64gc: bool) -> Isa {
-        if rv64gc { Isa::Rv64gc } else { Isa::Usual }
+    pub(crate) fn from_flag(rv64gc: bool) -> Isa {
+        if rv64gc { Isa::Rv64gc } else { Isa::Default }
     }
 
-    /// Returns the target folder. Each set has its own, or one build would undo the other.
+    /// Returns the target folder. Each instruction set has its own, or one build would replace the
+    /// other.
     fn target(self) -> PathBuf {
         let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let target = target.unwrap_or_else(|| root().join("target"));
         match self {
-            Isa::Usual => target,
+            Isa::Default => target,
             Isa::Rv64gc => target.join("rv64gc"),
         }
     }
@@ -60,16 +61,16 @@ pub(crate) struct Image {
 /// Builds the kernel and the programs. The kernel includes its own tests, which run only when the
 /// command line asks for them.
 pub(crate) fn image() -> Result<Image, String> {
-    image_for(Isa::Usual)
+    image_for(Isa::Default)
 }
 
 /// Builds the image for a processor with these instructions.
 pub(crate) fn image_for(isa: Isa) -> Result<Image, String> {
-    call(isa, "build", "os-kernel", &["--features", "selftest"])?;
-    call(isa, "build", "os-user", &["--bins"])?;
+    run_cargo(isa, "build", "os-kernel", &["--features", "selftest"])?;
+    run_cargo(isa, "build", "os-user", &["--bins"])?;
     // A shared object needs position-independent code; cargo has no setting for it.
     let position_independent = ["--", "-C", "relocation-model=pic"];
-    call(isa, "rustc", "os-vdso", &position_independent)?;
+    run_cargo(isa, "rustc", "os-vdso", &position_independent)?;
     variant_for(isa, "programs", |_, file| file)
 }
 
@@ -86,7 +87,12 @@ pub(crate) fn isolated() -> Result<Image, String> {
 /// Builds the image with another feature of the kernel.
 fn with_feature(feature: &str) -> Result<Image, String> {
     let features = format!("selftest,{feature}");
-    call(Isa::Usual, "build", "os-kernel", &["--features", &features])?;
+    run_cargo(
+        Isa::Default,
+        "build",
+        "os-kernel",
+        &["--features", &features],
+    )?;
     let built = output().join("os-kernel");
     let kernel = output().join(format!("os-kernel-{feature}"));
     std::fs::copy(&built, &kernel).map_err(|error| format!("{}: {error}", built.display()))?;
@@ -94,12 +100,12 @@ fn with_feature(feature: &str) -> Result<Image, String> {
 }
 
 /// Copies the last image with its files changed: `change` gets the name and the bytes of each.
-/// `name` tells the variants apart.
+/// `name` distinguishes the variants.
 pub(crate) fn variant(
     name: &str,
     change: impl Fn(&str, Vec<u8>) -> Vec<u8>,
 ) -> Result<Image, String> {
-    variant_for(Isa::Usual, name, change)
+    variant_for(Isa::Default, name, change)
 }
 
 fn variant_for(
@@ -116,9 +122,9 @@ fn variant_for(
         let bytes = change(&name, bytes);
         files.push((name, bytes));
     }
-    let model = files.iter().find(|(name, _)| name == MODEL);
-    let wrong = model.map(|(_, file)| doctor::wrong_programs(file));
-    files.extend(wrong.into_iter().flatten());
+    let template = files.iter().find(|(name, _)| name == TEMPLATE);
+    let invalid = template.map(|(_, file)| elf_patch::invalid_programs(file));
+    files.extend(invalid.into_iter().flatten());
     let bytes = archive::write(files);
     std::fs::write(&archive, bytes).map_err(|error| format!("{}: {error}", archive.display()))?;
     Ok(Image {
@@ -165,10 +171,10 @@ pub(crate) fn root() -> &'static Path {
 
 /// Returns cargo's output folder.
 fn output() -> PathBuf {
-    Isa::Usual.output()
+    Isa::Default.output()
 }
 
-fn call(isa: Isa, task: &str, package: &str, more: &[&str]) -> Result<(), String> {
+fn run_cargo(isa: Isa, task: &str, package: &str, more: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     if isa == Isa::Rv64gc {
@@ -187,6 +193,6 @@ fn call(isa: Isa, task: &str, package: &str, more: &[&str]) -> Result<(), String
         return Ok(());
     }
     Err(format!(
-        "{package} does not build; is the target there? rustup target add {TARGET}"
+        "{package} does not build; is the target installed? rustup target add {TARGET}"
     ))
 }

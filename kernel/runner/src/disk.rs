@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use os_files::direct::Mounted;
 use os_files::{BLOCK, Error};
 
-use crate::{build, doctor};
+use crate::{build, elf_patch};
 
 /// Blocks of a test's disk.
 const BLOCKS: usize = 1024;
 /// Blocks of a disk that a user creates: 16 MiB.
-const USUAL_BLOCKS: usize = 4096;
+const DEFAULT_BLOCKS: usize = 4096;
 /// Bytes of a program that is too large.
-const LARGE: usize = (2 << 20) + 1;
+const OVERSIZE: usize = (2 << 20) + 1;
 
 /// Content of a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,15 +65,15 @@ impl Drop for Disk {
 
 /// Returns an image with a program on it.
 fn programs() -> Result<Vec<u8>, String> {
-    let wrong = |error: Error| format!("the disk: {error}");
+    let message = |error: Error| format!("the disk: {error}");
     let program = build::program("child")?;
-    let mut mounted = Mounted::format(vec![0; BLOCKS * BLOCK]).map_err(wrong)?;
-    let stripped = doctor::stripped(program.clone());
+    let mut mounted = Mounted::format(vec![0; BLOCKS * BLOCK]).map_err(message)?;
+    let stripped = elf_patch::stripped(program.clone());
     let truncated = &stripped[..stripped.len() / 2];
     let text = b"this is no program\n";
     // Only the length makes this program invalid.
     let mut large = program.clone();
-    large.resize(LARGE, 0);
+    large.resize(OVERSIZE, 0);
     for (name, bytes) in [
         ("bin/child", &program[..]),
         ("bin/truncated", truncated),
@@ -81,18 +81,18 @@ fn programs() -> Result<Vec<u8>, String> {
         ("bin/empty", b""),
         ("notes/text", text),
     ] {
-        mounted.put(name.as_bytes(), bytes).map_err(wrong)?;
+        mounted.put(name.as_bytes(), bytes).map_err(message)?;
     }
-    mounted.sync().map_err(wrong)?;
+    mounted.sync().map_err(message)?;
     Ok(mounted.disk)
 }
 
 /// Creates a blank image and reports it, unless the file exists.
-pub(crate) fn make(file: &Path) -> Result<(), String> {
+pub(crate) fn create_if_missing(file: &Path) -> Result<(), String> {
     if file.exists() {
         return Ok(());
     }
-    let len = (USUAL_BLOCKS * BLOCK) as u64;
+    let len = (DEFAULT_BLOCKS * BLOCK) as u64;
     File::create(file)
         .and_then(|image| image.set_len(len))
         .map_err(|error| format!("{}: {error}", file.display()))?;
@@ -102,10 +102,10 @@ pub(crate) fn make(file: &Path) -> Result<(), String> {
 
 /// Puts files on an image, each with its name there, and lists all files of the image.
 pub(crate) fn put(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), String> {
-    make(image)?;
+    create_if_missing(image)?;
     let io = |error: std::io::Error| format!("{}: {error}", image.display());
     let bytes = fs::read(image).map_err(io)?;
-    let wrong = |error: Error| match error {
+    let message = |error: Error| match error {
         Error::Damaged | Error::Failed => format!(
             "{}: not a disk of this kernel, or damaged; take another file",
             image.display()
@@ -116,12 +116,12 @@ pub(crate) fn put(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Strin
         Err(Error::Blank) => Mounted::format(bytes),
         outcome => outcome,
     }
-    .map_err(wrong)?;
+    .map_err(message)?;
     for (name, bytes) in files {
         let put = mounted.put(name.as_bytes(), bytes);
         put.map_err(|error| format!("{}: {name}: {error}", image.display()))?;
     }
-    mounted.sync().map_err(wrong)?;
+    mounted.sync().map_err(message)?;
     let mut from = 0;
     while let Some(listed) = mounted.volume.list(from) {
         println!("{:>9} {}", listed.size, listed.name);

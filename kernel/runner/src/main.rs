@@ -1,12 +1,11 @@
 //! Builds the kernel and its programs, boots them in QEMU, and checks their output.
 //!
 //! `build` calls cargo, `archive` writes the archive of the programs, `qemu` starts the machine and
-//! enforces its time limit. `suite` is the test matrix, `session` a conversation on the console,
-//! `peer` a peer on the network, and `doctor` makes the invalid images. `trace`, `timeline` and
-//! `svg` show the states of threads and coroutines; `sequence` is the expected trace of one
-//! program. `state` shows the position of each hart in a machine that hangs, `disk` makes disks,
-//! `record` examines the frames of the network card. `bench` counts instructions, and `evaluate`
-//! measures a server.
+//! enforces its time limit. `suite` is the test matrix, `session` drives the console, `peer` a peer
+//! on the network, and `elf_patch` makes the invalid images. `trace`, `timeline` and `svg` show the
+//! states of threads and coroutines; `sequence` is the expected trace of one program. `state` shows
+//! where each hart of a hung machine is, `disk` makes disks, `record` examines the frames of the
+//! network card. `bench` counts instructions, and `evaluate` measures a server.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +13,7 @@ mod archive;
 mod bench;
 mod build;
 mod disk;
-mod doctor;
+mod elf_patch;
 mod evaluate;
 mod peer;
 mod qemu;
@@ -33,12 +32,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use evaluate::What;
+use evaluate::Selection;
 
 /// Builds the kernel and its programs, boots them in QEMU, and checks their output
 #[derive(Parser)]
 #[command(name = "os-runner", max_term_width = 100)]
-struct Words {
+struct Cli {
     #[command(subcommand)]
     task: Task,
 }
@@ -148,7 +147,7 @@ struct Soak {
 #[derive(Args)]
 struct Evaluate {
     #[command(flatten)]
-    what: Part,
+    part: Part,
     /// Also lists the most expensive functions, with --profile
     #[arg(long, requires = "profile")]
     sources: bool,
@@ -170,12 +169,6 @@ struct Part {
     /// The papers' figures, by clocks so slow that connections ask for more than harts do
     #[arg(long)]
     saturation: bool,
-    /// The points by the host's clock
-    #[arg(long)]
-    clock: bool,
-    /// The points with clients on the host, through a forwarded port
-    #[arg(long)]
-    host: bool,
     /// Profiles the instructions of a request
     #[arg(long)]
     profile: bool,
@@ -218,7 +211,7 @@ fn forward(text: &str) -> Result<qemu::Network, String> {
     let ports = ports.and_then(|(port, to)| Some((port.parse().ok()?, to.parse().ok()?)));
     match ports {
         Some((port @ 1.., to @ 1..)) => Ok(qemu::Network::ForwardedTo { port, to }),
-        _ => Err("say two ports, that of this host first: 5007:7".to_owned()),
+        _ => Err("name two ports, that of this host first: 5007:7".to_owned()),
     }
 }
 
@@ -228,28 +221,28 @@ fn named_file(text: &str) -> Result<(PathBuf, String), String> {
         Some((file, name)) if !file.is_empty() && !name.is_empty() => {
             Ok((file.into(), name.to_owned()))
         }
-        _ => Err("say a file and its name on the disk: notes.txt=notes/today".to_owned()),
+        _ => Err("name a file and its name on the disk: notes.txt=notes/today".to_owned()),
     }
 }
 
 fn main() -> ExitCode {
-    let outcome = match Words::parse().task {
-        Task::Build(it) => build_all(build::Isa::of(it.rv64gc)),
-        Task::Disk(it) => put(it),
-        Task::Run(it) => run(it),
-        Task::Test(it) => {
-            let seeds = it
+    let outcome = match Cli::parse().task {
+        Task::Build(args) => build_all(build::Isa::from_flag(args.rv64gc)),
+        Task::Disk(args) => put(args),
+        Task::Run(args) => run(args),
+        Task::Test(args) => {
+            let seeds = args
                 .seed
-                .map_or(suite::Seeds::First(it.seeds), suite::Seeds::Only);
-            suite::run(&it.smp, seeds, it.only.as_deref())
+                .map_or(suite::Seeds::First(args.seeds), suite::Seeds::Only);
+            suite::run(&args.smp, seeds, args.only.as_deref())
         }
         // All tests repeatedly, then the seeds that the matrix leaves out.
-        Task::Soak(it) => suite::soak(it.smp, it.runs, it.only.as_deref()),
+        Task::Soak(args) => suite::soak(args.smp, args.runs, args.only.as_deref()),
         Task::PowerCut { seeds } => suite::power_cuts(seeds),
         Task::Bench { isolated } => bench::run(isolated),
-        Task::Evaluate(it) => evaluate(it),
+        Task::Evaluate(args) => evaluate(args),
         Task::Rings => rings(),
-        Task::Trace(it) => show_trace(&it),
+        Task::Trace(args) => show_trace(&args),
     };
     match outcome {
         Ok(code) => code,
@@ -260,24 +253,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn evaluate(it: Evaluate) -> Result<ExitCode, String> {
+fn evaluate(args: Evaluate) -> Result<ExitCode, String> {
     let flags = [
-        (it.what.quick, What::Quick),
-        (it.what.saturation, What::Saturation),
-        (it.what.clock, What::Clock),
-        (it.what.host, What::Host),
-        (it.what.profile, What::Profile(it.sources)),
-        (it.what.draw, What::Draw),
+        (args.part.quick, Selection::Quick),
+        (args.part.saturation, Selection::Saturation),
+        (args.part.profile, Selection::Profile(args.sources)),
+        (args.part.draw, Selection::Draw),
     ];
-    let what = flags.into_iter().find(|(given, _)| *given);
-    let what = what.map_or(What::All, |(_, what)| what);
-    let folder = if it.docs {
+    let selection = flags.into_iter().find(|(given, _)| *given);
+    let selection = selection.map_or(Selection::All, |(_, selection)| selection);
+    let folder = if args.docs {
         "../docs/kernel-evaluation"
     } else {
         "target/kernel-evaluation"
     };
-    let folder = it.to.unwrap_or_else(|| build::root().join(folder));
-    evaluate::run(what, &folder)
+    let folder = args.to.unwrap_or_else(|| build::root().join(folder));
+    evaluate::run(selection, &folder)
 }
 
 /// Boots with 4 harts and prints the figures of the program `rings`. Instructions do not count as
@@ -299,7 +290,7 @@ fn rings() -> Result<ExitCode, String> {
 
 /// Builds the images of the tests. For RV64GC, builds the image of `run` and prints its paths.
 fn build_all(isa: build::Isa) -> Result<ExitCode, String> {
-    if isa == build::Isa::Usual {
+    if isa == build::Isa::Default {
         build::with_kernel_threads()?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -309,72 +300,72 @@ fn build_all(isa: build::Isa) -> Result<ExitCode, String> {
 }
 
 /// Boots with the console on the terminal.
-fn run(it: Run) -> Result<ExitCode, String> {
-    let image = if it.isolated {
+fn run(args: Run) -> Result<ExitCode, String> {
+    let image = if args.isolated {
         build::isolated()?
     } else {
-        build::image_for(build::Isa::of(it.rv64gc))?
+        build::image_for(build::Isa::from_flag(args.rv64gc))?
     };
-    let mut arguments = it.arguments;
-    let begins = |word: &String| word.starts_with("init=") || word.starts_with("selftest");
-    if !arguments.iter().any(begins) {
+    let mut arguments = args.arguments;
+    let selects_program = |word: &String| word.starts_with("init=") || word.starts_with("selftest");
+    if !arguments.iter().any(selects_program) {
         arguments.push("init=shell".to_owned());
     }
-    if let Some(disk) = &it.disk {
-        disk::make(disk)?;
+    if let Some(disk) = &args.disk {
+        disk::create_if_missing(disk)?;
     }
     let machine = qemu::Machine {
-        cpu: if it.rv64gc { build::RV64GC_CPU } else { "" },
-        network: it.network.unwrap_or(qemu::Network::No),
-        ..qemu::Machine::new(it.smp, &arguments.join(" "))
+        cpu: if args.rv64gc { build::RV64GC_CPU } else { "" },
+        network: args.network.unwrap_or(qemu::Network::No),
+        ..qemu::Machine::new(args.smp, &arguments.join(" "))
     };
     eprintln!("Ctrl-A X ends QEMU, whatever the machine does");
-    let status = qemu::command(&image, &machine, it.disk.as_deref())
+    let status = qemu::command(&image, &machine, args.disk.as_deref())
         .status()
         .map_err(qemu::explain)?;
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
 }
 
 /// Puts files on the image of a disk.
-fn put(it: DiskArgs) -> Result<ExitCode, String> {
+fn put(args: DiskArgs) -> Result<ExitCode, String> {
     let mut files = Vec::new();
-    if !it.program.is_empty() {
+    if !args.program.is_empty() {
         build::image()?;
     }
-    for program in it.program {
+    for program in args.program {
         files.push((format!("bin/{program}"), build::program(&program)?));
     }
-    for (file, name) in it.put {
+    for (file, name) in args.put {
         let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         files.push((name, bytes));
     }
-    disk::put(&it.image, &files)?;
+    disk::put(&args.image, &files)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Boots a program with tracing on, and prints the trace.
-fn show_trace(it: &Trace) -> Result<ExitCode, String> {
-    let program = &it.program;
-    let with = it
+fn show_trace(args: &Trace) -> Result<ExitCode, String> {
+    let program = &args.program;
+    let with = args
         .argument
         .as_ref()
         .map_or(String::new(), |word| format!(" with={word}"));
     let image = build::image()?;
-    let arguments = format!("init={program}{with} trace={}", it.records);
+    let arguments = format!("init={program}{with} trace={}", args.records);
     let machine = qemu::Machine {
-        icount: it.icount,
-        ..qemu::Machine::new(it.smp, &arguments)
+        icount: args.icount,
+        ..qemu::Machine::new(args.smp, &arguments)
     };
     let outcome = qemu::run(&image, &machine, Duration::from_secs(120))?;
     let trace = trace::parse(&outcome.output)
         .ok_or_else(|| format!("{}\nthe machine has printed no trace", outcome.output))?;
-    match &it.svg {
+    match &args.svg {
         Some(file) => {
             let drawn = std::fs::write(file, svg::draw(program, &trace));
             drawn.map_err(|error| format!("{}: {error}", file.display()))?;
             println!("{}", file.display());
         }
-        None if it.json => println!("{}", timeline::json(&trace)),
+        None if args.json => println!("{}", timeline::json(&trace)),
         None => print!("{}", timeline::text(program, &trace)),
     }
     match outcome.status {
@@ -389,29 +380,32 @@ mod tests {
 
     fn task(line: &str) -> Result<Task, clap::Error> {
         let words = std::iter::once("os-runner").chain(line.split_whitespace());
-        Words::try_parse_from(words).map(|words| words.task)
+        Cli::try_parse_from(words).map(|words| words.task)
     }
 
     #[test]
     fn options_may_stand_anywhere() {
-        let Ok(Task::Trace(it)) = task("trace --smp 2 child --json") else {
+        let Ok(Task::Trace(args)) = task("trace --smp 2 child --json") else {
             panic!("a trace")
         };
-        assert_eq!((it.smp, it.program.as_str(), it.json), (2, "child", true));
-        assert!(it.argument.is_none() && !it.icount);
-        let Ok(Task::Run(it)) = task("run init=tests with=a,b --smp 4 trace=9") else {
+        assert_eq!(
+            (args.smp, args.program.as_str(), args.json),
+            (2, "child", true)
+        );
+        assert!(args.argument.is_none() && !args.icount);
+        let Ok(Task::Run(args)) = task("run init=tests with=a,b --smp 4 trace=9") else {
             panic!("a run")
         };
-        assert_eq!(it.arguments, ["init=tests", "with=a,b", "trace=9"]);
-        let Ok(Task::Run(it)) = task("run --network 5007:7 --disk file") else {
+        assert_eq!(args.arguments, ["init=tests", "with=a,b", "trace=9"]);
+        let Ok(Task::Run(args)) = task("run --network 5007:7 --disk file") else {
             panic!("a run with a network")
         };
         let to_echo = qemu::Network::ForwardedTo { port: 5007, to: 7 };
-        assert!(it.network == Some(to_echo) && it.arguments.is_empty() && !it.isolated);
-        let Ok(Task::Test(it)) = task("test --smp 2,4") else {
+        assert!(args.network == Some(to_echo) && args.arguments.is_empty() && !args.isolated);
+        let Ok(Task::Test(args)) = task("test --smp 2,4") else {
             panic!("the tests")
         };
-        assert_eq!((it.smp, it.seeds), (vec![2, 4], suite::SEEDS));
+        assert_eq!((args.smp, args.seeds), (vec![2, 4], suite::SEEDS));
     }
 
     #[test]
@@ -424,7 +418,7 @@ mod tests {
             "test --seed 1 --seeds 2",
             "bench left",
             "run --rv64gc --isolated",
-            "evaluate --quick --host",
+            "evaluate --quick --saturation",
             "evaluate --sources",
             "run --network 5007",
             "run --network 0:7",

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::build::Image;
@@ -14,23 +14,23 @@ use crate::state;
 /// Longest turn of a hart in instructions, where time counts instructions. A hart whose turn ends
 /// inside a lock makes the others spin through their turns: shorter turns cost host time, longer
 /// ones cost instructions of the machine.
-const TURN: u64 = 10_000;
+const MAX_TURN: u64 = 10_000;
 
-/// Interval between two looks at the machine. A longer gap means that the host, and the machine
-/// with it, stood still; that time does not count.
-const STANDSTILL: Duration = Duration::from_secs(1);
+/// Maximum interval between two checks of the machine. A longer gap means that the host, and the
+/// machine with it, was stopped; the excess does not count.
+const MAX_STEP: Duration = Duration::from_secs(1);
 
 /// Limit of the uncounted time in which QEMU waits for a CPU, in multiples of the time limit.
-const MOST_UNSERVED: u32 = 4;
+const MAX_CPU_WAIT: u32 = 4;
 
 /// The configuration of a boot.
 pub(crate) struct Machine {
     /// Number of harts.
     pub(crate) smp: u32,
-    /// QEMU's name of the processor; empty for the usual one.
+    /// QEMU's name of the processor; empty for the default.
     pub(crate) cpu: &'static str,
     /// Set if time counts instructions, which is deterministic. Several harts take turns of at most
-    /// [`TURN`].
+    /// [`MAX_TURN`].
     pub(crate) icount: bool,
     /// Binary logarithm of the nanoseconds per instruction, where time counts instructions.
     pub(crate) shift: u32,
@@ -106,9 +106,9 @@ pub(crate) struct Outcome {
 /// terminal, and Ctrl-A X ends the machine.
 ///
 /// Where time counts instructions, QEMU runs all harts in one thread. A hart runs until the
-/// machine's next timer is due, or until it waits; so a timer is due every [`TURN`]. The hart after
-/// one that a timer stopped gets a turn of no instructions, and would never run beside a busy hart.
-/// Therefore every other hart is one that the kernel leaves unused.
+/// machine's next timer is due, or until it waits; so a timer is due every [`MAX_TURN`]. The hart
+/// after one that a timer stopped gets a turn of no instructions, and would never run beside a busy
+/// hart. Therefore every other hart is one that the kernel leaves unused.
 pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> Command {
     let takes_turns = machine.icount && machine.smp > 1;
     let (harts, arguments) = if takes_turns {
@@ -182,7 +182,7 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
         // Without a timer QEMU would not serve the disk while the hart waits for it. The timer of
         // this object fires all the time and does nothing: its network has no packets and no
         // device.
-        let micros = (TURN << machine.shift).div_ceil(1_000);
+        let micros = (MAX_TURN << machine.shift).div_ceil(1_000);
         let filter = format!("filter-buffer,id=turns,netdev=none,interval={micros}");
         command.args(["-netdev", "hubport,id=none,hubid=0", "-object", &filter]);
     }
@@ -210,32 +210,12 @@ pub(crate) fn run_on(
     disk: Option<&Path>,
     limit: Duration,
 ) -> Result<Outcome, String> {
-    boot(image, machine, disk, limit, &AtomicBool::new(false))
-}
-
-/// Runs a machine like [`run`], without a disk, and kills it once `is_unwanted` is set.
-pub(crate) fn run_until(
-    image: &Image,
-    machine: &Machine,
-    limit: Duration,
-    is_unwanted: &AtomicBool,
-) -> Result<Outcome, String> {
-    boot(image, machine, None, limit, is_unwanted)
-}
-
-fn boot(
-    image: &Image,
-    machine: &Machine,
-    disk: Option<&Path>,
-    limit: Duration,
-    is_unwanted: &AtomicBool,
-) -> Result<Outcome, String> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let start = Instant::now();
     let (process, run) = (std::process::id(), RUNS.fetch_add(1, Relaxed));
-    let place = std::env::temp_dir().join(format!("os-runner-{process}-{run}"));
-    let record = Temporary(place.with_extension("pcap"));
-    let monitor = Temporary(place);
+    let path = std::env::temp_dir().join(format!("os-runner-{process}-{run}"));
+    let record = Temporary(path.with_extension("pcap"));
+    let monitor = Temporary(path);
     let mut command = command(image, machine, disk);
     let is_recorded = matches!(
         machine.network,
@@ -261,17 +241,17 @@ fn boot(
         String::from_utf8_lossy(&output).into_owned()
     });
     let mut state = None;
-    let (mut waited, mut looked) = (Duration::ZERO, start);
+    let (mut waited, mut last_check) = (Duration::ZERO, start);
     let end = loop {
         if let Some(status) = child.try_wait().map_err(explain)? {
             break Some(status);
         }
-        let since = core::mem::replace(&mut looked, Instant::now()).elapsed();
-        waited += since.min(STANDSTILL);
+        let since = core::mem::replace(&mut last_check, Instant::now()).elapsed();
+        waited += since.min(MAX_STEP);
         let is_late =
-            waited > limit && waited > limit + unserved(child.id()).min(limit * MOST_UNSERVED);
-        if is_late || is_unwanted.load(Relaxed) {
-            state = Some(state::ask(&monitor.0));
+            waited > limit && waited > limit + cpu_wait(child.id()).min(limit * MAX_CPU_WAIT);
+        if is_late {
+            state = Some(state::query(&monitor.0));
             let _ = child.kill();
             let _ = child.wait();
             break None;
@@ -282,7 +262,7 @@ fn boot(
     Ok(Outcome {
         output,
         status: end.and_then(|end| end.code()),
-        end: in_words(end, limit),
+        end: describe_end(end, limit),
         state,
         record: std::fs::read(&record.0).ok().filter(|_| is_recorded),
         took: start.elapsed(),
@@ -291,7 +271,7 @@ fn boot(
 
 /// Returns the longest wait for a CPU among the threads of a process: time in which the host ran
 /// other processes.
-fn unserved(process: u32) -> Duration {
+fn cpu_wait(process: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
     let delay = |thread: std::fs::DirEntry| {
         let times = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
@@ -302,7 +282,7 @@ fn unserved(process: u32) -> Duration {
 }
 
 /// Describes the end of QEMU. `None`: it was killed.
-fn in_words(end: Option<ExitStatus>, limit: Duration) -> String {
+fn describe_end(end: Option<ExitStatus>, limit: Duration) -> String {
     match end.map(|end| (end.code(), end.signal())) {
         None => format!("no end within {limit:?}"),
         Some((Some(code), _)) => format!("exit status {code}"),
@@ -327,7 +307,7 @@ mod tests {
 
     /// Among more busy threads than CPUs, at least one has waited for a CPU.
     #[test]
-    fn time_without_a_cpu_is_seen() {
+    fn time_without_a_cpu_is_measured() {
         let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
         let (is_over, before) = (Arc::new(AtomicBool::new(false)), Instant::now());
         let compute = |is_over: Arc<AtomicBool>| move || while !is_over.load(Relaxed) {};
@@ -337,13 +317,13 @@ mod tests {
         let mut seen = Duration::ZERO;
         while seen < Duration::from_millis(20) && before.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(10));
-            seen = unserved(std::process::id());
+            seen = cpu_wait(std::process::id());
         }
         is_over.store(true, Relaxed);
         threads
             .into_iter()
-            .for_each(|thread| thread.join().expect("it computes"));
+            .for_each(|thread| thread.join().expect("the thread computes"));
         assert!(seen >= Duration::from_millis(20), "{seen:?}");
-        assert_eq!(unserved(u32::MAX), Duration::ZERO);
+        assert_eq!(cpu_wait(u32::MAX), Duration::ZERO);
     }
 }

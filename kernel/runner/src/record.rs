@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// Shortest legitimate delay of a retransmission, in microseconds.
-const SOON_MICROS: u64 = 500_000;
+const MIN_RETRANSMIT_MICROS: u64 = 500_000;
 /// Bytes of the file's header, and of each frame's.
-const HEADING: usize = 24;
-const FRAME_HEADING: usize = 16;
+const FILE_HEADER: usize = 24;
+const FRAME_HEADER: usize = 16;
 /// The machine's address.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 
@@ -20,7 +20,7 @@ struct Segment {
     micros: u64,
     /// Ports, and the peer's address.
     connection: [u8; 8],
-    begins: bool,
+    is_syn: bool,
     sequence: u32,
     len: u32,
 }
@@ -30,13 +30,13 @@ struct Segment {
 /// # Errors
 /// Fails if a segment was retransmitted too soon, or if the record is malformed.
 pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
-    let segments = segments(record).ok_or("the record of the network is cut off")?;
+    let segments = segments(record).ok_or("the record of the network is truncated")?;
     // Sequence ranges and their times of sending, by connection.
     let mut sent: HashMap<[u8; 8], Vec<(Range<u32>, u64)>> = HashMap::new();
     let mut count = 0;
     for segment in segments {
         let known = sent.entry(segment.connection).or_default();
-        if segment.begins {
+        if segment.is_syn {
             known.clear();
         }
         // A single byte is a probe of a closed window.
@@ -44,11 +44,12 @@ pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
             continue;
         }
         count += 1;
-        let soon = known.iter().find(|(bytes, micros)| {
-            let into = segment.sequence.wrapping_sub(bytes.start);
-            into < bytes.end.wrapping_sub(bytes.start) && segment.micros - micros < SOON_MICROS
+        let retransmitted = known.iter().find(|(bytes, micros)| {
+            let offset = segment.sequence.wrapping_sub(bytes.start);
+            offset < bytes.end.wrapping_sub(bytes.start)
+                && segment.micros - micros < MIN_RETRANSMIT_MICROS
         });
-        if let Some((_, before)) = soon {
+        if let Some((_, before)) = retransmitted {
             let after = segment.micros - before;
             return Err(format!("a segment was sent again after {after} µs"));
         }
@@ -62,13 +63,13 @@ pub(crate) fn check(record: &[u8]) -> Result<usize, String> {
 
 /// Returns the TCP segments that the machine has sent. `None`: the record is truncated.
 fn segments(record: &[u8]) -> Option<Vec<Segment>> {
-    let mut rest = record.get(HEADING..)?;
+    let mut rest = record.get(FILE_HEADER..)?;
     let mut all = Vec::new();
     while !rest.is_empty() {
         let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
         let micros = u64::from(word(0)?) * 1_000_000 + u64::from(word(4)?);
-        let end = FRAME_HEADING + word(8)? as usize;
-        all.extend(segment(rest.get(FRAME_HEADING..end)?, micros));
+        let end = FRAME_HEADER + word(8)? as usize;
+        all.extend(segment(rest.get(FRAME_HEADER..end)?, micros));
         rest = &rest[end..];
     }
     Some(all)
@@ -91,7 +92,7 @@ fn segment(frame: &[u8], micros: u64) -> Option<Segment> {
     Some(Segment {
         micros,
         connection,
-        begins: flags & 2 != 0,
+        is_syn: flags & 2 != 0,
         sequence: u32::from_be_bytes(tcp.get(4..8)?.try_into().ok()?),
         len: u32::try_from(tcp.len().checked_sub(usize::from(tcp[12] >> 4) * 4)?).ok()?,
     })
@@ -117,17 +118,17 @@ mod tests {
     }
 
     fn record(frames: &[Vec<u8>]) -> Vec<u8> {
-        [vec![0; HEADING], frames.concat()].concat()
+        [vec![0; FILE_HEADER], frames.concat()].concat()
     }
 
     #[test]
-    fn segments_in_order_are_right() {
+    fn segments_in_order_are_accepted() {
         let all = record(&[frame(0, 100, 10), frame(1, 110, 10), frame(2, 120, 0)]);
         assert_eq!(check(&all), Ok(2));
     }
 
     #[test]
-    fn what_is_sent_again_is_found_if_it_is_too_soon() {
+    fn early_retransmission_is_an_error() {
         let soon = [frame(0, 100, 10), frame(1, 110, 10), frame(9, 105, 10)];
         assert!(check(&record(&soon)).is_err());
         let late = [frame(0, 100, 10), frame(600_000, 100, 10)];
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_bytes_may_wrap() {
+    fn sequence_numbers_may_wrap() {
         let wraps = [frame(0, u32::MAX - 4, 10), frame(1, 5, 10)];
         assert_eq!(check(&record(&wraps)), Ok(2));
         let again = [frame(0, u32::MAX - 4, 10), frame(1, 2, 10)];
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_cut_off_is_an_error() {
+    fn truncated_record_is_an_error() {
         let all = record(&[frame(0, 100, 10)]);
         assert!(check(&all[..all.len() - 1]).is_err());
         assert!(check(&[]).is_err());

@@ -1,4 +1,4 @@
-//! A conversation on a machine's console: typed lines and their answers.
+//! Drives the console of a machine: types lines and reads the answers.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use crate::build::Image;
 use crate::qemu::{self, Machine};
 
-/// Longest silence of a machine that owes an answer.
+/// Longest silence of a machine while an answer is expected.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// A running machine, killed on drop.
 pub(crate) struct Session {
     machine: Child,
-    keyboard: Option<ChildStdin>,
-    screen: Receiver<Vec<u8>>,
+    input: Option<ChildStdin>,
+    output: Receiver<Vec<u8>>,
     /// Output that was read but not yet consumed.
-    said: String,
+    buffered: String,
 }
 
 impl Session {
@@ -37,12 +37,12 @@ impl Session {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(qemu::explain)?;
-        let keyboard = machine.stdin.take();
-        let mut output = machine.stdout.take().expect("stdout is piped");
-        let (parts, screen) = mpsc::channel();
+        let input = machine.stdin.take();
+        let mut stdout = machine.stdout.take().expect("stdout is piped");
+        let (parts, output) = mpsc::channel();
         std::thread::spawn(move || {
             let mut part = [0; 4096];
-            while let Ok(count @ 1..) = output.read(&mut part) {
+            while let Ok(count @ 1..) = stdout.read(&mut part) {
                 if parts.send(part[..count].to_vec()).is_err() {
                     return;
                 }
@@ -50,9 +50,9 @@ impl Session {
         });
         Ok(Session {
             machine,
-            keyboard,
-            screen,
-            said: String::new(),
+            input,
+            output,
+            buffered: String::new(),
         })
     }
 
@@ -61,34 +61,34 @@ impl Session {
     /// # Errors
     /// Fails if the machine has ended.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), String> {
-        let keyboard = self.keyboard.as_mut().ok_or("the keyboard is gone")?;
-        let typed = keyboard
+        let input = self.input.as_mut().ok_or("the input is closed")?;
+        let typed = input
             .write_all(text.as_bytes())
-            .and_then(|()| keyboard.flush());
+            .and_then(|()| input.flush());
         typed.map_err(|error| format!("the machine takes no input: {error}"))
     }
 
-    /// Waits until the machine prints `text`; returns the output up to the end of it.
+    /// Waits until the machine prints `text`; returns the output up to and including it.
     ///
     /// # Errors
     /// Fails if the machine prints nothing for [`LIMIT`], or ends.
-    pub(crate) fn read_to(&mut self, text: &str) -> Result<String, String> {
+    pub(crate) fn read_until(&mut self, text: &str) -> Result<String, String> {
         loop {
-            if let Some(at) = self.said.find(text) {
-                let rest = self.said.split_off(at + text.len());
-                return Ok(core::mem::replace(&mut self.said, rest));
+            if let Some(at) = self.buffered.find(text) {
+                let rest = self.buffered.split_off(at + text.len());
+                return Ok(core::mem::replace(&mut self.buffered, rest));
             }
-            match self.screen.recv_timeout(LIMIT) {
+            match self.output.recv_timeout(LIMIT) {
                 // The console is ASCII except for texts of the tests, which arrive whole.
-                Ok(part) => self.said += &String::from_utf8_lossy(&part),
-                Err(why) => {
-                    let why = match why {
-                        RecvTimeoutError::Timeout => "says nothing more",
+                Ok(part) => self.buffered += &String::from_utf8_lossy(&part),
+                Err(reason) => {
+                    let reason = match reason {
+                        RecvTimeoutError::Timeout => "prints nothing more",
                         RecvTimeoutError::Disconnected => "has ended",
                     };
                     return Err(format!(
-                        "the machine {why} instead of `{text}`, after:\n{}",
-                        self.said
+                        "the machine {reason} instead of `{text}`, after:\n{}",
+                        self.buffered
                     ));
                 }
             }
@@ -101,16 +101,19 @@ impl Session {
     /// Fails if the machine does not end in time.
     pub(crate) fn end(mut self) -> Result<(Option<i32>, String), String> {
         loop {
-            match self.screen.recv_timeout(LIMIT) {
-                Ok(part) => self.said += &String::from_utf8_lossy(&part),
+            match self.output.recv_timeout(LIMIT) {
+                Ok(part) => self.buffered += &String::from_utf8_lossy(&part),
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(format!("the machine does not end, after:\n{}", self.said));
+                    return Err(format!(
+                        "the machine does not end, after:\n{}",
+                        self.buffered
+                    ));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let status = self.machine.wait().map_err(qemu::explain)?;
-        Ok((status.code(), core::mem::take(&mut self.said)))
+        Ok((status.code(), core::mem::take(&mut self.buffered)))
     }
 }
 

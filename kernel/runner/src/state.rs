@@ -1,5 +1,5 @@
 //! The last state of a machine that hangs: the registers of all harts, read twice through QEMU's
-//! monitor, so that progress shows.
+//! monitor, so that progress is visible.
 //!
 //! The state is saved beside the images, with the whole console output. For each hart it names the
 //! function in the kernel, as far as the kernel's symbols tell.
@@ -11,36 +11,36 @@ use std::time::Duration;
 
 use crate::build::Image;
 
-/// Time between the two looks, and the longest silence within an answer.
+/// Time between the two queries, and the longest silence within an answer.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Returns the monitor's report on the machine, or the reason why there is none.
-pub(crate) fn ask(socket: &Path) -> String {
-    let answer = UnixStream::connect(socket).and_then(|mut monitor| {
+pub(crate) fn query(socket: &Path) -> String {
+    let outcome = UnixStream::connect(socket).and_then(|mut monitor| {
         monitor.set_read_timeout(Some(PAUSE))?;
-        let mut said = hear(&mut monitor);
-        for look in 1..=2 {
-            said += &format!("\nlook {look}\n");
+        let mut answers = read_answer(&mut monitor);
+        for query in 1..=2 {
+            answers += &format!("\nquery {query}\n");
             monitor.write_all(b"info registers -a\n")?;
-            said += &hear(&mut monitor);
+            answers += &read_answer(&mut monitor);
         }
-        Ok(said)
+        Ok(answers)
     });
-    answer.unwrap_or_else(|error| format!("the monitor does not answer: {error}\n"))
+    outcome.unwrap_or_else(|error| format!("the monitor does not answer: {error}\n"))
 }
 
 /// Reads until the monitor falls silent.
-fn hear(monitor: &mut UnixStream) -> String {
-    let mut said = Vec::new();
+fn read_answer(monitor: &mut UnixStream) -> String {
+    let mut answers = Vec::new();
     let mut part = [0; 4096];
     while let Ok(count @ 1..) = monitor.read(&mut part) {
-        said.extend_from_slice(&part[..count]);
+        answers.extend_from_slice(&part[..count]);
     }
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&answers).into_owned()
 }
 
 /// Writes state and output of a run to a file; returns its path, and a line for each hart.
-pub(crate) fn keep(name: &str, image: &Image, state: &str, output: &str) -> (PathBuf, String) {
+pub(crate) fn save(name: &str, image: &Image, state: &str, output: &str) -> (PathBuf, String) {
     let file = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let path = image.archive.with_file_name(format!("{file}.state"));
     let kernel = std::fs::read(&image.kernel).unwrap_or_default();
@@ -48,7 +48,10 @@ pub(crate) fn keep(name: &str, image: &Image, state: &str, output: &str) -> (Pat
     let written = std::fs::write(&path, format!("{harts}\n{state}\n{output}"));
     match written {
         Ok(()) => (path, harts),
-        Err(error) => (path, format!("{harts}it could not be kept: {error}\n")),
+        Err(error) => (
+            path,
+            format!("{harts}the state could not be saved: {error}\n"),
+        ),
     }
 }
 
@@ -65,7 +68,7 @@ fn harts(state: &str, symbols: &[(u64, String)]) -> String {
             if word == "pc" || word == "x1/ra" {
                 let value = words.next().unwrap_or("");
                 let address = u64::from_str_radix(value, 16).unwrap_or(0);
-                lines += &format!("{hart} {word} {value} {}\n", place(symbols, address));
+                lines += &format!("{hart} {word} {value} {}\n", function_at(symbols, address));
             }
         }
     }
@@ -73,7 +76,7 @@ fn harts(state: &str, symbols: &[(u64, String)]) -> String {
 }
 
 /// Returns the function that contains an address.
-fn place(symbols: &[(u64, String)], address: u64) -> &str {
+fn function_at(symbols: &[(u64, String)], address: u64) -> &str {
     let after = symbols.partition_point(|(start, _)| *start <= address);
     match after.checked_sub(1).map(|at| &symbols[at]) {
         // No function is that long: the address is not one of the kernel.
@@ -85,10 +88,10 @@ fn place(symbols: &[(u64, String)], address: u64) -> &str {
 /// Returns the functions of a 64-bit ELF file, by address. Empty for any other file.
 pub(crate) fn symbols(elf: &[u8]) -> Vec<(u64, String)> {
     let read = || -> Option<Vec<(u64, String)>> {
-        const TABLE_OF_SYMBOLS: usize = 2;
+        const SYMBOL_TABLE: usize = 2;
         let mut all = sections(elf);
-        let table = all.find(|section| section.kind == TABLE_OF_SYMBOLS)?;
-        let names = sections(elf).nth(table.refers_to)?;
+        let table = all.find(|section| section.kind == SYMBOL_TABLE)?;
+        let names = sections(elf).nth(table.link)?;
         let (start, names) = (table.start, names.start);
         let mut symbols = Vec::new();
         for at in (start..start.checked_add(table.len)?).step_by(24) {
@@ -108,11 +111,11 @@ pub(crate) fn symbols(elf: &[u8]) -> Vec<(u64, String)> {
 pub(crate) fn section<'a>(elf: &'a [u8], name: &str) -> &'a [u8] {
     let read = || {
         let names = sections(elf).nth(number(elf, 62, 2)? as usize)?.start;
-        let is_it = |section: &Section| {
-            let place = names.checked_add(section.name);
-            place.and_then(|place| text(elf, place)).as_deref() == Some(name)
+        let has_name = |section: &Section| {
+            let offset = names.checked_add(section.name);
+            offset.and_then(|offset| text(elf, offset)).as_deref() == Some(name)
         };
-        let found = sections(elf).find(is_it)?;
+        let found = sections(elf).find(has_name)?;
         elf.get(found.start..found.start.checked_add(found.len)?)
     };
     read().unwrap_or_default()
@@ -125,7 +128,7 @@ struct Section {
     kind: usize,
     start: usize,
     len: usize,
-    refers_to: usize,
+    link: usize,
 }
 
 fn sections(elf: &[u8]) -> impl Iterator<Item = Section> {
@@ -134,15 +137,15 @@ fn sections(elf: &[u8]) -> impl Iterator<Item = Section> {
     (0..count).filter_map(move |index| {
         let at = table.checked_add(index * size)?;
         let part = |offset, bytes| {
-            let place = at.checked_add(offset)?;
-            number(elf, place, bytes).map(|word| word as usize)
+            let field = at.checked_add(offset)?;
+            number(elf, field, bytes).map(|word| word as usize)
         };
         Some(Section {
             name: part(0, 4)?,
             kind: part(4, 4)?,
             start: part(24, 8)?,
             len: part(32, 8)?,
-            refers_to: part(40, 4)?,
+            link: part(40, 4)?,
         })
     })
 }
@@ -166,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn harts_are_where_the_table_says() {
+    fn harts_are_in_the_functions_of_the_table() {
         let symbols = [(0x1000, "first".to_owned()), (0x2000, "second".to_owned())];
         let state =
             "(qemu) CPU#1\n pc       0000000000001ffc\n x0/zero  0 x1/ra 0000000000002004\n";
@@ -175,12 +178,12 @@ mod tests {
             lines,
             "CPU#1 pc 0000000000001ffc first\nCPU#1 x1/ra 0000000000002004 second\n"
         );
-        assert_eq!(place(&symbols, 0xffff_ffff), "not in the kernel");
-        assert_eq!(place(&symbols, 0), "not in the kernel");
+        assert_eq!(function_at(&symbols, 0xffff_ffff), "not in the kernel");
+        assert_eq!(function_at(&symbols, 0), "not in the kernel");
     }
 
     #[test]
-    fn what_is_no_program_has_no_symbols() {
+    fn other_files_have_no_symbols() {
         assert!(symbols(b"").is_empty());
         assert!(symbols(&[0xff; 100]).is_empty());
     }

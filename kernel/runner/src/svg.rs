@@ -6,7 +6,7 @@
 //!                      0.00 µs    250 µs
 //! ```
 //!
-//! The tooltip of a mark says its time, level and state.
+//! The tooltip of a mark shows its time, level and state.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -27,13 +27,13 @@ const ROW: f64 = 20.0;
 const MARK: f64 = 12.0;
 /// Height of title and legends.
 const TOP: f64 = 84.0;
-/// Most rows of threads and coroutines: those that change most often.
-const ROWS: usize = 60;
+/// Maximum number of rows of threads and coroutines: those that change most often.
+const MAX_ROWS: usize = 60;
 /// Marks of the time axis.
 const TICKS: u32 = 6;
 
 /// Colours of the activities of a hart, by the letters of the text's lanes.
-const DOING: [(char, &str, &str); 5] = [
+const ACTIVITIES: [(char, &str, &str); 5] = [
     ('u', "user coroutine", COLOURS[0]),
     ('t', "thread outside of one", COLOURS[2]),
     ('k', "kernel coroutine", COLOURS[3]),
@@ -42,7 +42,7 @@ const DOING: [(char, &str, &str); 5] = [
 ];
 
 /// Colours of states, by their letters.
-const STATE: [(char, &str); 7] = [
+const STATE_COLOURS: [(char, &str); 7] = [
     ('C', "#eaeef2"),
     ('r', "#d9730d"),
     ('R', "#1a7f37"),
@@ -65,7 +65,7 @@ pub(crate) fn draw(program: &str, trace: &Trace) -> String {
     let first = trace.records.first().map_or(0, |record| record.time);
     let last = trace.records.last().map_or(0, |record| record.time);
     let rows = rows(trace);
-    let shown = rows.len().min(ROWS);
+    let shown = rows.len().min(MAX_ROWS);
     let height = TOP + (trace.harts + shown + 2) as f64 * ROW;
     let mut drawing = Drawing {
         trace,
@@ -91,20 +91,20 @@ pub(crate) fn draw(program: &str, trace: &Trace) -> String {
 }
 
 /// Returns the changes of each thread and coroutine, except those that switch. The order is that of
-/// appearance, and only the [`ROWS`] that change most often are kept.
+/// appearance, and only the [`MAX_ROWS`] that change most often are kept.
 fn rows(trace: &Trace) -> Vec<Vec<&Record>> {
     let mut known = HashMap::new();
     let mut rows: Vec<Vec<&Record>> = Vec::new();
     let wanted = trace.records.iter().filter(|record| !record.is_switching);
     for record in wanted {
-        let who = (record.kind == Kind::Kernel, &record.who);
-        let at = *known.entry(who).or_insert(rows.len());
+        let subject = (record.kind == Kind::Kernel, &record.subject);
+        let at = *known.entry(subject).or_insert(rows.len());
         if at == rows.len() {
             rows.push(Vec::new());
         }
         rows[at].push(record);
     }
-    if rows.len() > ROWS {
+    if rows.len() > MAX_ROWS {
         rows.sort_by_key(|row| core::cmp::Reverse(row.len()));
     }
     rows
@@ -125,16 +125,16 @@ impl Drawing<'_> {
     }
 
     /// Draws a mark from one time to another, with a tooltip.
-    fn mark(&mut self, row: usize, (begin, end): (u64, u64), colour: &str, says: &str) {
+    fn mark(&mut self, row: usize, (begin, end): (u64, u64), colour: &str, tooltip: &str) {
         let y = TOP + row as f64 * ROW;
         let x = self.x(begin);
         // The minimum width keeps the shortest mark visible.
         let width = (self.x(end) - x).max(0.4);
-        let says = escape(says);
+        let tooltip = escape(tooltip);
         let _ = writeln!(
             self.out,
             "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{MARK}\" \
-             fill=\"{colour}\"><title>{says}</title></rect>"
+             fill=\"{colour}\"><title>{tooltip}</title></rect>"
         );
     }
 
@@ -150,10 +150,10 @@ impl Drawing<'_> {
             let _ = write!(title, "; {left_out} that change least are left out");
         }
         self.text((NAMES, 18.0), "start", DARK, &title);
-        let doing = DOING.map(|(_, name, colour)| (name, colour));
-        self.legend(38.0, "harts", &doing);
+        let activities = ACTIVITIES.map(|(_, name, colour)| (name, colour));
+        self.legend(38.0, "harts", &activities);
         let name = |letter: char| STATES.iter().find(|(known, _)| *known == letter);
-        let states: Vec<_> = STATE
+        let states: Vec<_> = STATE_COLOURS
             .iter()
             .filter(|(letter, _)| !matches!(letter, 'C' | 'E'))
             .map(|(letter, colour)| (name(*letter).map_or("", |(_, name)| *name), *colour))
@@ -161,8 +161,8 @@ impl Drawing<'_> {
         self.legend(58.0, "threads, coroutines", &states);
     }
 
-    fn legend(&mut self, y: f64, of: &str, entries: &[(&str, &str)]) {
-        self.text((NAMES - 8.0, y), "end", SOFT, of);
+    fn legend(&mut self, y: f64, title: &str, entries: &[(&str, &str)]) {
+        self.text((NAMES - 8.0, y), "end", SOFT, title);
         let mut x = NAMES;
         for (name, colour) in entries {
             let top = y - 9.0;
@@ -183,7 +183,7 @@ impl Drawing<'_> {
     fn hart(&mut self, hart: usize) {
         self.name(hart, &format!("hart {hart}"));
         for (begin, end, what) in spans(self.trace, hart, self.first, self.last) {
-            let known = DOING
+            let known = ACTIVITIES
                 .iter()
                 .find(|(letter, ..)| *letter == what && begin < end);
             if let Some((_, name, colour)) = known {
@@ -194,11 +194,13 @@ impl Drawing<'_> {
     }
 
     fn row(&mut self, row: usize, records: &[&Record]) {
-        let name = records.first().map_or("", |record| &record.who[..]);
+        let name = records.first().map_or("", |record| &record.subject[..]);
         self.name(row, name);
         let ends = records.iter().skip(1).map(|next| next.time);
         for (record, end) in records.iter().zip(ends.chain([self.last])) {
-            let colour = STATE.iter().find(|(letter, _)| *letter == record.state);
+            let colour = STATE_COLOURS
+                .iter()
+                .find(|(letter, _)| *letter == record.state);
             let state = STATES.iter().find(|(letter, _)| *letter == record.state);
             let (Some((_, colour)), Some((_, state)), true) = (colour, state, record.state != 'E')
             else {
@@ -207,8 +209,8 @@ impl Drawing<'_> {
             let at = micros(self.trace, record.time - self.first);
             let took = number::micros(micros(self.trace, end - record.time));
             let (hart, level) = (record.hart, record.level);
-            let says = format!("{at:.1} µs, hart {hart}, level {level}: {state}, {took}");
-            self.mark(row, (record.time, end), colour, &says);
+            let tooltip = format!("{at:.1} µs, hart {hart}, level {level}: {state}, {took}");
+            self.mark(row, (record.time, end), colour, &tooltip);
         }
     }
 
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_least_is_left_out() {
+    fn rows_that_change_least_are_left_out() {
         let mut output = "trace: begin 10000000 1\n".to_owned();
         for process in 1..100 {
             for time in 0..process {

@@ -67,14 +67,14 @@ pub(crate) fn text(program: &str, trace: &Trace) -> String {
         let _ = writeln!(
             text,
             "| {} {:>2} {}",
-            record.state, record.level, record.who
+            record.state, record.level, record.subject
         );
     }
     text
 }
 
 /// Returns the activity of a hart after a change of state.
-fn doing(before: char, record: &Record) -> char {
+fn activity(before: char, record: &Record) -> char {
     match (record.kind, record.state) {
         (Kind::User, 'R') => 'u',
         (Kind::User, 'B' | 'E') => 't',
@@ -89,12 +89,12 @@ fn doing(before: char, record: &Record) -> char {
     }
 }
 
-/// Returns the activities of a hart: start, end, and letter as [`doing`] gives it.
+/// Returns the activities of a hart: start, end, and letter as [`activity`] gives it.
 pub(crate) fn spans(trace: &Trace, hart: usize, first: u64, last: u64) -> Vec<(u64, u64, char)> {
     let mut spans = Vec::new();
     let (mut since, mut now) = (first, '.');
     for record in trace.records.iter().filter(|record| record.hart == hart) {
-        let next = doing(now, record);
+        let next = activity(now, record);
         if next != now {
             spans.push((since, record.time, now));
             (since, now) = (record.time, next);
@@ -109,7 +109,7 @@ fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
     let spans = spans(trace, hart, first, last);
     let whole = (last - first).max(1) as f64;
     let edge = |n: usize| first as f64 + whole * n as f64 / LANE as f64;
-    let most = |n: usize| {
+    let longest = |n: usize| {
         let share = |wanted: char| -> f64 {
             let overlap = |(begin, end, what): &(u64, u64, char)| {
                 if *what == wanted {
@@ -125,7 +125,7 @@ fn lane(trace: &Trace, hart: usize, first: u64, last: u64) -> String {
             .max_by(|a, b| share(*a).total_cmp(&share(*b)))
             .unwrap_or('.')
     };
-    (0..LANE).map(most).collect()
+    (0..LANE).map(longest).collect()
 }
 
 /// Returns an array with an object for each change of state.
@@ -147,7 +147,7 @@ pub(crate) fn json(trace: &Trace) -> String {
             record.process,
             record.thread,
             record.id,
-            record.who,
+            record.subject,
         )
     };
     let objects: Vec<String> = trace.records.iter().map(object).collect();

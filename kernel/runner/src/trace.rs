@@ -34,7 +34,7 @@ pub(crate) struct Record {
     /// Id of the coroutine.
     pub(crate) id: u64,
     /// Name of the subject, for display.
-    pub(crate) who: String,
+    pub(crate) subject: String,
     /// Set for the coroutine that runs the threads of a hart.
     pub(crate) is_switching: bool,
     /// Set for a kernel coroutine that carries out a system call.
@@ -117,7 +117,7 @@ pub(crate) fn parse(output: &str) -> Option<Trace> {
                     process: process.parse().ok()?,
                     thread: detail.parse().ok()?,
                     id: u64::from_str_radix(id, 16).ok()?,
-                    who: String::new(),
+                    subject: String::new(),
                     is_switching: false,
                     is_call: false,
                 };
@@ -147,7 +147,7 @@ fn suspend_coroutines(records: &mut Vec<Record>) {
             // Ready and blocked are the ends of its own poll, or a wake by another coroutine.
             (Kind::User, 'r' | 'B' | 'E') => {
                 let _ = polled
-                    .extract_if(|of, running| *of == thread && running.id == record.id)
+                    .extract_if(|key, running| *key == thread && running.id == record.id)
                     .count();
             }
             (Kind::Thread, 'I' | 'X' | 'R') => {
@@ -177,7 +177,7 @@ fn short(id: u64) -> String {
 
 fn name(record: &mut Record, names: &HashMap<u64, (u32, u16)>) {
     let id = short(record.id);
-    record.who = match (record.kind, names.get(&record.id)) {
+    record.subject = match (record.kind, names.get(&record.id)) {
         (Kind::Thread, _) => format!("thread {}.{}", record.process, record.thread),
         (Kind::User, _) => format!("coroutine {id} of {}", record.process),
         (Kind::Kernel, None) => format!("kernel {id}"),
@@ -225,7 +225,10 @@ mod tests {
             .records
             .iter()
             .find(|record| record.kind == Kind::Kernel);
-        assert_eq!(kernel.expect("it was named").who, "read 7 of 256");
+        assert_eq!(
+            kernel.expect("the coroutine was named").subject,
+            "read 7 of 256"
+        );
     }
 
     #[test]

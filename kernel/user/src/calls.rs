@@ -2,11 +2,11 @@
 //!
 //! SharedScheduler (section 4.3.1, "User Space Modification") gives a call one name and two forms.
 //! Without a coroutine id it is synchronous and stops the thread. With one it is asynchronous: the
-//! kernel carries it out beside the program, the coroutine `cid` is woken when it is over, and the
-//! call is a future of the same result ([`AsyncCall`]). `read!` stands for the functions [`read()`]
-//! and [`read_async`]; one declaration makes all three, of each call that the table in `os_abi`
-//! marks `later`. Calls that are about the calling thread itself (`park`,
-//! `futex_lock`, `fork`, `exec`) have no second form.
+//! kernel carries it out beside the program, the coroutine `cid` is woken when it has finished, and
+//! the call is a future of the same result ([`AsyncCall`]). `read!` stands for the functions
+//! [`read()`] and [`read_async`]; one declaration makes all three, of each call that the table in
+//! `os_abi` marks `later`. Calls that affect the calling thread itself (`park`, `futex_lock`,
+//! `fork`, `exec`) have no second form.
 //!
 //! ```ignore
 //! let (count, bytes) = read!(pipe.reader, vec![0; 64], current()).await; // a coroutine waits
@@ -110,7 +110,7 @@ pub fn futex_wait(word: &'static AtomicU32, value: u32, deadline: u64) -> Result
 /// Waits for a connection; returns its descriptor.
 ///
 /// # Errors
-/// [`Error::BadFile`]: it does not listen. No memory, too many sockets or descriptors.
+/// [`Error::BadFile`]: the socket does not listen. No memory, too many sockets or descriptors.
 #[async_fn(AsyncCall<usize> = later::accept(socket))]
 pub fn accept(socket: usize) -> Result<usize, Error>;
 
@@ -124,18 +124,18 @@ pub fn connect(socket: usize, address: [u8; 4], port: u16) -> Result<(), Error>;
 /// Sends a datagram to a port of an address; returns the number of bytes.
 ///
 /// # Errors
-/// Returns [`Error::BadArgument`] for more than [`MOST`](os_abi::datagram::MOST) bytes, or an
+/// Returns [`Error::BadArgument`] for more than [`MOST`](os_abi::datagram::MAX_LEN) bytes, or an
 /// address that no host can have.
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::send_to(
     socket, bytes.as_ptr() as usize, bytes.len(), internet(to.0), usize::from(to.1)
 ))]
 pub fn send_to(socket: usize, #[buffer] bytes: &[u8], to: ([u8; 4], u16)) -> Result<usize, Error>;
 
-/// Waits for a datagram; returns how many bytes of the buffer hold it, and before it where it comes
-/// from ([`datagram::parse`](os_abi::datagram::parse)).
+/// Waits for a datagram; returns how many bytes of the buffer hold it, preceded by its source
+/// address ([`datagram::parse`](os_abi::datagram::parse)).
 ///
 /// # Errors
-/// [`Error::BadArgument`]: there is no room for where it comes from.
+/// [`Error::BadArgument`]: there is no room for the source address.
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::receive_from(
     socket, buffer.as_mut_ptr() as usize, buffer.len()
 ))]
@@ -153,14 +153,14 @@ pub fn receive_from(socket: usize, #[buffer] buffer: &mut [u8]) -> Result<usize,
 #[async_fn(AsyncCall<usize> = later::open(name.as_ptr() as usize, name.len(), flags))]
 pub fn open(name: &str, flags: usize) -> Result<usize, Error>;
 
-/// Waits until all that was written to the disk before stays there.
+/// Waits until earlier writes to the disk are durable.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].
 #[async_fn(AsyncCall<()> = later::fsync(file))]
 pub fn fsync(file: usize) -> Result<(), Error>;
 
-/// Takes the name of a file away; it is gone when no descriptor has it open.
+/// Removes the name of a file; the file is freed when no descriptor has it open.
 ///
 /// # Errors
 /// [`Error::NoFile`], [`Error::DiskFailed`].
@@ -177,22 +177,22 @@ pub fn unlink(name: &str) -> Result<(), Error>;
 #[async_fn(AsyncCall<usize, Vec<u8>> = later::list(from, entry.as_mut_ptr() as usize, entry.len()))]
 pub fn list(from: usize, #[buffer] entry: &mut [u8]) -> Result<usize, Error>;
 
-fn address<T>(of: &T) -> usize {
-    core::ptr::from_ref(of) as usize
+fn address<T>(value: &T) -> usize {
+    core::ptr::from_ref(value) as usize
 }
 
 fn internet(address: [u8; 4]) -> usize {
     u32::from_be_bytes(address) as usize
 }
 
-fn range<T>(of: &[T]) -> UserRange {
+fn range<T>(slice: &[T]) -> UserRange {
     UserRange {
-        start: of.as_ptr() as u64,
-        len: size_of_val(of) as u64,
+        start: slice.as_ptr() as u64,
+        len: size_of_val(slice) as u64,
     }
 }
 
-/// The request of a `spawn`, which points to its parts.
+/// Returns the request of a `spawn`, which points to its parts.
 fn request(program: &str, argument: &[u8], files: &[usize], bounds: Bounds) -> SpawnRequest {
     SpawnRequest {
         program: range(program.as_bytes()),

@@ -18,7 +18,7 @@ use os_abi::shared::{INHERIT, NO_LEVEL};
 use crate::lock::SpinLock;
 use crate::vdso;
 
-/// Names a coroutine of this program. The name of one that has ended is dead.
+/// Id of a coroutine of this program. The id of a coroutine that has ended stays invalid.
 pub type Cid = u64;
 
 /// State that a coroutine and its handle share.
@@ -150,7 +150,7 @@ impl<T> JoinHandle<T> {
 }
 
 impl<T> Future for JoinHandle<T> {
-    /// `None`: it was cancelled.
+    /// The result; `None`: the coroutine was cancelled.
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
@@ -158,7 +158,7 @@ impl<T> Future for JoinHandle<T> {
         if shared.ended {
             let result = shared.result.take();
             drop(shared);
-            // The id is dead, and with it the loan.
+            // The loan ends with the id.
             self.lent = NO_LEVEL;
             return Poll::Ready(result);
         }
@@ -180,7 +180,7 @@ pub fn wake(cid: Cid) -> bool {
     vdso::upshift_wake(cid) != 0
 }
 
-/// Gives a coroutine another level, 0 to 63, in any state. Returns false if the coroutine has
+/// Changes the level of a coroutine, 0 to 63, in any state. Returns false if the coroutine has
 /// ended, or there is no such level.
 pub fn reprio(cid: Cid, level: u8) -> bool {
     vdso::upshift_reprio(cid, u64::from(level)) != 0
@@ -192,7 +192,7 @@ pub fn need_preempt() -> bool {
     vdso::upshift_need_preempt() != 0
 }
 
-/// Goes to the tail of its level.
+/// Yields, to the tail of the level.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {
@@ -215,7 +215,7 @@ fn wake_waker(cid: *const ()) {
     wake(cid.addr() as Cid);
 }
 
-/// The waker of a coroutine.
+/// Returns the waker of a coroutine.
 fn waker(cid: Cid) -> Waker {
     let raw = RawWaker::new(without_provenance(cid as usize), &VTABLE);
     // SAFETY: the data is a number, the functions accept any, on any thread.

@@ -1,4 +1,4 @@
-//! Files of the disk: descriptors, read and written like pipes, each at a place of its own.
+//! Files of the disk: descriptors, read and written like pipes, each with a position of its own.
 
 use alloc::string::String;
 use alloc::vec;
@@ -24,7 +24,7 @@ pub fn seek(file: usize, position: u64) -> Result<(), Error> {
 /// # Errors
 /// [`Error::BadFile`].
 pub fn size(file: usize) -> Result<u64, Error> {
-    Ok(sys::seek(file, number::STAY)? as u64)
+    Ok(sys::seek(file, number::KEEP_POSITION)? as u64)
 }
 
 /// Reads the bytes of a file from its position to its end.
@@ -41,7 +41,7 @@ pub fn read_to_end(file: usize) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// The bytes of a word and of the longest name.
+/// Bytes of a word and of a name of maximum length.
 const LISTED: usize = 8 + 64;
 
 fn parse(answer: usize, bytes: &[u8]) -> (usize, String, u64) {

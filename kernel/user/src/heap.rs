@@ -12,9 +12,9 @@ use os_abi::layout::PAGE;
 use crate::lock::SpinLock;
 use crate::sys;
 
-/// 16 bytes to 16 MiB.
+/// Number of size classes: 16 bytes to 16 MiB.
 const CLASSES: usize = 21;
-const SMALLEST: usize = 16;
+const MIN_CELL: usize = 16;
 
 /// The first free cell of each class; each free cell starts with the next.
 struct Lists([*mut u8; CLASSES]);
@@ -35,11 +35,11 @@ pub fn heap_pages() -> usize {
 }
 
 fn class(layout: Layout) -> usize {
-    let size = layout.size().max(layout.align()).max(SMALLEST);
-    (size.next_power_of_two() / SMALLEST).ilog2() as usize
+    let size = layout.size().max(layout.align()).max(MIN_CELL);
+    (size.next_power_of_two() / MIN_CELL).ilog2() as usize
 }
 
-/// The heap as the vDSO sees it.
+/// Allocates a cell, for the vDSO.
 pub(crate) extern "C" fn allocate(size: u64, align: u64) -> u64 {
     match Layout::from_size_align(size as usize, align as usize) {
         // SAFETY: the scheduler asks for no empty layouts.
@@ -48,7 +48,7 @@ pub(crate) extern "C" fn allocate(size: u64, align: u64) -> u64 {
     }
 }
 
-/// Frees a cell of `allocate`.
+/// Frees a cell of `allocate`, for the vDSO.
 pub(crate) extern "C" fn release(cell: u64, size: u64, align: u64) {
     if let Ok(layout) = Layout::from_size_align(size as usize, align as usize) {
         // SAFETY: the scheduler gives back a cell that it got, with the same layout.
@@ -56,10 +56,9 @@ pub(crate) extern "C" fn release(cell: u64, size: u64, align: u64) {
     }
 }
 
-/// Asks for memory and cuts it into cells; returns the first, with the others
-/// linked behind it.
+/// Maps memory and cuts it into cells; returns the first, with the others linked behind it.
 fn fill(class: usize) -> *mut u8 {
-    let size = SMALLEST << class;
+    let size = MIN_CELL << class;
     let pages = size.div_ceil(PAGE);
     let Ok(start) = sys::map(pages) else {
         return null_mut();

@@ -1,5 +1,5 @@
 //! Threads that compute on all harts, for tests of more and less urgent work. They end when a test
-//! tells them to, or when their time has run out, which is a failure in a machine of any number of
+//! stops them, or when their time has run out, which is a failure in a machine of any number of
 //! harts and any speed.
 
 use alloc::string::String;
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::SeqCst;
 
-use crate::testing::{Outcome, text};
+use crate::testing::{Outcome, message};
 use crate::thread::{self, JoinHandle};
 use crate::{ensure, now, sleep, sys, ticks_per_second};
 
@@ -20,35 +20,35 @@ pub struct Hogs {
 
 /// Number of hogs: more than a machine has harts.
 pub const COUNT: usize = 9;
-/// Seconds after which they give up.
-pub const PATIENCE: u64 = 20;
+/// Seconds after which hogs give up.
+pub const LIMIT_SECONDS: u64 = 20;
 
-/// Maximum time that counts between two looks, in thousandths of a second. A host that stands still
-/// during a test would otherwise be taken for a machine that makes no progress.
-const MOST_AT_ONCE: u64 = 100;
+/// Maximum time that counts between two checks, in milliseconds. A host that is stopped during a
+/// test would otherwise look like a machine without progress.
+const MAX_STEP_MILLIS: u64 = 100;
 
-/// Time in which the machine runs.
-pub struct Patience {
-    looked: u64,
+/// A limit of the time in which the machine runs.
+pub struct RunTimeLimit {
+    last_check: u64,
     left: u64,
 }
 
-impl Patience {
-    /// Creates a patience of `seconds` seconds.
+impl RunTimeLimit {
+    /// Creates a limit of `seconds` seconds.
     #[must_use]
-    pub fn seconds(seconds: u64) -> Patience {
-        Patience {
-            looked: now(),
+    pub fn seconds(seconds: u64) -> RunTimeLimit {
+        RunTimeLimit {
+            last_check: now(),
             left: seconds * ticks_per_second(),
         }
     }
 
-    /// Returns whether the time has run out. To be called again and again.
+    /// Returns whether the time has run out. To be called repeatedly.
     #[must_use]
     pub fn is_over(&mut self) -> bool {
-        let since = core::mem::replace(&mut self.looked, now());
-        let passed = self.looked.saturating_sub(since);
-        let most = MOST_AT_ONCE * ticks_per_second() / 1_000;
+        let since = core::mem::replace(&mut self.last_check, now());
+        let passed = self.last_check.saturating_sub(since);
+        let most = MAX_STEP_MILLIS * ticks_per_second() / 1_000;
         self.left = self.left.saturating_sub(passed.min(most));
         self.left == 0
     }
@@ -57,12 +57,12 @@ impl Patience {
 /// Computes until `over` is set. Returns false if the time has run out first.
 #[must_use]
 pub fn hog(over: &AtomicBool) -> bool {
-    let mut patience = Patience::seconds(PATIENCE);
+    let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS);
     while !over.load(SeqCst) {
         for n in 0..2_000 {
             core::hint::black_box(n);
         }
-        if patience.is_over() {
+        if limit.is_over() {
             return false;
         }
     }
@@ -83,7 +83,7 @@ impl Hogs {
                 let _ = sys::set_level(level);
                 hog(&over)
             });
-            threads.push(hog.map_err(text)?);
+            threads.push(hog.map_err(message)?);
         }
         Ok(Hogs { threads, over })
     }
@@ -97,18 +97,18 @@ impl Hogs {
     /// Waits for all hogs, once they are to end.
     ///
     /// # Errors
-    /// The hogs have not been told to end in time.
+    /// The hogs were not stopped in time.
     pub async fn join(self) -> Outcome {
-        // Joining lends, so not before.
-        let mut patience = Patience::seconds(2 * PATIENCE);
-        while !self.over.load(SeqCst) && !patience.is_over() {
+        // Joining lends the level of the test, so the hogs are stopped first.
+        let mut limit = RunTimeLimit::seconds(2 * LIMIT_SECONDS);
+        while !self.over.load(SeqCst) && !limit.is_over() {
             sleep(1_000).await;
         }
         let mut in_time = self.over.swap(true, SeqCst);
         for hog in self.threads {
-            in_time &= hog.join().map_err(text)?;
+            in_time &= hog.join().map_err(message)?;
         }
-        ensure!(in_time, "it waited behind what is less urgent");
+        ensure!(in_time, "the test waited behind less urgent work");
         Ok(())
     }
 }

@@ -49,7 +49,7 @@ pub use status::{HartStatus, ProcessStatus};
 /// Lets the running coroutine sleep for this number of microseconds.
 pub async fn sleep(micros: u64) {
     let deadline = now() + micros * ticks_per_second() / 1_000_000;
-    // The call fails only for too many calls in flight; then it does not sleep.
+    // The call fails only for too many calls in flight; then the coroutine continues at once.
     let _ = asynchronous::sleep_until(deadline, coroutine::current()).await;
 }
 
@@ -62,7 +62,7 @@ pub struct Pipe {
     pub writer: usize,
 }
 
-/// Makes a pipe.
+/// Creates a pipe.
 ///
 /// # Errors
 /// [`Error::TooMany`] descriptors.
@@ -107,9 +107,9 @@ pub fn spawn_below(
 /// Limits of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The level it starts with.
+    /// Level that the process starts with.
     pub level: u8,
-    /// The most urgent level it may have.
+    /// Most urgent level that the process may have.
     pub ceiling: u8,
     /// Number of halvings of the caller's share of the machine (processes, threads, memory,
     /// sockets) for the process and its descendants; the rest of them is killed when the process
@@ -128,7 +128,7 @@ pub fn spawn_within(
     bounds: Bounds,
 ) -> Result<usize, Error> {
     let number = calls::spawn(program, argument, files, bounds)?;
-    testing::note_child(number);
+    testing::record_child(number);
     Ok(number)
 }
 
@@ -141,21 +141,21 @@ pub enum Fork {
     Child,
 }
 
-/// Makes a child with a copy of memory and descriptors. In it only the calling thread continues,
+/// Creates a child with a copy of memory and descriptors. In it only the calling thread continues,
 /// with the coroutines that no other thread was polling; asynchronous calls that were in flight end
-/// with [`Error::NotInherited`] there. A mutex that another thread held stays held.
+/// with [`Error::NotInherited`] there. A mutex that another thread held stays locked.
 ///
 /// # Errors
 /// No memory, too many processes, [`Error::Busy`].
 pub fn fork() -> Result<Fork, Error> {
     match sys::fork()? {
         0 => {
-            asynchronous::end_calls_of_parent();
+            asynchronous::fail_inherited_calls();
             testing::forget_children();
             Ok(Fork::Child)
         }
         child => {
-            testing::note_child(child as usize);
+            testing::record_child(child as usize);
             Ok(Fork::Parent(child as usize))
         }
     }

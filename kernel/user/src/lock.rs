@@ -16,7 +16,7 @@ pub use os_pages::critical::enter;
 
 use crate::{clock, sys};
 
-/// The end of a critical section.
+/// Ends a critical section.
 #[inline]
 pub fn leave() {
     critical::leave(|| {
@@ -50,7 +50,7 @@ pub struct SpinLock<T> {
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    /// A lock that is free.
+    /// Creates an unlocked lock.
     pub const fn new(data: T) -> SpinLock<T> {
         SpinLock {
             held: AtomicBool::new(false),
@@ -58,7 +58,7 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Takes the lock. Costs an exchange if the lock is free.
+    /// Acquires the lock. Costs an exchange if the lock is free.
     pub fn lock(&self) -> SpinGuard<'_, T> {
         enter();
         let mut spins = 0;
@@ -72,7 +72,7 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// The lock is held until this is dropped.
+/// Holds the lock until it is dropped.
 pub struct SpinGuard<'a, T> {
     lock: &'a SpinLock<T>,
 }

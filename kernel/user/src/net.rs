@@ -9,7 +9,7 @@ pub use crate::calls::{
 };
 use crate::{calls, sys};
 
-/// The machine itself.
+/// Address of the machine itself.
 pub const SELF: [u8; 4] = [127, 0, 0, 1];
 
 /// Creates a socket that listens at a port, for at most `backlog` connections that wait to be
@@ -27,7 +27,7 @@ pub fn listen(port: u16, backlog: usize) -> Result<usize, Error> {
     Ok(socket)
 }
 
-/// A connection to a port of an address.
+/// Opens a connection to a port of an address.
 ///
 /// # Errors
 /// [`Error::Refused`]. No memory, too many sockets or descriptors.
@@ -40,7 +40,7 @@ pub fn connect(address: [u8; 4], port: u16) -> Result<usize, Error> {
     Ok(socket)
 }
 
-/// A socket for datagrams with a port, 0: any.
+/// Creates a socket for datagrams with a port; 0: any.
 ///
 /// # Errors
 /// No memory, too many sockets or descriptors, [`Error::InUse`].

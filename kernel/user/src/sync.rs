@@ -1,11 +1,10 @@
 //! [`Mutex`] and [`Condvar`] for threads, on `futex_wait` and `futex_wake`.
 //!
-//! Uncontended, a mutex costs one compare-exchange to take and one to give back, no system
-//! call. Contended, the waiter makes one call, which parks its thread and lends its level to
-//! the thread that has the lock, and the holder one, which gives the lock to the most urgent
-//! waiter. A condition variable without waiters costs two atomic steps per
-//! notification. A wait blocks the thread, so coroutines should not use these for more
-//! than a moment: the vCPU stands still.
+//! Uncontended, a mutex costs one compare-exchange to take and one to give back, no system call.
+//! Contended, the waiter makes one call, which parks its thread and lends its level to the thread
+//! that has the lock, and the holder one, which gives the lock to the most urgent waiter. A
+//! condition variable without waiters costs two atomic steps per notification. A wait blocks the
+//! thread, so coroutines should not hold these for long: the vCPU waits.
 //!
 //! No wake is lost: the kernel compares the word under the lock under which wakers
 //! look for waiters.
@@ -22,7 +21,7 @@ use os_abi::thread::{CONTENDED, HOLDER, NUMBER};
 use crate::{lock, sys};
 use os_pages::line;
 
-/// The word of a mutex that is free; else see `os_abi::thread`.
+/// Word of an unlocked mutex; other values: see `os_abi::thread`.
 const FREE: u32 = 0;
 
 fn wait(word: &AtomicU32, value: u32, deadline: u64) -> bool {
@@ -32,8 +31,8 @@ fn wait(word: &AtomicU32, value: u32, deadline: u64) -> bool {
     answer != Ok(TIMED_OUT)
 }
 
-/// The word of a mutex that the calling thread has.
-fn own() -> u32 {
+/// Returns the word of a mutex that the calling thread holds.
+fn holder_word() -> u32 {
     line(NUMBER).load(Relaxed) as u32 & HOLDER
 }
 
@@ -42,7 +41,7 @@ fn wake(word: &AtomicU32, count: usize) {
     let _ = sys::futex_wake(address, count);
 }
 
-/// Data that one thread at a time reaches. See the module.
+/// Data that one thread at a time accesses. See the module.
 pub struct Mutex<T> {
     state: AtomicU32,
     data: UnsafeCell<T>,
@@ -53,7 +52,7 @@ pub struct Mutex<T> {
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// An open lock around `data`.
+    /// Creates an unlocked mutex around `data`.
     pub const fn new(data: T) -> Mutex<T> {
         Mutex {
             state: AtomicU32::new(FREE),
@@ -61,7 +60,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes the lock, waiting for it.
+    /// Acquires the lock, waiting for it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         if self.try_take().is_err() {
             self.lock_slow();
@@ -69,13 +68,14 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self }
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.try_take().is_ok().then(|| MutexGuard { mutex: self })
     }
 
     fn try_take(&self) -> Result<u32, u32> {
-        self.state.compare_exchange(FREE, own(), Acquire, Relaxed)
+        self.state
+            .compare_exchange(FREE, holder_word(), Acquire, Relaxed)
     }
 
     fn address(&self) -> usize {
@@ -87,8 +87,11 @@ impl<T> Mutex<T> {
         let mut tries = 0;
         // The kernel's locks order the holder's accesses before those that follow.
         while let Err(error) = sys::futex_lock(self.address()) {
-            assert!(error == Error::OutOfMemory, "the lock is a word of ours");
-            // Until there is memory to note that it waits.
+            assert!(
+                error == Error::OutOfMemory,
+                "the lock is a word of this program"
+            );
+            // Retried until there is memory for the waiter.
             lock::relax(tries);
             tries += 1;
         }
@@ -105,7 +108,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// The lock is held until this is dropped.
+/// Holds the lock until it is dropped.
 pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
 }
@@ -148,7 +151,7 @@ impl Condvar {
         }
     }
 
-    /// Gives the lock back, waits for a notification and takes the lock again. The wait may end
+    /// Releases the lock, waits for a notification and acquires the lock again. The wait may end
     /// without a notification, so the caller checks its condition again.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.wait_until(guard, u64::MAX).0

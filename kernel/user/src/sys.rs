@@ -16,8 +16,7 @@ fn call(number: usize, arguments: [usize; 6]) -> Result<isize, Error> {
     raw_with(number, arguments, 0)
 }
 
-/// A call with a word in a6 as well: the coroutine to wake, in the asynchronous
-/// form.
+/// Makes a call with a word in a6 as well: the coroutine to wake, in the asynchronous form.
 ///
 /// # Errors
 /// Errors of the call.
@@ -25,31 +24,30 @@ pub fn raw_with(number: usize, arguments: [usize; 6], coroutine: usize) -> Resul
     raw_pair(number, arguments, coroutine).0
 }
 
-/// Makes a call and returns a1, too: the result of an asynchronous call that was over at once.
+/// Makes a call and returns a1, too: the result of an asynchronous call that has finished already.
 pub(crate) fn raw_pair(
     number: usize,
     arguments: [usize; 6],
     coroutine: usize,
 ) -> (Result<isize, Error>, isize) {
-    let mut answer = once(number, arguments, coroutine);
-    // With chaos memory is out now and then; the next call gets it, unless it
-    // really is.
+    let mut answer = ecall(number, arguments, coroutine);
+    // Chaos reports no memory now and then; a repeated call succeeds, unless memory is really out.
     for _ in 0..32 {
-        if answer.0 != Err(Error::OutOfMemory) || !is_disturbed() {
+        if answer.0 != Err(Error::OutOfMemory) || !has_chaos() {
             break;
         }
-        answer = once(number, arguments, coroutine);
+        answer = ecall(number, arguments, coroutine);
     }
     answer
 }
 
 /// Returns whether the kernel of this machine causes disturbances.
 #[must_use]
-pub fn is_disturbed() -> bool {
+pub fn has_chaos() -> bool {
     os_pages::shared(CHAOS).load(Relaxed) != 0
 }
 
-fn once(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize, Error>, isize) {
+fn ecall(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize, Error>, isize) {
     let result: isize;
     let second: isize;
     // SAFETY: the kernel changes a0, a1 and memory that the caller has named for it,
@@ -75,7 +73,7 @@ fn once(number: usize, arguments: [usize; 6], coroutine: usize) -> (Result<isize
     (first, second)
 }
 
-/// A call by its number, which need not exist.
+/// Makes a call by its number, which need not exist.
 ///
 /// # Errors
 /// Errors of the call.

@@ -39,14 +39,14 @@ macro_rules! tests {
     };
 }
 
-/// Resources that the running test has opened, for [`passed`].
-struct Begun {
+/// Resources that the running test has opened, for [`report`].
+struct TestResources {
     /// First descriptor that the test can have opened.
     first_file: usize,
     children: Vec<usize>,
 }
 
-static BEGUN: SpinLock<Option<Begun>> = SpinLock::new(None);
+static RESOURCES: SpinLock<Option<TestResources>> = SpinLock::new(None);
 
 /// Begins the tests: descriptors that are open now stay open.
 pub fn begin() {
@@ -54,52 +54,52 @@ pub fn begin() {
     for file in [pipe.reader, pipe.writer] {
         let _ = sys::close(file);
     }
-    *BEGUN.lock() = Some(Begun {
+    *RESOURCES.lock() = Some(TestResources {
         first_file: pipe.reader.min(pipe.writer),
-        children: Vec::with_capacity(CHILDREN),
+        children: Vec::with_capacity(MAX_CHILDREN),
     });
 }
 
-/// The most children of a test that has failed which are killed.
-const CHILDREN: usize = 256;
+/// Maximum number of children of a failed test that are killed.
+const MAX_CHILDREN: usize = 256;
 
-/// A test has started this child.
-pub(crate) fn note_child(child: usize) {
-    if let Some(begun) = &mut *BEGUN.lock()
-        && begun.children.len() < CHILDREN
+/// Records a child that a test has started.
+pub(crate) fn record_child(child: usize) {
+    if let Some(resources) = &mut *RESOURCES.lock()
+        && resources.children.len() < MAX_CHILDREN
     {
-        begun.children.push(child);
+        resources.children.push(child);
     }
 }
 
 /// Forgets the children of the parent's test, which are not the child's.
 pub(crate) fn forget_children() {
-    if let Some(begun) = &mut *BEGUN.lock() {
-        begun.children.clear();
+    if let Some(resources) = &mut *RESOURCES.lock() {
+        resources.children.clear();
     }
 }
 
-/// Kills the children of a test that has failed, and closes its files: they are not for the
-/// next one.
+/// Kills the children of a test that has failed, and closes its files: the next test starts without
+/// them.
 fn clean() {
-    let Some(mut begun) = BEGUN.lock().take() else {
+    let Some(mut resources) = RESOURCES.lock().take() else {
         return;
     };
-    for child in begun.children.drain(..) {
+    for child in resources.children.drain(..) {
         // Most have been waited for.
         if sys::kill(child).is_ok() {
             let _ = crate::wait(child);
         }
     }
-    for file in begun.first_file..MAX_FILES {
+    for file in resources.first_file..MAX_FILES {
         let _ = sys::close(file);
     }
-    *BEGUN.lock() = Some(begun);
+    *RESOURCES.lock() = Some(resources);
 }
 
-/// Says how a test ended, and makes room for the next one.
+/// Prints the result of a test, and cleans up after a failure. Returns true if it passed.
 #[must_use]
-pub fn passed(name: &str, outcome: Outcome) -> bool {
+pub fn report(name: &str, outcome: Outcome) -> bool {
     match outcome {
         Ok(()) => {
             forget_children();
@@ -114,18 +114,18 @@ pub fn passed(name: &str, outcome: Outcome) -> bool {
     }
 }
 
-/// Runs the tests one after the other; how many failed is the program's status.
+/// Runs the tests one after the other; returns the number of failures, the status of the program.
 pub async fn run_all(tests: &[(&str, Test)]) -> isize {
     begin();
     let mut failed = 0;
     for (name, test) in tests {
-        failed += isize::from(!passed(name, test().await));
+        failed += isize::from(!report(name, test().await));
     }
     failed
 }
 
-/// An error as the reason of a failure.
+/// Formats an error as the reason of a failure.
 #[must_use]
-pub fn text(error: Error) -> String {
+pub fn message(error: Error) -> String {
     format!("{error}")
 }

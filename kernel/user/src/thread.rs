@@ -36,8 +36,8 @@ struct Stack {
     pages: usize,
 }
 
-/// The index of the calling thread among those of the process, 0 to 63. No other thread
-/// has it meanwhile.
+/// Returns the index of the calling thread in the process, 0 to 63, unique among the threads that
+/// have not ended.
 #[must_use]
 pub fn index() -> usize {
     line_index()
@@ -50,8 +50,8 @@ struct Packet<T> {
     ended: Arc<AtomicBool>,
 }
 
-/// A thread that is there, or was: its number and stack.
-struct Body {
+/// Number and stack of a thread, until it is joined.
+struct ThreadRecord {
     number: usize,
     stack: Stack,
     ended: Arc<AtomicBool>,
@@ -60,7 +60,7 @@ struct Body {
 /// Stacks that are free.
 static STACKS: SpinLock<Vec<Stack>> = SpinLock::new(Vec::new());
 /// Threads whose handles were dropped.
-static LEFT: SpinLock<Vec<Body>> = SpinLock::new(Vec::new());
+static DETACHED: SpinLock<Vec<ThreadRecord>> = SpinLock::new(Vec::new());
 
 /// Closure that a thread starts with.
 struct Start(Box<dyn FnOnce() + Send>);
@@ -87,8 +87,8 @@ fn take_stack() -> Result<Stack, Error> {
     Ok(Stack { start, pages })
 }
 
-impl Body {
-    /// Waits for the end and lets others use the stack.
+impl ThreadRecord {
+    /// Waits for the end of the thread, and frees its stack.
     fn join(self) -> Result<(), Error> {
         sys::thread_join(self.number)?;
         STACKS.lock().push(self.stack);
@@ -97,16 +97,18 @@ impl Body {
 }
 
 /// Joins threads that have ended and were detached.
-fn clear_left() {
+fn join_detached() {
     loop {
         let ended = {
-            let mut left = LEFT.lock();
-            let at = left.iter().position(|body| body.ended.load(Acquire));
-            at.map(|at| left.swap_remove(at))
+            let mut detached = DETACHED.lock();
+            let at = detached
+                .iter()
+                .position(|record| record.ended.load(Acquire));
+            at.map(|at| detached.swap_remove(at))
         };
         match ended {
-            Some(body) => {
-                let _ = body.join();
+            Some(record) => {
+                let _ = record.join();
             }
             None => return,
         }
@@ -122,7 +124,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    clear_left();
+    join_detached();
     let ended = Arc::new(AtomicBool::new(false));
     let packet = Arc::new(Packet {
         result: SpinLock::new(None),
@@ -145,7 +147,7 @@ where
     match sys::thread_create(start as *const () as usize, top, argument as usize) {
         Ok(number) => Ok(JoinHandle {
             packet,
-            body: Some(Body {
+            record: Some(ThreadRecord {
                 number: number as usize,
                 stack,
                 ended,
@@ -163,14 +165,14 @@ where
 /// The result of a thread. Dropping it lets the thread go.
 pub struct JoinHandle<T> {
     packet: Arc<Packet<T>>,
-    body: Option<Body>,
+    record: Option<ThreadRecord>,
 }
 
 impl<T> JoinHandle<T> {
     /// The number of the thread.
     #[must_use]
     pub fn number(&self) -> usize {
-        self.body.as_ref().map_or(0, |body| body.number)
+        self.record.as_ref().map_or(0, |record| record.number)
     }
 
     /// Waits for the end of the thread; returns its result.
@@ -178,8 +180,8 @@ impl<T> JoinHandle<T> {
     /// # Errors
     /// [`Error::NoThread`]: it was joined behind this handle's back.
     pub fn join(mut self) -> Result<T, Error> {
-        let body = self.body.take().ok_or(Error::NoThread)?;
-        body.join()?;
+        let record = self.record.take().ok_or(Error::NoThread)?;
+        record.join()?;
         let result = self.packet.result.lock().take();
         result.ok_or(Error::NoThread)
     }
@@ -187,8 +189,8 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        if let Some(body) = self.body.take() {
-            LEFT.lock().push(body);
+        if let Some(record) = self.record.take() {
+            DETACHED.lock().push(record);
         }
     }
 }

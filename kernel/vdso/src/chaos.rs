@@ -1,9 +1,9 @@
 //! Chaos in a program: see `kernel/src/chaos.rs`.
 //!
 //! The scheduler's chaos mode shuffles the ready coroutines of a level, and requests preemption at
-//! every other pick. A program that honoured every request would give its hart away after each
-//! poll, and one that calls [`honours`] until the answer is no would never advance. So one request
-//! in four is honoured.
+//! every other pick. A program that honoured every request would yield its hart after each poll,
+//! and one that calls [`honours_preemption`] until the answer is no would never advance. So one
+//! request in four is honoured.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -42,12 +42,12 @@ fn random(limit: u64) -> Option<u64> {
 
 /// Returns whether a request for preemption is honoured: always, without chaos.
 #[inline]
-pub(crate) fn honours() -> bool {
+pub(crate) fn honours_preemption() -> bool {
     random(4).is_none_or(|number| number == 0)
 }
 
-/// Returns whether the thread gives its hart away after this poll for no reason.
+/// Returns whether the thread yields its hart after this poll for no reason.
 #[inline]
-pub(crate) fn yields() -> bool {
+pub(crate) fn forces_yield() -> bool {
     random(8) == Some(0)
 }

@@ -19,7 +19,7 @@ use crate::host::{self, Server, VdsoHost, domain, server};
 use crate::{chaos, memory};
 
 /// Length of polls, in ticks, below which the scheduler reads the clock at every fourth only.
-/// Programs do not see its accounts, and the kernel enforces the quanta.
+/// Programs do not see its CPU times, and the kernel enforces the quanta.
 const COARSE_BELOW: u64 = 200;
 
 /// Creates the scheduler; the calling thread serves its first vCPU. `allocate(size, align)` and
@@ -60,7 +60,7 @@ fn serve() -> u64 {
     let index = executor.index();
     let server = Box::into_raw(Box::new(Server {
         executor,
-        back: Cell::new(None),
+        yielded: Cell::new(None),
     }));
     if !host::serve(server, index) {
         // SAFETY: the box was just created and is not shared yet.
@@ -75,7 +75,7 @@ fn serve() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn upshift_release() -> u64 {
     let Some(server) = server() else { return 0 };
-    drop(server.back.take());
+    drop(server.yielded.take());
     // The vCPU retires while the line still names it.
     server.executor.retire();
     let server = core::ptr::from_ref(server).cast_mut();
@@ -137,7 +137,7 @@ fn spawn(
         ..SpawnOptions::default()
     };
     let spawned = spawn(task, options);
-    host::publish_more();
+    host::publish_new_levels();
     match spawned {
         Some(Ok(handle)) => handle.id().to_u64(),
         _ => 0,
@@ -171,7 +171,7 @@ extern "C" fn upshift_spawn_local(task: u64, poll: u64, discard: u64, level: u64
 extern "C" fn upshift_wake(id: u64) -> u64 {
     let id = CoroutineId::from_u64(id);
     let woken = domain().is_some_and(|domain| domain.wake(id).is_ok());
-    host::publish_more();
+    host::publish_new_levels();
     host::publish_others();
     u64::from(woken)
 }
@@ -183,12 +183,12 @@ extern "C" fn upshift_reprio(id: u64, level: u64) -> u64 {
     let level = u8::try_from(level)
         .ok()
         .and_then(|level| Level::new(level).ok());
-    let done = level
+    let is_set = level
         .zip(domain())
         .is_some_and(|(level, domain)| domain.reprio(id, level).is_ok());
     host::publish_all();
     host::publish_others();
-    u64::from(done)
+    u64::from(is_set)
 }
 
 /// Cancels a coroutine: its task is discarded instead of polled. Returns 1 if it was alive.
@@ -209,8 +209,8 @@ extern "C" fn upshift_current() -> u64 {
 /// another one or in the kernel.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_need_preempt() -> u64 {
-    let here = server().is_some_and(|server| server.executor.need_preempt());
-    u64::from(here && chaos::honours() || host::is_overtaken())
+    let local = server().is_some_and(|server| server.executor.need_preempt());
+    u64::from(local && chaos::honours_preemption() || host::is_overtaken())
 }
 
 /// Polls the most urgent ready coroutine once, and returns the next step.
@@ -220,7 +220,7 @@ extern "C" fn upshift_turn() -> u64 {
         return Turn::Idle as u64;
     };
     critical::enter();
-    let picked = server.executor.pick(server.back.take());
+    let picked = server.executor.pick(server.yielded.take());
     let Some(Picked::Poll(coroutine)) = picked else {
         host::publish(server, || None);
         host::leave();
@@ -229,10 +229,10 @@ extern "C" fn upshift_turn() -> u64 {
     let level = coroutine.level();
     host::publish(server, || Some(level));
     host::leave();
-    if let Polled::Yielded(yielded) = coroutine.poll() {
-        server.back.set(Some(yielded));
+    if let Polled::Yielded(handle) = coroutine.poll() {
+        server.yielded.set(Some(handle));
     }
-    if host::is_overtaken() || chaos::yields() {
+    if host::is_overtaken() || chaos::forces_yield() {
         Turn::Overtaken as u64
     } else {
         Turn::Polled as u64

@@ -122,8 +122,8 @@ pub(crate) fn set_domain(domain: *mut Domain<VdsoHost>) -> bool {
 /// The state of a thread that serves a vCPU.
 pub(crate) struct Server {
     pub(crate) executor: Executor<VdsoHost>,
-    /// The coroutine that the last turn left ready.
-    pub(crate) back: Cell<Option<Yielded<'static, VdsoHost>>>,
+    /// Coroutine that yielded in the last turn.
+    pub(crate) yielded: Cell<Option<Yielded<'static, VdsoHost>>>,
 }
 
 /// Makes the calling thread serve a vCPU. Returns false if there are more vCPUs than a process can
@@ -160,8 +160,8 @@ pub(crate) fn leave() {
     });
 }
 
-/// Tells the kernel which levels are ready or running on the vCPU of this thread. The cost is loads
-/// only, if the kernel knows them already.
+/// Publishes to the kernel the levels that are ready or running on the vCPU of this thread. The
+/// cost is loads only, if they are published already.
 #[inline]
 pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
     let word = line(LOCAL_BITMAP);
@@ -171,23 +171,23 @@ pub(crate) fn publish(server: &Server, running: impl Fn() -> Option<Level>) {
         if bits == known {
             return;
         }
-        // A second look afterwards: a wake may have come after the bits were read, and set its own.
+        // Checked again afterwards: a wake may have come after the bits were read, and set its own.
         word.store(bits, Release);
         known = bits;
     }
 }
 
-/// Tells the kernel the levels, including that of the running coroutine.
+/// Publishes all levels, including that of the running coroutine.
 pub(crate) fn publish_all() {
     if let Some(server) = server() {
         publish(server, || server.executor.running_level());
     }
 }
 
-/// Tells the kernel of levels that have become ready on this thread's vCPU, and withdraws none. The
-/// cost is three loads, if the kernel knows them already.
+/// Publishes levels that have become ready on this thread's vCPU, and withdraws none. The cost is
+/// three loads, if they are published already.
 #[inline]
-pub(crate) fn publish_more() {
+pub(crate) fn publish_new_levels() {
     if let Some(server) = server()
         && server.executor.bitmap() & !line(LOCAL_BITMAP).load(Relaxed) != 0
     {
@@ -195,8 +195,8 @@ pub(crate) fn publish_more() {
     }
 }
 
-/// Tells the kernel of work on other vCPUs that is more urgent than the kernel knows of their
-/// threads, which it may have stopped. The cost is a few loads per other vCPU, if there is none.
+/// Publishes work on other vCPUs that is more urgent than the published levels of their threads,
+/// which it may have stopped. The cost is a few loads per other vCPU, if there is none.
 #[inline]
 pub(crate) fn publish_others() {
     if VCPUS.load(Relaxed) == 1 && server().is_some() {
@@ -222,8 +222,8 @@ fn publish_other(index: usize, vcpu: &Vcpu<VdsoHost>) {
     if known == 0 || bits().trailing_zeros() >= known.trailing_zeros() {
         return;
     }
-    // The thread itself looks once more after it has written the word, so its statement is true in
-    // the end.
+    // The thread itself checks again after it has written the word, so the word is correct in the
+    // end.
     word.fetch_or(bits(), AcqRel);
     call(number::follow, line as usize, 0);
 }
@@ -231,9 +231,9 @@ fn publish_other(index: usize, vcpu: &Vcpu<VdsoHost>) {
 /// Returns whether other vCPUs have more urgent work than this one.
 #[inline]
 pub(crate) fn is_overtaken() -> bool {
-    let here = line(LOCAL_BITMAP).load(Relaxed);
-    // The levels below the lowest bit; all of them, if no work is here.
-    let more_urgent = here.wrapping_sub(1) & !here;
+    let local = line(LOCAL_BITMAP).load(Relaxed);
+    // The levels below the lowest bit; all of them, if this vCPU has no work.
+    let more_urgent = local.wrapping_sub(1) & !local;
     os_pages::global().load(Relaxed) & more_urgent != 0
 }
 

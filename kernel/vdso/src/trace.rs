@@ -10,7 +10,7 @@ use upshift_core::{CoroutineId, Host, Level, State};
 use crate::host::{self, VdsoHost};
 use os_pages::trace as word;
 
-/// Returns whether the kernel wants traces.
+/// Returns whether the kernel traces.
 #[inline]
 pub(crate) fn is_on() -> bool {
     os_pages::shared(TRACING).load(Relaxed) != 0
@@ -22,10 +22,10 @@ pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
     let time = VdsoHost.now();
     let thread = os_pages::line_index();
     let hart = word(HARTS + thread).load(Relaxed);
-    let Some(entry) = take().or_else(|| {
+    let Some(entry) = claim_entry().or_else(|| {
         // The kernel empties the page whenever it is entered.
         host::call(number::clock, 0, 0);
-        take()
+        claim_entry()
     }) else {
         word(LOST).fetch_add(1, Relaxed);
         return;
@@ -42,7 +42,7 @@ pub(crate) fn changed(id: CoroutineId, level: Level, state: State) {
 }
 
 /// Claims a free entry for the caller, and returns the index of its first word.
-fn take() -> Option<usize> {
+fn claim_entry() -> Option<usize> {
     let next = word(NEXT);
     loop {
         let seen = next.load(Acquire);
@@ -50,8 +50,8 @@ fn take() -> Option<usize> {
         if word(entry + 2).load(Acquire) != 0 {
             return None;
         }
-        let mine = next.compare_exchange(seen, seen + 1, Acquire, Relaxed);
-        if mine.is_ok() {
+        let claimed = next.compare_exchange(seen, seen + 1, Acquire, Relaxed);
+        if claimed.is_ok() {
             return Some(entry);
         }
     }

@@ -1,7 +1,7 @@
 //! The first instructions of a hart.
 //!
 //! ```text
-//!  OpenSBI ─► _start       the one hart it chose, whichever; MMU off
+//!  OpenSBI ─► _start       the boot hart, chosen by OpenSBI; MMU off
 //!             │ claim the boot, clear .bss
 //!             │     ┌───── each other hart, by SBI hart_start: its number by its id
 //!             ▼     ▼
@@ -25,7 +25,7 @@ use crate::memory::{DIRECT, PhysAddr};
 /// Bytes of a hart's stack, its guard page included.
 pub(crate) const STACK: usize = 1 << 16;
 
-/// Three gigapages, until `memory` has made the real table.
+/// Three gigapages, until `memory` installs the final table.
 #[repr(C, align(4096))]
 struct BootTable([u64; 512]);
 
@@ -101,7 +101,7 @@ _start:
     bne     a2, t1, 4b
 5:  wfi     # this one has not been asked for
     j       5b
-6:  la      a3, {more}
+6:  la      a3, {secondary}
 
 2:  # a2 = number of the hart, a3 = where to go
     li      t0, {direct}
@@ -145,7 +145,7 @@ no_bits:
     .option pop
     "#,
     first = sym first,
-    more = sym more,
+    secondary = sym secondary,
     direct = const DIRECT,
     max_harts = const MAX_HARTS,
     stack_shift = const STACK.trailing_zeros(),
@@ -161,9 +161,9 @@ extern "C" fn first(hart_id: usize, device_tree: usize) -> ! {
     crate::boot(hart_id, PhysAddr::new(device_tree))
 }
 
-extern "C" fn more() -> ! {
+extern "C" fn secondary() -> ! {
     prepare();
-    crate::boot_more()
+    crate::boot_secondary()
 }
 
 /// Prepares a hart so that it can take a trap.
@@ -176,7 +176,7 @@ fn prepare() {
 /// Starts another hart as number `index`.
 ///
 /// # Errors
-/// The firmware's answer.
+/// The error of the firmware.
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     START_IDS[index].store(hart_id, SeqCst);
     let entry = PhysAddr::of_image(_start as *const () as usize);
@@ -184,8 +184,7 @@ pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     unsafe { sbi::start_hart(hart_id, entry.get(), 0) }
 }
 
-/// The guard pages of the stacks, as offsets from the first stack; and the
-/// address of that.
+/// Returns the address of the first stack; each stack begins with its guard page.
 pub(crate) fn stacks() -> usize {
     &raw const __stacks as usize
 }

@@ -32,19 +32,19 @@ macro_rules! read {
     }};
 }
 
-/// Ticks of the machine's clock since it started. Cheap: no SBI call.
+/// Returns the ticks of the clock since the machine started. No SBI call.
 #[inline]
 pub(crate) fn time() -> u64 {
     read!("time") as u64
 }
 
-/// Why the last trap was taken.
+/// Returns the cause of the last trap.
 #[inline]
 pub(crate) fn scause() -> usize {
     read!("scause")
 }
 
-/// Returns the address or instruction the last trap was about.
+/// Returns the address or instruction that caused the last trap.
 #[inline]
 pub(crate) fn stval() -> usize {
     read!("stval")
@@ -56,7 +56,7 @@ pub(crate) fn sepc() -> usize {
     read!("sepc")
 }
 
-/// Takes a pending IPI down.
+/// Clears a pending IPI.
 #[inline]
 pub(crate) fn clear_software_interrupt() {
     // SAFETY: clears one pending bit of this hart.
@@ -90,15 +90,15 @@ pub(crate) fn wait_for_interrupt() {
     unsafe { asm!("wfi", options(nostack)) };
 }
 
-/// Lets this hart take IPIs, timer and external interrupts, when unmasked.
+/// Enables IPIs, timer and external interrupts on this hart, to be taken when unmasked.
 pub(crate) fn enable_sources() {
     let sources = 1 << SOFTWARE | 1 << TIMER | 1 << EXTERNAL;
     // SAFETY: the trap vector is set before; handlers exist for all three.
     unsafe { asm!("csrs sie, {}", in(reg) sources, options(nostack)) };
 }
 
-/// Switches floating point off in the kernel: its use traps, loudly, instead of
-/// changing the registers of a user program.
+/// Switches floating point off in the kernel: its use traps, instead of changing the registers of a
+/// user program.
 pub(crate) fn floating_point_off() {
     // SAFETY: the kernel has no floating-point state.
     unsafe { asm!("csrc sstatus, {}", in(reg) FS, options(nostack)) };
@@ -120,7 +120,7 @@ pub(crate) unsafe fn set_stvec(handler: usize) {
     unsafe { asm!("csrw stvec, {}", in(reg) handler, options(nostack)) };
 }
 
-/// Installs a page table and forgets old translations.
+/// Installs a page table and flushes old translations.
 ///
 /// # Safety
 /// The table maps the kernel as the present one does, and lives until another
@@ -130,21 +130,21 @@ pub(crate) unsafe fn set_satp(satp: usize) {
     unsafe { asm!("csrw satp, {}", "sfence.vma", in(reg) satp, options(nostack)) };
 }
 
-/// Forgets old translations of this hart.
+/// Flushes all translations of this hart.
 #[inline]
 pub(crate) fn flush_translations() {
     // SAFETY: costs time only.
     unsafe { asm!("sfence.vma", options(nostack)) };
 }
 
-/// Forgets the translations of one ASID on this hart.
+/// Flushes the translations of one ASID on this hart.
 #[cfg(feature = "isolated")]
 pub(crate) fn flush_translations_of(asid: usize) {
     // SAFETY: costs time only.
     unsafe { asm!("sfence.vma x0, {}", in(reg) asid, options(nostack)) };
 }
 
-/// The last ASID that the processor tells from others; 0: it has none. For the table of the
+/// Returns the highest ASID of the processor; 0: it has no ASIDs. Called on the table of the
 /// kernel, whose ASID is 0.
 #[cfg(feature = "isolated")]
 pub(crate) fn last_asid() -> usize {
@@ -168,7 +168,7 @@ pub(crate) fn last_asid() -> usize {
     read >> 44 & ALL
 }
 
-/// Makes this hart fetch the instructions that were written last.
+/// Synchronizes instruction fetches of this hart with earlier writes.
 #[inline]
 pub(crate) fn flush_instructions() {
     // SAFETY: costs time only.

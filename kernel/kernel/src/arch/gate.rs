@@ -1,4 +1,4 @@
-//! The gate: all that programs' page tables have of an isolated kernel.
+//! The gate: the only part of an isolated kernel in the page tables of programs.
 //!
 //! ```text
 //!            program's table            both tables              kernel's table
@@ -17,16 +17,16 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::MAX_HARTS;
 use crate::memory::{PAGE, PhysAddr};
 
-/// Words that the assembly of `trap.rs` needs while a program's table is in use.
+/// Words that the assembly of `trap.rs` needs while the table of a program is installed.
 #[repr(C)]
 pub(super) struct Gate {
     /// `satp` of the kernel.
     kernel: AtomicUsize,
     /// `satp` of the program that runs on the hart, or ran there last.
     program: AtomicUsize,
-    /// The registers of the thread that runs.
+    /// Registers of the running thread.
     context: AtomicUsize,
-    /// The program's a1, while the register holds another word.
+    /// a1 of the program, while the register holds another word.
     a1: AtomicUsize,
 }
 
@@ -36,7 +36,7 @@ pub(super) const PROGRAM: usize = core::mem::offset_of!(Gate, program);
 pub(super) const CONTEXT: usize = core::mem::offset_of!(Gate, context);
 pub(super) const A1: usize = core::mem::offset_of!(Gate, a1);
 
-/// A page: nothing else of the kernel is in it.
+/// The gates of all harts, alone in a page.
 #[repr(C, align(4096))]
 struct Gates([Gate; MAX_HARTS]);
 
@@ -63,7 +63,7 @@ pub(super) fn of(hart: usize) -> &'static Gate {
     &GATES.0[hart]
 }
 
-/// The pages: text, and words.
+/// Returns the ranges of the gate: text, and words.
 pub(crate) fn pages() -> (Range<usize>, Range<usize>) {
     let physical = |address: usize| PhysAddr::of_image(address).get();
     let text = physical(&raw const __gate_start as usize)..physical(&raw const __gate_end as usize);

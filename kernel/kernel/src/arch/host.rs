@@ -58,8 +58,8 @@ unsafe impl Host for KernelHost {
     }
 }
 
-/// Makes the switching coroutine of a vCPU: pinned, never done, at the least
-/// urgent level until it is told otherwise. Its hart wakes it when it comes.
+/// Creates the switching coroutine of a vCPU: pinned, never done, at the least urgent level until
+/// `set_level` changes it. Its hart wakes it when it goes online.
 ///
 /// # Errors
 /// [`SpawnError`].

@@ -1,16 +1,16 @@
 //! Kernel threads, with the feature `kernel-threads`: the baseline that coroutines are compared
 //! with. Each call that waits has a kernel stack of its own, and the hart switches to it and back,
-//! saving the registers that a function must keep.
+//! saving the callee-saved registers.
 //!
 //! ```text
 //!  poll of the call's coroutine ── exchange ─► thread: polls the call on its stack
-//!         ▲                                       │ it waits, or is over
+//!         ▲                                       │ it waits, or has ended
 //!         └────────────────── exchange ───────────┘
 //! ```
 //!
 //! The scheduler still picks the next coroutine, from queues per hart, so the baseline takes no
 //! lock that coroutines do not take. A process keeps the stacks that its calls have needed, like a
-//! kernel that gives each thread a permanent stack.
+//! kernel in which each thread has a permanent stack.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -26,13 +26,13 @@ use os_abi::Error;
 use super::lock::IrqLock;
 use crate::memory::dma::Dma;
 use crate::process::Share;
-use crate::process::share::{Resource, Taken};
+use crate::process::share::{Charge, Resource};
 
-/// Bytes of a stack, as the papers have them.
+/// Bytes of a stack, the size in the papers.
 const STACK: usize = 4 * 4096;
 /// Bytes of the saved registers: ra, s0 to s11.
 const SAVED: usize = 14 * 8;
-/// The lowest word of a stack, as long as that has not been full.
+/// Lowest word of a stack that has not overflowed.
 const CANARY: [u8; 8] = *b"upshift!";
 
 global_asm!(
@@ -81,19 +81,19 @@ __begin_thread:
 );
 
 unsafe extern "C" {
-    /// Goes on at the stack pointer in `*other`, which gets the present one.
+    /// Switches to the stack pointer in `*other`, which receives the current one.
     fn __exchange_stacks(other: *mut usize);
     /// Entry of a thread: calls s1 with s0.
     fn __begin_thread();
 }
 
-/// A stack, and the memory that it takes of a share.
+/// A stack, and the charge for its memory.
 struct Stack {
     frames: Dma,
-    _taken: Taken,
+    _charge: Charge,
 }
 
-/// Stacks that no call of a process uses. All stacks of a process count in its share.
+/// Free stacks of a process. All stacks of a process are charged to its share.
 pub(crate) struct Stacks {
     free: IrqLock<Vec<Stack>>,
     share: Arc<Share>,
@@ -110,10 +110,10 @@ impl Stacks {
         if let Some(stack) = free {
             return Ok(stack);
         }
-        let taken = self.share.take(Resource::Memory, STACK >> 10)?;
+        let charge = self.share.charge(Resource::Memory, STACK >> 10)?;
         Ok(Stack {
             frames: Dma::new(STACK).map_err(|_| Error::OutOfMemory)?,
-            _taken: taken,
+            _charge: charge,
         })
     }
 
@@ -129,7 +129,7 @@ impl Stacks {
 pub(crate) struct OnThread<F: Future> {
     call: F,
     result: Option<F::Output>,
-    /// The stack; `None` once it is dropped.
+    /// The stack; `None` after the drop.
     stack: Option<Stack>,
     stacks: Arc<Stacks>,
     /// The stack pointer of the thread while it waits, that of the hart while it runs; 0
@@ -158,7 +158,7 @@ impl<F: Future> OnThread<F> {
         })
     }
 
-    /// Entry of the thread: polls whenever it is resumed.
+    /// Entry of the thread: polls the call each time the thread is resumed.
     extern "C" fn run(this: *mut OnThread<F>) -> ! {
         loop {
             // SAFETY: `poll` waits for the exchange below, and uses nothing of it meanwhile; the
@@ -194,8 +194,8 @@ impl<F: Future> Future for OnThread<F> {
             let frame = stack.len() - SAVED;
             stack[..CANARY.len()].copy_from_slice(&CANARY);
             this.other = stack.as_ptr().addr() + frame;
-            for (place, word) in stack[frame..].chunks_exact_mut(8).zip(words) {
-                place.copy_from_slice(&word.to_ne_bytes());
+            for (bytes, word) in stack[frame..].chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.to_ne_bytes());
             }
         }
         this.context = (&raw mut *cx).cast();

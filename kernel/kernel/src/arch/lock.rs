@@ -26,7 +26,7 @@ pub(crate) struct IrqLock<T> {
 unsafe impl<T: Send> Sync for IrqLock<T> {}
 
 impl<T> IrqLock<T> {
-    /// An open lock around `data`.
+    /// Creates an unlocked lock around `data`.
     pub(crate) const fn new(data: T) -> IrqLock<T> {
         IrqLock {
             held: AtomicBool::new(false),
@@ -34,7 +34,7 @@ impl<T> IrqLock<T> {
         }
     }
 
-    /// Takes the lock, spinning.
+    /// Acquires the lock, spinning.
     #[inline]
     pub(crate) fn lock(&self) -> IrqGuard<'_, T> {
         let interrupts = csr::interrupts_off();
@@ -105,7 +105,7 @@ impl<T> Drop for Once<T> {
 }
 
 impl<T> Once<T> {
-    /// Nothing yet.
+    /// Creates an empty cell.
     pub(crate) const fn new() -> Once<T> {
         Once {
             state: AtomicU8::new(EMPTY),
@@ -139,7 +139,7 @@ impl<T> Once<T> {
     /// Returns the value.
     ///
     /// # Panics
-    /// If it is not set yet: a mistake in the order of booting.
+    /// If it is not set yet: an error in the boot order.
     #[inline]
     pub(crate) fn get(&self) -> &T {
         self.try_get()

@@ -1,7 +1,7 @@
 //! RISC-V: registers, traps, firmware, and the devices of every machine.
 //!
-//! With `memory` the only place of `unsafe`; each block argues its case. All items that leave this
-//! module are safe to call. The module decides nothing: policy is in the modules above.
+//! With `memory` the only place of `unsafe`; each block has its argument. All exported items are
+//! safe to call. The module has no policy.
 
 pub(crate) mod boot;
 pub(crate) mod csr;
@@ -22,8 +22,8 @@ use core::ptr::{read_volatile, write_volatile};
 
 use crate::memory::PhysAddr;
 
-/// The number of the hart this code runs on: its vCPU's index, not the hart id
-/// of the firmware. Kept in `tp` from `boot.rs` on.
+/// Returns the number of the calling hart: the index of its vCPU, not the hart id of the firmware.
+/// Kept in `tp` from `boot.rs` on.
 #[inline]
 pub(crate) fn hart_index() -> usize {
     let index;

@@ -22,7 +22,7 @@ use super::csr;
 #[cfg(feature = "isolated")]
 use super::gate;
 use crate::interrupts;
-use crate::trace::Entered;
+use crate::trace::TraceState;
 
 /// The registers of a user program while it does not run.
 #[derive(Clone)]
@@ -70,10 +70,10 @@ pub(crate) enum Trap {
 
 impl Trap {
     /// Returns the state that the trap puts the program into.
-    pub(crate) fn suspends(self) -> Entered {
+    pub(crate) fn suspends(self) -> TraceState {
         match self {
-            Trap::Interrupt(_) => Entered::Interrupted,
-            Trap::SystemCall | Trap::Fault(_) => Entered::Excepted,
+            Trap::Interrupt(_) => TraceState::Interrupted,
+            Trap::SystemCall | Trap::Fault(_) => TraceState::Excepted,
         }
     }
 }

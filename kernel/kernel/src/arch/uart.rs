@@ -33,7 +33,7 @@ impl Uart {
     }
 
     /// Returns the port of QEMU's `-machine virt`, for messages before the device tree is read.
-    pub(crate) fn usual() -> Option<Uart> {
+    pub(crate) fn default_device() -> Option<Uart> {
         Uart::at(0x1000_0000)
     }
 

@@ -1,9 +1,9 @@
 //! Devices: which interrupt source has which handler, and which hart serves it.
 //!
-//! A source is attached once, to a handler, and interrupts one hart: the next in turn among
-//! those that are online, so that devices are spread over harts. [`route`] moves it. A handler
-//! wakes coroutines and does nothing else; those run where they like. An interrupt costs a
-//! claim and a completion at the controller, and a look into the table.
+//! A source is attached once, to a handler, and interrupts one hart: the next in turn among those
+//! that are online, so that devices are spread over harts. [`route`] moves it. A handler wakes
+//! coroutines and does nothing else; the coroutines run on any hart. An interrupt costs a claim and
+//! a completion at the controller, and a table look-up.
 
 #[allow(unsafe_code)]
 mod virtio;
@@ -22,8 +22,8 @@ use crate::arch::lock::{IrqLock, Once};
 use crate::arch::plic::Plic;
 use crate::hart;
 use crate::machine::{Device, Machine};
-pub(crate) use virtio::Line;
-pub(crate) use virtio_blk::{BLOCK, Disk, Memory, Request};
+pub(crate) use virtio::InterruptAck;
+pub(crate) use virtio_blk::{BLOCK, Disk, Request, RequestMemory};
 pub(crate) use virtio_net::{Card, Received};
 
 /// Sources that may be attached: those of `-machine virt` are fewer.
@@ -32,18 +32,18 @@ const SOURCES: usize = 128;
 /// Handler of an interrupt source: a function and its argument.
 struct Handler {
     function: fn(usize),
-    word: usize,
+    argument: usize,
 }
 
 static HANDLERS: [Once<Handler>; SOURCES] = [const { Once::new() }; SOURCES];
 
-/// Enabling reads and writes words of several sources: one at a time does.
+/// The controller, and the lock for its enable registers, whose words hold several sources.
 static PLIC: Once<(Plic, IrqLock<()>)> = Once::new();
 
-/// The hart that serves the next source.
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Hart that the next source is routed to.
+static NEXT_HART: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the controller. Each hart knows its context.
+/// Finds the controller.
 pub(crate) fn init(machine: &Machine) {
     if let Some(plic) = machine.plic.and_then(Plic::new) {
         PLIC.set((plic, IrqLock::new(())));
@@ -51,19 +51,19 @@ pub(crate) fn init(machine: &Machine) {
 }
 
 /// A network card and its interrupt source.
-pub(crate) struct Network {
+pub(crate) struct NetworkDevice {
     pub(crate) card: Card,
-    pub(crate) line: Line,
+    pub(crate) interrupt_ack: InterruptAck,
     device: Device,
 }
 
-impl Network {
-    /// The first card of the machine.
-    pub(crate) fn find(machine: &Machine) -> Option<Network> {
+impl NetworkDevice {
+    /// Returns the first card of the machine.
+    pub(crate) fn find(machine: &Machine) -> Option<NetworkDevice> {
         machine.virtio.iter().find_map(|device| {
-            Some(Network {
+            Some(NetworkDevice {
                 card: Card::new(*device)?,
-                line: Line::of(*device)?,
+                interrupt_ack: InterruptAck::new(*device)?,
                 device: *device,
             })
         })
@@ -77,27 +77,27 @@ impl Network {
 
 /// Returns the first disk of the machine and its interrupt source. `function` is called at each of
 /// its interrupts.
-pub(crate) fn find_disk(machine: &Machine, function: fn(usize)) -> Option<(Disk, Line)> {
+pub(crate) fn find_disk(machine: &Machine, function: fn(usize)) -> Option<(Disk, InterruptAck)> {
     machine.virtio.iter().find_map(|device| {
-        let found = (Disk::new(*device)?, Line::of(*device)?);
+        let found = (Disk::new(*device)?, InterruptAck::new(*device)?);
         attach(*device, function, 0);
         Some(found)
     })
 }
 
-/// Calls `function(word)` whenever the device interrupts, on a hart of our choice.
+/// Calls `function(argument)` whenever the device interrupts, on the next hart in turn.
 ///
 /// # Panics
 /// If the device's source has a handler: it is boot time.
-pub(crate) fn attach(device: Device, function: fn(usize), word: usize) {
+pub(crate) fn attach(device: Device, function: fn(usize), argument: usize) {
     let source = device.interrupt();
     let Some(handler) = HANDLERS.get(source as usize) else {
         return;
     };
-    handler.set(Handler { function, word });
+    handler.set(Handler { function, argument });
     let harts = hart::online().len();
-    let first = NEXT.fetch_add(1, Relaxed);
-    // A hart may have no context: then the next.
+    let first = NEXT_HART.fetch_add(1, Relaxed);
+    // A hart without a context is skipped.
     let _ = (0..harts).any(|n| route(source, (first + n) % harts));
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn route(source: u32, index: usize) -> bool {
     let Some(context) = hart::at(index).plic_context() else {
         return false;
     };
-    let _one_at_a_time = lock.lock();
+    let _guard = lock.lock();
     plic.open(context);
     for other in hart::online().iter().filter_map(hart::Hart::plic_context) {
         plic.enable(source, other, other == context);
@@ -134,9 +134,9 @@ static SERVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Waits until no hart serves an interrupt that it has claimed before a source was moved from it.
 #[cfg(feature = "selftest")]
-pub(crate) async fn settled() {
+pub(crate) async fn wait_idle() {
     while SERVING.load(SeqCst) != 0 {
-        // The host may have other things to run than that hart.
+        // The host may run other threads than that hart's.
         let soon = crate::clock::now() + crate::clock::from_micros(100);
         crate::sleep::sleep_until(soon).await;
     }
@@ -157,7 +157,7 @@ fn claim_all() {
         plic.serve(context, |source| {
             let handler = HANDLERS.get(source as usize).and_then(Once::try_get);
             if let Some(handler) = handler {
-                (handler.function)(handler.word);
+                (handler.function)(handler.argument);
             }
         });
     }

@@ -16,19 +16,22 @@ const DEVICE_ID: usize = 0x08;
 const INTERRUPT_STATUS: usize = 0x60;
 const INTERRUPT_ACK: usize = 0x64;
 
-/// Services that the driver requires of the kernel.
-pub(super) struct Memory;
+/// Memory services of the kernel for the drivers of `virtio-drivers`.
+pub(super) struct VirtioHal;
 
 // SAFETY: frames are zeroed, aligned, contiguous, mapped at a fixed distance, and given once;
 // registers are mapped likewise.
-unsafe impl Hal for Memory {
+unsafe impl Hal for VirtioHal {
     fn dma_alloc(pages: usize, _: BufferDirection) -> (BusAddr, NonNull<u8>) {
         match Dma::new(pages * PAGE) {
             Ok(dma) => {
                 // The driver gives it back when the device has forgotten it.
                 let start = dma.lend().address();
-                let seen = NonNull::new(start.direct() as *mut u8);
-                (start.get() as BusAddr, seen.unwrap_or(NonNull::dangling()))
+                let address = NonNull::new(start.direct() as *mut u8);
+                (
+                    start.get() as BusAddr,
+                    address.unwrap_or(NonNull::dangling()),
+                )
             }
             // The driver treats this value as a failure.
             Err(_) => (0, NonNull::dangling()),
@@ -37,13 +40,13 @@ unsafe impl Hal for Memory {
 
     unsafe fn dma_dealloc(start: BusAddr, _: NonNull<u8>, pages: usize) -> i32 {
         // SAFETY: the driver gives back the memory that it got, with as many pages.
-        drop(unsafe { InDevice::again(PhysAddr::new(start as usize), pages * PAGE).back() });
+        drop(unsafe { InDevice::from_raw(PhysAddr::new(start as usize), pages * PAGE).reclaim() });
         0
     }
 
     unsafe fn mmio_phys_to_virt(start: BusAddr, _: usize) -> NonNull<u8> {
-        let seen = PhysAddr::new(start as usize).direct() as *mut u8;
-        NonNull::new(seen).unwrap_or(NonNull::dangling())
+        let address = PhysAddr::new(start as usize).direct() as *mut u8;
+        NonNull::new(address).unwrap_or(NonNull::dangling())
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _: BufferDirection) -> BusAddr {
@@ -54,16 +57,16 @@ unsafe impl Hal for Memory {
     unsafe fn unshare(_: BusAddr, _: NonNull<[u8]>, _: BufferDirection) {}
 }
 
-/// Registers with the reason of a slot's interrupt.
+/// Interrupt status and acknowledge registers of a slot.
 #[derive(Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct InterruptAck {
     status: Register<u32>,
     acknowledge: Register<u32>,
 }
 
-impl Line {
-    /// `None` if the device is no virtio slot.
-    pub(crate) fn of(device: Device) -> Option<Line> {
+impl InterruptAck {
+    /// Returns the registers of a device; `None` if it is no virtio slot.
+    pub(crate) fn new(device: Device) -> Option<InterruptAck> {
         if device.kind() != Kind::Virtio {
             return None;
         }
@@ -73,7 +76,7 @@ impl Line {
             // one make it access nothing.
             unsafe { Register::new(address) }
         };
-        Some(Line {
+        Some(InterruptAck {
             status: register(INTERRUPT_STATUS)?,
             acknowledge: register(INTERRUPT_ACK)?,
         })
@@ -87,17 +90,17 @@ impl Line {
 
 /// Returns the slot of a device, if the device has this type. A device of another type is left
 /// alone: dropping its transport would reset it.
-pub(super) fn transport(device: Device, wanted: DeviceType) -> Option<MmioTransport<'static>> {
+pub(super) fn transport(device: Device, kind: DeviceType) -> Option<MmioTransport<'static>> {
     if device.kind() != Kind::Virtio {
         return None;
     }
     // SAFETY: the device tree says that it is a virtio slot; reading this register does nothing.
     let id = unsafe { Register::<u32>::new(PhysAddr::new(device.base().get() + DEVICE_ID)) };
-    if DeviceType::try_from(id?.read()).ok() != Some(wanted) {
+    if DeviceType::try_from(id?.read()).ok() != Some(kind) {
         return None;
     }
     let header = NonNull::new(device.base().direct() as *mut _)?;
-    // SAFETY: the device tree says that there is a virtio slot of this size; it is mapped
-    // for good, and nothing else uses it but `Line`, for registers of its own.
+    // SAFETY: the device tree says that there is a virtio slot of this size; it is mapped for good,
+    // and nothing else uses it but `InterruptAck`, for registers of its own.
     unsafe { MmioTransport::new(header, device.size()) }.ok()
 }

@@ -2,9 +2,9 @@
 //! not even a flush.
 //!
 //! ```text
-//!        take           begin               reap            take_done        give_back
-//!  free ─────► ours ───────────► in device ──────► done ───────────────► ours ─────────► free
-//!                                     │ forget               ▲
+//!        take           submit              reap            take_finished        give_back
+//!  free ─────► held ───────────► in device ──────► done ───────────────► held ─────────► free
+//!                                     │ abandon              ▲
 //!                                     └──────── reap ────────┼──────────────────────────► free
 //! ```
 //!
@@ -16,16 +16,16 @@ use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::mmio::MmioTransport;
 use virtio_drivers::transport::{DeviceStatus, DeviceType, Transport};
 
-use super::virtio::{Memory as Frames, transport};
+use super::virtio::{VirtioHal, transport};
 use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = PAGE;
-/// Requests at a time.
+/// Maximum number of concurrent requests.
 const REQUESTS: usize = 8;
-/// Places of the queue: a request takes three at most.
+/// Descriptors of the queue: a request takes three at most.
 const QUEUE: usize = 32;
 /// Bytes of a sector, in which the device counts.
 const SECTOR: usize = 512;
@@ -48,21 +48,21 @@ pub(crate) enum Request {
     Read(u32),
     /// Write the buffer to this block.
     Write(u32),
-    /// Makes earlier writes durable.
+    /// Make earlier writes durable.
     Flush,
 }
 
 /// The memory of a request: its header and status, and a block.
-pub(crate) struct Memory {
+pub(crate) struct RequestMemory {
     /// Number of the buffer: no other buffer has this number until it is given back.
     number: usize,
     header: Dma,
     block: Dma,
 }
 
-impl Memory {
-    fn new(number: usize) -> Option<Memory> {
-        Some(Memory {
+impl RequestMemory {
+    fn new(number: usize) -> Option<RequestMemory> {
+        Some(RequestMemory {
             number,
             header: Dma::new(PAGE).ok()?,
             block: Dma::new(BLOCK).ok()?,
@@ -75,8 +75,8 @@ impl Memory {
     }
 }
 
-/// The memory of a request, while the device has it.
-struct Lent {
+/// A request that the device has, and its memory.
+struct Submitted {
     number: usize,
     header: InDevice,
     block: InDevice,
@@ -87,27 +87,28 @@ struct Lent {
 /// The disk.
 pub(crate) struct Disk {
     transport: MmioTransport<'static>,
-    queue: VirtQueue<Frames, QUEUE>,
+    queue: VirtQueue<VirtioHal, QUEUE>,
     blocks: u64,
     can_flush: bool,
-    free: [Option<Memory>; REQUESTS],
+    free: [Option<RequestMemory>; REQUESTS],
     /// Requests in the device, by token. A token is free for another request as soon as its request
     /// is reaped.
-    lent: [Option<Lent>; QUEUE],
+    submitted: [Option<Submitted>; QUEUE],
     /// Finished requests by number, with true for success.
-    done: [Option<(Memory, bool)>; REQUESTS],
+    done: [Option<(RequestMemory, bool)>; REQUESTS],
 }
 
 impl Disk {
-    /// The disk in a slot. `None`: there is none that can be written, or no memory for it.
+    /// Creates the driver of the disk in a slot. `None`: the slot has no writable disk, or there is
+    /// no memory for it.
     pub(crate) fn new(device: Device) -> Option<Disk> {
         let mut transport = transport(device, DeviceType::Block)?;
-        let begun = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER;
+        let driver = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER;
         transport.set_status(DeviceStatus::empty());
-        transport.set_status(begun);
+        transport.set_status(driver);
         let features = transport.read_device_features() & (FLUSH | VERSION_1);
         transport.write_driver_features(features);
-        transport.set_status(begun | DeviceStatus::FEATURES_OK);
+        transport.set_status(driver | DeviceStatus::FEATURES_OK);
         transport.set_guest_page_size(PAGE as u32);
         let sectors = transport.read_consistent(|| {
             let low: u32 = transport.read_config_space(0)?;
@@ -123,11 +124,11 @@ impl Disk {
             blocks: sectors.ok()? / (BLOCK / SECTOR) as u64,
             can_flush: features & FLUSH != 0,
             free: [const { None }; REQUESTS],
-            lent: [const { None }; QUEUE],
+            submitted: [const { None }; QUEUE],
             done: [const { None }; REQUESTS],
         };
-        for (number, place) in disk.free.iter_mut().enumerate() {
-            *place = Some(Memory::new(number)?);
+        for (number, slot) in disk.free.iter_mut().enumerate() {
+            *slot = Some(RequestMemory::new(number)?);
         }
         Some(disk)
     }
@@ -142,20 +143,24 @@ impl Disk {
         self.can_flush
     }
 
-    /// Memory for a request.
-    pub(crate) fn take(&mut self) -> Option<Memory> {
+    /// Takes free memory for a request.
+    pub(crate) fn take(&mut self) -> Option<RequestMemory> {
         self.free.iter_mut().find_map(Option::take)
     }
 
     /// Frees a buffer.
-    pub(crate) fn give_back(&mut self, memory: Memory) {
-        if let Some(place) = self.free.iter_mut().find(|place| place.is_none()) {
-            *place = Some(memory);
+    pub(crate) fn give_back(&mut self, memory: RequestMemory) {
+        if let Some(slot) = self.free.iter_mut().find(|slot| slot.is_none()) {
+            *slot = Some(memory);
         }
     }
 
-    /// Asks the disk; by the number the answer is found. `Err`: it takes no more requests.
-    pub(crate) fn begin(&mut self, mut memory: Memory, request: Request) -> Result<usize, Memory> {
+    /// Submits a request, and returns its number. `Err`: the queue is full.
+    pub(crate) fn submit(
+        &mut self,
+        mut memory: RequestMemory,
+        request: Request,
+    ) -> Result<usize, RequestMemory> {
         let sectors = |block: u32| u64::from(block) * (BLOCK / SECTOR) as u64;
         let (kind, sector) = match request {
             Request::Read(block) => (IN, sectors(block)),
@@ -169,7 +174,7 @@ impl Disk {
         memory.header[HEADER] = !OK;
         let (header, status) = memory.header.split_at_mut(HEADER);
         let status = &mut status[..1];
-        // SAFETY: the memory is the device's until `reap` finds it used.
+        // SAFETY: the memory is the device's until `reap` finds it in the used ring.
         let token = unsafe {
             match request {
                 Request::Read(_) => self.queue.add(&[header], &mut [&mut memory.block, status]),
@@ -181,7 +186,7 @@ impl Disk {
             return Err(memory);
         };
         let number = memory.number;
-        self.lent[usize::from(token) % QUEUE] = Some(Lent {
+        self.submitted[usize::from(token) % QUEUE] = Some(Submitted {
             number,
             header: memory.header.lend(),
             block: memory.block.lend(),
@@ -197,20 +202,21 @@ impl Disk {
 
     /// Reaps the requests that the device has finished. Returns true if there were any.
     pub(crate) fn reap(&mut self) -> bool {
-        let mut has_done = false;
+        let mut has_finished = false;
         while let Some(token) = self.queue.peek_used() {
             let at = usize::from(token) % QUEUE;
-            let Some(lent) = self.lent[at].take() else {
+            let Some(submitted) = self.submitted[at].take() else {
                 // The device reports no further request as done.
                 break;
             };
             // SAFETY: the device has put it into its used ring.
-            let (mut header, mut block) = unsafe { (lent.header.back(), lent.block.back()) };
+            let (mut header, mut block) =
+                unsafe { (submitted.header.reclaim(), submitted.block.reclaim()) };
             let (request, status) = header.split_at_mut(HEADER);
             let status = &mut status[..1];
             // SAFETY: the memory of this token, as it was added.
             let popped = unsafe {
-                match lent.request {
+                match submitted.request {
                     Request::Read(_) => {
                         let outputs = &mut [&mut *block, &mut *status];
                         self.queue.pop_used(token, &[request], outputs)
@@ -223,35 +229,35 @@ impl Disk {
                 }
             };
             let is_done = popped.is_ok() && status[0] == OK;
-            has_done = true;
-            let number = lent.number;
-            let memory = Memory {
+            has_finished = true;
+            let number = submitted.number;
+            let memory = RequestMemory {
                 number,
                 header,
                 block,
             };
-            if lent.is_wanted {
+            if submitted.is_wanted {
                 self.done[number] = Some((memory, is_done))
             } else {
                 self.give_back(memory)
             }
         }
-        has_done
+        has_finished
     }
 
     /// Returns the memory of a request that is over, and whether it was done.
-    pub(crate) fn take_done(&mut self, number: usize) -> Option<(Memory, bool)> {
+    pub(crate) fn take_finished(&mut self, number: usize) -> Option<(RequestMemory, bool)> {
         self.done.get_mut(number)?.take()
     }
 
-    /// Forgets a request that is not awaited any more.
-    pub(crate) fn forget(&mut self, number: usize) {
-        if let Some((memory, _)) = self.take_done(number) {
+    /// Abandons a request: its memory is freed once the device has finished it.
+    pub(crate) fn abandon(&mut self, number: usize) {
+        if let Some((memory, _)) = self.take_finished(number) {
             return self.give_back(memory);
         }
-        let mut lent = self.lent.iter_mut().flatten();
-        if let Some(lent) = lent.find(|lent| lent.number == number) {
-            lent.is_wanted = false;
+        let mut submitted = self.submitted.iter_mut().flatten();
+        if let Some(submitted) = submitted.find(|submitted| submitted.number == number) {
+            submitted.is_wanted = false;
         }
     }
 }

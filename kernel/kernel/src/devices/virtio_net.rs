@@ -1,15 +1,15 @@
 //! A virtio network card, by `virtio-drivers`, in a legacy or a modern slot. Nothing spins.
 //!
 //! ```text
-//!           offer            (a frame)            receive           given back
-//!  buffer ────────► device ────────────► used ────────────► frame ───────────► offered again
+//!           post             (a frame)            receive           give_back
+//!  buffer ────────► device ────────────► used ────────────► frame ───────────► posted again
 //!
 //!           send             (it is out)          reap
 //!  buffer ────────► device ────────────► used ────────────► free
 //! ```
 //!
 //! The number of buffers is fixed: [`QUEUE`] each way, of a page each. A sender without a free
-//! buffer waits; the device drops frames for which no buffer is offered. A buffer belongs to the
+//! buffer waits; the device drops frames for which no buffer is posted. A buffer belongs to the
 //! device from the call that submits it until the device has put it into its used ring
 //! (`memory/dma.rs`).
 
@@ -20,7 +20,7 @@ use virtio_drivers::device::net::VirtIONetRaw;
 use virtio_drivers::transport::DeviceType;
 use virtio_drivers::transport::mmio::MmioTransport;
 
-use super::virtio::{Memory, transport};
+use super::virtio::{VirtioHal, transport};
 use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
@@ -31,7 +31,7 @@ pub(crate) const QUEUE: usize = 16;
 
 /// The card.
 pub(crate) struct Card {
-    raw: VirtIONetRaw<Memory, MmioTransport<'static>, QUEUE>,
+    raw: VirtIONetRaw<VirtioHal, MmioTransport<'static>, QUEUE>,
     /// Buffers that the device has, by its tokens.
     receiving: [Option<InDevice>; QUEUE],
     sending: [Option<InDevice>; QUEUE],
@@ -39,7 +39,7 @@ pub(crate) struct Card {
     free: [Option<Dma>; QUEUE],
 }
 
-/// A frame that has come in.
+/// A received frame.
 pub(crate) struct Received {
     buffer: Dma,
     start: usize,
@@ -54,7 +54,8 @@ impl Received {
 }
 
 impl Card {
-    /// The network card in a slot. `None`: there is none, or no memory for its buffers.
+    /// Creates the driver of the network card in a slot. `None`: the slot has no card, or there is
+    /// no memory for its buffers.
     pub(crate) fn new(device: Device) -> Option<Card> {
         let transport = transport(device, DeviceType::Network)?;
         let mut card = Card {
@@ -63,11 +64,11 @@ impl Card {
             sending: [const { None }; QUEUE],
             free: [const { None }; QUEUE],
         };
-        for place in &mut card.free {
-            *place = Some(Dma::new(PAGE).ok()?);
+        for slot in &mut card.free {
+            *slot = Some(Dma::new(PAGE).ok()?);
         }
         for _ in 0..QUEUE {
-            card.offer(Dma::new(PAGE).ok()?);
+            card.post(Dma::new(PAGE).ok()?);
         }
         card.raw.enable_interrupts();
         Some(card)
@@ -79,20 +80,19 @@ impl Card {
     }
 
     /// Lets the device receive a frame into a buffer.
-    fn offer(&mut self, mut buffer: Dma) {
+    fn post(&mut self, mut buffer: Dma) {
         // SAFETY: the buffer is the device's until `receive` finds it used.
         let token = unsafe { self.raw.receive_begin(&mut buffer) };
-        let lent = buffer.lend();
+        let submitted = buffer.lend();
         match token {
-            Ok(token) => self.receiving[usize::from(token) % QUEUE] = Some(lent),
-            // There are as many places as buffers.
-            // SAFETY: the device has not been told of the buffer.
-            Err(_) => drop(unsafe { lent.back() }),
+            Ok(token) => self.receiving[usize::from(token) % QUEUE] = Some(submitted),
+            // The queue has room for all buffers. SAFETY: the buffer was not added to the queue.
+            Err(_) => drop(unsafe { submitted.reclaim() }),
         }
     }
 
     /// Sets whether the card interrupts. With the event index the card ignores the setting. A
-    /// caller that enables interrupts looks once more afterwards.
+    /// caller that enables interrupts polls once more afterwards.
     pub(crate) fn set_interrupts(&mut self, wanted: bool) {
         if wanted {
             self.raw.enable_interrupts()
@@ -101,7 +101,7 @@ impl Card {
         }
     }
 
-    /// Returns whether a frame has come in.
+    /// Returns whether a frame was received.
     pub(crate) fn has_received(&self) -> bool {
         fence(SeqCst);
         self.raw.poll_receive().is_some()
@@ -111,15 +111,15 @@ impl Card {
     pub(crate) fn receive(&mut self) -> Option<Received> {
         fence(SeqCst);
         let token = self.raw.poll_receive()?;
-        let lent = self.receiving[usize::from(token) % QUEUE].take()?;
+        let submitted = self.receiving[usize::from(token) % QUEUE].take()?;
         // SAFETY: the device has put it into its used ring.
-        let mut buffer = unsafe { lent.back() };
+        let mut buffer = unsafe { submitted.reclaim() };
         // SAFETY: the buffer of this token.
         match unsafe { self.raw.receive_complete(token, &mut buffer) } {
             Ok((start, len)) if start + len <= buffer.len() => {
                 Some(Received { buffer, start, len })
             }
-            // Shorter than its header, or longer than there is room for.
+            // The frame is shorter than its header, or longer than the buffer.
             _ => Some(Received {
                 buffer,
                 start: 0,
@@ -130,13 +130,13 @@ impl Card {
 
     /// Gives a frame back to the device.
     pub(crate) fn give_back(&mut self, frame: Received) {
-        self.offer(frame.buffer);
+        self.post(frame.buffer);
     }
 
     /// Returns whether there is a buffer to send with.
     pub(crate) fn can_send(&mut self) -> bool {
         if !self.has_free() {
-            self.take_back();
+            self.reap_sent();
         }
         self.has_free()
     }
@@ -145,19 +145,19 @@ impl Card {
         self.raw.can_send() && self.free.iter().any(Option::is_some)
     }
 
-    /// Takes back the buffers of sent frames.
-    fn take_back(&mut self) {
+    /// Reclaims the buffers of sent frames.
+    fn reap_sent(&mut self) {
         fence(SeqCst);
         while let Some(token) = self.raw.poll_transmit() {
-            let Some(lent) = self.sending[usize::from(token) % QUEUE].take() else {
+            let Some(submitted) = self.sending[usize::from(token) % QUEUE].take() else {
                 break;
             };
             // SAFETY: the device has put it into its used ring.
-            let buffer = unsafe { lent.back() };
+            let buffer = unsafe { submitted.reclaim() };
             // SAFETY: the buffer of this token.
             let _ = unsafe { self.raw.transmit_complete(token, &buffer) };
-            if let Some(place) = self.free.iter_mut().find(|place| place.is_none()) {
-                *place = Some(buffer);
+            if let Some(slot) = self.free.iter_mut().find(|slot| slot.is_none()) {
+                *slot = Some(buffer);
             }
             fence(SeqCst);
         }
@@ -173,14 +173,14 @@ impl Card {
         let result = fill(&mut buffer[start..end]);
         // SAFETY: the buffer is the device's until `can_send` finds it used.
         let token = unsafe { self.raw.transmit_begin(&buffer[..end]) };
-        let lent = buffer.lend();
+        let submitted = buffer.lend();
         match token {
-            Ok(token) => self.sending[usize::from(token) % QUEUE] = Some(lent),
+            Ok(token) => self.sending[usize::from(token) % QUEUE] = Some(submitted),
             Err(_) => {
-                // SAFETY: the device has not been told of it.
-                let buffer = unsafe { lent.back() };
-                if let Some(place) = self.free.iter_mut().find(|place| place.is_none()) {
-                    *place = Some(buffer);
+                // SAFETY: the buffer was not added to the queue.
+                let buffer = unsafe { submitted.reclaim() };
+                if let Some(slot) = self.free.iter_mut().find(|slot| slot.is_none()) {
+                    *slot = Some(buffer);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Memory for devices: whole frames, one after the other, that a device may read and write.
 //!
 //! ```text
-//!            new              lend               back
-//!  (frames) ─────► Dma: ours ──────► InDevice ────────► Dma: ours ──► dropped: frames
+//!            new              lend             reclaim
+//!  (frames) ─────► Dma: held ──────► InDevice ────────► Dma: held ──► dropped: frames
 //!                                      │ dropped
 //!                                      ▼
 //!                                   never used again
@@ -10,15 +10,15 @@
 //!
 //! While a device may access the memory, the kernel has no reference to it: [`InDevice`] gives
 //! none. Dropping an [`InDevice`] leaks the memory, for the device may still write to it. A
-//! function that tells a device the address is `unsafe`, and has to hold the [`InDevice`] until the
-//! device has finished.
+//! function that passes the address to a device is `unsafe`, and has to hold the [`InDevice`] until
+//! the device has finished.
 
 use core::ops::{Deref, DerefMut};
 
 use super::frames::{allocate_block, free_block};
 use super::{OutOfMemory, PAGE, PhysAddr};
 
-/// Frames for a device, which it does not use at the moment.
+/// Frames for a device, while the kernel owns them.
 #[derive(Debug)]
 pub(crate) struct Dma {
     start: PhysAddr,
@@ -40,10 +40,10 @@ impl Dma {
 
     /// Lends the memory to the device, which may access it from now on.
     pub(crate) fn lend(self) -> InDevice {
-        let lent = core::mem::ManuallyDrop::new(self);
+        let dma = core::mem::ManuallyDrop::new(self);
         InDevice {
-            start: lent.start,
-            order: lent.order,
+            start: dma.start,
+            order: dma.order,
         }
     }
 
@@ -93,22 +93,22 @@ impl InDevice {
         self.start
     }
 
-    /// Returns the memory at an address that a driver keeps instead of the value.
+    /// Returns the memory at an address that a driver stores in place of the value.
     ///
     /// # Safety
-    /// A [`Dma::new`] of `bytes` bytes was lent there, and its value is gone.
-    pub(crate) unsafe fn again(start: PhysAddr, bytes: usize) -> InDevice {
+    /// A [`Dma::new`] of `bytes` bytes was dma there, and its value is gone.
+    pub(crate) unsafe fn from_raw(start: PhysAddr, bytes: usize) -> InDevice {
         InDevice {
             start,
             order: order_of(bytes),
         }
     }
 
-    /// Takes it back.
+    /// Reclaims the memory from the device.
     ///
     /// # Safety
-    /// The device does not access it any more, or was never told of it.
-    pub(crate) unsafe fn back(self) -> Dma {
+    /// The device does not access it any more, or never got the address.
+    pub(crate) unsafe fn reclaim(self) -> Dma {
         Dma {
             start: self.start,
             order: self.order,

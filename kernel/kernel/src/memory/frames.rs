@@ -27,7 +27,7 @@ struct Links {
 }
 
 struct Buddy {
-    /// The address of the frame that `state[0]` is about.
+    /// Address of the frame whose state is `state[0]`.
     base: usize,
     state: &'static mut [u8],
     /// The first free block of each order.
@@ -107,17 +107,17 @@ impl Buddy {
     }
 }
 
-/// Gives the allocator the unused part of `first`. `ram` is all memory that will ever exist;
-/// `first` is the part that is mapped already.
+/// Adds the unused part of `first` to the allocator. `ram` is all memory of the machine; `first` is
+/// the part that is already mapped.
 ///
 /// # Panics
 /// If `first` has no room for the bookkeeping.
 pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usize>]) {
     let frames = (ram.end - ram.start) / PAGE;
-    let place = gaps(first.clone(), used)
+    let home = gaps(first.clone(), used)
         .find(|gap| gap.end - gap.start >= frames)
         .expect("no room for one byte per frame");
-    let state = PhysAddr::new(place.start).direct() as *mut u8;
+    let state = PhysAddr::new(home.start).direct() as *mut u8;
     // SAFETY: free memory, mapped, not given out: it is excluded below.
     let state = unsafe {
         state.write_bytes(NONE, frames);
@@ -128,16 +128,13 @@ pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usi
         buddy.base = ram.start;
         buddy.state = state;
     }
-    let bookkeeping = place.start..place.start + frames;
+    let bookkeeping = home.start..home.start + frames;
     for gap in gaps(first, used) {
-        release(
-            gap.start
-                .max(if gap == place { bookkeeping.end } else { 0 })..gap.end,
-        );
+        release(gap.start.max(if gap == home { bookkeeping.end } else { 0 })..gap.end);
     }
 }
 
-/// Gives the allocator the unused part of more memory.
+/// Adds the unused part of more memory to the allocator.
 pub(super) fn add(memory: Range<usize>, used: &mut [Range<usize>]) {
     for gap in gaps(memory, used) {
         release(gap);
@@ -171,7 +168,7 @@ fn release(memory: Range<usize>) {
     }
 }
 
-/// A block of 2ᵒʳᵈᵉʳ frames with any contents. `None`: there is none.
+/// Allocates a block of 2ᵒʳᵈᵉʳ frames with any contents. `None`: there is none.
 pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
     if order >= ORDERS {
         return None;
@@ -179,7 +176,7 @@ pub(super) fn allocate_block(order: usize) -> Option<PhysAddr> {
     BUDDY.lock().allocate(order).map(PhysAddr::new)
 }
 
-/// Gives a block back.
+/// Frees a block.
 ///
 /// # Safety
 /// The block came from [`allocate_block`] with this order, and is not in use any more.
@@ -197,7 +194,7 @@ pub(crate) fn free_frames() -> usize {
 pub(crate) struct Frame(PhysAddr);
 
 impl Frame {
-    /// A frame of zeroes.
+    /// Allocates a frame of zeroes.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -237,12 +234,12 @@ impl Frame {
         unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Gives up the ownership, to [`Frame::from_address`].
+    /// Releases the ownership, to be taken again by [`Frame::from_address`].
     pub(super) fn into_address(self) -> PhysAddr {
         core::mem::ManuallyDrop::new(self).0
     }
 
-    /// Takes the ownership over again.
+    /// Takes the ownership again.
     ///
     /// # Safety
     /// `address` came from [`Frame::into_address`], once.
@@ -253,7 +250,7 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // SAFETY: a block of order 0 that is ours, and we are its last use.
+        // SAFETY: a block of order 0 that is ours, and this is its last use.
         unsafe { free_block(self.0, 0) };
     }
 }

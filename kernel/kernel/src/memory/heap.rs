@@ -18,8 +18,8 @@ use core::ptr::null_mut;
 use super::{PAGE, PhysAddr, frames};
 use crate::arch::lock::IrqLock;
 
-const SMALLEST: usize = 16;
-/// 16, 32, …, 1024.
+const MIN_CELL: usize = 16;
+/// Number of cell sizes: 16, 32, …, 1024.
 const CLASSES: usize = 7;
 /// Null link: no page, no cell.
 const NONE: usize = 0;
@@ -61,10 +61,10 @@ enum Source {
     Block(usize),
 }
 
-fn place(layout: Layout) -> Source {
-    let size = layout.size().max(layout.align()).max(SMALLEST);
-    if size <= SMALLEST << (CLASSES - 1) {
-        Source::Class((size.next_power_of_two() / SMALLEST).ilog2() as usize)
+fn source(layout: Layout) -> Source {
+    let size = layout.size().max(layout.align()).max(MIN_CELL);
+    if size <= MIN_CELL << (CLASSES - 1) {
+        Source::Class((size.next_power_of_two() / MIN_CELL).ilog2() as usize)
     } else {
         Source::Block(size.div_ceil(PAGE).next_power_of_two().ilog2() as usize)
     }
@@ -93,14 +93,14 @@ impl Heap {
         cell as *mut u8
     }
 
-    /// Makes a page of cells; false: there is none.
+    /// Allocates a page of cells; false: there is no memory.
     fn fill(&mut self, class: usize) -> bool {
         let Some(page) = frames::allocate_block(0) else {
             return false;
         };
         self.pages += 1;
         let page = page.direct();
-        let size = SMALLEST << class;
+        let size = MIN_CELL << class;
         let first = page + size_of::<Header>().next_multiple_of(size);
         let mut free = NONE;
         for cell in (first..page + PAGE).step_by(size).rev() {
@@ -118,7 +118,7 @@ impl Heap {
         true
     }
 
-    fn give(&mut self, class: usize, cell: usize) {
+    fn put(&mut self, class: usize, cell: usize) {
         let page = cell / PAGE * PAGE;
         let header = self.header(page);
         let was_full = header.free == NONE;
@@ -136,8 +136,8 @@ impl Heap {
         }
     }
 
-    /// Gives a page without used cells back, unless it is the last one of its class with
-    /// free cells: that would be made again soon.
+    /// Frees a page without used cells, unless it is the last page of its class with free cells,
+    /// which would be allocated again soon.
     fn release(&mut self, class: usize, page: usize) {
         let Header { next, prev, .. } = *self.header(page);
         if next == NONE && prev == NONE {
@@ -179,7 +179,7 @@ impl Heap {
 // blocks of frames are aligned to their size.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let memory = match place(layout) {
+        let memory = match source(layout) {
             Source::Class(class) => HEAP.lock().take(class),
             Source::Block(order) => match frames::allocate_block(order) {
                 Some(block) => block.direct() as *mut u8,
@@ -194,8 +194,8 @@ unsafe impl GlobalAlloc for KernelHeap {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         HEAP.lock().in_use -= layout.size();
-        match place(layout) {
-            Source::Class(class) => HEAP.lock().give(class, memory as usize),
+        match source(layout) {
+            Source::Class(class) => HEAP.lock().put(class, memory as usize),
             Source::Block(order) => {
                 let block = PhysAddr::new((memory as usize).wrapping_sub(super::DIRECT));
                 // SAFETY: allocated with this layout, hence with this order.
@@ -206,14 +206,14 @@ unsafe impl GlobalAlloc for KernelHeap {
 }
 
 /// Returns the number of frames that are free or in the size classes: those that programs and calls
-/// have not taken.
+/// do not use.
 pub(crate) fn free_pages() -> usize {
-    // Both numbers are read under this lock, for pages go from one to the other under it.
+    // Both numbers are read under this lock, under which pages move between the two.
     let heap = HEAP.lock();
     heap.pages + frames::free_frames()
 }
 
-/// Bytes that are allocated.
+/// Returns the number of allocated bytes.
 pub(crate) fn in_use() -> usize {
     HEAP.lock().in_use
 }

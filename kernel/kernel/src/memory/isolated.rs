@@ -1,4 +1,4 @@
-//! The isolated build: tables of programs have nothing of the kernel but its gate
+//! The isolated build: page tables of programs map nothing of the kernel but its gate
 //! (`arch/gate.rs`), and each trap changes the table.
 //!
 //! No change flushes a translation, because each space has an ASID of its own and no page is
@@ -15,7 +15,8 @@ use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, gate, hart_index};
 use crate::command_line::refuse;
 
-/// The most ASIDs that are used: twice as many as there are processes, since `exec` needs two.
+/// Maximum number of ASIDs that are used: twice as many as there are processes, since `exec` needs
+/// two.
 pub(crate) const ASIDS: usize = 512;
 
 /// Position of the ASID in `satp`.
@@ -24,7 +25,7 @@ const SHIFT: u32 = 44;
 /// ASIDs that are in use, and how many there are.
 static IN_USE: IrqLock<([u64; ASIDS / 64], usize)> = IrqLock::new(([0; ASIDS / 64], 0));
 
-/// The table that has the gate and nothing else.
+/// Table that maps only the gate.
 static GATE_TABLE: Once<PageTable> = Once::new();
 
 /// Sets up the gate and the ASIDs, while booting on the kernel's table.
@@ -48,19 +49,19 @@ pub(super) fn init() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// The ASID of a space, which tells its translations from those of others.
-pub(crate) struct Tag {
+/// The ASID of a space, which distinguishes its translations from those of other spaces.
+pub(crate) struct Asid {
     asid: usize,
     /// Harts that have run the space, as bits.
     harts: AtomicU64,
 }
 
-impl Tag {
+impl Asid {
     /// Takes an ASID. O(ASIDs / 64).
     ///
     /// # Errors
     /// [`OutOfMemory`]: all are in use.
-    pub(crate) fn new() -> Result<Tag, OutOfMemory> {
+    pub(crate) fn new() -> Result<Asid, OutOfMemory> {
         let mut in_use = IN_USE.lock();
         let count = in_use.1;
         let free = |(at, word): (usize, &u64)| {
@@ -70,7 +71,7 @@ impl Tag {
         let asid = in_use.0.iter().enumerate().find_map(free);
         let asid = asid.filter(|asid| *asid < count).ok_or(OutOfMemory)?;
         in_use.0[asid / 64] |= 1 << (asid % 64);
-        Ok(Tag {
+        Ok(Asid {
             asid,
             harts: AtomicU64::new(0),
         })
@@ -87,7 +88,7 @@ impl Tag {
         table.satp() | self.asid << SHIFT
     }
 
-    /// Gives the calling hart the table that it has in user mode.
+    /// Installs the table that the calling hart has in user mode.
     ///
     /// # Safety
     /// The table has the gate, and lives until another one is given or [`leave`] is called.
@@ -101,13 +102,14 @@ impl Tag {
     }
 }
 
-impl Drop for Tag {
+impl Drop for Asid {
     fn drop(&mut self) {
         IN_USE.lock().0[self.asid / 64] &= !(1 << (self.asid % 64));
     }
 }
 
-/// Takes the table of a program from the calling hart, which has the kernel's here.
+/// Removes the table of a program from the calling hart, on which the kernel's table is already
+/// installed.
 pub(super) fn leave() {}
 
 /// Returns the table whose upper half is that of every program.

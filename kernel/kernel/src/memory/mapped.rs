@@ -1,16 +1,16 @@
-//! The usual build: the kernel is in every table, inaccessible to user mode, and a hart keeps the
-//! table of a program while it is in the kernel. `isolated.rs` is the other one.
+//! The default build: the kernel is in every table, inaccessible to user mode, and a hart keeps the
+//! table of a program while it is in the kernel. `isolated.rs` is the alternative.
 
 use super::pagetable::PageTable;
 use super::{KERNEL_TABLE, OutOfMemory};
 use crate::arch::csr;
 
 /// Stands for the ASID of a space, which has none: a change of the table flushes all translations.
-pub(super) struct Tag;
+pub(super) struct Asid;
 
-impl Tag {
-    pub(super) fn new() -> Result<Tag, OutOfMemory> {
-        Ok(Tag)
+impl Asid {
+    pub(super) fn new() -> Result<Asid, OutOfMemory> {
+        Ok(Asid)
     }
 
     /// Returns the word for the `satp` register.
@@ -18,7 +18,7 @@ impl Tag {
         table.satp()
     }
 
-    /// Gives the calling hart the table of a program.
+    /// Installs the table of a program on the calling hart.
     ///
     /// # Safety
     /// The table maps the kernel, and lives until another one is given or [`leave`] is called.
@@ -28,7 +28,7 @@ impl Tag {
     }
 }
 
-/// Takes the table of a program from the calling hart.
+/// Removes the table of a program from the calling hart.
 pub(super) fn leave() {
     super::install_kernel_table();
 }

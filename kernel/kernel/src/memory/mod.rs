@@ -49,14 +49,14 @@ use pagetable::{Mapping, PageTable};
 
 /// Bytes of a page and of a frame.
 pub(crate) const PAGE: usize = 4096;
-/// Address at which the kernel sees physical address 0.
+/// Virtual address of physical address 0 in the kernel.
 pub(crate) const DIRECT: usize = 0xffff_ffc0_0000_0000;
 /// Devices are below this physical address, memory is above.
 pub(crate) const DEVICE_END: usize = 0x8000_0000;
-/// The most memory that is used.
+/// End of the physical memory that is used.
 const MEMORY_END: usize = DEVICE_END + (64 << 30);
 
-/// There is no memory for the request.
+/// Error of an allocation: there is no memory for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
@@ -69,7 +69,7 @@ impl PhysAddr {
         PhysAddr(address)
     }
 
-    /// Returns the physical address of something in the image or its stacks.
+    /// Returns the physical address of an object in the image or its stacks.
     pub(crate) fn of_image(address: usize) -> PhysAddr {
         PhysAddr(address.wrapping_sub(DIRECT))
     }
@@ -78,7 +78,7 @@ impl PhysAddr {
         self.0
     }
 
-    /// Returns the address at which the kernel sees it.
+    /// Returns the virtual address in the kernel.
     pub(crate) fn direct(self) -> usize {
         self.0.wrapping_add(DIRECT)
     }
@@ -96,7 +96,7 @@ fn image() -> Range<usize> {
         ..PhysAddr::of_image(&raw const __image_end as usize).get()
 }
 
-/// Bytes that the firmware or QEMU left in memory, for good.
+/// Returns bytes that the firmware or QEMU left in memory, for good.
 ///
 /// `None` unless they are in the memory that is mapped while booting (the first
 /// GiB) or, after [`init`], in any memory.
@@ -119,7 +119,7 @@ fn memory_end() -> Range<usize> {
     RAM.get().clone()
 }
 
-/// Frames that are never used for programs' requests to the kernel: 4 MiB.
+/// Frames that requests of programs never use: 4 MiB.
 pub(crate) const KERNEL_RESERVE: usize = 1024;
 
 /// Returns whether memory is so short that the kernel needs it for itself. Then every request of a
@@ -128,7 +128,7 @@ pub(crate) fn is_short() -> bool {
     frames::free_frames() < KERNEL_RESERVE
 }
 
-/// Makes the frame allocator and the kernel's page table, and installs it.
+/// Creates the frame allocator, and creates and installs the page table of the kernel.
 ///
 /// # Panics
 /// If the memory does not suffice to boot.

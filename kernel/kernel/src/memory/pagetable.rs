@@ -1,8 +1,8 @@
 //! Sv39 page tables: three levels of 512 entries, pages of 4 KiB, 2 MiB, 1 GiB.
 //!
-//! A [`PageTable`] owns its tables and, in the lower half, the frames that were
-//! given to it; both go with it. The entries of the upper half point to tables
-//! of the kernel's page table, or of its gate's, which are never dropped.
+//! A [`PageTable`] owns its tables and, in the lower half, the frames that were given to it; both
+//! are freed with it. The entries of the upper half point to tables of the kernel's page table, or
+//! of its gate's, which are never dropped.
 
 use core::ops::Range;
 
@@ -10,9 +10,9 @@ use super::frames::Frame;
 use super::{DIRECT, OutOfMemory, PAGE, PhysAddr};
 
 const ENTRIES: usize = 512;
-/// The first entry of the upper half.
+/// Index of the first entry of the upper half.
 const UPPER: usize = ENTRIES / 2;
-/// The end of the lower half.
+/// End of the lower half.
 pub(crate) const LOWER_END: usize = 1 << 38;
 
 const VALID: u64 = 1 << 0;
@@ -40,11 +40,11 @@ impl Mapping {
     pub(super) const KERNEL_TEXT: Mapping = Mapping(READ | EXECUTE | Self::KERNEL);
     pub(super) const KERNEL_CONSTANTS: Mapping = Mapping(READ | Self::KERNEL);
     pub(super) const KERNEL_DATA: Mapping = Mapping(READ | WRITE | Self::KERNEL);
-    /// A program may execute and read it.
+    /// Readable and executable by programs.
     pub(crate) const USER_TEXT: Mapping = Mapping(USER | READ | EXECUTE);
-    /// A program may read it.
+    /// Readable by programs.
     pub(crate) const USER_CONSTANTS: Mapping = Mapping(USER | READ);
-    /// A program may read and write it.
+    /// Readable and writable by programs.
     pub(crate) const USER_DATA: Mapping = Mapping(USER | READ | WRITE);
 }
 
@@ -86,7 +86,7 @@ impl Entry {
 #[repr(C, align(4096))]
 struct Table([Entry; ENTRIES]);
 
-/// The number of entry that is about an address in a table of a level (2, 1, 0).
+/// Returns the index of the entry for an address in a table of a level (2, 1, 0).
 fn index(address: usize, level: usize) -> usize {
     address >> (12 + 9 * level) & (ENTRIES - 1)
 }
@@ -102,7 +102,7 @@ pub(super) struct Mapped {
     pub(super) page: usize,
     pub(super) frame: PhysAddr,
     pub(super) mapping: Mapping,
-    /// The frame goes with the table.
+    /// True if the frame is freed with the table.
     pub(super) owned: bool,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct PageTable {
 }
 
 impl PageTable {
-    /// A table that maps nothing.
+    /// Creates a table that maps nothing.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -150,7 +150,7 @@ impl PageTable {
         unsafe { &mut *(self.root.address().direct() as *mut Table) }
     }
 
-    /// Returns the entry for an address at a level; tables on the way are made.
+    /// Returns the entry for an address at a level; missing tables on the way are created.
     fn entry(&mut self, address: usize, level: usize) -> Result<&mut Entry, OutOfMemory> {
         let mut table = self.root_table_mut();
         for step in (level + 1..=2).rev() {
@@ -186,8 +186,8 @@ impl PageTable {
         Ok(())
     }
 
-    /// Maps a frame at a page of the lower half that has none yet; it goes with
-    /// the table.
+    /// Maps a frame at a page of the lower half that has none yet; the frame is freed with the
+    /// table.
     ///
     /// # Errors
     /// [`OutOfMemory`]; the frame is freed.
@@ -245,7 +245,7 @@ impl PageTable {
         None
     }
 
-    /// Bytes that the upper half maps.
+    /// Returns the number of bytes that the upper half maps.
     #[cfg(all(feature = "selftest", feature = "isolated"))]
     pub(crate) fn upper_bytes(&self) -> usize {
         let upper = &self.root_table().0[UPPER..];
@@ -295,7 +295,7 @@ impl Drop for PageTable {
     }
 }
 
-/// Bytes that an entry maps.
+/// Returns the number of bytes that an entry maps.
 ///
 /// # Safety
 /// The entry belongs to a table of this level that is in use.

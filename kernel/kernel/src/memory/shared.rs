@@ -1,4 +1,4 @@
-//! Frames of words that programs see as well.
+//! Frames of words that kernel and programs share.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
@@ -7,8 +7,8 @@ use super::frames::Frame;
 use super::{OutOfMemory, PAGE, PhysAddr};
 use crate::arch::lock::{IrqLock, Once};
 
-/// A frame of words that programs see as well. The kernel accesses it word by
-/// word, atomically, and holds no reference into it.
+/// A frame of words that kernel and programs share. The kernel accesses it word by word,
+/// atomically, and holds no reference into it.
 pub(crate) struct SharedPage(Frame);
 
 impl SharedPage {
@@ -48,15 +48,15 @@ impl SharedPage {
 /// The page of [`os_abi::trace`].
 pub(crate) struct TracePage {
     pub(crate) page: SharedPage,
-    /// Entries that were taken out.
-    pub(crate) taken: IrqLock<u64>,
+    /// Number of entries that were read.
+    pub(crate) read: IrqLock<u64>,
 }
 
 impl TracePage {
     pub(super) fn new(page: SharedPage) -> TracePage {
         TracePage {
             page,
-            taken: IrqLock::new(0),
+            read: IrqLock::new(0),
         }
     }
 }
@@ -64,7 +64,7 @@ impl TracePage {
 /// The page with the global bitmap, the same in every space.
 static GLOBAL: Once<SharedPage> = Once::new();
 
-/// Creates the parts that all spaces share, while booting.
+/// Creates the pages that all spaces share, while booting.
 ///
 /// # Errors
 /// [`OutOfMemory`].

@@ -20,7 +20,7 @@ use crate::MAX_HARTS;
 use crate::arch::lock::{IrqLock, Once};
 use crate::arch::{csr, hart_index};
 use crate::process::Share;
-use crate::process::share::{PAGE_KIB, Resource, Taken};
+use crate::process::share::{Charge, PAGE_KIB, Resource};
 use crate::{chaos, trace};
 
 /// Frames of user memory that a process may have: 16 MiB.
@@ -34,31 +34,31 @@ const RESERVE: usize = 2048;
 pub(crate) struct AddressSpace {
     pub(super) table: IrqLock<PageTable>,
     satp: usize,
-    /// Tag that tells the space's translations from those of others.
-    tag: isolation::Tag,
-    /// Frames of user memory that may still be taken.
+    /// ASID of the space.
+    asid: isolation::Asid,
+    /// Frames of user memory that may still be charged.
     allowance: AtomicUsize,
-    /// The words that the kernel and the program both look at.
+    /// Words that kernel and program share.
     shared: SharedPage,
     /// Page in which the program records the events of its coroutines.
     trace: Option<TracePage>,
-    /// Pages of the completion ring that were needed so far.
+    /// Pages of the completion ring that were allocated so far.
     completions: [Once<SharedPage>; RING_PAGES],
     /// Lines of words of the process's threads.
     threads: SharedPage,
-    /// Memory taken of the share of its process; given back last.
-    taken: Taken,
+    /// Memory charged to the share of its process; given back last.
+    charge: Charge,
 }
 
 impl AddressSpace {
-    /// A space with its shared pages and nothing else, for a process of this share.
+    /// Creates a space with its shared pages and nothing else, for a process of this share.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(share: &Arc<Share>) -> Result<AddressSpace, OutOfMemory> {
-        let taken = share.take(Resource::Memory, OVERHEAD * PAGE_KIB);
-        let taken = taken.map_err(|_| OutOfMemory)?;
-        let tag = isolation::Tag::new()?;
+        let charge = share.charge(Resource::Memory, OVERHEAD * PAGE_KIB);
+        let charge = charge.map_err(|_| OutOfMemory)?;
+        let asid = isolation::Asid::new()?;
         let mut table = PageTable::with_upper(isolation::visible())?;
         let shared = SharedPage::new()?;
         table.map_shared(layout::SHARED, shared.address(), Mapping::USER_DATA)?;
@@ -78,28 +78,28 @@ impl AddressSpace {
         let global = global().address();
         table.map_shared(layout::GLOBAL, global, Mapping::USER_CONSTANTS)?;
         Ok(AddressSpace {
-            satp: tag.satp(&table),
-            tag,
+            satp: asid.satp(&table),
+            asid,
             table: IrqLock::new(table),
             allowance: AtomicUsize::new(MAX_FRAMES),
             shared,
             threads,
             trace,
             completions: [const { Once::new() }; RING_PAGES],
-            taken,
+            charge,
         })
     }
 
-    /// Makes a page of the completion ring, unless it is there. Under the lock of the
-    /// process's ring.
+    /// Allocates a page of the completion ring, unless it exists. Under the lock of the process's
+    /// ring.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn need_completions(&self, page: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn ensure_completions(&self, page: usize) -> Result<(), OutOfMemory> {
         if self.completions[page].try_get().is_some() {
             return Ok(());
         }
-        self.taken.more(PAGE_KIB).map_err(|_| OutOfMemory)?;
+        self.charge.grow(PAGE_KIB).map_err(|_| OutOfMemory)?;
         let frame = SharedPage::new()?;
         let address = layout::COMPLETIONS + page * PAGE;
         let mut table = self.table.lock();
@@ -110,7 +110,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Returns a page of the completion ring, if it was needed.
+    /// Returns a page of the completion ring, if it was allocated.
     pub(crate) fn completions(&self, page: usize) -> Option<&SharedPage> {
         self.completions[page].try_get()
     }
@@ -121,7 +121,7 @@ impl AddressSpace {
         self.trace.as_ref()
     }
 
-    /// Returns the words that the kernel and the program both look at.
+    /// Returns the words that kernel and program share.
     pub(crate) fn shared(&self) -> &SharedPage {
         &self.shared
     }
@@ -150,7 +150,7 @@ impl AddressSpace {
         }
     }
 
-    /// Copies the words that the kernel and the program both look at.
+    /// Copies the words that kernel and program share.
     pub(crate) fn copy_shared(&self, from: &AddressSpace) {
         for word in 0..PAGE / 8 {
             self.shared.store(word, from.shared.load(word));
@@ -208,15 +208,15 @@ impl AddressSpace {
         if frames::free_frames() < RESERVE {
             return Err(OutOfMemory);
         }
-        let taken = |allowance: usize| allowance.checked_sub(1);
+        let decremented = |allowance: usize| allowance.checked_sub(1);
         self.allowance
-            .fetch_update(Relaxed, Relaxed, taken)
+            .fetch_update(Relaxed, Relaxed, decremented)
             .map_err(|_| OutOfMemory)?;
-        self.taken.more(PAGE_KIB).map_err(|_| OutOfMemory)?;
+        self.charge.grow(PAGE_KIB).map_err(|_| OutOfMemory)?;
         Frame::with(bytes)
     }
 
-    /// Maps a frame that is never freed, not for writing.
+    /// Maps a frame that is never freed, read-only.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -253,7 +253,7 @@ impl AddressSpace {
     }
 }
 
-/// The space each hart has in `satp` while its program runs; none: no program's.
+/// Space that each hart has in `satp` while its program runs, if any.
 static LOADED: [IrqLock<Option<Arc<AddressSpace>>>; MAX_HARTS] =
     [const { IrqLock::new(None) }; MAX_HARTS];
 
@@ -269,7 +269,7 @@ pub(crate) fn load(space: &Arc<AddressSpace>) {
     }
     // SAFETY: it maps the same pages of the kernel as every table, and lives until `loaded`
     // is replaced, which happens after another table is installed.
-    unsafe { space.tag.enter(space.satp) };
+    unsafe { space.asid.enter(space.satp) };
     // A program's text was written by some hart.
     csr::flush_instructions();
     let old = loaded.replace(space.clone());
@@ -277,8 +277,7 @@ pub(crate) fn load(space: &Arc<AddressSpace>) {
     drop(old);
 }
 
-/// Installs the kernel's own table on the calling hart and lets go of the space
-/// it had.
+/// Installs the kernel's own table on the calling hart and releases the space of its last program.
 pub(crate) fn unload() {
     let mut loaded = LOADED[hart_index()].lock();
     if loaded.is_some() {

@@ -1,9 +1,9 @@
 //! User memory: the only access to it.
 //!
-//! A [`UserSlice`] is an *allegation*: a program says that this is memory of its own. It is checked
-//! page by page against the page table, for the intended access, and copied through the kernel's
-//! mapping, at the moment of use and under the lock of the table. The kernel never follows a user's
-//! address, so no address makes it fault.
+//! A [`UserSlice`] is an *allegation*: a program claims that this is memory of its own. It is
+//! checked page by page against the page table, for the intended access, and copied through the
+//! kernel's mapping, at the moment of use and under the lock of the table. The kernel never follows
+//! a user's address, so no address makes it fault.
 
 use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::AtomicU32;
@@ -15,7 +15,7 @@ use super::PAGE;
 use super::pagetable::{Access, LOWER_END};
 use super::space::AddressSpace;
 
-/// A range of a program's memory, if it is right.
+/// An unchecked range of the memory of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UserSlice {
     start: usize,
@@ -34,7 +34,7 @@ impl UserSlice {
         }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(self) -> usize {
         self.len
     }
@@ -74,7 +74,7 @@ impl AddressSpace {
         if all { Ok(()) } else { Err(Error::BadAddress) }
     }
 
-    /// The 32-bit word at an address, read at once.
+    /// Reads the 32-bit word at an address atomically.
     ///
     /// # Errors
     /// [`Error::BadAddress`]: not aligned, or not the program's.
@@ -82,7 +82,7 @@ impl AddressSpace {
         self.with_word(address, Access::Read, |word| word.load(SeqCst))
     }
 
-    /// Writes the 32-bit word at an address at once.
+    /// Writes the 32-bit word at an address atomically.
     ///
     /// # Errors
     /// [`Error::BadAddress`]: not aligned, or not the program's to write.
@@ -192,7 +192,7 @@ impl AddressSpace {
     }
 }
 
-/// Bytes that are copied at a time.
+/// Bytes that are copied by one access.
 const WORD: usize = 8;
 
 /// Copies between kernel memory and a frame of a program.

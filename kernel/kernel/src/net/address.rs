@@ -15,15 +15,16 @@ use crate::command_line::refuse;
 use crate::executor::LEAST_URGENT_WORK;
 use crate::println;
 
-/// The port at which a machine is told its address.
-const CLIENT: u16 = 68;
+/// UDP port of a DHCP client.
+const DHCP_CLIENT_PORT: u16 = 68;
 
 impl Stack {
-    /// Begins to get an address, while booting. `address` is the value from the command line.
+    /// Configures the address, or starts the DHCP client, while booting. `address` is the value
+    /// from the command line.
     ///
     /// # Panics
     /// If there is no memory, at boot time.
-    pub(super) fn begin_with_address(&mut self, address: Option<&str>) {
+    pub(super) fn configure_address(&mut self, address: Option<&str>) {
         self.set_address(None, None);
         if self.link.card.is_none() {
             return;
@@ -34,7 +35,7 @@ impl Stack {
         }
         if let Some(word) = address.filter(|word| *word != "dhcp") {
             refuse(format_args!(
-                "address={word} is none: say dhcp, or ADDRESS/BITS,GATEWAY"
+                "address={word} is no address: say dhcp, or ADDRESS/BITS,GATEWAY"
             ));
         }
         let client = self
@@ -44,7 +45,7 @@ impl Stack {
         debug_assert!(usize::from(client) < SOCKETS);
         let key = Key {
             protocol: UDP,
-            port: CLIENT,
+            port: DHCP_CLIENT_PORT,
             peer: (0, 0),
         };
         self.table.set_key(client, Some(key));
@@ -67,17 +68,16 @@ impl Stack {
         self.set_address(address, gateway);
     }
 
-    /// Tells `smoltcp` that the machine's own addresses are its own, as an answer to an ARP
-    /// question would.
+    /// Adds the own addresses of the machine to the neighbours of `smoltcp`, as an ARP reply would.
     ///
-    /// `smoltcp` asks for one neighbour a second, for all sockets together. Frames for the machine
-    /// itself do not wait for that, regardless of the number of unanswered questions.
-    pub(super) fn know_ourselves(&mut self) {
+    /// `smoltcp` looks up one neighbour a second, for all sockets together. Frames for the machine
+    /// itself do not wait for that, regardless of the number of unanswered requests.
+    pub(super) fn add_own_neighbours(&mut self) {
         const LEN: usize = 42;
         let hardware = EthernetAddress(self.link.address());
         let mut own = [None; 2];
-        for (place, address) in own.iter_mut().zip(self.interface.ip_addrs()) {
-            *place = Some(address.address());
+        for (slot, address) in own.iter_mut().zip(self.interface.ip_addrs()) {
+            *slot = Some(address.address());
         }
         for IpAddress::Ipv4(address) in own.into_iter().flatten() {
             let answer = ArpRepr::EthernetIpv4 {
@@ -93,11 +93,11 @@ impl Stack {
             ethernet.set_dst_addr(hardware);
             ethernet.set_ethertype(EthernetProtocol::Arp);
             answer.emit(&mut ArpPacket::new_unchecked(ethernet.payload_mut()));
-            // An answer is not answered.
+            // A reply is not answered.
             let mut port = self.link.port(Some(&frame), LEAST_URGENT_WORK);
-            let unowned = &mut self.unowned;
+            let unmatched = &mut self.unmatched;
             self.interface
-                .poll_ingress_single(now(), &mut port, unowned);
+                .poll_ingress_single(now(), &mut port, unmatched);
         }
     }
 
@@ -111,7 +111,7 @@ impl Stack {
             }
         });
         self.link
-            .set_own(address.map(|address| address.address().octets()));
+            .set_own_address(address.map(|address| address.address().octets()));
         let routes = self.interface.routes_mut();
         routes.remove_default_ipv4_route();
         if let Some(gateway) = gateway {
@@ -121,7 +121,7 @@ impl Stack {
     }
 }
 
-/// `ADDRESS/BITS`, or with `,GATEWAY`.
+/// Parses `ADDRESS/BITS`, or `ADDRESS/BITS,GATEWAY`.
 fn parse(text: &str) -> Option<(Ipv4Cidr, Option<Ipv4Address>)> {
     let (address, gateway) = match text.split_once(',') {
         Some((address, gateway)) => (address, Some(gateway.parse().ok()?)),

@@ -1,18 +1,18 @@
-//! The checksums of IPv4, TCP, UDP and ICMP, of frames that leave or arrive by the card.
+//! The checksums of IPv4, TCP, UDP and ICMP, of frames that the card sends or receives.
 //!
-//! `smoltcp` neither computes nor verifies checksums: loopback frames have not left memory, so they
+//! `smoltcp` neither computes nor verifies checksums: loopback frames do not leave memory, so they
 //! need none, and this module adds eight bytes at a time.
 
 use super::table::{TCP, UDP};
 
-const ETHERNET: usize = 14;
+const ETHERNET_HEADER: usize = 14;
 const ICMP: u8 = 1;
-/// ICMP type "unreachable": the heading of the undelivered packet follows.
+/// ICMP type "unreachable": the header of the undelivered packet follows.
 const UNREACHABLE: u8 = 3;
-const ICMP_HEADING: usize = 8;
+const ICMP_HEADER: usize = 8;
 
 /// Returns the sum of bytes as numbers of 16 bits, the first byte of each the higher one, with the
-/// carries left in it.
+/// carries in the upper bits.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
@@ -27,7 +27,7 @@ fn sum(bytes: &[u8]) -> u64 {
     u64::from(u16::from_be(fold(native)))
 }
 
-/// The carries added.
+/// Adds the carries.
 fn fold(mut sum: u64) -> u16 {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -37,7 +37,7 @@ fn fold(mut sum: u64) -> u16 {
 
 /// Layout of a frame within IPv4: the offset and end of its payload, and the offset of the
 /// payload's checksum.
-struct Parts {
+struct Layout {
     payload: usize,
     end: usize,
     checksum: Option<usize>,
@@ -46,33 +46,33 @@ struct Parts {
     protocol: u8,
 }
 
-/// `None`: it has none, or is cut off.
-fn parts(frame: &[u8]) -> Option<Parts> {
+/// Returns the layout of a frame; `None`: it is not IPv4, or is truncated.
+fn layout(frame: &[u8]) -> Option<Layout> {
     if frame.get(12..14) != Some(&[8, 0]) {
         return None;
     }
-    let heading = frame.get(ETHERNET..ETHERNET + 20)?;
-    let len = usize::from(heading[0] & 15) * 4;
-    let total = usize::from(u16::from_be_bytes([heading[2], heading[3]]));
-    if len < 20 || total < len || frame.len() < ETHERNET + total {
+    let header = frame.get(ETHERNET_HEADER..ETHERNET_HEADER + 20)?;
+    let len = usize::from(header[0] & 15) * 4;
+    let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if len < 20 || total < len || frame.len() < ETHERNET_HEADER + total {
         return None;
     }
-    let (payload, end) = (ETHERNET + len, ETHERNET + total);
-    let protocol = heading[9];
+    let (payload, end) = (ETHERNET_HEADER + len, ETHERNET_HEADER + total);
+    let protocol = header[9];
     let (offset, least) = match protocol {
         TCP => (Some(16), 20),
         UDP => (Some(6), 8),
-        ICMP => (Some(2), ICMP_HEADING),
+        ICMP => (Some(2), ICMP_HEADER),
         _ => (None, 0),
     };
     if end < payload + least {
         return None;
     }
     let pseudo = match protocol {
-        TCP | UDP => sum(&heading[12..20]) + u64::from(protocol) + (end - payload) as u64,
+        TCP | UDP => sum(&header[12..20]) + u64::from(protocol) + (end - payload) as u64,
         _ => 0,
     };
-    Some(Parts {
+    Some(Layout {
         payload,
         end,
         checksum: offset.map(|offset| payload + offset),
@@ -83,38 +83,43 @@ fn parts(frame: &[u8]) -> Option<Parts> {
 
 /// Returns false if a frame has a wrong checksum. The checksum of a fragment covers more than the
 /// fragment, and fragments are not reassembled.
-pub(super) fn is_right(frame: &[u8]) -> bool {
-    let Some(parts) = parts(frame) else {
+pub(super) fn is_valid(frame: &[u8]) -> bool {
+    let Some(layout) = layout(frame) else {
         // The frame is not IPv4, or `smoltcp` ignores it.
         return true;
     };
-    let is_without = parts.protocol == UDP
-        && parts.checksum.and_then(|at| frame.get(at..at + 2)) == Some(&[0, 0]);
-    let payload = parts.pseudo + sum(&frame[parts.payload..parts.end]);
-    fold(sum(&frame[ETHERNET..parts.payload])) == 0xffff
-        && (parts.checksum.is_none() || is_without || fold(payload) == 0xffff)
+    let has_none = layout.protocol == UDP
+        && layout.checksum.and_then(|at| frame.get(at..at + 2)) == Some(&[0, 0]);
+    let payload = layout.pseudo + sum(&frame[layout.payload..layout.end]);
+    fold(sum(&frame[ETHERNET_HEADER..layout.payload])) == 0xffff
+        && (layout.checksum.is_none() || has_none || fold(payload) == 0xffff)
 }
 
 /// Writes the checksums of a frame.
 pub(super) fn fill(frame: &mut [u8]) {
-    let Some(parts) = parts(frame) else {
+    let Some(layout) = layout(frame) else {
         return;
     };
-    fill_heading(&mut frame[ETHERNET..parts.payload]);
-    let Some(at) = parts.checksum else {
+    fill_header(&mut frame[ETHERNET_HEADER..layout.payload]);
+    let Some(at) = layout.checksum else {
         return;
     };
-    if parts.protocol == ICMP && frame[parts.payload] == UNREACHABLE {
-        let about = &mut frame[parts.payload + ICMP_HEADING..parts.end];
-        let len = about.first().map_or(0, |first| usize::from(first & 15) * 4);
-        if let Some(heading) = about.get_mut(..len).filter(|heading| heading.len() >= 20) {
-            fill_heading(heading);
+    if layout.protocol == ICMP && frame[layout.payload] == UNREACHABLE {
+        let undelivered = &mut frame[layout.payload + ICMP_HEADER..layout.end];
+        let len = undelivered
+            .first()
+            .map_or(0, |first| usize::from(first & 15) * 4);
+        if let Some(header) = undelivered
+            .get_mut(..len)
+            .filter(|header| header.len() >= 20)
+        {
+            fill_header(header);
         }
     }
     frame[at..at + 2].fill(0);
-    let sum = !fold(parts.pseudo + sum(&frame[parts.payload..parts.end]));
-    // In UDP 0 says that there is none; all ones are the same number.
-    let sum = if sum == 0 && parts.protocol == UDP {
+    let sum = !fold(layout.pseudo + sum(&frame[layout.payload..layout.end]));
+    // In UDP, 0 stands for no checksum; all ones is the same number.
+    let sum = if sum == 0 && layout.protocol == UDP {
         0xffff
     } else {
         sum
@@ -122,8 +127,8 @@ pub(super) fn fill(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-fn fill_heading(heading: &mut [u8]) {
-    heading[10..12].fill(0);
-    let sum = !fold(sum(heading));
-    heading[10..12].copy_from_slice(&sum.to_be_bytes());
+fn fill_header(header: &mut [u8]) {
+    header[10..12].fill(0);
+    let sum = !fold(sum(header));
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
 }

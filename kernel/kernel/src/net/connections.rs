@@ -1,5 +1,5 @@
-//! The life of sockets between their frames: the time of the next frame, the patience with the
-//! peer, and the end.
+//! The life cycle of sockets between their frames: the time of the next frame, the time-out of a
+//! stalled peer, and the end.
 
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
@@ -8,14 +8,14 @@ use super::endpoint::{Endpoint, endpoint};
 use super::lists::Index;
 use super::requests::requests;
 use super::table::{Kind, Owner, key_of};
-use super::{BUDGET, FAREWELL, GONE, LINGER, Stack, now};
+use super::{BUDGET, ORPHAN_TIMEOUT, SILENCE_TIMEOUT, STALL_TIMEOUT, Stack, now};
 
 impl Stack {
     /// Updates the stack after a change of a socket. Returns false if the socket is gone.
     pub(super) fn changed(&mut self, index: Index) -> bool {
         match self.table.slot(index).kind {
             Kind::Stream => {
-                if !self.stream_changed(index) {
+                if !self.update_stream(index) {
                     return false;
                 }
             }
@@ -26,7 +26,7 @@ impl Stack {
         true
     }
 
-    pub(super) fn stream_changed(&mut self, index: Index) -> bool {
+    pub(super) fn update_stream(&mut self, index: Index) -> bool {
         let owner = self.table.slot(index).owner;
         let mut endpoint = endpoint(index);
         let is_ending = endpoint.is_ending;
@@ -42,10 +42,10 @@ impl Stack {
                     // Reset, or dropped for another. The port is not 0.
                     let _ = socket.listen(port);
                 }
-                socket.set_timeout(is_half_open.then_some(LINGER));
+                socket.set_timeout(is_half_open.then_some(SILENCE_TIMEOUT));
                 self.table.set_half_open(index, port, is_half_open);
             }
-            // See `end`.
+            // See `close_write`.
             _ if is_ending
                 && (socket.state() != tcp::State::CloseWait || socket.send_queue() == 0) =>
             {
@@ -55,7 +55,7 @@ impl Stack {
             _ => {}
         }
         if owner == Owner::None {
-            if self.is_over(&mut endpoint) {
+            if self.has_ended(&mut endpoint) {
                 drop(endpoint);
                 self.remove(index);
                 return false;
@@ -77,48 +77,51 @@ impl Stack {
         let now = now();
         let at = self.interface.poll_at(now, &endpoint(index).set);
         let is_due = at.is_some_and(|at| at <= now);
-        self.table.sends(index, is_due);
-        let end = self.patience(index, now);
+        self.table.set_sending(index, is_due);
+        let limit = self.stall_deadline(index, now);
         if is_due {
-            // The socket is looked at when it has sent.
+            // The socket is scheduled again when it has sent.
             return;
         }
-        match at.into_iter().chain(end).min() {
-            Some(at) => self.table.deadlines.set_by(index, at),
+        match at.into_iter().chain(limit).min() {
+            Some(at) => self.table.deadlines.set_no_later_than(index, at),
             None => self.table.deadlines.set(index, None),
         }
     }
 
-    /// Returns the end of the patience with the peer of a connection, if there is something to wait
-    /// for.
-    pub(super) fn patience(&mut self, index: Index, now: Instant) -> Option<Instant> {
+    /// Returns the time at which a connection is reset if its peer does not progress; `None` while
+    /// nothing is outstanding.
+    pub(super) fn stall_deadline(&mut self, index: Index, now: Instant) -> Option<Instant> {
         let slot = self.table.slot(index);
         let (is_orphan, limit) = match (slot.kind, slot.owner) {
-            (Kind::Stream, Owner::Program) => (false, GONE),
-            (Kind::Stream, Owner::None) => (true, FAREWELL),
+            (Kind::Stream, Owner::Program) => (false, STALL_TIMEOUT),
+            (Kind::Stream, Owner::None) => (true, ORPHAN_TIMEOUT),
             _ => return None,
         };
-        let left = endpoint(index).tcp().send_queue();
-        let since = match slot.waits {
-            // The peer has taken nothing, or too late.
-            Some((since, before)) if is_orphan || left >= before => since,
+        let outstanding = endpoint(index).tcp().send_queue();
+        let since = match slot.stalled_since {
+            // The peer has acknowledged nothing, or too late.
+            Some((since, before)) if is_orphan || outstanding >= before => since,
             _ => now,
         };
-        slot.waits = (is_orphan || left > 0).then_some((since, left));
-        slot.waits.map(|(since, _)| since + limit)
+        slot.stalled_since = (is_orphan || outstanding > 0).then_some((since, outstanding));
+        slot.stalled_since.map(|(since, _)| since + limit)
     }
 
     /// Lets sockets that are due send. Returns false if some still are.
-    pub(super) fn look_at_clock(&mut self) -> bool {
+    pub(super) fn serve_deadlines(&mut self) -> bool {
         let now = now();
         for _ in 0..BUDGET {
             match self.table.deadlines.first() {
                 Some((deadline, index)) if deadline <= now => {
                     self.table.deadlines.set(index, None);
-                    if self.patience(index, now).is_some_and(|end| end <= now) {
-                        // The reset tells the peer.
+                    if self
+                        .stall_deadline(index, now)
+                        .is_some_and(|end| end <= now)
+                    {
+                        // The reset notifies the peer.
                         endpoint(index).tcp().abort();
-                        self.table.slot(index).waits = None;
+                        self.table.slot(index).stalled_since = None;
                         self.changed(index);
                     } else {
                         self.schedule(index);
@@ -134,7 +137,7 @@ impl Stack {
     ///
     /// If its peer has ended, too, the end is sent once all is acknowledged: in LAST-ACK `smoltcp`
     /// does not look at a window that the peer opens again.
-    pub(super) fn end(&self, index: Index) {
+    pub(super) fn close_write(&self, index: Index) {
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
         if socket.state() != tcp::State::CloseWait || socket.send_queue() == 0 {
@@ -144,10 +147,10 @@ impl Stack {
         }
     }
 
-    /// Returns whether the connection is over. TIME-WAIT is left to the peer, once the end that
-    /// this side has sent is acknowledged; a reset has been sent when nothing is known of the peer
-    /// any more.
-    pub(super) fn is_over(&mut self, endpoint: &mut Endpoint) -> bool {
+    /// Returns whether the connection has ended. TIME-WAIT is left to the peer, once the end that
+    /// this side has sent is acknowledged; a reset has been sent once the socket has no peer any
+    /// more.
+    pub(super) fn has_ended(&mut self, endpoint: &mut Endpoint) -> bool {
         let socket = endpoint.tcp();
         match socket.state() {
             tcp::State::Closed => socket.remote_endpoint().is_none(),

@@ -1,4 +1,4 @@
-//! The coroutine of the network. It handles at most [`BUDGET`] frames a poll.
+//! The coroutine of the network. It handles at most [`BUDGET`] frames per poll.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -9,47 +9,47 @@ use super::{BUDGET, NET, now, requests};
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, println};
 
-/// Takes frames and sends them, and looks at the clock.
+/// Receives and sends frames, and serves deadlines.
 #[derive(Default)]
-pub(super) struct Networker {
+pub(super) struct NetworkTask {
     sleep: Option<Sleep>,
     /// Set after the message about frames that are too long.
-    has_told: bool,
+    has_warned: bool,
 }
 
-impl Future for Networker {
+impl Future for NetworkTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(net) = NET.try_get() else {
             return Poll::Pending;
         };
-        let in_time = net.lock().look_at_clock();
-        let mut left = BUDGET;
-        while left > 0 && net.lock().handle_frame() {
-            left -= 1;
+        let all_served = net.lock().serve_deadlines();
+        let mut budget = BUDGET;
+        while budget > 0 && net.lock().handle_frame() {
+            budget -= 1;
         }
-        if !self.has_told && net.lock().link.too_long() > 0 {
-            self.has_told = true;
-            println!("upshift: frames above {FRAME} bytes come in, and are dropped");
+        if !self.has_warned && net.lock().link.too_long() > 0 {
+            self.has_warned = true;
+            println!("upshift: frames above {FRAME} bytes are dropped");
         }
         let mut stack = net.lock();
-        let is_more = left == 0 || !in_time || stack.link.leave();
-        requests().knows(stack.levels());
-        if is_more {
-            // The rest is handled after others of its level. Of equally urgent frames the other
-            // kind has its turn.
+        let has_more = budget == 0 || !all_served || stack.link.stop_polling();
+        requests().set_known_levels(stack.levels());
+        if has_more {
+            // The rest is handled after others of its level. The next poll prefers the other
+            // direction among equally urgent frames.
             stack.is_sending = !stack.is_sending;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // An alarm that is early is left as it is.
+        // An alarm that is too early stays set.
         let next = stack.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_early = |alarm| alarm > now() && next.is_some_and(|next| alarm <= next);
-        let is_kept = stack.alarm.is_some_and(is_early);
-        stack.alarm = if is_kept { stack.alarm } else { next };
+        let keeps_alarm = stack.alarm.is_some_and(is_early);
+        stack.alarm = if keeps_alarm { stack.alarm } else { next };
         drop(stack);
-        if !is_kept {
+        if !keeps_alarm {
             self.sleep = next.map(|next| {
                 let left = next.total_micros() - now().total_micros();
                 sleep_until(clock::now() + clock::from_micros(u64::try_from(left).unwrap_or(0)))

@@ -15,7 +15,7 @@ const NONE: Index = Index::MAX;
 pub(super) struct Deadlines {
     heap: Vec<(Instant, Index)>,
     /// Position of each slot in the heap, or [`NONE`].
-    places: Vec<Index>,
+    positions: Vec<Index>,
 }
 
 impl Deadlines {
@@ -23,84 +23,86 @@ impl Deadlines {
     pub(super) fn new(slots: usize) -> Deadlines {
         Deadlines {
             heap: Vec::with_capacity(slots),
-            places: vec![NONE; slots],
+            positions: vec![NONE; slots],
         }
     }
 
-    /// The earliest.
+    /// Returns the earliest deadline, with its slot.
     pub(super) fn first(&self) -> Option<(Instant, Index)> {
         self.heap.first().copied()
     }
 
     /// Gives a slot a deadline, or none.
     pub(super) fn set(&mut self, slot: Index, deadline: Option<Instant>) {
-        let place = self.places[usize::from(slot)];
-        match (place, deadline) {
+        let position = self.positions[usize::from(slot)];
+        match (position, deadline) {
             (NONE, None) => {}
             (NONE, Some(deadline)) => {
-                let place = self.heap.len();
+                let position = self.heap.len();
                 self.heap.push((deadline, slot));
-                self.places[usize::from(slot)] = place as Index;
-                self.up(place);
+                self.positions[usize::from(slot)] = position as Index;
+                self.sift_up(position);
             }
-            (place, Some(deadline)) => {
-                let place = usize::from(place);
-                if self.heap[place].0 != deadline {
-                    self.heap[place].0 = deadline;
-                    self.settle(place);
+            (position, Some(deadline)) => {
+                let position = usize::from(position);
+                if self.heap[position].0 != deadline {
+                    self.heap[position].0 = deadline;
+                    self.sift(position);
                 }
             }
-            (place, None) => {
-                let place = usize::from(place);
-                self.heap.swap_remove(place);
-                self.places[usize::from(slot)] = NONE;
-                if let Some((_, moved)) = self.heap.get(place) {
-                    self.places[usize::from(*moved)] = place as Index;
-                    self.settle(place);
+            (position, None) => {
+                let position = usize::from(position);
+                self.heap.swap_remove(position);
+                self.positions[usize::from(slot)] = NONE;
+                if let Some((_, moved)) = self.heap.get(position) {
+                    self.positions[usize::from(*moved)] = position as Index;
+                    self.sift(position);
                 }
             }
         }
     }
 
-    /// Sets a latest time for the next look at the slot. A slot that is looked at too early is
+    /// Sets the deadline of a slot unless it has an earlier one. A slot that is served too early is
     /// given its real deadline then. So a deadline that moves on with each frame costs nothing.
-    pub(super) fn set_by(&mut self, slot: Index, deadline: Instant) {
-        match self.places[usize::from(slot)] {
+    pub(super) fn set_no_later_than(&mut self, slot: Index, deadline: Instant) {
+        match self.positions[usize::from(slot)] {
             NONE => self.set(slot, Some(deadline)),
-            place if deadline < self.heap[usize::from(place)].0 => self.set(slot, Some(deadline)),
+            position if deadline < self.heap[usize::from(position)].0 => {
+                self.set(slot, Some(deadline))
+            }
             _ => {}
         }
     }
 
-    fn settle(&mut self, place: usize) {
-        self.up(place);
-        self.down(place);
+    fn sift(&mut self, position: usize) {
+        self.sift_up(position);
+        self.sift_down(position);
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        for place in [a, b] {
-            self.places[usize::from(self.heap[place].1)] = place as Index;
+        for position in [a, b] {
+            self.positions[usize::from(self.heap[position].1)] = position as Index;
         }
     }
 
-    fn up(&mut self, mut place: usize) {
-        while place > 0 && self.heap[place] < self.heap[(place - 1) / 2] {
-            self.swap(place, (place - 1) / 2);
-            place = (place - 1) / 2;
+    fn sift_up(&mut self, mut position: usize) {
+        while position > 0 && self.heap[position] < self.heap[(position - 1) / 2] {
+            self.swap(position, (position - 1) / 2);
+            position = (position - 1) / 2;
         }
     }
 
-    fn down(&mut self, mut place: usize) {
+    fn sift_down(&mut self, mut position: usize) {
         loop {
-            let children = [2 * place + 1, 2 * place + 2];
+            let children = [2 * position + 1, 2 * position + 2];
             let children = children
                 .into_iter()
                 .filter(|child| *child < self.heap.len());
             match children.min_by_key(|child| self.heap[*child]) {
-                Some(child) if self.heap[child] < self.heap[place] => {
-                    self.swap(place, child);
-                    place = child;
+                Some(child) if self.heap[child] < self.heap[position] => {
+                    self.swap(position, child);
+                    position = child;
                 }
                 _ => return,
             }

@@ -1,4 +1,4 @@
-//! The sockets as `smoltcp` has them, each behind a lock of its own.
+//! The sockets of `smoltcp`, each behind a lock of its own.
 //!
 //! ```text
 //!  program ── read, write ─► endpoint ◄─ frame, clock ── stack
@@ -48,29 +48,29 @@ impl Endpoint {
 }
 
 /// An endpoint whose lock is held.
-pub(super) struct Locked(IrqGuard<'static, Option<Endpoint>>);
+pub(super) struct EndpointGuard(IrqGuard<'static, Option<Endpoint>>);
 
-const IS_THERE: &str = "a socket has its endpoint as long as anything has its number";
+const HAS_ENDPOINT: &str = "a socket has its endpoint until its index is free";
 
-impl Deref for Locked {
+impl Deref for EndpointGuard {
     type Target = Endpoint;
     fn deref(&self) -> &Endpoint {
-        self.0.as_ref().expect(IS_THERE)
+        self.0.as_ref().expect(HAS_ENDPOINT)
     }
 }
 
-impl DerefMut for Locked {
+impl DerefMut for EndpointGuard {
     fn deref_mut(&mut self) -> &mut Endpoint {
-        self.0.as_mut().expect(IS_THERE)
+        self.0.as_mut().expect(HAS_ENDPOINT)
     }
 }
 
-/// Locks an endpoint that is there.
-pub(super) fn endpoint(index: Index) -> Locked {
-    Locked(ENDPOINTS[usize::from(index)].lock())
+/// Locks an existing endpoint.
+pub(super) fn endpoint(index: Index) -> EndpointGuard {
+    EndpointGuard(ENDPOINTS[usize::from(index)].lock())
 }
 
-/// Puts an endpoint in, or takes it out; returns the one before.
-pub(super) fn exchange(index: Index, new: Option<Endpoint>) -> Option<Endpoint> {
+/// Sets or removes the endpoint of an index; returns the old one.
+pub(super) fn replace(index: Index, new: Option<Endpoint>) -> Option<Endpoint> {
     core::mem::replace(&mut *ENDPOINTS[usize::from(index)].lock(), new)
 }

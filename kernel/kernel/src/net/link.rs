@@ -1,8 +1,8 @@
 //! The link: the card, if there is one, and the loopback.
 //!
-//! A frame for the machine itself, or one that asks for one of its addresses, comes back through a
-//! queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and no time. While
-//! the queue or the card has no room nothing is sent, and the sockets wait.
+//! A frame for the machine itself, or one that asks for one of its addresses, is looped back
+//! through a queue of at most [`QUEUE`] frames: that is the loopback, which needs no card and no
+//! time. While the queue or the card has no room nothing is sent, and the sockets wait.
 //!
 //! `smoltcp` takes frames from, and gives them to, a [`Port`] of one frame at a time. It writes
 //! each frame into a loopback buffer; a frame for the card is copied from there, with its checksums
@@ -19,76 +19,77 @@ use upshift_core::Level;
 
 use super::checksum;
 use crate::devices::{Card, Received};
-use crate::levels::Levels;
+use crate::levels::WaiterLevels;
 
-/// Frames that are on their way back: as many as the card has buffers.
+/// Maximum number of loopback frames: as many as the card has buffers.
 const QUEUE: usize = 16;
-/// Loopback buffers: one more is for the frame that is handled, one for the answer to it.
-const SPARES: usize = QUEUE + 2;
+/// Number of loopback buffers: one for each frame in the queue, one for the frame that is handled,
+/// one for its answer.
+const BUFFERS: usize = QUEUE + 2;
 /// The longest frame.
 pub(super) const FRAME: usize = 1514;
-/// Bytes in front of a frame in its buffer: they align the payload after headings of 14, 20 and 20
+/// Bytes in front of a frame in its buffer: they align the payload after headers of 14, 20 and 20
 /// bytes, so that it is copied in words.
-const LEAD: usize = 2;
+const PADDING: usize = 2;
 
 /// See the module.
 pub(super) struct Link {
     pub(super) card: Option<Card>,
     /// True while the receiver polls the card, so that the card need not interrupt.
-    is_attended: bool,
+    is_polled: bool,
     address: [u8; 6],
     /// Loopback frames, with the levels of their senders.
-    back: VecDeque<(Own, Level)>,
+    loopback: VecDeque<(LoopbackBuffer, Level)>,
     /// Levels of the loopback frames.
-    levels: Levels,
-    /// Buffers that none is in, of [`SPARES`].
-    spare: Vec<Own>,
+    levels: WaiterLevels,
+    /// Free buffers, of [`BUFFERS`].
+    free: Vec<LoopbackBuffer>,
     /// Makes the card interrupt for each frame, so that tests can count the cost.
     #[cfg(feature = "selftest")]
-    pub(super) is_never_attended: bool,
-    /// The last frame that went back from a port, for the tests.
+    pub(super) is_never_polled: bool,
+    /// Last loopback frame from a port, for the tests.
     #[cfg(feature = "selftest")]
     pub(super) tap: Option<(u16, Vec<u8>)>,
     /// The address of the machine besides 127.0.0.0/8.
-    own: Option<[u8; 4]>,
+    own_address: Option<[u8; 4]>,
     /// Frames that were longer than [`FRAME`].
     too_long: u64,
 }
 
-/// The buffer of a frame of our own.
-pub(super) struct Own {
+/// Buffer of a frame that the machine sends.
+pub(super) struct LoopbackBuffer {
     bytes: Box<[u8]>,
     len: usize,
 }
 
-impl Own {
+impl LoopbackBuffer {
     /// Allocates room for a frame of `len` bytes.
-    fn new(len: usize) -> Own {
-        let bytes = alloc::vec![0; LEAD + len].into_boxed_slice();
-        Own { bytes, len }
+    fn new(len: usize) -> LoopbackBuffer {
+        let bytes = alloc::vec![0; PADDING + len].into_boxed_slice();
+        LoopbackBuffer { bytes, len }
     }
 
     fn frame(&self) -> &[u8] {
-        &self.bytes[LEAD..][..self.len]
+        &self.bytes[PADDING..][..self.len]
     }
 
     fn frame_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[LEAD..][..self.len]
+        &mut self.bytes[PADDING..][..self.len]
     }
 }
 
-/// A frame that has come in.
+/// A received frame.
 pub(super) enum Frame {
     Card(Received),
     /// A loopback frame, of this level.
-    Back(Own, Level),
+    Loopback(LoopbackBuffer, Level),
 }
 
 impl Frame {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Frame::Card(frame) => frame.bytes(),
-            Frame::Back(frame, _) => frame.frame(),
+            Frame::Loopback(frame, _) => frame.frame(),
         }
     }
 
@@ -96,7 +97,7 @@ impl Frame {
     pub(super) fn level(&self) -> Option<Level> {
         match self {
             Frame::Card(_) => None,
-            Frame::Back(_, level) => Some(*level),
+            Frame::Loopback(_, level) => Some(*level),
         }
     }
 }
@@ -105,20 +106,20 @@ impl Link {
     pub(super) fn new(card: Option<Card>) -> Link {
         // Without a card: locally administered.
         let address = card.as_ref().map_or([2, 0, 0, 0, 0, 1], Card::address);
-        let mut back = VecDeque::new();
-        back.reserve(QUEUE + 1);
+        let mut loopback = VecDeque::new();
+        loopback.reserve(QUEUE + 1);
         Link {
             card,
-            is_attended: false,
+            is_polled: false,
             address,
-            back,
-            levels: Levels::new(),
-            spare: (0..SPARES).map(|_| Own::new(FRAME)).collect(),
+            loopback,
+            levels: WaiterLevels::new(),
+            free: (0..BUFFERS).map(|_| LoopbackBuffer::new(FRAME)).collect(),
             #[cfg(feature = "selftest")]
-            is_never_attended: false,
+            is_never_polled: false,
             #[cfg(feature = "selftest")]
             tap: None,
-            own: None,
+            own_address: None,
             too_long: 0,
         }
     }
@@ -127,20 +128,20 @@ impl Link {
         self.address
     }
 
-    pub(super) fn set_own(&mut self, own: Option<[u8; 4]>) {
-        self.own = own;
+    pub(super) fn set_own_address(&mut self, own: Option<[u8; 4]>) {
+        self.own_address = own;
     }
 
     /// Returns whether an address is the machine's.
     pub(super) fn is_own(&self, address: IpAddress) -> bool {
         let IpAddress::Ipv4(address) = address;
-        address.is_loopback() || self.own == Some(address.octets())
+        address.is_loopback() || self.own_address == Some(address.octets())
     }
 
     /// Returns whether there is no room to send. The card interrupts when there is; a loopback
     /// frame that is taken makes room, too.
     pub(super) fn is_full(&mut self) -> bool {
-        self.back.len() >= QUEUE || !self.card_has_room()
+        self.loopback.len() >= QUEUE || !self.card_has_room()
     }
 
     fn card_has_room(&mut self) -> bool {
@@ -157,46 +158,46 @@ impl Link {
         if !self.card_has_room() {
             return None;
         }
-        match self.back.pop_front() {
+        match self.loopback.pop_front() {
             Some((frame, level)) => {
-                self.levels.change(Some(level), None);
-                Some(Frame::Back(frame, level))
+                self.levels.move_waiter(Some(level), None);
+                Some(Frame::Loopback(frame, level))
             }
             None => Some(Frame::Card(self.card.as_mut()?.receive()?)),
         }
     }
 
-    /// Notes that the receiver begins to take frames.
-    pub(super) fn attend(&mut self) {
+    /// Disables the interrupts of the card while the receiver polls it.
+    pub(super) fn start_polling(&mut self) {
         #[cfg(feature = "selftest")]
-        if self.is_never_attended {
+        if self.is_never_polled {
             return;
         }
-        if !self.is_attended
+        if !self.is_polled
             && let Some(card) = &mut self.card
         {
             card.set_interrupts(false);
-            self.is_attended = true;
+            self.is_polled = true;
         }
     }
 
-    /// Lets the receiver go to sleep. Returns true if there are more frames, which would not
-    /// interrupt.
-    pub(super) fn leave(&mut self) -> bool {
+    /// Enables the interrupts of the card again. Returns true if it has more frames, which would
+    /// not interrupt.
+    pub(super) fn stop_polling(&mut self) -> bool {
         let Some(card) = &mut self.card else {
             return false;
         };
-        if self.is_attended {
+        if self.is_polled {
             card.set_interrupts(true);
-            self.is_attended = false;
+            self.is_polled = false;
         }
         card.has_received() && card.can_send()
     }
 
-    /// Takes the card away, or gives one back.
+    /// Removes the card, or restores it.
     #[cfg(feature = "selftest")]
     pub(super) fn exchange_card(&mut self, card: Option<Card>) -> Option<Card> {
-        let _ = self.leave();
+        let _ = self.stop_polling();
         core::mem::replace(&mut self.card, card)
     }
 
@@ -204,17 +205,17 @@ impl Link {
     pub(super) fn give_back(&mut self, frame: Frame) {
         match (frame, &mut self.card) {
             (Frame::Card(frame), Some(card)) => card.give_back(frame),
-            // A frame that a test has put in has a buffer of its own.
-            (Frame::Back(frame, _), _)
-                if frame.bytes.len() == LEAD + FRAME && self.spare.len() < SPARES =>
+            // A frame that a test has injected has a buffer of its own.
+            (Frame::Loopback(frame, _), _)
+                if frame.bytes.len() == PADDING + FRAME && self.free.len() < BUFFERS =>
             {
-                self.spare.push(frame);
+                self.free.push(frame);
             }
             _ => {}
         }
     }
 
-    /// Returns a port for `smoltcp`: this frame, if any, and the way out for frames of `level`.
+    /// Returns a port for `smoltcp`: it receives this frame, if any, and sends frames at `level`.
     pub(super) fn port<'a>(&'a mut self, frame: Option<&'a [u8]>, level: Level) -> Port<'a> {
         Port {
             frame,
@@ -224,14 +225,14 @@ impl Link {
     }
 
     /// Returns whether a frame from the card claims an address of the machine. Such a frame could
-    /// tell `smoltcp` that another machine has 127.0.0.1.
-    pub(super) fn is_lie(&self, frame: &Frame) -> bool {
-        matches!(frame, Frame::Card(_)) && speaks_for(frame.bytes(), self.own)
+    /// make `smoltcp` map 127.0.0.1 to another machine.
+    pub(super) fn is_spoofed(&self, frame: &Frame) -> bool {
+        matches!(frame, Frame::Card(_)) && claims_own_address(frame.bytes(), self.own_address)
     }
 
     /// Returns whether a frame from the card has a wrong checksum.
     pub(super) fn is_damaged(&self, frame: &Frame) -> bool {
-        matches!(frame, Frame::Card(_)) && !checksum::is_right(frame.bytes())
+        matches!(frame, Frame::Card(_)) && !checksum::is_valid(frame.bytes())
     }
 
     /// Returns whether a frame is longer than the medium allows. Such a frame is counted, and to be
@@ -247,23 +248,23 @@ impl Link {
         self.too_long
     }
 
-    /// Puts a frame in as if it had come in.
+    /// Injects a frame as if it had been received.
     #[cfg(feature = "selftest")]
     pub(super) fn inject(&mut self, frame: &[u8]) -> bool {
-        if self.back.len() >= QUEUE {
+        if self.loopback.len() >= QUEUE {
             return false;
         }
-        if checksum::is_right(frame) {
-            let mut own = Own::new(frame.len());
+        if checksum::is_valid(frame) {
+            let mut own = LoopbackBuffer::new(frame.len());
             own.frame_mut().copy_from_slice(frame);
-            self.goes_back(own, crate::executor::LEAST_URGENT_WORK);
+            self.push_loopback(own, crate::executor::LEAST_URGENT_WORK);
         }
         true
     }
 
-    fn goes_back(&mut self, frame: Own, level: Level) {
-        self.back.push_back((frame, level));
-        self.levels.change(None, Some(level));
+    fn push_loopback(&mut self, frame: LoopbackBuffer, level: Level) {
+        self.loopback.push_back((frame, level));
+        self.levels.move_waiter(None, Some(level));
     }
 }
 
@@ -280,7 +281,7 @@ fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
 
 /// Returns whether a frame comes from an address of the machine, or goes to an address in no
 /// network.
-pub(super) fn speaks_for(frame: &[u8], own: Option<[u8; 4]>) -> bool {
+pub(super) fn claims_own_address(frame: &[u8], own: Option<[u8; 4]>) -> bool {
     let (from, to) = match frame.get(12..14) {
         Some([8, 6]) => (frame.get(28..32), None),
         Some([8, 0]) => (frame.get(26..30), frame.get(30..34)),
@@ -298,30 +299,30 @@ pub(super) struct Port<'a> {
     level: Level,
 }
 
-pub(super) struct In<'a>(&'a [u8]);
+pub(super) struct RxFrame<'a>(&'a [u8]);
 
-impl RxToken for In<'_> {
+impl RxToken for RxFrame<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(self.0)
     }
 }
 
-pub(super) struct Out<'a> {
+pub(super) struct TxFrame<'a> {
     link: &'a mut Link,
     level: Level,
 }
 
-impl TxToken for Out<'_> {
+impl TxToken for TxFrame<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let link = self.link;
         let len = len.min(FRAME);
-        let Some(mut own) = link.spare.pop() else {
+        let Some(mut own) = link.free.pop() else {
             // The frame is lost, as any frame may be.
             return f(&mut [0; FRAME][..len]);
         };
         own.len = len;
         let result = f(own.frame_mut());
-        if is_own(own.frame(), link.address, link.own) {
+        if is_own(own.frame(), link.address, link.own_address) {
             #[cfg(feature = "selftest")]
             if let Some((port, last)) = &mut link.tap
                 && own.frame().get(34..36) == Some(&port.to_be_bytes())
@@ -329,26 +330,26 @@ impl TxToken for Out<'_> {
                 checksum::fill(own.frame_mut());
                 *last = own.frame().into();
             }
-            link.goes_back(own, self.level);
+            link.push_loopback(own, self.level);
             return result;
         }
         if let Some(card) = &mut link.card {
             checksum::fill(own.frame_mut());
-            // There is room.
+            // The caller has checked that there is room.
             let _ = card.send(len, |to| to.copy_from_slice(own.frame()));
         }
-        link.spare.push(own);
+        link.free.push(own);
         result
     }
 }
 
 impl Device for Port<'_> {
     type RxToken<'a>
-        = In<'a>
+        = RxFrame<'a>
     where
         Self: 'a;
     type TxToken<'a>
-        = Out<'a>
+        = TxFrame<'a>
     where
         Self: 'a;
 
@@ -361,20 +362,20 @@ impl Device for Port<'_> {
     }
 
     /// Takes the frame, together with room for an answer.
-    fn receive(&mut self, _: Instant) -> Option<(In<'_>, Out<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(RxFrame<'_>, TxFrame<'_>)> {
         let frame = self.frame.take()?;
-        let out = Out {
+        let out = TxFrame {
             link: self.link,
             level: self.level,
         };
-        Some((In(frame), out))
+        Some((RxFrame(frame), out))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Out<'_>> {
+    fn transmit(&mut self, _: Instant) -> Option<TxFrame<'_>> {
         if self.link.is_full() {
             return None;
         }
-        Some(Out {
+        Some(TxFrame {
             link: self.link,
             level: self.level,
         })

@@ -5,9 +5,9 @@
 //!   └───── kick ──► Requests: queue of sockets, levels ── next ─► the coroutine, before each frame
 //! ```
 //!
-//! A call that moves bytes does not take the lock of the stack: it leaves a word here, under a lock
-//! that is held for some dozens of instructions. O(1), and nothing is allocated after boot, because
-//! a socket is in the queue at most once.
+//! A call that moves bytes does not take the lock of the stack: it leaves a request here, under a
+//! lock that is held for some dozens of instructions. O(1), and nothing is allocated after boot,
+//! because a socket is in the queue at most once.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -18,7 +18,7 @@ use upshift_core::Level;
 use super::SOCKETS;
 use super::lists::Index;
 use crate::arch::lock::{IrqGuard, IrqLock, Once};
-use crate::levels::{Follower, Levels};
+use crate::levels::{LevelFollower, WaiterLevels};
 
 static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 
@@ -27,7 +27,7 @@ static REQUESTS: Once<IrqLock<Requests>> = Once::new();
 pub(super) struct Request {
     /// The levels of the calls.
     pub(super) levels: u64,
-    /// Set if there is something to do; else a call only waits.
+    /// Set if there is work; otherwise a call only waits.
     pub(super) has_work: bool,
     is_queued: bool,
 }
@@ -35,52 +35,52 @@ pub(super) struct Request {
 /// See the module.
 pub(super) struct Requests {
     queue: VecDeque<Index>,
-    of_socket: Vec<Request>,
-    /// Levels of the requests since the coroutine last called [`Requests::knows`].
-    new: u64,
-    /// Levels of the work that the stack knows of.
-    known: u64,
+    by_socket: Vec<Request>,
+    /// Levels of the requests since the coroutine last called [`Requests::set_known_levels`].
+    new_levels: u64,
+    /// Levels of the work in the stack.
+    known_levels: u64,
     /// The calls that wait for the network.
-    waiting: Levels,
-    /// Frames may come in whose level is not known.
+    waiting: WaiterLevels,
+    /// True if frames of unknown level may arrive.
     has_card: bool,
-    coroutine: Follower,
+    coroutine: LevelFollower,
 }
 
-/// Sets it up, while booting.
-pub(super) fn init(coroutine: Follower, has_card: bool) {
+/// Creates the requests, while booting.
+pub(super) fn init(coroutine: LevelFollower, has_card: bool) {
     REQUESTS.set(IrqLock::new(Requests {
         queue: VecDeque::with_capacity(SOCKETS),
-        of_socket: vec![Request::default(); SOCKETS],
-        new: 0,
-        known: 0,
-        waiting: Levels::new(),
+        by_socket: vec![Request::default(); SOCKETS],
+        new_levels: 0,
+        known_levels: 0,
+        waiting: WaiterLevels::new(),
         has_card,
         coroutine,
     }));
 }
 
-/// Locks them.
+/// Locks the requests.
 pub(super) fn requests() -> IrqGuard<'static, Requests> {
     REQUESTS.get().lock()
 }
 
 impl Requests {
-    /// Notes work for a socket, by a call of this level.
+    /// Records work for a socket by a call of this level.
     pub(super) fn kick(&mut self, index: Index, level: Level) {
         self.add(index, level).has_work = true;
-        self.new |= level.bit();
-        self.settle();
+        self.new_levels |= level.bit();
+        self.update_level();
         self.coroutine.wake();
     }
 
-    /// Notes that a call of this level waits for a socket, so the socket's frames are as urgent.
-    pub(super) fn concerns(&mut self, index: Index, level: Level) {
+    /// Adds the level of a call that waits for a socket: frames of the socket are as urgent.
+    pub(super) fn add_level(&mut self, index: Index, level: Level) {
         self.add(index, level);
     }
 
     fn add(&mut self, index: Index, level: Level) -> &mut Request {
-        let request = &mut self.of_socket[usize::from(index)];
+        let request = &mut self.by_socket[usize::from(index)];
         request.levels |= level.bit();
         if !core::mem::replace(&mut request.is_queued, true) {
             self.queue.push_back(index);
@@ -89,9 +89,9 @@ impl Requests {
     }
 
     /// Moves a waiting call from a level to another.
-    pub(super) fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
-        self.waiting.change(before, now);
-        self.settle();
+    pub(super) fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>) {
+        self.waiting.move_waiter(before, now);
+        self.update_level();
     }
 
     /// Returns the next socket with a request of a call.
@@ -99,23 +99,23 @@ impl Requests {
         let index = self.queue.pop_front()?;
         Some((
             index,
-            core::mem::take(&mut self.of_socket[usize::from(index)]),
+            core::mem::take(&mut self.by_socket[usize::from(index)]),
         ))
     }
 
-    /// Drops the requests to a socket that is gone: the next one of its number has none.
-    pub(super) fn forget(&mut self, index: Index) {
-        let request = &mut self.of_socket[usize::from(index)];
+    /// Drops the requests to a socket that is gone: the next socket of this index has none.
+    pub(super) fn clear(&mut self, index: Index) {
+        let request = &mut self.by_socket[usize::from(index)];
         (request.levels, request.has_work) = (0, false);
     }
 
-    /// Notes the levels at which the stack has work; other levels come only from later calls.
-    pub(super) fn knows(&mut self, levels: u64) {
-        self.known = levels;
+    /// Sets the levels at which the stack has work; later calls add others.
+    pub(super) fn set_known_levels(&mut self, levels: u64) {
+        self.known_levels = levels;
         if self.queue.is_empty() {
-            self.new = 0;
+            self.new_levels = 0;
         }
-        self.settle();
+        self.update_level();
     }
 
     /// Returns the levels of the calls that wait.
@@ -130,8 +130,8 @@ impl Requests {
 
     /// Makes the coroutine as urgent as its work. The level of a frame of the card is not known
     /// before the frame is parsed, nor that of a deadline: each may be for any call that waits.
-    fn settle(&mut self) {
-        let mut levels = self.new | self.known;
+    fn update_level(&mut self) {
+        let mut levels = self.new_levels | self.known_levels;
         if levels == 0 || self.has_card {
             levels |= self.waiting.bits();
         }

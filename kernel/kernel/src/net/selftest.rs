@@ -16,19 +16,17 @@ use upshift_core::Level;
 use super::checksum;
 use super::endpoint::endpoint;
 use super::table::{Key, Kind};
-use super::{LINGER, NET, Socket};
+use super::{NET, SILENCE_TIMEOUT, Socket};
 use crate::memory::heap;
 use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor};
-pub(crate) use card::{
-    card_interrupts_less_while_it_is_attended, card_interrupts_no_more_than_it_must,
-};
+pub(crate) use card::{card_interrupts_only_when_needed, polled_card_interrupts_less};
 use frames::{address, datagram, echo_request, segment};
 pub(crate) use hostile::{
-    flood_of_beginnings_keeps_nobody_out, frames_from_outside_do_not_speak_for_us,
-    frames_that_are_too_long_are_dropped, garbage_harms_nothing,
+    frames_that_are_too_long_are_dropped, garbage_harms_nothing, spoofed_frames_are_recognized,
+    syn_flood_keeps_no_client_out,
 };
 pub(crate) use pace::{
     acknowledgements_wake_no_reader, answers_acknowledge_what_is_asked, small_reads_make_room,
@@ -42,23 +40,23 @@ const SELF: u32 = 0x7f00_0001;
 /// Ports that only these tests use.
 const PORT: u16 = 700;
 
-/// Lets a frame come in, and everything happen that it leads to.
+/// Injects a frame; yields while the loopback is full.
 async fn inject(frame: &[u8]) {
     loop {
         {
             let mut stack = NET.get().lock();
-            let taken = stack.link.inject(frame);
-            stack.go_on();
-            if taken {
+            let injected = stack.link.inject(frame);
+            stack.wake_if_busy();
+            if injected {
                 return;
             }
         }
-        rest().await;
+        yield_to_network().await;
     }
 }
 
-/// Lets the network's coroutine run, which is less urgent than the tests.
-async fn rest() {
+/// Yields to the coroutine of the network, which is less urgent than the tests.
+async fn yield_to_network() {
     sleep_until(clock::now() + clock::from_micros(100)).await;
 }
 
@@ -66,13 +64,13 @@ async fn wait(micros: u64) {
     sleep_until(clock::now() + clock::from_micros(micros)).await;
 }
 
-/// Time between two looks at closed connections; [`LOOKS`] is their maximum number: a silent
-/// connection is given up after [`LINGER`]. Looks are counted, not timed: a host may stop the
+/// Interval at which closed connections are polled, at most [`MAX_POLLS`] times: a silent
+/// connection is reset after [`SILENCE_TIMEOUT`]. Polls are counted, not timed: a host may stop the
 /// machine for longer.
-const LOOK_MICROS: u64 = 20_000;
-const LOOKS: u64 = 6 * LINGER.total_micros() / LOOK_MICROS;
+const POLL_MICROS: u64 = 20_000;
+const MAX_POLLS: u64 = 6 * SILENCE_TIMEOUT.total_micros() / POLL_MICROS;
 
-/// Sockets of connections, those without an owner included.
+/// Returns the number of connections, including those without an owner.
 fn streams() -> usize {
     let stack = NET.get().lock();
     let is_stream = |index: &u16| stack.table.kind_of(*index) == Some(Kind::Stream);
@@ -82,8 +80,8 @@ fn streams() -> usize {
 /// Returns the resources in use once no frame is on its way and no connection of an earlier test is
 /// left.
 async fn in_use() -> (usize, usize) {
-    for _ in 0..LOOKS {
-        wait(LOOK_MICROS).await;
+    for _ in 0..MAX_POLLS {
+        wait(POLL_MICROS).await;
         if streams() == 0 {
             break;
         }
@@ -92,22 +90,22 @@ async fn in_use() -> (usize, usize) {
 }
 
 /// Checks that no more is in use than before, once all connections are over.
-async fn comes_back(before: (usize, usize)) -> Outcome {
-    let is_back = |after: (usize, usize)| after.0 >= before.0 && after.1 <= before.1;
+async fn check_no_leak(before: (usize, usize)) -> Outcome {
+    let is_released = |after: (usize, usize)| after.0 >= before.0 && after.1 <= before.1;
     let mut after = in_use().await;
-    for _ in 0..LOOKS {
-        if is_back(after) || streams() != 0 {
+    for _ in 0..MAX_POLLS {
+        if is_released(after) || streams() != 0 {
             break;
         }
         after = in_use().await;
     }
     let left = streams();
-    ensure!(left == 0, "{left} sockets are left");
-    ensure!(is_back(after), "{before:?} before, {after:?} after");
+    ensure!(left == 0, "{left} sockets remain");
+    ensure!(is_released(after), "{before:?} before, {after:?} after");
     Ok(())
 }
 
-/// A listener, and both ends of a connection to it.
+/// Creates a listener and both ends of a connection to it.
 async fn connected(port: u16) -> Result<(Socket, Socket, Socket), alloc::string::String> {
     let text = |error: os_abi::Error| format!("{error}");
     let listener = Socket::stream(&machine());
@@ -120,7 +118,7 @@ async fn connected(port: u16) -> Result<(Socket, Socket, Socket), alloc::string:
 }
 
 /// Checks that a connection carries bytes.
-async fn speaks(port: u16) -> Outcome {
+async fn check_connection(port: u16) -> Outcome {
     let (_listener, client, server) = connected(port).await?;
     let put = |_, to: &mut [u8]| {
         to.fill(7);
@@ -144,9 +142,9 @@ async fn speaks(port: u16) -> Outcome {
 }
 
 /// Sockets of several levels have something to send, and it is sent in the order of the levels.
-pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
-    // Makes the owner of the address known.
-    speaks(PORT).await?;
+pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
+    // Resolves the own address.
+    check_connection(PORT).await?;
     wait(20_000).await;
     let levels = [40, 10, 50, 20].map(|level| Level::new(level).expect("a level"));
     let mut seen = Vec::new();
@@ -178,7 +176,7 @@ pub(crate) async fn what_is_more_urgent_is_sent_first() -> Outcome {
     };
     let mut stack = NET.get().lock();
     for index in sockets {
-        stack.give_up(index, executor::LEAST_URGENT_WORK);
+        stack.orphan(index, executor::LEAST_URGENT_WORK);
     }
     ensure!(seen == [10, 10, 20, 20, 40, 40, 50, 50], "{seen:?}");
     Ok(())
@@ -199,9 +197,9 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
             let mut stack = NET.get().lock();
             stack.link.inject(&frame);
             let start = clock::now();
-            let taken = stack.take_frame();
+            let handled = stack.take_frame();
             ticks += clock::now() - start;
-            assert!(taken);
+            assert!(handled);
             drop(stack);
             own.receive_from(|_, _, bytes| Ok(bytes.len()));
         }
@@ -231,7 +229,7 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
 
 /// Bytes that one socket has written at once are sent together, before those of another socket of
 /// its level.
-pub(crate) async fn what_is_written_at_once_is_sent_at_once() -> Outcome {
+pub(crate) async fn bytes_written_together_are_sent_together() -> Outcome {
     let before = in_use().await;
     let first = connected(PORT).await?;
     let second = connected(PORT + 1).await?;
@@ -264,14 +262,14 @@ pub(crate) async fn what_is_written_at_once_is_sent_at_once() -> Outcome {
         }
         order
     };
-    let of = |port| order.iter().filter(|one| **one == port).count();
-    let changes = order.windows(2).filter(|two| two[0] != two[1]).count();
+    let count = |port| order.iter().filter(|to| **to == port).count();
+    let changes = order.windows(2).filter(|pair| pair[0] != pair[1]).count();
     ensure!(
-        (of(PORT), of(PORT + 1), changes) == (3, 3, 1),
+        (count(PORT), count(PORT + 1), changes) == (3, 3, 1),
         "frames to {order:?}"
     );
     drop((first, second, order));
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// The checksums equal those of `smoltcp`, and a damaged frame is detected.
@@ -285,7 +283,10 @@ pub(crate) async fn checksums_are_right() -> Outcome {
             echo_request(SELF + 5, 42 + len),
         ]);
         for frame in &mut frames {
-            ensure!(checksum::is_right(frame), "{frame:?} is called damaged");
+            ensure!(
+                checksum::is_valid(frame),
+                "{frame:?} is reported as damaged"
+            );
             let right = frame.clone();
             checksum::fill(frame);
             ensure!(*frame == right, "{frame:?} instead of {right:?}");
@@ -293,8 +294,8 @@ pub(crate) async fn checksums_are_right() -> Outcome {
             for at in [22, 26, 33, frame.len() - 1] {
                 frame[at] ^= 0x10;
                 ensure!(
-                    !checksum::is_right(frame),
-                    "{at} of {frame:?} is called right"
+                    !checksum::is_valid(frame),
+                    "{at} of {frame:?} is reported as valid"
                 );
                 frame[at] ^= 0x10;
             }
@@ -329,7 +330,7 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The last comes first, and some come twice.
+/// The last segment arrives first, and some arrive twice.
 pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
@@ -351,5 +352,5 @@ pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
     }
     ensure!(seen == b"one, two, three", "{seen:?}");
     drop((listener, client, server, frames, seen));
-    comes_back(before).await
+    check_no_leak(before).await
 }

@@ -1,5 +1,5 @@
-//! The table of sockets: the recipient of each frame, the sockets with frames to send, and those
-//! that wait for the clock.
+//! The table of sockets: the recipient of each frame, the sockets with frames to send, and their
+//! deadlines.
 //!
 //! ```text
 //!  frame ─► key: protocol, port, peer ─► bucket ─► slot          O(1)
@@ -20,19 +20,19 @@ use upshift_core::{LEVELS, Level};
 
 use super::SOCKETS;
 use super::deadlines::Deadlines;
-use super::endpoint::{Endpoint, endpoint, exchange};
+use super::endpoint::{Endpoint, endpoint, replace};
 use super::lists::{Index, Lists};
 use super::requests::requests;
 use crate::executor;
-use crate::process::share::Taken;
+use crate::process::share::Charge;
 
 /// Lists by key.
 const BUCKETS: usize = 1024;
 /// Lists of half-open connections, by port.
 const PORTS: usize = 64;
 
-/// Recipient of a frame: the port here, and the peer, which is 0 for a socket that takes frames of
-/// any peer.
+/// Key of the recipient of a frame: the local port, and the peer, which is 0 for a socket that
+/// takes frames of any peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) protocol: u8,
@@ -64,7 +64,7 @@ impl Key {
     }
 
     /// Returns the key of a socket that takes frames of any peer.
-    pub(super) fn any(self) -> Key {
+    pub(super) fn wildcard(self) -> Key {
         Key {
             peer: (0, 0),
             ..self
@@ -72,7 +72,7 @@ impl Key {
     }
 
     /// Returns whether the frame, of this key, begins a connection.
-    pub(super) fn begins(self, frame: &[u8]) -> bool {
+    pub(super) fn is_syn(self, frame: &[u8]) -> bool {
         const SYN: u8 = 2;
         const ACK: u8 = 16;
         let header = frame
@@ -98,11 +98,11 @@ pub(super) const UDP: u8 = 17;
 /// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A program has it.
+    /// A program owns the socket.
     Program,
-    /// A listener has it, at this port, until it is a connection that is accepted.
+    /// A listener at this port owns the socket, until its connection is accepted.
     Listener(u16),
-    /// The socket has no program; it is closed when its connection is over.
+    /// The socket has no owner; it is removed when its connection has ended.
     None,
 }
 
@@ -111,7 +111,7 @@ pub(super) enum Owner {
 pub(super) enum Kind {
     Stream,
     Datagrams,
-    /// The kernel's own, for its address.
+    /// The DHCP client of the kernel.
     Dhcp,
 }
 
@@ -120,20 +120,20 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     key: Option<Key>,
     pub(super) owner: Owner,
-    /// Set after a turn in which the socket could not send: it may wait for the address of its next
-    /// hop.
+    /// Set after a turn in which the socket could not send: it may wait for the hardware address of
+    /// its next hop.
     pub(super) is_silent: bool,
-    /// `smoltcp` may keep it silent for a peer whose address it has not found.
+    /// Set while `smoltcp` may keep the socket silent for a peer whose hardware address is unknown.
     pub(super) lacks_neighbour: bool,
-    /// Start of the time in which the peer has taken none of its waiting bytes, and their number at
-    /// the last look; of a socket without an owner, the time at which it lost its owner.
-    pub(super) waits: Option<(Instant, usize)>,
-    /// The levels of the calls that have concerned it since it last had nothing to send.
+    /// Time since which the peer has acknowledged nothing, and the number of unacknowledged bytes
+    /// at the last check; for a socket without an owner, the time at which it lost its owner.
+    pub(super) stalled_since: Option<(Instant, usize)>,
+    /// Levels of the calls for the socket since it last had nothing to send.
     calls: u64,
-    /// Most urgent level of the calls before.
+    /// Most urgent level of the earlier calls.
     level: Level,
-    /// Memory and socket taken of a share; the kernel's own sockets have none.
-    _taken: Option<[Taken; 2]>,
+    /// Memory and socket charged to a share; the kernel's own sockets have none.
+    _charge: Option<[Charge; 2]>,
 }
 
 impl Slot {
@@ -156,7 +156,7 @@ pub(super) struct Table {
     levels: u64,
     /// Connections that the peer has begun and not confirmed, oldest first.
     half_open: Lists,
-    /// Ports that something listens at.
+    /// Ports that have a listener.
     ports: Vec<u16>,
     pub(super) deadlines: Deadlines,
 }
@@ -179,7 +179,7 @@ impl Table {
         }
     }
 
-    /// Puts a socket in.
+    /// Adds a socket.
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
@@ -188,7 +188,7 @@ impl Table {
         socket: T,
         kind: Kind,
         owner: Owner,
-        taken: impl Into<Option<[Taken; 2]>>,
+        charge: impl Into<Option<[Charge; 2]>>,
     ) -> Result<Index, Error> {
         if self.free.is_empty() {
             return Err(Error::TooMany);
@@ -204,17 +204,17 @@ impl Table {
             is_ending: false,
             was_half_full: false,
         };
-        exchange(index, Some(endpoint));
+        replace(index, Some(endpoint));
         self.slots[usize::from(index)] = Some(Box::new(Slot {
             kind,
             key: None,
             owner,
             is_silent: false,
             lacks_neighbour: false,
-            waits: None,
+            stalled_since: None,
             calls: 0,
             level: executor::LEAST_URGENT_WORK,
-            _taken: taken.into(),
+            _charge: charge.into(),
         }));
         Ok(index)
     }
@@ -230,14 +230,14 @@ impl Table {
     /// Returns a slot that is there.
     pub(super) fn slot(&mut self, index: Index) -> &mut Slot {
         let slot = self.slots[usize::from(index)].as_mut();
-        slot.expect("a socket has its slot as long as anything has its number")
+        slot.expect("a socket has its slot until its index is free")
     }
 
-    /// Connects a socket to another peer.
+    /// Prepares a socket for another peer.
     ///
     /// `smoltcp` keeps a socket silent for a second when it does not find the address of its peer,
     /// even if the peer changes.
-    pub(super) fn turns_to_another(&mut self, index: Index) {
+    pub(super) fn reset_neighbour(&mut self, index: Index) {
         let slot = self.slot(index);
         if core::mem::take(&mut slot.lacks_neighbour) {
             let set = &mut endpoint(index).set;
@@ -246,19 +246,19 @@ impl Table {
         }
     }
 
-    /// Takes a socket out.
+    /// Removes a socket.
     pub(super) fn remove(&mut self, index: Index) {
         self.set_key(index, None);
-        self.sends(index, false);
+        self.set_sending(index, false);
         self.half_open.remove(index);
         self.deadlines.set(index, None);
         self.slots[usize::from(index)] = None;
-        drop(exchange(index, None));
-        requests().forget(index);
+        drop(replace(index, None));
+        requests().clear(index);
         self.free.push(index);
     }
 
-    /// Sets the frames that the socket is given.
+    /// Sets the key of the frames that the socket receives.
     pub(super) fn set_key(&mut self, index: Index, key: Option<Key>) {
         let seed = self.seed;
         let slot = self.slot(index);
@@ -282,8 +282,8 @@ impl Table {
     }
 
     /// Sets whether a connection waits to be confirmed.
-    pub(super) fn set_half_open(&mut self, index: Index, port: u16, is: bool) {
-        match (self.half_open.list_of(index), is) {
+    pub(super) fn set_half_open(&mut self, index: Index, port: u16, is_half_open: bool) {
+        match (self.half_open.list_of(index), is_half_open) {
             (None, true) => self.half_open.push(usize::from(port) % PORTS, index),
             (Some(_), false) => self.half_open.remove(index),
             _ => {}
@@ -300,9 +300,9 @@ impl Table {
     }
 
     /// Claims a port for a listener. Returns false if the port is taken. O(listeners).
-    pub(super) fn take_port(&mut self, port: u16) -> bool {
+    pub(super) fn claim_port(&mut self, port: u16) -> bool {
         let is_free = !self.ports.contains(&port);
-        // A listener has a socket at least: there is room.
+        // Each listener has at least one socket, so there is room.
         if is_free && self.ports.len() < SOCKETS {
             self.ports.push(port);
         }
@@ -310,29 +310,29 @@ impl Table {
     }
 
     /// Frees a port for another listener.
-    pub(super) fn give_port(&mut self, port: u16) {
+    pub(super) fn release_port(&mut self, port: u16) {
         self.ports.retain(|taken| *taken != port);
     }
 
-    /// Notes that calls of these levels concern the socket.
-    pub(super) fn call(&mut self, index: Index, levels: u64) {
+    /// Adds the levels of calls for the socket.
+    pub(super) fn add_levels(&mut self, index: Index, levels: u64) {
         self.slot(index).calls |= levels;
         if self.to_send.list_of(index).is_some() {
-            // At its new level, perhaps.
-            self.sends(index, true);
+            // The level may have changed.
+            self.set_sending(index, true);
         }
     }
 
     /// Notes that a socket has something to send now, or nothing any more.
-    pub(super) fn sends(&mut self, index: Index, has: bool) {
+    pub(super) fn set_sending(&mut self, index: Index, has_data: bool) {
         let level = self.slot(index).level();
         let list = usize::from(level.get());
-        let was = self.to_send.list_of(index);
-        if has && was == Some(list) {
+        let current = self.to_send.list_of(index);
+        if has_data && current == Some(list) {
             return;
         }
         self.unlist(index);
-        if has {
+        if has_data {
             self.to_send.push(list, index);
             self.levels |= level.bit();
         } else {
@@ -365,7 +365,7 @@ impl Table {
     }
 
     /// Moves the socket's next turn after those of others of its level.
-    pub(super) fn had_its_turn(&mut self, index: Index) {
+    pub(super) fn end_turn(&mut self, index: Index) {
         self.unlist(index);
     }
 

@@ -1,5 +1,5 @@
-//! The calls of a process that are in flight: threads that wait for them, places for
-//! their results, and which thread is told when one is there.
+//! The calls of a process that are in flight: waiting threads, reserved completions, and the choice
+//! of the thread that a completion notifies.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::SeqCst;
@@ -10,7 +10,7 @@ use upshift_core::{CoroutineId, Level};
 
 use super::threads::Threads;
 use super::{Process, Thread};
-use crate::{executor, memory, users};
+use crate::{executor, memory, run_queue};
 
 impl Process {
     /// Makes the thread wait for the end of the call of a coroutine that has its level: until
@@ -18,7 +18,7 @@ impl Process {
     pub(crate) fn wait_in_call(&self, thread: Box<Thread>, call: CoroutineId) {
         self.with_thread(thread, |threads, mut thread| {
             // The thread may have been lent a level since.
-            if thread.settle() {
+            if thread.update_level() {
                 self.reprio_call(threads, call, thread.level);
             }
             threads.wait_in_call(thread, call);
@@ -30,11 +30,11 @@ impl Process {
         let thread = self.threads.lock().end_call(line);
         if let Some(mut thread) = thread {
             thread.context.set_argument(0, result as usize);
-            users::push_back(thread);
+            run_queue::push_back(thread);
         }
     }
 
-    /// A number for a call, with its token if it is asynchronous.
+    /// Returns a number for a call, with its token if it is asynchronous.
     ///
     /// # Errors
     /// [`Error::TooMany`] calls in flight, [`Error::OutOfMemory`].
@@ -51,7 +51,7 @@ impl Process {
     /// [`Error::NoProcess`]: it has ended.
     pub(crate) fn begin_call(&self, number: usize, call: CoroutineId) -> Result<(), Error> {
         let mut calls = self.calls.lock();
-        // An end that comes later finds it.
+        // An end of the process that comes later finds the call.
         if self.is_ended() || !calls.set(number, call) {
             return Err(Error::NoProcess);
         }
@@ -63,7 +63,7 @@ impl Process {
         self.calls.lock().remove(number);
     }
 
-    /// Gives an asynchronous call another level.
+    /// Changes the level of an asynchronous call.
     ///
     /// # Errors
     /// [`Error::NoCall`]: no call of this number and token is in flight.
@@ -96,7 +96,7 @@ impl Process {
         self.calls.lock().is_cancelled(number)
     }
 
-    /// Reserves a place for the result of an asynchronous call.
+    /// Reserves a completion for the result of an asynchronous call.
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::NoProcess`]: it has ended.
@@ -105,7 +105,7 @@ impl Process {
         self.ring.lock().reserve(&space)
     }
 
-    /// Gives back the place of an asynchronous call that was not made.
+    /// Releases the completion of an asynchronous call that was not made.
     pub(crate) fn release_completion(&self) {
         self.ring.lock().release();
     }
@@ -113,9 +113,9 @@ impl Process {
     /// Hands the result of an asynchronous call of this level to the program.
     ///
     /// A parked thread resumes, at that level; it holds the word `DRAINING`, so further completions
-    /// interrupt no thread until it has taken all out. Without a parked thread, and with no thread
-    /// that takes completions out, a running thread is interrupted. A thread that takes completions
-    /// out is meanwhile as urgent as they are.
+    /// interrupt no thread until it has drained the ring. Without a parked thread, and with no
+    /// draining thread, a running thread is interrupted. A draining thread is meanwhile as urgent
+    /// as the completions.
     pub(crate) fn complete(&self, entry: [u64; ENTRY_WORDS], level: Level) {
         let Ok(space) = self.space() else {
             return;
@@ -124,14 +124,14 @@ impl Process {
         // Under the lock of the ring, under which threads park.
         let mut ring = self.ring.lock();
         ring.complete(&space, entry);
-        let is_news = ring.is_more_urgent(page, level);
+        let is_most_urgent = ring.is_more_urgent(page, level);
         let mut threads = self.threads.lock();
-        if ring.has_unattended(page) {
+        if ring.has_unclaimed(page) {
             if !threads.has_parked() {
                 drop(threads);
                 drop(ring);
                 self.interrupt.store(true, SeqCst);
-                if !users::interrupt(self, level) {
+                if !run_queue::interrupt(self, level) {
                     self.raise(level);
                 }
                 return;
@@ -143,17 +143,18 @@ impl Process {
                 if let Some(mut thread) = thread {
                     thread.raised = thread.raised.min(level);
                     thread.context.set_argument(0, 1);
-                    users::push_back(thread);
+                    run_queue::push_back(thread);
                 }
                 return;
             }
         }
         drop(ring);
-        // A running thread comes to the completion; a thread that does not run may be behind
-        // others.
-        if is_news && !users::is_told(self, level) {
+        // A running thread reaches the completion by itself; a thread that does not run may queue
+        // behind others.
+        if is_most_urgent && !run_queue::raise_running(self, level) {
             let draining = threads.may_be_draining(&space);
-            draining.for_each(|place| users::raise(self, core::iter::once(place), level));
+            draining
+                .for_each(|queue_slot| run_queue::raise(self, core::iter::once(queue_slot), level));
         }
     }
 
@@ -161,16 +162,16 @@ impl Process {
     /// user mode or is parked: a ready thread becomes as urgent, or the next that becomes ready.
     pub(crate) fn raise(&self, level: Level) {
         let threads = self.threads.lock();
-        users::raise(self, threads.places(), level);
+        run_queue::raise(self, threads.queue_slots(), level);
     }
 
-    /// Takes a thread out of the queue: it is on its way from there, as far as others see.
+    /// Removes a thread from the run queue, as if it were on its way to a hart.
     #[cfg(feature = "selftest")]
     pub(crate) fn take_ready(&self) -> Option<Box<Thread>> {
         let threads = self.threads.lock();
         threads
-            .places()
-            .find_map(|place| users::remove(self, place))
+            .queue_slots()
+            .find_map(|queue_slot| run_queue::remove(self, queue_slot))
     }
 
     /// Parks the thread until there is a completion or it is unparked. `Some`:
@@ -180,10 +181,10 @@ impl Process {
     /// [`Error::NoProcess`]: it has ended.
     pub(crate) fn park(&self, thread: Box<Thread>) -> Result<Option<Box<Thread>>, Error> {
         let space = self.space()?;
-        // Both locks are held until the thread is parked, so that a completion
-        // that comes now finds it.
+        // Both locks are held until the thread is parked, so that a completion that arrives now
+        // finds the thread.
         let ring = self.ring.lock();
-        if ring.has_unattended(space.shared()) {
+        if ring.has_unclaimed(space.shared()) {
             return Ok(Some(thread));
         }
         let parked = self.with_thread(thread, Threads::park);
@@ -199,7 +200,7 @@ impl Process {
         let thread = self.threads.lock().unpark(line, level)?;
         if let Some(mut thread) = thread {
             thread.context.set_argument(0, 0);
-            users::push_back(thread);
+            run_queue::push_back(thread);
         }
         Ok(())
     }

@@ -11,10 +11,10 @@ use os_abi::Error;
 use upshift_core::CoroutineId;
 
 use super::Share;
-use super::share::{Resource, Taken};
+use super::share::{Charge, Resource};
 
-/// Calls a process may have in flight: as many as there is room for completions, and
-/// one for each of its threads.
+/// Maximum number of calls in flight of a process: one for each completion, and one for each of its
+/// threads.
 const MAX_CALLS: usize = os_abi::shared::RING_ENTRIES + os_abi::thread::MAX_THREADS;
 
 /// KiB that a call takes at most: its coroutine, its slot, its timer.
@@ -36,8 +36,8 @@ struct Slot {
 pub(super) struct Calls {
     slots: Vec<Slot>,
     free: usize,
-    /// Memory taken of a share: for each slot, once it was needed.
-    taken: Option<Taken>,
+    /// Memory of the slots, charged to the share as the table grows.
+    charge: Option<Charge>,
 }
 
 impl Calls {
@@ -45,7 +45,7 @@ impl Calls {
         Calls {
             slots: Vec::new(),
             free: NONE,
-            taken: None,
+            charge: None,
         }
     }
 
@@ -68,9 +68,9 @@ impl Calls {
         if self.slots.len() >= MAX_CALLS {
             return Err(Error::TooMany);
         }
-        match &self.taken {
-            Some(taken) => taken.more(KIB)?,
-            None => self.taken = Some(share.take(Resource::Memory, KIB)?),
+        match &self.charge {
+            Some(charge) => charge.grow(KIB)?,
+            None => self.charge = Some(share.charge(Resource::Memory, KIB)?),
         }
         self.slots.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         self.slots.push(slot);

@@ -7,15 +7,15 @@ use alloc::vec::Vec;
 use os_abi::Error;
 
 use super::Share;
-use super::share::{Resource, Taken};
+use super::share::{Charge, Resource};
 use crate::console;
 use crate::net::Socket;
 use crate::pipe::End;
-use crate::storage::Opened;
+use crate::storage::OpenFile;
 
-/// The most descriptors of a process: both ends of 4,096 pipes.
+/// Maximum number of descriptors of a process: both ends of 4,096 pipes.
 const MAX_FILES: usize = 8192;
-/// The most that a new process gets.
+/// Maximum number of descriptors that are passed to a new process.
 pub(crate) const MAX_PASSED: usize = 16;
 
 /// Object that a descriptor stands for.
@@ -28,11 +28,11 @@ pub(crate) enum File {
     /// A socket.
     Socket(Arc<Socket>),
     /// A file of the disk.
-    Stored(Arc<Opened>),
+    Stored(Arc<OpenFile>),
 }
 
 impl File {
-    /// Waits until there is something to take, or will never be.
+    /// Waits until bytes, the end or an error can be read.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -47,7 +47,7 @@ impl File {
         Ok(())
     }
 
-    /// Waits until there is room, or no reader any more.
+    /// Waits until there is room to write, or an error.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -66,7 +66,8 @@ impl File {
         match self {
             File::Console => console::try_read(to).map(Ok),
             File::Pipe(end) => end.try_read(to),
-            // In place: see `syscall/sockets.rs` and `syscall/storage.rs`.
+            // Sockets and stored files are read and written in place: see `syscall/sockets.rs` and
+            // `syscall/storage.rs`.
             File::Socket(_) | File::Stored(_) => Some(Err(Error::BadFile)),
         }
     }
@@ -86,7 +87,7 @@ impl File {
     /// Returns the socket.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: it is none.
+    /// [`Error::BadFile`]: the descriptor stands for another object.
     pub(crate) fn socket(self) -> Result<Arc<Socket>, Error> {
         match self {
             File::Socket(socket) => Ok(socket),
@@ -97,8 +98,8 @@ impl File {
     /// Returns the file of the disk.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: it is none.
-    pub(crate) fn stored(self) -> Result<Arc<Opened>, Error> {
+    /// [`Error::BadFile`]: the descriptor stands for another object.
+    pub(crate) fn stored(self) -> Result<Arc<OpenFile>, Error> {
         match self {
             File::Stored(file) => Ok(file),
             _ => Err(Error::BadFile),
@@ -115,30 +116,30 @@ impl File {
     }
 }
 
-/// Returns the KiB that a table of `places` places takes at most.
-const fn kib(places: usize) -> usize {
-    (2 * places * size_of::<Option<File>>()).div_ceil(1 << 10)
+/// Returns the KiB that a table of `slots` slots uses at most.
+const fn kib(slots: usize) -> usize {
+    (2 * slots * size_of::<Option<File>>()).div_ceil(1 << 10)
 }
 
-/// The table of a process: as long as its highest descriptor.
+/// Descriptor table of a process: as long as its highest descriptor.
 pub(crate) struct Files {
-    places: Vec<Option<File>>,
-    /// Below this all are taken.
-    lowest: usize,
-    /// Memory that the table takes of a share.
-    taken: Option<Taken>,
-    /// The most places it has had.
-    most: usize,
+    slots: Vec<Option<File>>,
+    /// Lower bound of the free slots: all slots below are in use.
+    first_free: usize,
+    /// Memory of the table, charged to a share.
+    charge: Option<Charge>,
+    /// Maximum number of slots so far.
+    peak: usize,
 }
 
 impl Files {
     /// Creates a table without files.
     pub(crate) const fn new() -> Files {
         Files {
-            places: Vec::new(),
-            lowest: 0,
-            taken: None,
-            most: 0,
+            slots: Vec::new(),
+            first_free: 0,
+            charge: None,
+            peak: 0,
         }
     }
 
@@ -147,16 +148,16 @@ impl Files {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub(crate) fn copy(&self, share: &Arc<Share>) -> Result<Files, Error> {
-        let taken = share.take(Resource::Memory, kib(self.places.len()))?;
-        let mut places = Vec::new();
-        let reserved = places.try_reserve_exact(self.places.len());
+        let charge = share.charge(Resource::Memory, kib(self.slots.len()))?;
+        let mut slots = Vec::new();
+        let reserved = slots.try_reserve_exact(self.slots.len());
         reserved.map_err(|_| Error::OutOfMemory)?;
-        places.extend_from_slice(&self.places);
+        slots.extend_from_slice(&self.slots);
         Ok(Files {
-            places,
-            lowest: self.lowest,
-            taken: Some(taken),
-            most: self.places.len(),
+            slots,
+            first_free: self.first_free,
+            charge: Some(charge),
+            peak: self.slots.len(),
         })
     }
 
@@ -165,7 +166,7 @@ impl Files {
     /// # Errors
     /// [`Error::BadFile`].
     pub(crate) fn get(&self, descriptor: usize) -> Result<File, Error> {
-        let file = self.places.get(descriptor).and_then(Option::as_ref);
+        let file = self.slots.get(descriptor).and_then(Option::as_ref);
         file.cloned().ok_or(Error::BadFile)
     }
 
@@ -180,38 +181,38 @@ impl Files {
         files: [File; N],
     ) -> Result<[usize; N], Error> {
         let mut descriptors = [0; N];
-        let mut from = self.lowest.min(self.places.len());
+        let mut from = self.first_free.min(self.slots.len());
         for descriptor in &mut descriptors {
-            let free = |place: &Option<File>| place.is_none();
-            let found = self.places[from..].iter().position(free);
-            *descriptor = found.map_or(self.places.len(), |found| from + found);
+            let free = |slot: &Option<File>| slot.is_none();
+            let found = self.slots[from..].iter().position(free);
+            *descriptor = found.map_or(self.slots.len(), |found| from + found);
             if *descriptor >= MAX_FILES {
                 return Err(Error::TooMany);
             }
             if found.is_none() {
-                self.pay(share)?;
-                self.places.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
-                self.places.push(None);
+                self.charge_slot(share)?;
+                self.slots.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+                self.slots.push(None);
             }
             from = *descriptor + 1;
         }
         for (descriptor, file) in descriptors.iter().zip(files) {
-            self.places[*descriptor] = Some(file);
+            self.slots[*descriptor] = Some(file);
         }
-        self.lowest = from;
+        self.first_free = from;
         Ok(descriptors)
     }
 
-    /// Takes the memory for another place from the share. Memory is given back only for all places
-    /// together.
-    fn pay(&mut self, share: &Arc<Share>) -> Result<(), Error> {
-        let more = kib(self.places.len() + 1) - kib(self.places.len());
-        match &self.taken {
-            _ if self.places.len() < self.most => {}
-            Some(taken) => taken.more(more)?,
-            None => self.taken = Some(share.take(Resource::Memory, more)?),
+    /// Charges the memory of another slot to the share. The charge is released only for the table
+    /// as a whole.
+    fn charge_slot(&mut self, share: &Arc<Share>) -> Result<(), Error> {
+        let more = kib(self.slots.len() + 1) - kib(self.slots.len());
+        match &self.charge {
+            _ if self.slots.len() < self.peak => {}
+            Some(charge) => charge.grow(more)?,
+            None => self.charge = Some(share.charge(Resource::Memory, more)?),
         }
-        self.most = self.most.max(self.places.len() + 1);
+        self.peak = self.peak.max(self.slots.len() + 1);
         Ok(())
     }
 
@@ -220,14 +221,14 @@ impl Files {
     /// # Errors
     /// [`Error::BadFile`].
     pub(crate) fn remove(&mut self, descriptor: usize) -> Result<File, Error> {
-        let place = self.places.get_mut(descriptor).ok_or(Error::BadFile)?;
-        let file = place.take().ok_or(Error::BadFile)?;
-        self.lowest = self.lowest.min(descriptor);
-        while self.places.last().is_some_and(Option::is_none) {
-            self.places.pop();
+        let slot = self.slots.get_mut(descriptor).ok_or(Error::BadFile)?;
+        let file = slot.take().ok_or(Error::BadFile)?;
+        self.first_free = self.first_free.min(descriptor);
+        while self.slots.last().is_some_and(Option::is_none) {
+            self.slots.pop();
         }
-        if self.places.len() < self.places.capacity() / 4 {
-            self.places.shrink_to(self.places.len() * 2);
+        if self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to(self.slots.len() * 2);
         }
         Ok(file)
     }

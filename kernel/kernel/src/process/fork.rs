@@ -29,17 +29,17 @@ use crate::memory::pagetable::Mapping;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
 use crate::sleep::sleep_until;
-use crate::{clock, executor, memory, switching, users};
+use crate::{clock, executor, memory, run_queue, switching};
 
 /// Time that the other threads have to leave their critical sections.
-const PATIENCE_MICROS: u64 = 500_000;
-/// Time between two looks at these threads.
-const LOOK_MICROS: u64 = 50;
-/// Pages that are copied before others have their turn.
+const QUIESCE_MICROS: u64 = 500_000;
+/// Time between two checks of these threads.
+const POLL_MICROS: u64 = 50;
+/// Pages that are copied between two yields.
 const PAGES_AT_ONCE: usize = 16;
 
 /// Initial state of the child's thread.
-pub(crate) struct Seed {
+pub(crate) struct ThreadImage {
     line: usize,
     number: usize,
     level: Level,
@@ -47,22 +47,22 @@ pub(crate) struct Seed {
     interrupted: Option<Box<Interrupted>>,
 }
 
-impl Seed {
-    /// The thread as it is, but that it sees 0 as the result of its call.
-    pub(crate) fn new(thread: &Thread) -> Seed {
+impl ThreadImage {
+    /// Copies the thread; the copy sees 0 as the result of its call.
+    pub(crate) fn new(thread: &Thread) -> ThreadImage {
         let mut context = thread.context.clone();
         context.set_argument(0, 0);
-        Seed {
+        ThreadImage {
             line: thread.line,
             number: thread.process.threads.lock().number(thread.line),
-            level: thread.own,
+            level: thread.own_level,
             context,
             interrupted: thread.interrupted.clone(),
         }
     }
 }
 
-/// The other threads of a process do not go to user mode until this is dropped.
+/// Holds the other threads of a process back from user mode, until it is dropped.
 struct Hold(Arc<Process>);
 
 impl Hold {
@@ -72,15 +72,15 @@ impl Hold {
         Hold(process)
     }
 
-    /// Waits until nothing changes the memory of the process.
-    async fn stand_still(&self, space: &AddressSpace) -> Result<(), Error> {
-        let limit = clock::now() + clock::from_micros(PATIENCE_MICROS);
-        while users::runs(&self.0) || self.0.is_any_critical(space) {
+    /// Waits until no thread changes the memory of the process.
+    async fn quiesce(&self, space: &AddressSpace) -> Result<(), Error> {
+        let limit = clock::now() + clock::from_micros(QUIESCE_MICROS);
+        while run_queue::runs(&self.0) || self.0.is_any_critical(space) {
             if clock::now() > limit {
                 return Err(Error::Busy);
             }
             switching::interrupt_programs();
-            sleep_until(clock::now() + clock::from_micros(LOOK_MICROS)).await;
+            sleep_until(clock::now() + clock::from_micros(POLL_MICROS)).await;
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Process {
         lines.any(|line| space.line(line, CRITICAL) != 0)
     }
 
-    /// Keeps a thread until nothing holds the process any more.
+    /// Parks a thread until the process is not held any more.
     pub(crate) fn hold(&self, thread: Box<Thread>) {
         self.with_thread(thread, |threads, thread| threads.hold(thread));
         // The process may have been released while the thread came here.
@@ -123,7 +123,7 @@ impl Process {
                 threads.take_held()
             };
             match held {
-                Some(thread) => users::push_back(thread),
+                Some(thread) => run_queue::push_back(thread),
                 None => return,
             }
         }
@@ -135,7 +135,7 @@ impl Process {
 /// # Errors
 /// [`Error::TooMany`] processes or threads; [`Error::OutOfMemory`]; [`Error::Busy`]: other threads
 /// of the process do not leave their critical sections.
-pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Error> {
+pub(crate) async fn fork(parent: Arc<Process>, image: ThreadImage) -> Result<isize, Error> {
     if memory::is_short() {
         return Err(Error::OutOfMemory);
     }
@@ -144,7 +144,7 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
     let from = parent.space()?;
     let (space, files, heap_end) = {
         let hold = Hold::new(parent.clone());
-        hold.stand_still(&from).await?;
+        hold.quiesce(&from).await?;
         let space = Arc::new(copy(&from, number, parent.share()).await?);
         let files = parent.files.lock().copy(parent.share())?;
         (space, files, parent.heap_end.load(SeqCst))
@@ -159,12 +159,12 @@ pub(crate) async fn fork(parent: Arc<Process>, seed: Seed) -> Result<isize, Erro
         files,
         heap_end,
     );
-    let (_, mut thread) = child.add_thread(Some(seed.number), seed.context, seed.level)?;
+    let (_, mut thread) = child.add_thread(Some(image.number), image.context, image.level)?;
     // The calling thread, which has waited all the time, continues as it was.
-    space.copy_line(&from, seed.line);
-    thread.interrupted = seed.interrupted;
+    space.copy_line(&from, image.line);
+    thread.interrupted = image.interrupted;
     reserved.become_process(child);
-    users::push_back(thread);
+    run_queue::push_back(thread);
     Ok(number as isize)
 }
 
@@ -173,18 +173,20 @@ async fn copy(
     number: usize,
     share: &Arc<Share>,
 ) -> Result<AddressSpace, Error> {
-    let out = |_| Error::OutOfMemory;
-    let space = AddressSpace::new(share).map_err(out)?;
+    let out_of_memory = |_| Error::OutOfMemory;
+    let space = AddressSpace::new(share).map_err(out_of_memory)?;
     let mut info = [0; size_of::<ProcessInfo>()];
     from.read(UserSlice::new(layout::INFO, info.len())?, &mut info)?;
     let own = core::mem::offset_of!(ProcessInfo, process);
     info[own..own + 8].copy_from_slice(&(number as u64).to_le_bytes());
     space
         .map_page(layout::INFO, &info, Mapping::USER_CONSTANTS)
-        .map_err(out)?;
+        .map_err(out_of_memory)?;
     let mut at = Some(0);
     while let Some(page) = at {
-        at = space.copy_pages(from, page, PAGES_AT_ONCE).map_err(out)?;
+        at = space
+            .copy_pages(from, page, PAGES_AT_ONCE)
+            .map_err(out_of_memory)?;
         executor::yield_now().await;
     }
     space.copy_shared(from);
@@ -195,7 +197,7 @@ async fn copy(
     Ok(space)
 }
 
-/// A program and what it is started with.
+/// A program and its argument.
 pub(crate) struct Program<'a> {
     /// Name of the program.
     pub(crate) name: &'a str,

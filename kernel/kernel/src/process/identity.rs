@@ -10,58 +10,58 @@ use super::{Process, Share};
 use crate::arch::lock::IrqLock;
 use crate::waiters::{Awaited, Waiters};
 
-/// State of a process towards its waiters.
-pub(crate) struct Life {
+/// Exit state of a process: its status, its calls, its waiters.
+pub(crate) struct ExitState {
     /// The status, once it has ended.
     pub(super) status: Option<isize>,
     /// Number of calls whose coroutines exist. Waiters wait until these are gone, and with them the
     /// files they use.
     calls: usize,
-    /// True while the process counts among the living of its share.
-    counts: bool,
+    /// True while the process counts among the live processes of its share.
+    is_counted: bool,
     pub(super) waiters: Waiters,
 }
 
-impl Awaited for Life {
+impl Awaited for ExitState {
     fn waiters(&mut self) -> &mut Waiters {
         &mut self.waiters
     }
 }
 
-impl Life {
+impl ExitState {
     /// Returns the status, once nothing is left of the process.
-    pub(super) fn over(&self) -> Option<isize> {
+    pub(super) fn final_status(&self) -> Option<isize> {
         self.status.filter(|_| self.calls == 0)
     }
 }
 
-/// A call in flight; dropped last of all that the call has.
-pub(crate) struct Flight(Arc<Process>);
+/// Counts a call in flight; dropped after all other resources of the call.
+pub(crate) struct CallGuard(Arc<Process>);
 
-impl Flight {
+impl CallGuard {
     /// Begins a call of the process.
-    pub(crate) fn new(process: Arc<Process>) -> Flight {
-        process.identity.life.lock().calls += 1;
-        Flight(process)
+    pub(crate) fn new(process: Arc<Process>) -> CallGuard {
+        process.identity.exit_state.lock().calls += 1;
+        CallGuard(process)
     }
 }
 
-impl Drop for Flight {
+impl Drop for CallGuard {
     fn drop(&mut self) {
-        self.0.identity.change(|life| life.calls -= 1);
+        self.0.identity.change(|exit_state| exit_state.calls -= 1);
     }
 }
 
 /// The part of a process that other processes see.
 pub(crate) struct Identity {
-    /// Number of the process: place in the table plus a generation.
+    /// Number of the process: slot in the table plus a generation.
     pub(crate) number: usize,
     /// The process that may wait for this one; 0: none.
     pub(super) parent: AtomicUsize,
-    pub(super) life: IrqLock<Life>,
-    /// Limits of the process, together with all others in that share.
+    pub(super) exit_state: IrqLock<ExitState>,
+    /// Share to which the resources of the process are charged.
     pub(super) share: Arc<Share>,
-    /// The share is over when it ends.
+    /// Set for the first process of a share: the share is over when it ends.
     pub(super) begins_share: bool,
 }
 
@@ -77,10 +77,10 @@ impl Identity {
             parent: AtomicUsize::new(parent),
             share,
             begins_share,
-            life: IrqLock::new(Life {
+            exit_state: IrqLock::new(ExitState {
                 status: None,
                 calls: 0,
-                counts: false,
+                is_counted: false,
                 waiters: Waiters::new(),
             }),
         })
@@ -91,30 +91,31 @@ impl Identity {
         self.parent.load(SeqCst)
     }
 
-    /// Notes that the process has ended with a status; called once.
-    pub(super) fn ended(&self, status: isize) {
-        self.change(|life| life.status = Some(status));
+    /// Sets the status of an ended process; called once.
+    pub(super) fn set_status(&self, status: isize) {
+        self.change(|exit_state| exit_state.status = Some(status));
     }
 
-    /// Counts the process among the living of its share from now on.
-    pub(super) fn counts(&self) {
-        self.life.lock().counts = true;
-        self.share.one_more();
+    /// Counts the process among the live processes of its share from now on.
+    pub(super) fn count_as_live(&self) {
+        self.exit_state.lock().is_counted = true;
+        self.share.add_process();
     }
 
-    /// Changes something that others may wait for.
-    fn change(&self, change: impl FnOnce(&mut Life)) {
-        let mut life = self.life.lock();
-        change(&mut life);
-        if life.status.is_none() {
+    /// Changes the exit state, and wakes its waiters.
+    fn change(&self, change: impl FnOnce(&mut ExitState)) {
+        let mut exit_state = self.exit_state.lock();
+        change(&mut exit_state);
+        if exit_state.status.is_none() {
             return;
         }
-        let counted = life.over().is_some() && core::mem::take(&mut life.counts);
-        let waiters = life.waiters.take();
-        drop(life);
+        let was_counted =
+            exit_state.final_status().is_some() && core::mem::take(&mut exit_state.is_counted);
+        let waiters = exit_state.waiters.take();
+        drop(exit_state);
         waiters.wake();
-        if counted {
-            self.share.one_less();
+        if was_counted {
+            self.share.remove_process();
         }
     }
 }

@@ -8,16 +8,16 @@
 //!                                                                 and on along the chain …
 //! ```
 //!
-//! The level of a thread is its own, set by its program, or the most urgent of those that are lent
-//! to it. Loans are computed anew from the waiting calls whenever a call begins or ends to wait, or
+//! The level of a thread is its own, set by its program, or the most urgent level that is lent to
+//! it. Loans are computed anew from the waiting calls whenever a call begins or ends to wait, or
 //! changes its level. So a loan ends with its wait, regardless of the reason, and nothing stays
-//! raised. A loan is passed on along chains of waiting threads at once; in a circle, where all wait
-//! for each other, until no level changes any more.
+//! raised. A loan is passed on along chains of waiting threads at once; in a cycle of waiting
+//! threads, until no level changes any more.
 //!
-//! *Locks.* The word of a lock is 0 or the number of the thread that has it, and [`CONTENDED`] if
-//! others wait. The holder gives the lock to the most urgent waiter, of equals to the one that has
-//! waited longest; so the kernel knows the thread to which the others lend. The word may have any
-//! value: a loan stays within the process.
+//! *Locks.* The word of a lock is 0 or the number of the thread that holds it, and [`CONTENDED`] if
+//! others wait. The holder passes the lock to the most urgent waiter, of equals to the oldest; so
+//! the kernel knows the thread to which the others lend. The word may have any value: a loan stays
+//! within the process.
 //!
 //! All steps hold the lock of the threads. A step is O(waiting calls), which are at most as many as
 //! the other threads of the process, plus its asynchronous `thread_join`s.
@@ -33,60 +33,63 @@ use os_abi::Error;
 use os_abi::thread::{CONTENDED, HOLDER, LOCAL_BITMAP, MAX_THREADS};
 use upshift_core::{CoroutineId, Level};
 
-use super::threads::{Out, Threads};
+use super::threads::{Borrower, Threads};
 use super::{Process, Thread};
 use crate::memory::space::AddressSpace;
-use crate::{executor, users};
+use crate::{executor, run_queue};
 
-/// A call that waits for a thread.
-struct Waiting {
+/// A call that waits for a thread, and lends it a level.
+struct WaitingCall {
     call: CoroutineId,
     level: Level,
-    what: What,
-    /// The line of the thread that it lends to.
-    to: Option<usize>,
+    target: WaitTarget,
+    /// Line of the thread that the call lends to.
+    borrower: Option<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum WaitTarget {
     /// The end of a thread.
     End,
     /// A lock, for the thread of this number.
     Lock { address: usize, thread: usize },
 }
 
-/// The calls that wait for threads of the process, in the order in which they came.
-pub(super) struct Waits(Vec<Waiting>);
+/// The calls that wait for threads of the process, oldest first.
+pub(super) struct WaitList(Vec<WaitingCall>);
 
-impl Waits {
-    pub(super) const fn new() -> Waits {
-        Waits(Vec::new())
+impl WaitList {
+    pub(super) const fn new() -> WaitList {
+        WaitList(Vec::new())
     }
 
-    fn add(&mut self, waiting: Waiting) -> Result<(), Error> {
+    fn add(&mut self, waiting: WaitingCall) -> Result<(), Error> {
         self.0.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         self.0.push(waiting);
         Ok(())
     }
 
-    fn remove(&mut self, call: CoroutineId) -> Option<Waiting> {
+    fn remove(&mut self, call: CoroutineId) -> Option<WaitingCall> {
         let at = self.0.iter().position(|waiting| waiting.call == call)?;
-        let gone = self.0.remove(at);
+        let removed = self.0.remove(at);
         if self.0.is_empty() {
-            // Without a waiter it keeps no memory.
+            // An empty list keeps no memory.
             self.0 = Vec::new();
         }
-        Some(gone)
+        Some(removed)
     }
 
-    fn has(&self, call: CoroutineId) -> bool {
+    fn contains(&self, call: CoroutineId) -> bool {
         self.0.iter().any(|waiting| waiting.call == call)
     }
 
     /// Returns the most urgent level that is lent to a line.
     fn lent(&self, line: usize) -> Level {
-        let to_it = self.0.iter().filter(|waiting| waiting.to == Some(line));
-        let levels = to_it.map(|waiting| waiting.level);
+        let lends_to_line = self
+            .0
+            .iter()
+            .filter(|waiting| waiting.borrower == Some(line));
+        let levels = lends_to_line.map(|waiting| waiting.level);
         levels.min().unwrap_or(Level::LEAST_URGENT)
     }
 
@@ -95,62 +98,66 @@ impl Waits {
         let mut all = self.0.iter_mut();
         let waiting = all.find(|waiting| waiting.call == call)?;
         let before = core::mem::replace(&mut waiting.level, level);
-        waiting.to.filter(|_| before != level)
+        waiting.borrower.filter(|_| before != level)
     }
 
-    /// Returns the calls that wait for a lock, with the number of the thread that is to have it.
-    fn for_lock(&mut self, wanted: usize) -> impl Iterator<Item = (&mut Waiting, usize)> {
+    /// Returns the calls that wait for a lock, with the number of the thread that is to hold it.
+    fn lock_waiters(&mut self, wanted: usize) -> impl Iterator<Item = (&mut WaitingCall, usize)> {
         self.0.iter_mut().filter_map(move |waiting| {
-            let What::Lock { address, thread } = waiting.what else {
+            let WaitTarget::Lock { address, thread } = waiting.target else {
                 return None;
             };
             (address == wanted).then_some((waiting, thread))
         })
     }
 
-    /// Takes out the call that waits most urgently for a lock, with its thread's number and whether
-    /// others wait.
-    fn take_for_lock(&mut self, address: usize) -> Option<(Waiting, usize, bool)> {
-        // The first of equals.
-        let first = self.for_lock(address).min_by_key(|(first, _)| first.level);
+    /// Removes the most urgent call that waits for a lock; returns it with the number of its thread
+    /// and whether others wait.
+    fn take_lock_waiter(&mut self, address: usize) -> Option<(WaitingCall, usize, bool)> {
+        // `min_by_key` returns the first of equals.
+        let first = self
+            .lock_waiters(address)
+            .min_by_key(|(first, _)| first.level);
         let (call, thread) = first.map(|(first, thread)| (first.call, thread))?;
         let waiting = self.remove(call)?;
-        let more = self.for_lock(address).next().is_some();
-        Some((waiting, thread, more))
+        let is_contended = self.lock_waiters(address).next().is_some();
+        Some((waiting, thread, is_contended))
     }
 
-    /// Ends all loans to this line: its thread has ended.
-    pub(super) fn forget(&mut self, line: usize) {
-        let to_it = |waiting: &&mut Waiting| waiting.to == Some(line);
-        for waiting in self.0.iter_mut().filter(to_it) {
-            waiting.to = None;
+    /// Ends all loans to a line whose thread has ended.
+    pub(super) fn end_loans_to(&mut self, line: usize) {
+        let lends_to_line = |waiting: &&mut WaitingCall| waiting.borrower == Some(line);
+        for waiting in self.0.iter_mut().filter(lends_to_line) {
+            waiting.borrower = None;
         }
     }
 }
 
 impl Process {
     /// Returns the most urgent level that is lent to the thread of a line. One load; exact under
-    /// the lock of the queue of threads, under which a change of it looks for the thread.
+    /// the lock of the run queue, under which a change of the level looks for the thread.
     #[inline]
     pub(crate) fn lent(&self, line: usize) -> u8 {
         self.lent[line % MAX_THREADS].load(Relaxed)
     }
 
-    /// Computes the level that is lent to the thread of a line, and passes it on.
-    pub(super) fn settle(&self, threads: &mut Threads, line: usize) {
+    /// Recomputes the level that is lent to the thread of a line, and passes it on along the chain.
+    pub(super) fn update_loan(&self, threads: &mut Threads, line: usize) {
         let mut next = Some(line);
         while let Some(line) = next.take() {
-            let lent = threads.waits.lent(line).get();
+            let lent = threads.wait_list.lent(line).get();
             if self.lent[line].swap(lent, SeqCst) == lent {
                 return;
             }
-            match threads.out(line) {
-                Some(Out::InQueue(place)) => users::resettle(self, place, Thread::settle, lent),
-                Some(Out::InCall(thread, call)) => {
-                    let changed = thread.settle().then_some(thread.level);
+            match threads.borrower(line) {
+                Some(Borrower::Queued(queue_slot)) => {
+                    run_queue::requeue(self, queue_slot, Thread::update_level, lent)
+                }
+                Some(Borrower::InCall(thread, call)) => {
+                    let changed = thread.update_level().then_some(thread.level);
                     next = changed.and_then(|level| self.set_call_level(threads, call, level));
                 }
-                // The level is settled when the thread becomes ready.
+                // The level is updated when the thread becomes ready.
                 None => {}
             }
         }
@@ -167,13 +174,13 @@ impl Process {
         let space = self.space()?;
         let follow = |thread: &mut Thread| thread.follow_bitmap(&space);
         let mut threads = self.threads.lock();
-        match threads.out(line) {
-            Some(Out::InQueue(place)) => {
-                let said = space.line(line, LOCAL_BITMAP).trailing_zeros() as u8;
-                let level = said.max(self.ceiling.get()).min(self.lent(line));
-                users::resettle(self, place, follow, level);
+        match threads.borrower(line) {
+            Some(Borrower::Queued(queue_slot)) => {
+                let requested = space.line(line, LOCAL_BITMAP).trailing_zeros() as u8;
+                let level = requested.max(self.ceiling.get()).min(self.lent(line));
+                run_queue::requeue(self, queue_slot, follow, level);
             }
-            Some(Out::InCall(thread, call)) => {
+            Some(Borrower::InCall(thread, call)) => {
                 let changed = follow(thread).then_some(thread.level);
                 if let Some(level) = changed {
                     self.reprio_call(&mut threads, call, level);
@@ -184,8 +191,8 @@ impl Process {
         Ok(())
     }
 
-    /// Gives the coroutine of a call a level. Returns the line to which it now lends another level,
-    /// which is to be settled.
+    /// Gives the coroutine of a call a level. Returns the line to which the call now lends another
+    /// level, whose loan is to be updated.
     fn set_call_level(
         &self,
         threads: &mut Threads,
@@ -194,13 +201,13 @@ impl Process {
     ) -> Option<usize> {
         // The coroutine may just have ended.
         let _ = executor::domain().reprio(call, level);
-        threads.waits.set_level(call, level)
+        threads.wait_list.set_level(call, level)
     }
 
-    /// Gives the coroutine of a call a level, and settles the line that it lends to.
+    /// Gives the coroutine of a call a level, and updates the loan of the line that it lends to.
     pub(super) fn reprio_call(&self, threads: &mut Threads, call: CoroutineId, level: Level) {
         if let Some(line) = self.set_call_level(threads, call, level) {
-            self.settle(threads, line);
+            self.update_loan(threads, line);
         }
     }
 
@@ -209,16 +216,16 @@ impl Process {
     pub(super) fn lend_to(&self, number: usize) -> Option<Loan<'_>> {
         let call = executor::domain().current_id()?;
         let mut threads = self.threads.lock();
-        let to = threads.line_of(number)?;
-        let waiting = Waiting {
+        let borrower = threads.line_of(number)?;
+        let waiting = WaitingCall {
             call,
             level: current_level(),
-            what: What::End,
-            to: Some(to),
+            target: WaitTarget::End,
+            borrower: Some(borrower),
         };
         // Without memory for the loan, the call waits without lending.
-        threads.waits.add(waiting).ok()?;
-        self.settle(&mut threads, to);
+        threads.wait_list.add(waiting).ok()?;
+        self.update_loan(&mut threads, borrower);
         Some(Loan {
             process: self,
             call,
@@ -228,8 +235,12 @@ impl Process {
     /// Ends the wait of a call.
     fn end_wait(&self, call: CoroutineId) {
         let mut threads = self.threads.lock();
-        if let Some(line) = threads.waits.remove(call).and_then(|waiting| waiting.to) {
-            self.settle(&mut threads, line);
+        if let Some(line) = threads
+            .wait_list
+            .remove(call)
+            .and_then(|waiting| waiting.borrower)
+        {
+            self.update_loan(&mut threads, line);
         }
     }
 
@@ -247,7 +258,7 @@ impl Process {
         let mut word = space.load_word(address)?;
         loop {
             let marked = match word & HOLDER {
-                // Only a program that lies has others waiting for a free lock.
+                // Only a faulty program marks a free lock as contended.
                 0 => own | word & CONTENDED,
                 _ => word | CONTENDED,
             };
@@ -257,15 +268,15 @@ impl Process {
                 Err(seen) => word = seen,
             }
         }
-        let to = threads.line_of_holder(word & HOLDER);
-        threads.waits.add(Waiting {
+        let borrower = threads.line_of_holder(word & HOLDER);
+        threads.wait_list.add(WaitingCall {
             call,
             level: current_level(),
-            what: What::Lock { address, thread },
-            to,
+            target: WaitTarget::Lock { address, thread },
+            borrower,
         })?;
-        if let Some(to) = to {
-            self.settle(&mut threads, to);
+        if let Some(borrower) = borrower {
+            self.update_loan(&mut threads, borrower);
         }
         Ok(false)
     }
@@ -279,33 +290,34 @@ impl Process {
         let space = self.space()?;
         let mut threads = self.threads.lock();
         space.check_word(address)?;
-        let Some((granted, thread, more)) = threads.waits.take_for_lock(address) else {
+        let Some((granted, thread, is_contended)) = threads.wait_list.take_lock_waiter(address)
+        else {
             return space.store_word(address, 0);
         };
-        let contended = if more { CONTENDED } else { 0 };
+        let contended = if is_contended { CONTENDED } else { 0 };
         space.store_word(address, thread as u32 & HOLDER | contended)?;
         let new = threads.line_of(thread);
-        for (waiting, _) in threads.waits.for_lock(address) {
-            waiting.to = new;
+        for (waiting, _) in threads.wait_list.lock_waiters(address) {
+            waiting.borrower = new;
         }
-        for line in [new, granted.to].into_iter().flatten() {
-            self.settle(&mut threads, line);
+        for line in [new, granted.borrower].into_iter().flatten() {
+            self.update_loan(&mut threads, line);
         }
         drop(threads);
-        // Dead if the process has ended meanwhile.
+        // The coroutine is gone if the process has ended meanwhile.
         let _ = executor::domain().wake(granted.call);
         Ok(())
     }
 }
 
-/// The level of the coroutine of the kernel that runs. Under the lock of the threads, under
-/// which it changes.
+/// Returns the level of the running kernel coroutine. Called under the lock of the threads, under
+/// which that level changes.
 fn current_level() -> Level {
     let level = executor::domain().current_level();
     level.unwrap_or(executor::LEAST_URGENT_WORK)
 }
 
-/// Lends until it is dropped.
+/// A loan, which ends when it is dropped.
 pub(super) struct Loan<'a> {
     process: &'a Process,
     call: CoroutineId,
@@ -317,7 +329,7 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Waits for the lock at an address, for the thread of a line; then that has it.
+/// Waits for the lock at an address on behalf of the thread of a line, which then holds it.
 ///
 /// # Errors
 /// [`Error::BadAddress`], [`Error::NoProcess`], [`Error::OutOfMemory`].
@@ -345,7 +357,7 @@ impl Future for Lock {
 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(call) = self.call {
-            if self.process.threads.lock().waits.has(call) {
+            if self.process.threads.lock().wait_list.contains(call) {
                 return Poll::Pending;
             }
             self.call = None;

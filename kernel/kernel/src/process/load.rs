@@ -25,9 +25,9 @@ pub(super) fn load(
     argument: &[u8],
     share: &Arc<Share>,
 ) -> Result<(Arc<AddressSpace>, UserContext), Error> {
-    let out = |_| Error::OutOfMemory;
+    let out_of_memory = |_| Error::OutOfMemory;
     let elf = Elf::new(program)?;
-    let space = AddressSpace::new(share).map_err(out)?;
+    let space = AddressSpace::new(share).map_err(out_of_memory)?;
     for segment in elf.segments() {
         map_segment(&space, segment?)?;
     }
@@ -36,23 +36,25 @@ pub(super) fn load(
         if chaos::is_out_of_memory(64) {
             return Err(Error::OutOfMemory);
         }
-        space.map_page(page, &[], Mapping::USER_DATA).map_err(out)?;
+        space
+            .map_page(page, &[], Mapping::USER_DATA)
+            .map_err(out_of_memory)?;
     }
-    let functions = vdso::map(&space).map_err(out)?;
+    let functions = vdso::map(&space).map_err(out_of_memory)?;
     let info = info_page(process, level, &functions, argument);
     space
         .map_page(layout::INFO, &info[..], Mapping::USER_CONSTANTS)
-        .map_err(out)?;
+        .map_err(out_of_memory)?;
     let context = UserContext::new(elf.entry, layout::STACK_TOP);
     Ok((Arc::new(space), context))
 }
 
 fn map_segment(space: &AddressSpace, segment: Segment<'_>) -> Result<(), Error> {
     let end = segment.start + segment.len;
-    let in_place = segment.start >= layout::IMAGE && end <= layout::IMAGE_END;
+    let is_in_image = segment.start >= layout::IMAGE && end <= layout::IMAGE_END;
     // W^X, and no page in two segments.
-    let sound = segment.start.is_multiple_of(PAGE) && !(segment.write && segment.execute);
-    if !in_place || !sound {
+    let is_sound = segment.start.is_multiple_of(PAGE) && !(segment.write && segment.execute);
+    if !is_in_image || !is_sound {
         return Err(Error::BadProgram);
     }
     let mapping = match (segment.execute, segment.write) {
@@ -73,7 +75,7 @@ fn map_segment(space: &AddressSpace, segment: Segment<'_>) -> Result<(), Error> 
     Ok(())
 }
 
-/// The page the program looks at first: [`ProcessInfo`], word by word.
+/// Builds the info page of a program: [`ProcessInfo`], word by word.
 fn info_page(
     process: u64,
     level: Level,
@@ -86,8 +88,8 @@ fn info_page(
     let first = [os_abi::VERSION, process, level, clock::ticks_per_second()];
     let last = [argument.len() as u64];
     let words = first.iter().chain(vdso).chain(&last);
-    for (place, word) in page.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
+    for (bytes, word) in page.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
     page[WORDS..WORDS + argument.len()].copy_from_slice(argument);
     page

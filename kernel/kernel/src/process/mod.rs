@@ -19,9 +19,9 @@
 //! are dropped and write nowhere, because a call that has not finished finds no space any more. A
 //! thread that runs elsewhere is dropped when its hart looks at it next, and it is sent an IPI.
 //!
-//! The part of a process that others see, its [`Identity`], outlives the program: `exec` ends the
-//! process without a status and gives the identity to another. The limits of a process and its
-//! descendants are its [`Share`].
+//! The part of a process that other processes see, its [`Identity`], outlives the program: `exec`
+//! ends the process without a status and gives the identity to another. The limits of a process and
+//! its descendants are its [`Share`].
 
 mod calling;
 mod calls;
@@ -39,14 +39,14 @@ mod thread;
 mod threads;
 
 pub(crate) use files::{File, MAX_PASSED};
-pub(crate) use fork::{Program, Seed, exec, fork};
-pub(crate) use identity::Flight;
+pub(crate) use fork::{Program, ThreadImage, exec, fork};
+pub(crate) use identity::CallGuard;
 pub(crate) use lending::lock;
 pub(crate) use share::Share;
 pub(crate) use status::status;
 #[cfg(feature = "selftest")]
 pub(crate) use table::spawn_and_end;
-pub(crate) use table::{Spawn, ended, kill, living, spawn, wait};
+pub(crate) use table::{Spawn, count, kill, spawn, wait, wait_for_end};
 pub(crate) use thread::Thread;
 
 use alloc::boxed::Box;
@@ -63,27 +63,27 @@ use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
 use crate::memory::PAGE;
 use crate::memory::space::AddressSpace;
-use crate::users::{self, PendingLevel, QueueSlot};
-use crate::waiters::until;
+use crate::run_queue::{self, PendingLevel, QueueSlot};
+use crate::waiters::wait_until;
 use crate::{executor, switching};
 use calls::Calls;
 use files::Files;
 use identity::Identity;
-use lending::Waits;
+use lending::WaitList;
 use ring::Ring;
 use threads::Threads;
 
-/// Bits that count of the status of a process.
+/// Significant bits of the status of a process.
 const STATUS: isize = 0xff;
 /// Bytes of a thread's line.
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
-/// Makes the memory that is left now available to programs.
+/// Makes the remaining memory available to programs.
 ///
 /// # Errors
 /// [`SpawnError`].
 pub(crate) fn init() -> Result<(), SpawnError> {
-    users::init();
+    run_queue::init();
     share::init();
     reap::init()
 }
@@ -93,7 +93,7 @@ pub(crate) struct Process {
     identity: Arc<Identity>,
     /// The name that its program was started by.
     name: Arc<str>,
-    /// The most urgent level it may have.
+    /// Most urgent level that its threads may have.
     pub(crate) ceiling: Level,
     ended: AtomicBool,
     space: IrqLock<Option<Arc<AddressSpace>>>,
@@ -107,11 +107,11 @@ pub(crate) struct Process {
     calls: IrqLock<Calls>,
     /// Results of asynchronous calls.
     ring: IrqLock<Ring>,
-    /// A user interrupt is pending.
+    /// True while a user interrupt is pending.
     interrupt: AtomicBool,
-    /// Level to which the next thread that becomes ready is raised (`users.rs`).
+    /// Level to which the next thread that becomes ready is raised (`run_queue.rs`).
     pub(crate) pending_level: PendingLevel,
-    /// The end of the memory it has asked for.
+    /// End of the memory that it has mapped.
     heap_end: AtomicUsize,
     /// Stacks of the kernel threads of its calls.
     #[cfg(feature = "kernel-threads")]
@@ -170,12 +170,12 @@ impl Process {
         mut context: UserContext,
         level: Level,
     ) -> Result<(usize, Box<Thread>), Error> {
-        let place = QueueSlot::reserve(self.share())?;
+        let queue_slot = QueueSlot::reserve(self.share())?;
         let (line, number) = {
             let mut threads = self.threads.lock();
             let (line, number) = threads.add(number)?;
-            threads.set_place(line, place.index());
-            self.settle(&mut threads, line);
+            threads.set_queue_slot(line, queue_slot.index());
+            self.update_loan(&mut threads, line);
             (line, number)
         };
         // Clears the words that an earlier thread may have left there.
@@ -185,7 +185,7 @@ impl Process {
         }
         context.set_thread_pointer(layout::THREADS + line * LINE_BYTES);
         let level = level.max(self.ceiling);
-        let thread = Thread::new(self.clone(), (line, place), context, level);
+        let thread = Thread::new(self.clone(), (line, queue_slot), context, level);
         Ok((number, Box::new(thread)))
     }
 
@@ -231,7 +231,7 @@ impl Process {
     pub(crate) fn add_files<const N: usize>(&self, files: [File; N]) -> Result<[usize; N], Error> {
         let mut table = self.files.lock();
         let added = table.add(self.share(), files);
-        // An end that comes later finds them; one that came before does not.
+        // An end that comes later finds the files; an end that came before does not.
         drop(table);
         if self.is_ended() {
             self.drop_files();
@@ -273,29 +273,29 @@ impl Process {
     /// Ends the thread with a result; with its last thread the process ends.
     pub(crate) fn end_thread(&self, thread: Box<Thread>, result: isize) {
         let (line, level) = (thread.line, thread.level);
-        // First its place in the queue of ready threads.
+        // Frees the queue slot first.
         drop(thread);
         // The answer of `thread_join` is never an error.
         let result = result & isize::MAX;
-        let left = self.threads.lock().end(line, result);
-        left.waiters.wake();
-        if left.last {
+        let exit = self.threads.lock().end(line, result);
+        exit.waiters.wake();
+        if exit.is_last {
             self.end(result, level);
         }
     }
 
-    /// Waits until a thread has ended, which is as urgent until then; its number is dead
-    /// afterwards.
+    /// Waits until a thread has ended, and lends it the level of the caller until then; its number
+    /// is invalid afterwards.
     ///
     /// # Errors
     /// [`Error::NoThread`].
     pub(crate) async fn join(&self, number: usize) -> Result<isize, Error> {
         let _loan = self.lend_to(number);
-        until(&self.threads, |threads| threads.join(number)).await
+        wait_until(&self.threads, |threads| threads.join(number)).await
     }
 
     /// Takes a range of addresses for `len` bytes, above a hole of `hole` bytes.
-    pub(crate) fn take_addresses(&self, hole: usize, len: usize) -> Option<Range<usize>> {
+    pub(crate) fn reserve_addresses(&self, hole: usize, len: usize) -> Option<Range<usize>> {
         let limit = layout::STACK_TOP - layout::STACK_SIZE - PAGE;
         let after = |start: usize| start.checked_add(hole)?.checked_add(len);
         let mut end = 0;
@@ -309,7 +309,7 @@ impl Process {
     }
 
     /// Gives back the end of a range that was taken, if it is still the last one.
-    pub(crate) fn give_addresses_back(&self, range: Range<usize>) {
+    pub(crate) fn release_addresses(&self, range: Range<usize>) {
         // Otherwise they stay unused.
         let _ = self
             .heap_end
@@ -327,10 +327,10 @@ impl Process {
         if self.identity.begins_share {
             self.share().end(level);
         }
-        // Neither is the answer of `wait`.
-        self.identity.ended(status & STATUS);
+        // The answer of `wait` is never an error either.
+        self.identity.set_status(status & STATUS);
         if self.identity.parent.load(SeqCst) == 0 {
-            table::forget(self.number());
+            table::remove(self.number());
         }
     }
 
@@ -341,7 +341,7 @@ impl Process {
     fn clear(&self, level: Level) {
         let calls = core::mem::replace(&mut *self.calls.lock(), Calls::new());
         // Cleared so that a dropped call does not look for itself among the others.
-        self.threads.lock().waits = Waits::new();
+        self.threads.lock().wait_list = WaitList::new();
         let domain = executor::domain();
         for call in calls.coroutines() {
             // The coroutine may have finished meanwhile.
@@ -351,16 +351,16 @@ impl Process {
             let _ = domain.cancel(call);
         }
         loop {
-            let waiting = self.threads.lock().take_any();
+            let waiting = self.threads.lock().take_waiting_thread();
             match waiting {
                 Some(thread) => drop(thread),
                 None => break,
             }
         }
         loop {
-            let place = self.threads.lock().take_place();
-            match place {
-                Some(place) => drop(users::remove(self, place)),
+            let queue_slot = self.threads.lock().take_queue_slot();
+            match queue_slot {
+                Some(queue_slot) => drop(run_queue::remove(self, queue_slot)),
                 None => break,
             }
         }

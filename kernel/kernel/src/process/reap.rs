@@ -43,7 +43,7 @@ pub(super) fn init() -> Result<(), SpawnError> {
 
 /// Makes the reaper as urgent as `level`: a share is over, or a caller of this level waits until
 /// nothing is left of one.
-pub(super) fn hurry(level: Level) {
+pub(super) fn request(level: Level) {
     let mut reaper = REAPER.lock();
     reaper.has_work = true;
     if let Some(coroutine) = reaper.coroutine {
@@ -56,7 +56,7 @@ pub(super) fn hurry(level: Level) {
     }
 }
 
-/// Takes the work, if there is any; else becomes the least urgent.
+/// Takes the work, if there is any; else makes the reaper the least urgent.
 fn take_work() -> Poll<()> {
     let mut reaper = REAPER.lock();
     if core::mem::take(&mut reaper.has_work) {
@@ -72,7 +72,7 @@ fn take_work() -> Poll<()> {
 async fn reap() {
     loop {
         poll_fn(|_| take_work()).await;
-        while let Some(process) = table::left_over() {
+        while let Some(process) = table::find_unreaped() {
             process.end(KILLED, executor::level());
             drop(process);
             executor::yield_now().await;

@@ -7,7 +7,7 @@
 //!                                    └─ else: a user interrupt
 //! ```
 //!
-//! A place is reserved when the call is made: calls in flight and completions that were not taken
+//! An entry is reserved when the call is made: calls in flight and completions that were not taken
 //! are at most [`RING_ENTRIES`], so a completion always has room. The program reports the number of
 //! taken completions; a wrong number overwrites only completions of its own.
 
@@ -18,7 +18,7 @@ use upshift_core::Level;
 use crate::memory::shared::SharedPage;
 use crate::memory::space::AddressSpace;
 
-/// State of the ring that kernel and program have agreed on so far.
+/// Kernel state of the ring.
 pub(super) struct Ring {
     /// Completions so far.
     tail: u64,
@@ -42,7 +42,7 @@ impl Ring {
         self.tail.wrapping_sub(page.load(RING_HEAD)).min(self.tail)
     }
 
-    /// Reserves a place.
+    /// Reserves an entry for a completion.
     ///
     /// # Errors
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
@@ -51,24 +51,24 @@ impl Ring {
             return Err(Error::TooMany);
         }
         let (page, _) = completion(self.tail + self.in_flight);
-        let made = space.need_completions(page);
-        made.map_err(|_| Error::OutOfMemory)?;
+        let mapped = space.ensure_completions(page);
+        mapped.map_err(|_| Error::OutOfMemory)?;
         self.in_flight += 1;
         Ok(())
     }
 
-    /// Gives a reserved place back: the call was not made.
+    /// Releases a reserved entry: the call was not made.
     pub(super) fn release(&mut self) {
         self.in_flight -= 1;
     }
 
-    /// Puts a completion into its reserved place.
+    /// Writes a completion into its reserved entry.
     pub(super) fn complete(&mut self, space: &AddressSpace, entry: [u64; ENTRY_WORDS]) {
-        let (page, place) = completion(self.tail);
-        // The page exists: a place of each page up to this one was reserved.
+        let (page, first_word) = completion(self.tail);
+        // The page exists: an entry of each page up to this one was reserved.
         if let Some(page) = space.completions(page) {
             for (word, value) in entry.into_iter().enumerate() {
-                page.store(place + word, value);
+                page.store(first_word + word, value);
             }
         }
         self.tail += 1;
@@ -77,7 +77,7 @@ impl Ring {
     }
 
     /// Returns whether a new completion of this level is more urgent than all earlier ones in the
-    /// ring, of which the program has been told.
+    /// ring, of which the program has been notified.
     pub(super) fn is_more_urgent(&mut self, page: &SharedPage, level: Level) -> bool {
         if self.unread(page) <= 1 {
             self.most_urgent = Level::LEAST_URGENT;
@@ -88,7 +88,7 @@ impl Ring {
     }
 
     /// Returns whether there is a completion that no thread is about to take out.
-    pub(super) fn has_unattended(&self, page: &SharedPage) -> bool {
+    pub(super) fn has_unclaimed(&self, page: &SharedPage) -> bool {
         self.unread(page) != 0 && page.load(DRAINING) == 0
     }
 }

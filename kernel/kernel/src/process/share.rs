@@ -3,12 +3,12 @@
 //! ```text
 //!  the machine ◄── half ── share of A ◄── half ── share of A's spawned process
 //!                            ▲    ▲
-//!                            A    forks of A, and spawned into its own share
+//!                            A    forks of A, and processes spawned into its own share
 //! ```
 //!
-//! One rule: **a resource counts in the share of the process that takes it and in every share
-//! around that; each share has a limit.** `spawn` makes a share within that of the caller, a power
-//! of two smaller; `fork` and `exec` stay in the same one. So the part of the parent's share
+//! One rule: **a resource is charged to the share of the process that takes it and to every share
+//! around that; each share has a limit.** `spawn` creates a share within that of the caller, a
+//! power of two smaller; `fork` and `exec` stay in the same one. So the part of the parent's share
 //! outside of the program's own is always left to the others. Limits promise nothing: shares next
 //! to each other may together exceed the machine.
 //!
@@ -16,10 +16,10 @@
 //! processes still in it, orphans too, are killed (`reap.rs`), and a wait for that process lasts
 //! until none is left. So a parent can always count, and end, the processes that a program starts.
 //!
-//! A resource stays counted where it was taken until it is freed, under any owner: a pipe that was
+//! A resource stays charged where it was taken until it is freed, under any owner: a pipe that was
 //! passed on, a closed socket that lingers.
 //!
-//! Taking and giving back cost a step per share around, at most [`DEPTH`]; nothing waits.
+//! A charge and its release cost a step per enclosing share, at most [`DEPTH`]; nothing waits.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -31,7 +31,7 @@ use super::reap;
 use super::table::MAX_PROCESSES;
 use crate::arch::lock::{IrqLock, Once};
 use crate::memory::{self, PAGE, heap};
-use crate::waiters::{Awaited, Waiters, until};
+use crate::waiters::{Awaited, Waiters, wait_until};
 use crate::{executor, net, settings};
 
 /// Maximum depth of nested shares: the limit of processes is 0 after as many halvings.
@@ -40,7 +40,7 @@ const DEPTH: u32 = MAX_PROCESSES.ilog2() + 1;
 /// A resource that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// Places in the table of processes.
+    /// Slots of the table of processes.
     Processes,
     /// Threads that have not ended.
     Threads,
@@ -55,13 +55,13 @@ const RESOURCES: usize = 4;
 /// KiB of a page.
 pub(crate) const PAGE_KIB: usize = PAGE >> 10;
 
-/// The processes of a share that have not quite ended.
-pub(crate) struct Living {
+/// Processes of a share that have not ended, or whose calls have not.
+pub(crate) struct LiveProcesses {
     count: usize,
     waiters: Waiters,
 }
 
-impl Awaited for Living {
+impl Awaited for LiveProcesses {
     fn waiters(&mut self) -> &mut Waiters {
         &mut self.waiters
     }
@@ -69,11 +69,11 @@ impl Awaited for Living {
 
 /// See the module.
 pub(crate) struct Share {
-    within: Option<Arc<Share>>,
+    parent: Option<Arc<Share>>,
     limits: [usize; RESOURCES],
-    taken: [AtomicUsize; RESOURCES],
+    used: [AtomicUsize; RESOURCES],
     is_over: AtomicBool,
-    living: IrqLock<Living>,
+    living: IrqLock<LiveProcesses>,
 }
 
 static MACHINE: Once<Arc<Share>> = Once::new();
@@ -98,13 +98,13 @@ pub(crate) fn machine() -> Arc<Share> {
 }
 
 impl Share {
-    fn new(within: Option<Arc<Share>>, limits: [usize; RESOURCES]) -> Share {
+    fn new(parent: Option<Arc<Share>>, limits: [usize; RESOURCES]) -> Share {
         Share {
-            within,
+            parent,
             limits,
-            taken: [const { AtomicUsize::new(0) }; RESOURCES],
+            used: [const { AtomicUsize::new(0) }; RESOURCES],
             is_over: AtomicBool::new(false),
-            living: IrqLock::new(Living {
+            living: IrqLock::new(LiveProcesses {
                 count: 0,
                 waiters: Waiters::new(),
             }),
@@ -112,7 +112,7 @@ impl Share {
     }
 
     /// Returns a share within this one, of a 2ⁿth of its limits; with 0 halvings this one itself.
-    pub(super) fn part(self: &Arc<Share>, halvings: u32) -> Arc<Share> {
+    pub(super) fn child(self: &Arc<Share>, halvings: u32) -> Arc<Share> {
         match halvings.min(DEPTH) {
             0 => self.clone(),
             halvings => {
@@ -122,36 +122,43 @@ impl Share {
         }
     }
 
-    /// Returns this share and those around it, from the inside out.
-    fn around(&self) -> impl Iterator<Item = &Share> {
-        core::iter::successors(Some(self), |share| share.within.as_deref())
+    /// Returns this share and the shares that contain it, from the inside out.
+    fn self_and_ancestors(&self) -> impl Iterator<Item = &Share> {
+        core::iter::successors(Some(self), |share| share.parent.as_deref())
     }
 
-    /// Takes an amount of a resource, or nothing.
+    /// Charges an amount of a resource to the share and its ancestors, or to none of them.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::TooMany`]: a limit is reached.
-    pub(crate) fn take(self: &Arc<Share>, of: Resource, count: usize) -> Result<Taken, Error> {
-        let taken = Taken {
+    pub(crate) fn charge(
+        self: &Arc<Share>,
+        resource: Resource,
+        count: usize,
+    ) -> Result<Charge, Error> {
+        let charge = Charge {
             share: self.clone(),
-            of,
+            resource,
             count: AtomicUsize::new(0),
         };
-        taken.more(count)?;
-        Ok(taken)
+        charge.grow(count)?;
+        Ok(charge)
     }
 
-    fn add(&self, of: Resource, count: usize) -> Result<(), Error> {
-        let n = of as usize;
-        for share in self.around() {
-            let more = |taken: usize| Some(taken + count).filter(|sum| *sum <= share.limits[n]);
-            if share.taken[n].fetch_update(Relaxed, Relaxed, more).is_ok() {
+    fn add(&self, resource: Resource, count: usize) -> Result<(), Error> {
+        let n = resource as usize;
+        for share in self.self_and_ancestors() {
+            let raised = |used: usize| Some(used + count).filter(|sum| *sum <= share.limits[n]);
+            if share.used[n].fetch_update(Relaxed, Relaxed, raised).is_ok() {
                 continue;
             }
-            for inner in self.around().take_while(|one| !core::ptr::eq(*one, share)) {
-                inner.taken[n].fetch_sub(count, Relaxed);
+            for inner in self
+                .self_and_ancestors()
+                .take_while(|inner| !core::ptr::eq(*inner, share))
+            {
+                inner.used[n].fetch_sub(count, Relaxed);
             }
-            return Err(match of {
+            return Err(match resource {
                 Resource::Memory => Error::OutOfMemory,
                 _ => Error::TooMany,
             });
@@ -162,24 +169,25 @@ impl Share {
     /// Ends all processes in the share, for a caller of this level.
     pub(super) fn end(&self, level: upshift_core::Level) {
         self.is_over.store(true, SeqCst);
-        reap::hurry(level);
+        reap::request(level);
     }
 
-    /// Returns whether the first process of the share, or of one around it, has ended.
+    /// Returns whether the first process of the share, or of an enclosing share, has ended.
     pub(super) fn is_over(&self) -> bool {
-        self.around().any(|share| share.is_over.load(SeqCst))
+        self.self_and_ancestors()
+            .any(|share| share.is_over.load(SeqCst))
     }
 
-    /// Counts another process in the share.
-    pub(super) fn one_more(&self) {
-        for share in self.around() {
+    /// Counts another process in the share and its ancestors.
+    pub(super) fn add_process(&self) {
+        for share in self.self_and_ancestors() {
             share.living.lock().count += 1;
         }
     }
 
-    /// Counts a process of the share as gone.
-    pub(super) fn one_less(&self) {
-        for share in self.around() {
+    /// Removes a process that is gone from the count.
+    pub(super) fn remove_process(&self) {
+        for share in self.self_and_ancestors() {
             let mut living = share.living.lock();
             living.count -= 1;
             if living.count == 0 {
@@ -192,41 +200,41 @@ impl Share {
 
     /// Waits until no process is left in the share; the reaper is as urgent as the waiter.
     pub(super) async fn until_empty(&self) {
-        until(&self.living, |living| {
+        wait_until(&self.living, |living| {
             if living.count == 0 {
                 return Some(());
             }
-            reap::hurry(executor::level());
+            reap::request(executor::level());
             None
         })
         .await;
     }
 }
 
-/// An amount taken of a resource; dropping it gives the amount back.
-pub(crate) struct Taken {
+/// An amount of a resource charged to a share; dropping it uncharges the amount.
+pub(crate) struct Charge {
     share: Arc<Share>,
-    of: Resource,
+    resource: Resource,
     count: AtomicUsize,
 }
 
-impl Taken {
-    /// Takes more of the same.
+impl Charge {
+    /// Charges more of the same resource.
     ///
     /// # Errors
-    /// Errors of [`Share::take`].
-    pub(crate) fn more(&self, count: usize) -> Result<(), Error> {
-        self.share.add(self.of, count)?;
+    /// Errors of [`Share::charge`].
+    pub(crate) fn grow(&self, count: usize) -> Result<(), Error> {
+        self.share.add(self.resource, count)?;
         self.count.fetch_add(count, Relaxed);
         Ok(())
     }
 }
 
-impl Drop for Taken {
+impl Drop for Charge {
     fn drop(&mut self) {
         let count = *self.count.get_mut();
-        for share in self.share.around() {
-            share.taken[self.of as usize].fetch_sub(count, Relaxed);
+        for share in self.share.self_and_ancestors() {
+            share.used[self.resource as usize].fetch_sub(count, Relaxed);
         }
     }
 }

@@ -5,14 +5,15 @@ use alloc::sync::Arc;
 use os_abi::ProcessStatus;
 use upshift_core::Level;
 
-use super::threads::Whereabouts;
+use super::threads::ThreadState;
 use super::{Process, table};
-use crate::users::{self, Found};
+use crate::run_queue::{self, Position};
 
-/// Returns the first process whose place is not below `from`: its place plus 1, and its state.
+/// Returns the state of the first process whose table slot is not below `from`, and the slot plus
+/// 1.
 pub(crate) fn status(from: usize) -> Option<(usize, ProcessStatus)> {
-    let (place, process): (usize, Arc<Process>) = table::from_place(from)?;
-    Some((place + 1, process.status()))
+    let (slot, process): (usize, Arc<Process>) = table::from_slot(from)?;
+    Some((slot + 1, process.status()))
 }
 
 impl Process {
@@ -35,15 +36,15 @@ impl Process {
         };
         let mut most_urgent = Level::LEAST_URGENT.get();
         let threads = self.threads.lock();
-        for thread in threads.whereabouts() {
+        for thread in threads.states() {
             let level = match thread {
-                Whereabouts::Waits(level) => level.get(),
-                Whereabouts::Out(place) => match users::find(self, place) {
-                    Some(Found::Ready(level)) => {
+                ThreadState::WaitList(level) => level.get(),
+                ThreadState::Runnable(slot) => match run_queue::position(self, slot) {
+                    Some(Position::Ready(level)) => {
                         status.ready += 1;
                         level
                     }
-                    Some(Found::Running(level)) => {
+                    Some(Position::Running(level)) => {
                         status.running += 1;
                         level
                     }

@@ -9,63 +9,63 @@ use os_abi::{Error, layout};
 use upshift_core::Level;
 
 use super::files::{File, Files};
-use super::share::{Resource, Taken};
+use super::share::{Charge, Resource};
 use super::{Identity, Process, Share, load};
 use crate::arch::lock::IrqLock;
 use crate::arch::trap::UserContext;
-use crate::waiters::until;
-use crate::{executor, users};
+use crate::waiters::wait_until;
+use crate::{executor, run_queue};
 
 /// Maximum number of processes at one time.
 pub(super) const MAX_PROCESSES: usize = 256;
 
-enum Tenant {
-    None,
-    /// A process is being made.
+enum SlotState {
+    Free,
+    /// A process is being created.
     Reserved,
-    Process(Arc<Process>),
+    Occupied(Arc<Process>),
 }
 
 struct ProcessSlot {
-    tenant: Tenant,
-    /// The last number of this place.
+    state: SlotState,
+    /// Number of the process, or of the last process, in this slot.
     number: usize,
-    /// The place's amount taken of a share.
-    taken: Option<Taken>,
+    /// Charge for the slot.
+    charge: Option<Charge>,
 }
 
 static TABLE: IrqLock<[ProcessSlot; MAX_PROCESSES]> = IrqLock::new(
     [const {
         ProcessSlot {
-            tenant: Tenant::None,
+            state: SlotState::Free,
             number: 0,
-            taken: None,
+            charge: None,
         }
     }; MAX_PROCESSES],
 );
 
-/// Returns the process of a number.
+/// Returns the process with a number.
 pub(crate) fn find(number: usize) -> Option<Arc<Process>> {
-    match &TABLE.lock()[number % MAX_PROCESSES].tenant {
-        Tenant::Process(process) if process.number() == number => Some(process.clone()),
+    match &TABLE.lock()[number % MAX_PROCESSES].state {
+        SlotState::Occupied(process) if process.number() == number => Some(process.clone()),
         _ => None,
     }
 }
 
-/// Returns the first process whose place is not below `from`, and its place.
-pub(super) fn from_place(from: usize) -> Option<(usize, Arc<Process>)> {
+/// Returns the first process whose slot is not below `from`, and its slot.
+pub(super) fn from_slot(from: usize) -> Option<(usize, Arc<Process>)> {
     let table = TABLE.lock();
-    let mut places = table.iter().enumerate().skip(from);
-    places.find_map(|(index, place)| match &place.tenant {
-        Tenant::Process(process) => Some((index, process.clone())),
+    let mut slots = table.iter().enumerate().skip(from);
+    slots.find_map(|(index, slot)| match &slot.state {
+        SlotState::Occupied(process) => Some((index, process.clone())),
         _ => None,
     })
 }
 
-/// Returns the number of processes, ended ones that are waited for included.
-pub(crate) fn living() -> usize {
+/// Returns the number of processes, including ended ones that nobody has waited for yet.
+pub(crate) fn count() -> usize {
     let table = TABLE.lock();
-    let lives = |place: &&ProcessSlot| !matches!(place.tenant, Tenant::None);
+    let lives = |slot: &&ProcessSlot| !matches!(slot.state, SlotState::Free);
     table.iter().filter(lives).count()
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Spawn<'a> {
     pub(crate) files: Vec<File>,
     /// First level of the process.
     pub(crate) level: Level,
-    /// The most urgent it may have.
+    /// Most urgent level that the process may have.
     pub(crate) ceiling: Level,
     /// The process that may wait for this one; 0: none.
     pub(crate) parent: usize,
@@ -97,35 +97,34 @@ pub(crate) struct Spawn<'a> {
 /// [`Error::BadProgram`], [`Error::TooMany`] processes or threads, in all or of the share,
 /// [`Error::OutOfMemory`].
 pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
-    let share = spawn.share.part(spawn.halvings);
+    let share = spawn.share.child(spawn.halvings);
     let reserved = Reserved::new(&share)?;
     let level = spawn.level.max(spawn.ceiling);
-    let (process, context) = make(reserved.number(), share, spawn)?;
+    let (process, context) = create(reserved.number(), share, spawn)?;
     let (_, thread) = process.add_thread(None, context, level)?;
     reserved.become_process(process.clone());
-    users::push_back(thread);
+    run_queue::push_back(thread);
     Ok(process)
 }
 
-/// A place for a process, given back if none comes.
+/// A reserved slot of the table, freed on drop.
 pub(super) struct Reserved(usize);
 
 impl Reserved {
-    /// Takes a free place and gives it its next number: never 0, never one that was
-    /// used before.
+    /// Takes a free slot and gives it its next number: never 0, never one that was used before.
     ///
     /// # Errors
     /// [`Error::TooMany`].
     pub(super) fn new(share: &Arc<Share>) -> Result<Reserved, Error> {
-        let taken = share.take(Resource::Processes, 1)?;
+        let charge = share.charge(Resource::Processes, 1)?;
         let mut table = TABLE.lock();
-        let free = |(_, place): &(usize, &mut ProcessSlot)| matches!(place.tenant, Tenant::None);
+        let free = |(_, slot): &(usize, &mut ProcessSlot)| matches!(slot.state, SlotState::Free);
         let found = table.iter_mut().enumerate().find(free);
-        let (index, place) = found.ok_or(Error::TooMany)?;
-        place.number = place.number.max(index) + MAX_PROCESSES;
-        place.tenant = Tenant::Reserved;
-        place.taken = Some(taken);
-        Ok(Reserved(place.number))
+        let (index, slot) = found.ok_or(Error::TooMany)?;
+        slot.number = slot.number.max(index) + MAX_PROCESSES;
+        slot.state = SlotState::Reserved;
+        slot.charge = Some(charge);
+        Ok(Reserved(slot.number))
     }
 
     /// Returns the number of the process to be.
@@ -135,39 +134,39 @@ impl Reserved {
 
     /// Puts the process into the table. Its thread has not started.
     pub(super) fn become_process(self, process: Arc<Process>) {
-        self.put(&process);
-        look_around(&process);
+        self.insert(&process);
+        check_inserted(&process);
     }
 
-    fn put(self, process: &Arc<Process>) {
+    fn insert(self, process: &Arc<Process>) {
         let number = self.0;
         core::mem::forget(self);
-        process.identity.counts();
-        TABLE.lock()[number % MAX_PROCESSES].tenant = Tenant::Process(process.clone());
+        process.identity.count_as_live();
+        TABLE.lock()[number % MAX_PROCESSES].state = SlotState::Occupied(process.clone());
     }
 }
 
-/// Checks a process that has just entered the table: it has no parent if the parent has ended, and
-/// ends if its share is over.
-fn look_around(process: &Process) {
+/// Checks a process that has just entered the table: orphans it if its parent has ended, and ends
+/// it if its share is over.
+fn check_inserted(process: &Process) {
     let identity = &process.identity;
     let parent = identity.parent.load(SeqCst);
-    // A parent that ends later finds it.
+    // A parent that ends later finds the process in the table.
     if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
-        has_no_parent(identity);
+        orphan(identity);
     }
-    // Nor does it stay if its share is over: see `reap`.
+    // The reaper may have looked before the process entered the table: see `reap`.
     if process.share().is_over() {
         process.end(KILLED, executor::level());
     }
 }
 
-/// Notes that a process is not waited for any more.
-fn has_no_parent(identity: &Identity) {
+/// Makes a process an orphan: no parent waits for it.
+fn orphan(identity: &Identity) {
     identity.parent.store(0, SeqCst);
-    // Either it sees that when it ends, or we see its end.
-    if identity.life.lock().status.is_some() {
-        forget(identity.number);
+    // Either the end of the process sees the store, or this load sees the end.
+    if identity.exit_state.lock().status.is_some() {
+        remove(identity.number);
     }
 }
 
@@ -175,49 +174,49 @@ fn has_no_parent(identity: &Identity) {
 /// that is noticed.
 #[cfg(feature = "selftest")]
 pub(crate) fn spawn_and_end(spawn: Spawn<'_>) -> Result<(), Error> {
-    let share = spawn.share.part(spawn.halvings);
+    let share = spawn.share.child(spawn.halvings);
     let reserved = Reserved::new(&share)?;
-    let (process, _) = make(reserved.number(), share, spawn)?;
-    reserved.put(&process);
+    let (process, _) = create(reserved.number(), share, spawn)?;
+    reserved.insert(&process);
     process.end(KILLED, executor::level());
-    look_around(&process);
+    check_inserted(&process);
     Ok(())
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        forget(self.0);
+        remove(self.0);
     }
 }
 
-/// Puts another program into the place of one that ends without a status. Returns false if the
+/// Puts another program into the slot of one that ends without a status. Returns false if the
 /// process has ended already.
 pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
     let mut table = TABLE.lock();
-    let tenant = &mut table[old.number() % MAX_PROCESSES].tenant;
-    let is_old = matches!(tenant, Tenant::Process(process) if Arc::ptr_eq(process, old));
+    let state = &mut table[old.number() % MAX_PROCESSES].state;
+    let is_old = matches!(state, SlotState::Occupied(process) if Arc::ptr_eq(process, old));
     if !is_old || old.ended.swap(true, SeqCst) {
         return false;
     }
-    let replaced = core::mem::replace(tenant, Tenant::Process(new.clone()));
+    let replaced = core::mem::replace(state, SlotState::Occupied(new.clone()));
     drop(table);
     drop(replaced);
     true
 }
 
-/// Takes a process out of the table: its number is dead from now on.
-pub(super) fn forget(number: usize) {
+/// Removes a process from the table: its number is invalid from now on.
+pub(super) fn remove(number: usize) {
     let mut table = TABLE.lock();
-    let place = &mut table[number % MAX_PROCESSES];
-    // Several callers may come here: the place may be another process's by now, if only reserved.
-    if place.number != number {
+    let slot = &mut table[number % MAX_PROCESSES];
+    // Several callers may remove the same process: the slot may be another one's by now.
+    if slot.number != number {
         return;
     }
     let gone = (
-        core::mem::replace(&mut place.tenant, Tenant::None),
-        place.taken.take(),
+        core::mem::replace(&mut slot.state, SlotState::Free),
+        slot.charge.take(),
     );
-    // After the lock: with it memory is freed.
+    // Dropped without the lock: the drop frees memory.
     drop(table);
     drop(gone);
 }
@@ -225,46 +224,46 @@ pub(super) fn forget(number: usize) {
 /// Releases the children of a process that has ended: they are not waited for any more.
 pub(super) fn release_children(number: usize) {
     for index in 0..MAX_PROCESSES {
-        let child = match &TABLE.lock()[index].tenant {
-            Tenant::Process(child) if child.identity.parent.load(SeqCst) == number => {
+        let child = match &TABLE.lock()[index].state {
+            SlotState::Occupied(child) if child.identity.parent.load(SeqCst) == number => {
                 child.identity.clone()
             }
             _ => continue,
         };
-        has_no_parent(&child);
+        orphan(&child);
     }
 }
 
-/// Waits until a child has ended; its number is dead afterwards.
+/// Waits until a child has ended; its number is invalid afterwards.
 ///
 /// # Errors
 /// [`Error::NoProcess`]: not a child of `parent`.
 pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     let child = child(parent, number)?;
-    let status = ended(&child).await;
-    forget(number);
+    let status = wait_for_end(&child).await;
+    remove(number);
     Ok(status)
 }
 
 /// Waits until a process has ended and nothing is left of it, nor of its share.
-pub(crate) async fn ended(process: &Process) -> isize {
+pub(crate) async fn wait_for_end(process: &Process) -> isize {
     let identity = &process.identity;
-    let status = over(identity).await;
+    let status = wait_for_status(identity).await;
     if identity.begins_share {
         identity.share.until_empty().await;
     }
     status
 }
 
-async fn over(identity: &Identity) -> isize {
-    until(&identity.life, |life| life.over()).await
+async fn wait_for_status(identity: &Identity) -> isize {
+    wait_until(&identity.exit_state, |exit_state| exit_state.final_status()).await
 }
 
-/// Some process that has not ended, in a share that is over.
-pub(super) fn left_over() -> Option<Arc<Process>> {
+/// Returns a process that has not ended although its share is over.
+pub(super) fn find_unreaped() -> Option<Arc<Process>> {
     let table = TABLE.lock();
-    table.iter().find_map(|place| match &place.tenant {
-        Tenant::Process(process) if !process.is_ended() && process.share().is_over() => {
+    table.iter().find_map(|slot| match &slot.state {
+        SlotState::Occupied(process) if !process.is_ended() && process.share().is_over() => {
             Some(process.clone())
         }
         _ => None,
@@ -279,11 +278,11 @@ pub(crate) fn kill(parent: usize, number: usize, level: Level) -> Result<(), Err
     loop {
         let process = child(parent, number)?;
         process.end(KILLED, level);
-        let has_ended = process.identity.life.lock().status.is_some();
+        let has_ended = process.identity.exit_state.lock().status.is_some();
         if has_ended {
             return Ok(());
         }
-        // Another hart is ending the process, or has put another program into its place.
+        // Another hart is ending the process, or has put another program into its slot.
         core::hint::spin_loop();
     }
 }
@@ -298,7 +297,7 @@ fn child(parent: usize, number: usize) -> Result<Arc<Process>, Error> {
     }
 }
 
-fn make(
+fn create(
     number: usize,
     share: Arc<Share>,
     spawn: Spawn<'_>,

@@ -13,8 +13,8 @@ use crate::arch::trap::{Fault, Interrupted, UserContext};
 use crate::memory::pagetable::Access;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
-use crate::trace::{self, Entered};
-use crate::users::QueueSlot;
+use crate::run_queue::QueueSlot;
+use crate::trace::{self, TraceState};
 use crate::{clock, executor, switching};
 
 /// Grace of a thread in a critical section after its quantum, in microseconds.
@@ -30,20 +30,21 @@ pub(crate) struct Thread {
     pub(crate) process: Arc<Process>,
     /// Index among the threads of the process.
     pub(crate) line: usize,
-    /// Place in the queue of ready threads.
-    pub(crate) place: QueueSlot,
+    /// Slot in the run queue.
+    pub(crate) queue_slot: QueueSlot,
     /// Registers while the thread does not run.
     pub(crate) context: UserContext,
     /// Level of the thread itself.
-    pub(crate) own: Level,
+    pub(crate) own_level: Level,
     /// Level to which the thread is raised until it has handled a user interrupt or a completion.
     pub(crate) raised: Level,
-    /// Effective level: the most urgent of `own`, `raised`, and the lent level (`lending.rs`).
+    /// Effective level: the most urgent of `own_level`, `raised`, and the lent level
+    /// (`lending.rs`).
     pub(crate) level: Level,
-    /// Ticks left of its quantum, while it does not run.
-    pub(crate) quantum: u64,
+    /// Ticks left of the quantum, while the thread does not run.
+    pub(crate) quantum_left: u64,
     /// End of the quantum, while the thread runs.
-    pub(crate) until: u64,
+    pub(crate) quantum_end: u64,
     /// End of the grace in which the thread may continue; 0: it has none.
     pub(crate) grace: u64,
     /// State that a user interrupt has interrupted.
@@ -51,78 +52,77 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// Creates a thread that is to start; `line` and `place` are its own.
+    /// Creates a thread that is to start; `line` and `queue_slot` are its own.
     pub(crate) fn new(
         process: Arc<Process>,
-        (line, place): (usize, QueueSlot),
+        (line, queue_slot): (usize, QueueSlot),
         context: UserContext,
         level: Level,
     ) -> Thread {
         let thread = Thread {
             process,
             line,
-            place,
+            queue_slot,
             context,
-            own: level,
+            own_level: level,
             raised: Level::LEAST_URGENT,
             level,
-            quantum: switching::quantum(),
-            until: 0,
+            quantum_left: switching::quantum(),
+            quantum_end: 0,
             grace: 0,
             interrupted: None,
         };
-        trace::thread(&thread, Entered::Created);
+        trace::thread(&thread, TraceState::Created);
         thread
     }
 
     /// Takes the level that the program has set, within its ceiling, or the lent level; while the
     /// program sets none, the thread's own level stays. Returns true if the level has changed.
     pub(crate) fn follow_bitmap(&mut self, space: &AddressSpace) -> bool {
-        if self.raised != Level::LEAST_URGENT && self.has_seen_to_it(space) {
+        if self.raised != Level::LEAST_URGENT && self.has_handled_raise(space) {
             self.raised = Level::LEAST_URGENT;
         }
         match space.line(self.line, LOCAL_BITMAP) {
-            0 => self.settle(),
-            bits => self.become_level(bits.trailing_zeros() as u8),
+            0 => self.update_level(),
+            bits => self.set_own_level(bits.trailing_zeros() as u8),
         }
     }
 
     /// Returns whether the reason of the raise is handled: no interrupt is pending, none is in its
     /// handler, and the program is not taking out a completion.
-    fn has_seen_to_it(&self, space: &AddressSpace) -> bool {
+    fn has_handled_raise(&self, space: &AddressSpace) -> bool {
         self.interrupted.is_none()
             && !self.process.has_interrupt()
             && space.shared().load(DRAINING) == 0
     }
 
-    fn become_level(&mut self, level: u8) -> bool {
+    fn set_own_level(&mut self, level: u8) -> bool {
         let least = executor::LEAST_URGENT_WORK.get();
         let level = level.clamp(self.process.ceiling.get(), least);
-        self.own = Level::new(level).unwrap_or(executor::LEAST_URGENT_WORK);
-        self.settle()
+        self.own_level = Level::new(level).unwrap_or(executor::LEAST_URGENT_WORK);
+        self.update_level()
     }
 
-    /// Takes the own or the lent level, whichever is more urgent. Returns true if the level has
-    /// changed.
+    /// Recomputes the effective level. Returns true if the level has changed.
     #[inline]
-    pub(crate) fn settle(&mut self) -> bool {
+    pub(crate) fn update_level(&mut self) -> bool {
         let lent = self.process.lent(self.line);
-        let level = self.own.get().min(self.raised.get()).min(lent);
+        let level = self.own_level.get().min(self.raised.get()).min(lent);
         if level == self.level.get() {
             return false;
         }
-        self.level = Level::new(level).unwrap_or(self.own);
+        self.level = Level::new(level).unwrap_or(self.own_level);
         true
     }
 
-    /// Raises a thread that had nothing to do to this level.
-    pub(crate) fn become_urgent(&mut self, level: Level) {
-        self.become_level(level.get());
+    /// Sets the level of a thread that resumes from a park.
+    pub(crate) fn wake_at(&mut self, level: Level) {
+        self.set_own_level(level.get());
     }
 
     /// Returns whether a thread that is to leave the hart may continue for a little longer, because
     /// it is in a critical section that others may spin for. Granted once per critical section; the
-    /// program is told that it owes the hart.
+    /// word `OWED` tells the program to enter the kernel at its end.
     pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
         if space.line(self.line, CRITICAL) == 0 {
             self.grace = 0;
@@ -136,8 +136,8 @@ impl Thread {
     }
 
     /// Returns whether a thread of a held process is in a critical section that it has to finish
-    /// first. The program is told to enter the kernel afterwards.
-    pub(crate) fn goes_on_for_now(&self, space: &AddressSpace) -> bool {
+    /// first. The word `OWED` tells the program to enter the kernel afterwards.
+    pub(crate) fn must_finish_critical_section(&self, space: &AddressSpace) -> bool {
         let critical = space.line(self.line, CRITICAL) != 0;
         if critical {
             space.set_line(self.line, OWED, 1);
@@ -152,15 +152,15 @@ impl Thread {
         }
     }
 
-    /// Gives the hart away at the thread's request, even inside a critical section.
-    pub(crate) fn give_way(&mut self) {
-        self.until = 0;
+    /// Ends the quantum at the request of the thread, even inside a critical section.
+    pub(crate) fn yield_hart(&mut self) {
+        self.quantum_end = 0;
         self.grace = 1;
     }
 
-    /// Returns whether the fault was about a page that another thread of the process has mapped:
+    /// Returns whether a fault is spurious: another thread of the process has mapped the page, and
     /// this hart had cached the missing translation.
-    pub(crate) fn is_mapped_meanwhile(&self, fault: Fault, space: &AddressSpace) -> bool {
+    pub(crate) fn is_spurious_fault(&self, fault: Fault, space: &AddressSpace) -> bool {
         let access = match fault.cause {
             LOAD_PAGE_FAULT => Access::Read,
             STORE_PAGE_FAULT => Access::Write,
@@ -176,7 +176,8 @@ impl Thread {
 
     /// Delivers a user interrupt that is pending: the thread continues in the handler that its
     /// program has named, and its interrupted state is saved for [`Thread::return_from_interrupt`].
-    /// Not while the program drains its ring, nor in the handler: then the program looks by itself.
+    /// Nothing is delivered while the program drains its ring, nor in the handler: then the program
+    /// polls by itself.
     pub(crate) fn deliver_interrupt(&mut self, space: &AddressSpace) {
         // During the handler the interrupt stays pending until the handler has ended, or another
         // thread takes it.
@@ -198,12 +199,12 @@ impl Thread {
     /// Returns to the interrupted code. Returns false if nothing was interrupted.
     pub(crate) fn return_from_interrupt(&mut self) -> bool {
         let interrupted = self.interrupted.take();
-        let some = interrupted.is_some();
+        let was_interrupted = interrupted.is_some();
         // The thread's bitmap holds the reason of the interrupt by now.
         self.raised = Level::LEAST_URGENT;
         if let Some(interrupted) = interrupted {
             self.context.leave_handler(&interrupted);
         }
-        some
+        was_interrupted
     }
 }

@@ -1,8 +1,8 @@
-//! The threads of a process: which there are, and where those are that wait.
+//! The threads of a process, and their states.
 //!
 //! ```text
-//!        create                take                  synchronous call
-//!  free ────────► Out: queue ───────► Out: hart ───────────────────► InCall
+//!        create               dispatch             synchronous call
+//!  Free ────────► Runnable: queue ──► Runnable: hart ─────────────────► InCall
 //!   ▲              ▲  ▲                 │  │ │ park                     │
 //!   │              │  └── preempted ────┘  │ └──────► Parked            │ the call's
 //!   │ join         │                       │            │ completion,   │ coroutine ends
@@ -23,32 +23,32 @@ use os_abi::thread::{CRITICAL, HOLDER, MAX_THREADS};
 use upshift_core::{CoroutineId, Level};
 
 use super::Thread;
-use super::lending::Waits;
+use super::lending::WaitList;
 use crate::memory::space::AddressSpace;
-use crate::trace::{self, Entered};
+use crate::trace::{self, TraceState};
 use crate::waiters::{Awaited, Waiters};
 
 /// State of the thread of a line.
 enum State {
     Free,
     /// Ready or running.
-    Out,
+    Runnable,
     /// The thread waits for the end of a synchronous call, which this coroutine carries out.
     InCall(Box<Thread>, CoroutineId),
     /// The thread waits for a completion or an `unpark`.
     Parked(Box<Thread>),
-    /// The thread may not go to user mode for the moment.
+    /// The thread is held back from user mode, while its process is copied.
     Held(Box<Thread>),
     /// The thread has ended with this result, for the thread that joins it.
     Ended(isize),
 }
 
 struct Slot {
-    /// The number of its thread, or of its last one; 0: none yet.
+    /// Number of the current or the last thread; 0: there was none.
     number: usize,
     state: State,
-    /// Place in the queue of ready threads.
-    place: u16,
+    /// Slot in the run queue.
+    queue_slot: u16,
     /// `unpark` came before `park`, with this level.
     token: Option<Level>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Threads {
     alive: usize,
     waiters: Waiters,
     /// Calls that wait for threads.
-    pub(super) waits: Waits,
+    pub(super) wait_list: WaitList,
 }
 
 impl Awaited for Threads {
@@ -74,27 +74,27 @@ impl Awaited for Threads {
 }
 
 /// Consequences of the end of a thread.
-pub(super) struct Left {
+pub(super) struct ThreadExit {
     /// True if the thread was the last one.
-    pub(super) last: bool,
+    pub(super) is_last: bool,
     /// Waiters to be woken after the lock is released.
     pub(super) waiters: Waiters,
 }
 
-/// State of a thread that is lent a level.
-pub(super) enum Out<'a> {
-    /// The thread has this place in the queue, runs, or is on its way from one to the other.
-    InQueue(u16),
+/// A thread that a level is lent to, by its state.
+pub(super) enum Borrower<'a> {
+    /// The thread has this queue slot: it is ready, runs, or is between the two.
+    Queued(u16),
     /// The thread waits for the call of this coroutine.
     InCall(&'a mut Thread, CoroutineId),
 }
 
 /// State of a thread.
-pub(super) enum Whereabouts {
-    /// The thread is in this place of the queue, on a hart, or on its way.
-    Out(u16),
+pub(super) enum ThreadState {
+    /// The thread has this queue slot: it is ready, runs, or is between the two.
+    Runnable(u16),
     /// The thread waits, at this level.
-    Waits(Level),
+    WaitList(Level),
 }
 
 impl Threads {
@@ -104,7 +104,7 @@ impl Threads {
                 Slot {
                     number: 0,
                     state: State::Free,
-                    place: 0,
+                    queue_slot: 0,
                     token: None,
                 }
             }; MAX_THREADS],
@@ -112,7 +112,7 @@ impl Threads {
             unparked: 0,
             alive: 0,
             waiters: Waiters::new(),
-            waits: Waits::new(),
+            wait_list: WaitList::new(),
         }
     }
 
@@ -127,51 +127,54 @@ impl Threads {
             None => self.slots.iter().position(free),
         };
         let line = found.ok_or(Error::TooMany)?;
-        self.waits.forget(line);
+        self.wait_list.end_loans_to(line);
         let slot = &mut self.slots[line];
         slot.number = number.unwrap_or(slot.number.max(line) + MAX_THREADS);
-        slot.state = State::Out;
+        slot.state = State::Runnable;
         slot.token = None;
         self.alive += 1;
         Ok((line, slot.number))
     }
 
-    /// Notes the place of a thread that was added.
-    pub(super) fn set_place(&mut self, line: usize, place: u16) {
-        self.slots[line].place = place;
+    /// Sets the queue slot of a thread that was added.
+    pub(super) fn set_queue_slot(&mut self, line: usize, queue_slot: u16) {
+        self.slots[line].queue_slot = queue_slot;
     }
 
-    /// Returns the places of threads that may be in the queue of ready threads.
-    pub(super) fn places(&self) -> impl Iterator<Item = u16> {
-        let out = |slot: &&Slot| matches!(slot.state, State::Out);
-        self.slots.iter().filter(out).map(|slot| slot.place)
+    /// Returns the queue slots of threads that may be ready.
+    pub(super) fn queue_slots(&self) -> impl Iterator<Item = u16> {
+        let runnable = |slot: &&Slot| matches!(slot.state, State::Runnable);
+        self.slots
+            .iter()
+            .filter(runnable)
+            .map(|slot| slot.queue_slot)
     }
 
-    /// Returns the places of those threads that may be taking completions out: the one that was
-    /// unparked for that last, and those that claim a critical section.
+    /// Returns the queue slots of the threads that may be draining the ring: the thread that was
+    /// unparked for that last, and threads that claim a critical section.
     pub(super) fn may_be_draining(&self, space: &AddressSpace) -> impl Iterator<Item = u16> {
         let may_be = |(line, slot): &(usize, &Slot)| {
-            matches!(slot.state, State::Out)
+            matches!(slot.state, State::Runnable)
                 && (self.unparked == *line || space.line(*line, CRITICAL) != 0)
         };
         let slots = self.slots.iter().enumerate();
-        slots.filter(may_be).map(|(_, slot)| slot.place)
+        slots.filter(may_be).map(|(_, slot)| slot.queue_slot)
     }
 
-    /// Takes the place of a thread that was out when the process ended.
-    pub(super) fn take_place(&mut self) -> Option<u16> {
-        let out = |slot: &&mut Slot| matches!(slot.state, State::Out);
-        let slot = self.slots.iter_mut().find(out)?;
+    /// Takes the queue slot of a thread that was ready or running when the process ended.
+    pub(super) fn take_queue_slot(&mut self) -> Option<u16> {
+        let runnable = |slot: &&mut Slot| matches!(slot.state, State::Runnable);
+        let slot = self.slots.iter_mut().find(runnable)?;
         slot.state = State::Free;
-        Some(slot.place)
+        Some(slot.queue_slot)
     }
 
-    /// The number of the thread of a line.
+    /// Returns the number of the thread of a line.
     pub(super) fn number(&self, line: usize) -> usize {
         self.slots[line].number
     }
 
-    /// The line of the thread of a number that has not ended.
+    /// Returns the line of the thread with a number, unless it has ended.
     pub(super) fn line_of(&self, number: usize) -> Option<usize> {
         let line = number % MAX_THREADS;
         let slot = &self.slots[line];
@@ -179,7 +182,7 @@ impl Threads {
         (lives && slot.number == number).then_some(line)
     }
 
-    /// The line of the thread whose number has these lowest bits.
+    /// Returns the line of the thread whose number has these lowest bits.
     pub(super) fn line_of_holder(&self, holder: u32) -> Option<usize> {
         let number = self.slots[holder as usize % MAX_THREADS].number;
         (number as u32 & HOLDER == holder)
@@ -187,19 +190,19 @@ impl Threads {
             .flatten()
     }
 
-    /// Returns the state of a thread, if a lent level changes anything there.
-    pub(super) fn out(&mut self, line: usize) -> Option<Out<'_>> {
+    /// Returns the thread of a line as a borrower; `None` while a loan has no effect on it.
+    pub(super) fn borrower(&mut self, line: usize) -> Option<Borrower<'_>> {
         let slot = &mut self.slots[line];
         match &mut slot.state {
-            State::Out => Some(Out::InQueue(slot.place)),
-            State::InCall(thread, call) => Some(Out::InCall(thread, *call)),
+            State::Runnable => Some(Borrower::Queued(slot.queue_slot)),
+            State::InCall(thread, call) => Some(Borrower::InCall(thread, *call)),
             _ => None,
         }
     }
 
     /// Parks a thread that waits for the end of the call of a coroutine.
     pub(super) fn wait_in_call(&mut self, thread: Box<Thread>, call: CoroutineId) {
-        trace::thread(&thread, Entered::Blocked);
+        trace::thread(&thread, TraceState::Blocked);
         let line = thread.line;
         self.slots[line].state = State::InCall(thread, call);
     }
@@ -213,10 +216,10 @@ impl Threads {
     pub(super) fn park(&mut self, mut thread: Box<Thread>) -> Option<Box<Thread>> {
         let line = thread.line;
         if let Some(level) = self.slots[line].token.take() {
-            thread.become_urgent(level);
+            thread.wake_at(level);
             return Some(thread);
         }
-        trace::thread(&thread, Entered::Blocked);
+        trace::thread(&thread, TraceState::Blocked);
         self.slots[line].state = State::Parked(thread);
         self.parked |= 1 << line;
         None
@@ -259,11 +262,11 @@ impl Threads {
     fn take_parked(&mut self, line: usize, level: Level) -> Option<Box<Thread>> {
         self.parked &= !(1 << line);
         let mut thread = self.take(line, |state| matches!(state, State::Parked(_)))?;
-        thread.become_urgent(level);
+        thread.wake_at(level);
         Some(thread)
     }
 
-    /// Holds a thread back for the moment.
+    /// Holds a thread back from user mode.
     pub(super) fn hold(&mut self, thread: Box<Thread>) {
         let line = thread.line;
         self.slots[line].state = State::Held(thread);
@@ -276,13 +279,13 @@ impl Threads {
         self.take(line, |_| true)
     }
 
-    /// Says of each thread that has not ended where it is.
-    pub(super) fn whereabouts(&self) -> impl Iterator<Item = Whereabouts> {
+    /// Returns the states of the threads that have not ended.
+    pub(super) fn states(&self) -> impl Iterator<Item = ThreadState> {
         self.slots.iter().filter_map(|slot| match &slot.state {
             State::Free | State::Ended(_) => None,
-            State::Out => Some(Whereabouts::Out(slot.place)),
+            State::Runnable => Some(ThreadState::Runnable(slot.queue_slot)),
             State::InCall(thread, _) | State::Parked(thread) | State::Held(thread) => {
-                Some(Whereabouts::Waits(thread.level))
+                Some(ThreadState::WaitList(thread.level))
             }
         })
     }
@@ -298,8 +301,8 @@ impl Threads {
             .map(|(line, _)| line)
     }
 
-    /// Takes out any thread that waits in the kernel: the process ends.
-    pub(super) fn take_any(&mut self) -> Option<Box<Thread>> {
+    /// Takes any thread that waits in the kernel, for the end of the process.
+    pub(super) fn take_waiting_thread(&mut self) -> Option<Box<Thread>> {
         self.parked = 0;
         let here =
             |state: &State| matches!(state, State::InCall(..) | State::Parked(_) | State::Held(_));
@@ -312,7 +315,7 @@ impl Threads {
         if !wanted(state) {
             return None;
         }
-        match core::mem::replace(state, State::Out) {
+        match core::mem::replace(state, State::Runnable) {
             State::InCall(thread, _) | State::Parked(thread) | State::Held(thread) => Some(thread),
             other => {
                 *state = other;
@@ -322,16 +325,16 @@ impl Threads {
     }
 
     /// Ends a thread with a result.
-    pub(super) fn end(&mut self, line: usize, result: isize) -> Left {
+    pub(super) fn end(&mut self, line: usize, result: isize) -> ThreadExit {
         self.slots[line].state = State::Ended(result);
         self.alive -= 1;
-        Left {
-            last: self.alive == 0,
+        ThreadExit {
+            is_last: self.alive == 0,
             waiters: self.waiters.take(),
         }
     }
 
-    /// Takes the result of a thread, once it has ended: its number is dead then.
+    /// Takes the result of a thread, once it has ended; its number is invalid afterwards.
     pub(super) fn join(&mut self, number: usize) -> Option<Result<isize, Error>> {
         let slot = &mut self.slots[number % MAX_THREADS];
         if slot.number != number {

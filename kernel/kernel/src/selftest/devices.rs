@@ -22,7 +22,7 @@ pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome 
             ensure!(devices::route(source, index), "hart {index} has no context");
             // The port interrupts once more when a byte lies there for long; the hart before may
             // have claimed that, and is slow on a busy host.
-            devices::settled().await;
+            devices::wait_idle().await;
             console::loop_back(b'x');
             console::readable().await;
             let mut byte = [0];
@@ -49,8 +49,8 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
     for bytes in [1, 5 * 4096] {
         let memory = Dma::new(bytes).map_err(|_| format!("no memory for {bytes}"))?;
         let size = memory.len();
-        let lent = memory.lend();
-        let address = lent.address().get();
+        let in_device = memory.lend();
+        let address = in_device.address().get();
         ensure!(
             address.is_multiple_of(size),
             "{bytes} bytes at {address:#x}"
@@ -66,7 +66,7 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
 pub(super) async fn card_sends_and_receives() -> Outcome {
     const GATEWAY: [u8; 4] = [10, 0, 2, 2];
     const OURS: [u8; 4] = [10, 0, 2, 15];
-    // The stack does without it meanwhile.
+    // The stack runs without the card meanwhile.
     let Some(mut card) = net::exchange_card(None) else {
         return Ok(());
     };
@@ -110,7 +110,7 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
             }
         }
     }
-    // The answers were looked for: the hart that is interrupted may not have run yet.
+    // The answers were polled: the interrupted hart may not have run yet.
     let limit = clock::now() + 20 * clock::ticks_per_second();
     while net::INTERRUPTS.load(Relaxed) == before {
         ensure!(clock::now() < limit, "no interrupt");

@@ -1,8 +1,8 @@
-//! Ways in which the kernel must fail, loudly and with a status that is not 0.
+//! Faults on which the kernel must fail with a message and a status other than 0.
 
-/// Fails as asked; returns if nothing of the kind is asked.
-pub(super) fn now(how: &str) {
-    match how {
+/// Causes the named fault; returns if there is none of that name.
+pub(super) fn cause(fault: &str) {
+    match fault {
         "panic" => panic!("as asked"),
         "overflow" => {
             deep(0);
@@ -12,7 +12,7 @@ pub(super) fn now(how: &str) {
     }
 }
 
-#[allow(unconditional_recursion, reason = "that is the point")]
+#[allow(unconditional_recursion, reason = "the stack is to overflow")]
 fn deep(n: usize) -> usize {
     let block = core::hint::black_box([n; 128]);
     deep(n + 1) + block[3]

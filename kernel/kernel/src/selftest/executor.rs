@@ -24,7 +24,7 @@ fn at(level: u8) -> Priority {
 
 /// Runs a test while coroutines that never yield occupy all other harts, so that
 /// order on this hart can be observed.
-pub(super) async fn with_the_others_busy<F: Future<Output = Outcome>>(test: F) -> Outcome {
+pub(super) async fn with_other_harts_busy<F: Future<Output = Outcome>>(test: F) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let busy = Arc::new(AtomicUsize::new(0));
     let others = hart::online().len() - 1;
@@ -72,7 +72,7 @@ async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
 }
 
 pub(super) async fn more_urgent_runs_first() -> Outcome {
-    with_the_others_busy(async {
+    with_other_harts_busy(async {
         let order = order_of(&[40, 33, 62, 31, 50]).await?;
         ensure!(order == [3, 1, 0, 4, 2], "ran in the order {order:?}");
         Ok(())
@@ -81,7 +81,7 @@ pub(super) async fn more_urgent_runs_first() -> Outcome {
 }
 
 pub(super) async fn levels_are_fifo() -> Outcome {
-    with_the_others_busy(async {
+    with_other_harts_busy(async {
         let order = order_of(&[40; 16]).await?;
         ensure!(order.is_sorted(), "ran in the order {order:?}");
         Ok(())
@@ -90,7 +90,7 @@ pub(super) async fn levels_are_fifo() -> Outcome {
 }
 
 pub(super) async fn reprio_moves_a_queued_coroutine() -> Outcome {
-    with_the_others_busy(async {
+    with_other_harts_busy(async {
         let order = Arc::new(IrqLock::new(Vec::new()));
         let mut handles = Vec::new();
         for number in 0..3 {

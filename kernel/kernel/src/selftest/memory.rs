@@ -50,15 +50,15 @@ pub(super) async fn heap_serves_every_size() -> Outcome {
     let before = heap::in_use();
     let mut all = Vec::new();
     for size in (1..6000).step_by(37) {
-        let mut one: Vec<u8> = Vec::with_capacity(size);
-        one.resize(size, size as u8);
-        all.push(one);
+        let mut block: Vec<u8> = Vec::with_capacity(size);
+        block.resize(size, size as u8);
+        all.push(block);
     }
-    for one in &all {
+    for block in &all {
         ensure!(
-            one.iter().all(|byte| *byte == one.len() as u8),
+            block.iter().all(|byte| *byte == block.len() as u8),
             "{} bytes kept",
-            one.len()
+            block.len()
         );
     }
     drop(all);
@@ -74,19 +74,19 @@ pub(super) async fn heap_serves_every_size() -> Outcome {
 /// purpose: frames are.
 pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
     const EACH: usize = 2_000;
-    let mut kept: Vec<Vec<u8>> = Vec::with_capacity(7 * EACH);
+    let mut blocks: Vec<Vec<u8>> = Vec::with_capacity(7 * EACH);
     let before = free_frames();
     for size in [16, 32, 64, 128, 256, 512, 1024] {
-        kept.extend((0..EACH).map(|_| Vec::with_capacity(size)));
+        blocks.extend((0..EACH).map(|_| Vec::with_capacity(size)));
     }
     ensure!(free_frames() < before - 900, "the heap takes frames");
     // The blocks are freed in another order.
     let mut at = 0;
-    while !kept.is_empty() {
-        at = (at + 7_919) % kept.len();
-        kept.swap_remove(at);
+    while !blocks.is_empty() {
+        at = (at + 7_919) % blocks.len();
+        blocks.swap_remove(at);
     }
-    // A page of each size is kept.
+    // A page of each size is blocks.
     ensure!(
         free_frames() + 7 >= before,
         "{} of {before} frames came back",
@@ -114,9 +114,9 @@ pub(super) async fn programs_see_two_pages_of_the_kernel() -> Outcome {
 #[cfg(feature = "isolated")]
 pub(super) async fn address_space_ids_are_distinct_and_come_back() -> Outcome {
     for round in 0..2 {
-        let all = core::iter::from_fn(|| isolated::Tag::new().ok());
+        let all = core::iter::from_fn(|| isolated::Asid::new().ok());
         let all: Vec<_> = all.take(2 * isolated::ASIDS).collect();
-        let mut numbers: Vec<_> = all.iter().map(isolated::Tag::asid).collect();
+        let mut numbers: Vec<_> = all.iter().map(isolated::Asid::asid).collect();
         numbers.sort_unstable();
         numbers.dedup();
         // 0 is the kernel's.

@@ -67,7 +67,7 @@ tests! {
     raises::raise_reaches_a_thread_on_its_way_to_the_queue,
     raises::completion_reaches_a_thread_that_leaves_its_hart,
     raises::completion_reaches_a_thread_that_drains,
-    raises::child_that_is_killed_as_it_comes_leaves_nothing,
+    raises::child_killed_during_spawn_leaves_nothing,
     time::sleepers_wake_in_order_of_deadline,
     time::dropped_sleep_leaves_nothing_behind,
     time::timer_is_exact_under_icount,
@@ -75,20 +75,20 @@ tests! {
     devices::interrupts_come_to_the_hart_they_are_routed_to,
     devices::memory_of_devices_comes_back,
     devices::card_sends_and_receives,
-    network::what_is_more_urgent_is_sent_first,
+    network::more_urgent_socket_sends_first,
     network::idle_sockets_cost_nothing,
-    network::card_interrupts_no_more_than_it_must,
-    network::card_interrupts_less_while_it_is_attended,
-    network::what_is_written_at_once_is_sent_at_once,
+    network::card_interrupts_only_when_needed,
+    network::polled_card_interrupts_less,
+    network::bytes_written_together_are_sent_together,
     network::answers_acknowledge_what_is_asked,
     network::acknowledgements_wake_no_reader,
     network::small_reads_make_room,
     network::checksums_are_right,
     network::garbage_harms_nothing,
-    network::frames_from_outside_do_not_speak_for_us,
+    network::spoofed_frames_are_recognized,
     network::frames_that_are_too_long_are_dropped,
     network::segments_out_of_order_are_put_in_order,
-    network::flood_of_beginnings_keeps_nobody_out,
+    network::syn_flood_keeps_no_client_out,
     network::resets_leave_nothing_behind,
     network::window_that_stays_closed_ends_the_writer,
     network::window_that_stays_closed_keeps_nothing,
@@ -100,7 +100,7 @@ tests! {
 /// instructions as time. `how` selects a way to fail, a measurement, or the tests that have this in
 /// their name.
 pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
-    die::now(how);
+    die::cause(how);
     if how == "figures" {
         figures::start();
         return;

@@ -1,5 +1,4 @@
-//! Raises: an event for a program makes one of its threads as urgent, wherever that thread is. A
-//! thread that has ended leaves nothing behind.
+//! Raises: an event for a program makes one of its threads as urgent, in any state of that thread.
 
 use alloc::format;
 use alloc::string::String;
@@ -11,10 +10,10 @@ use os_abi::thread::CRITICAL;
 use upshift_core::Level;
 
 use super::Outcome;
-use super::executor::with_the_others_busy;
+use super::executor::with_other_harts_busy;
 use crate::arch::{csr, hart_index};
 use crate::process::{self, Process, Spawn};
-use crate::users::{self, Next};
+use crate::run_queue::{self, Next};
 use crate::{ensure, hart};
 
 /// Returns the parameters of a process with one thread of level 40, which may be as urgent as 20.
@@ -38,23 +37,20 @@ fn program_that_waits() -> Result<Arc<Process>, String> {
     process::spawn(child_of(0)?).map_err(|error| format!("{error}"))
 }
 
-/// A child that is killed while its parent ends, before either knows that of the other, gives its
-/// place back.
-pub(super) async fn child_that_is_killed_as_it_comes_leaves_nothing() -> Outcome {
-    let before = process::living();
+/// A child that is killed while its parent ends, before either sees the end of the other, gives its
+/// queue_slot back.
+pub(super) async fn child_killed_during_spawn_leaves_nothing() -> Outcome {
+    let before = process::count();
     let parent = process::spawn(child_of(0)?).map_err(|error| format!("{error}"))?;
     let number = parent.number();
     parent.end(0, Level::at::<30>());
     process::spawn_and_end(child_of(number)?).map_err(|error| format!("{error}"))?;
-    let living = process::living();
-    ensure!(
-        living == before,
-        "{before} processes before, {living} after"
-    );
+    let count = process::count();
+    ensure!(count == before, "{before} processes before, {count} after");
     Ok(())
 }
 
-/// A completion of level 10 comes for a process.
+/// Completes a call of a process at level 10.
 fn complete(process: &Process) -> Outcome {
     let reserved = process.reserve_completion();
     reserved.map_err(|error| format!("{error}"))?;
@@ -62,44 +58,46 @@ fn complete(process: &Process) -> Outcome {
     Ok(())
 }
 
-/// The level of the most urgent thread that is ready.
+/// Returns the level of the most urgent ready thread.
 fn ready() -> u32 {
-    users::ready().trailing_zeros()
+    run_queue::ready().trailing_zeros()
 }
 
-/// A thread that is about to leave its hart for something more urgent counts as one that runs: a
-/// completion that comes then raises it in the queue.
+/// A thread that is about to leave its hart for something more urgent counts as running: a
+/// completion at that moment raises the thread in the queue.
 pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcome {
-    with_the_others_busy(async {
+    with_other_harts_busy(async {
         let process = program_that_waits()?;
         let interrupts = csr::interrupts_off();
         let index = hart_index();
-        // The hart may be more urgent still for the test before; it gives way once then.
-        let thread = [(); 2].into_iter().find_map(|()| match users::take(index) {
-            Next::Run(thread) => Some(thread),
-            _ => None,
-        });
-        let is_taken = thread.is_some();
-        hart::enters_user(index);
+        // The hart may still be raised from the test before; then it yields once.
+        let thread = [(); 2]
+            .into_iter()
+            .find_map(|()| match run_queue::take(index) {
+                Next::Run(thread) => Some(thread),
+                _ => None,
+            });
+        let is_running = thread.is_some();
+        hart::set_in_user(index);
         let completed = complete(&process);
-        hart::takes_from_user(index);
-        users::stopped(index);
-        thread.into_iter().for_each(users::push_front);
+        hart::clear_in_user(index);
+        run_queue::clear_running(index);
+        thread.into_iter().for_each(run_queue::push_front);
         let ready = ready();
         process.end(0, Level::at::<30>());
         csr::interrupts_restore(interrupts);
-        ensure!(is_taken, "it is not in the queue");
+        ensure!(is_running, "the thread is not in the queue");
         completed?;
-        ensure!(ready == 20, "it has level {ready}");
+        ensure!(ready == 20, "the thread has level {ready}");
         Ok(())
     })
     .await
 }
 
-/// A thread that has lost its hart while it takes completions out is as urgent as one that comes
-/// then; so is one that was unparked to take them out.
+/// A thread that was preempted while it drains the ring becomes as urgent as a new completion; so
+/// does a thread that was unparked to drain it.
 pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
-    with_the_others_busy(async {
+    with_other_harts_busy(async {
         for critical in [0, 1] {
             let process = program_that_waits()?;
             let space = process.space().map_err(|error| format!("{error}"))?;
@@ -108,23 +106,25 @@ pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
             complete(&process)?;
             let ready = ready();
             process.end(0, Level::at::<30>());
-            ensure!(ready == 20, "{critical}: it has level {ready}");
+            ensure!(ready == 20, "{critical}: the thread has level {ready}");
         }
         Ok(())
     })
     .await
 }
 
-/// A completion raises a thread that is neither in the queue nor on a hart, but between the
-/// two: it comes into the queue as urgent as that.
+/// A completion raises a thread that is neither in the queue nor on a hart, but between the two: it
+/// enters the queue at that level.
 pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome {
-    with_the_others_busy(async {
+    with_other_harts_busy(async {
         let level = |level| Level::new(level).unwrap_or(Level::DEFAULT);
         let process = program_that_waits()?;
         for (raised, becomes) in [(35, 35), (50, 35), (10, 20)] {
-            let thread = process.take_ready().ok_or("it is not in the queue")?;
+            let thread = process
+                .take_ready()
+                .ok_or("the thread is not in the queue")?;
             process.raise(level(raised));
-            users::push_front(thread);
+            run_queue::push_front(thread);
             let ready = ready();
             ensure!(ready == becomes, "raised to {raised}, it has {ready}");
         }

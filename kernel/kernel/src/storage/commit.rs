@@ -39,7 +39,7 @@ async fn commit() -> Result<(), Error> {
         let step = {
             let mut storage = STORAGE.lock();
             let step = storage.volume()?.commit(buffer.bytes()?);
-            step.map_err(super::told)?
+            step.map_err(super::abi_error)?
         };
         match step {
             Step::Write(block) => buffer.write(block).await?,
@@ -49,11 +49,11 @@ async fn commit() -> Result<(), Error> {
     }
 }
 
-/// Waits until all that has been changed is on the disk.
+/// Waits until all changes are on the disk.
 ///
 /// # Errors
 /// [`Error::DiskFailed`].
 pub(crate) async fn sync() -> Result<(), Error> {
-    let moment = STORAGE.lock().volume()?.moment();
-    until_committed(moment).await
+    let version = STORAGE.lock().volume()?.version();
+    until_committed(version).await
 }

@@ -8,21 +8,21 @@ use core::sync::atomic::Ordering::Relaxed;
 use os_abi::{Error, number};
 use os_files::{BLOCK, File, Read, Write};
 
-use super::{STORAGE, fetch, told, until_committed, when_it_may};
+use super::{STORAGE, abi_error, fetch, retry_after_commits, until_committed};
 use crate::process::Share;
-use crate::process::share::{Resource, Taken};
+use crate::process::share::{Charge, Resource};
 
-/// KiB that it takes.
+/// KiB of an open file.
 const KIB: usize = 1;
 
 /// See the module.
-pub(crate) struct Opened {
-    /// The file; `None` once it is dropped.
+pub(crate) struct OpenFile {
+    /// `None` once the file is dropped.
     file: Option<File>,
     /// Changed under the lock of the storage only.
     position: AtomicU64,
-    /// Memory taken of the share of the process that has opened the file.
-    _taken: Taken,
+    /// Memory charged to the share of the process that has opened the file.
+    _charge: Charge,
 }
 
 /// An error while moving bytes: of the file system, or of the program's memory.
@@ -38,16 +38,16 @@ impl From<os_files::Error> for Fault {
 }
 
 impl Fault {
-    /// Returns the error that the program gets.
-    fn told(self) -> Error {
+    /// Converts the error to the error that programs get.
+    fn into_abi(self) -> Error {
         match self {
-            Fault::Files(error) => told(error),
+            Fault::Files(error) => abi_error(error),
             Fault::Memory(error) => error,
         }
     }
 }
 
-impl Opened {
+impl OpenFile {
     /// Opens a file.
     ///
     /// # Errors
@@ -57,21 +57,21 @@ impl Opened {
         name: &[u8],
         flags: usize,
         share: &Arc<Share>,
-    ) -> Result<Arc<Opened>, Error> {
+    ) -> Result<Arc<OpenFile>, Error> {
         if flags & !(number::CREATE | number::TRUNCATE) != 0 {
             return Err(Error::BadArgument);
         }
-        let taken = share.take(Resource::Memory, KIB)?;
+        let charge = share.charge(Resource::Memory, KIB)?;
         let create = flags & number::CREATE != 0;
-        let file = when_it_may(|volume| volume.open(name, create)).await?;
-        let opened = Arc::new(Opened {
+        let file = retry_after_commits(|volume| volume.open(name, create)).await?;
+        let opened = Arc::new(OpenFile {
             file: Some(file),
             position: AtomicU64::new(0),
-            _taken: taken,
+            _charge: charge,
         });
         if flags & number::TRUNCATE != 0 {
             let file = opened.file()?;
-            when_it_may(|volume| Ok(volume.truncate(file)?.then_some(()))).await?;
+            retry_after_commits(|volume| Ok(volume.truncate(file)?.then_some(()))).await?;
         }
         Ok(opened)
     }
@@ -87,7 +87,7 @@ impl Opened {
     pub(crate) fn seek(&self, position: usize) -> Result<usize, Error> {
         let mut storage = STORAGE.lock();
         let size = storage.volume()?.size(self.file()?);
-        if position != number::STAY {
+        if position != number::KEEP_POSITION {
             self.position.store(position as u64, Relaxed);
         }
         Ok(size as usize)
@@ -120,12 +120,12 @@ impl Opened {
     /// # Errors
     /// [`Error::DiskFailed`], [`Error::OutOfMemory`].
     pub(crate) async fn readable(&self) -> Result<(), Error> {
-        let lacks = {
+        let missing = {
             let mut storage = STORAGE.lock();
             let position = self.position.load(Relaxed);
-            storage.volume()?.lacks_to_read(self.file()?, position)
+            storage.volume()?.missing_for_read(self.file()?, position)
         };
-        match lacks {
+        match missing {
             Some(block) => fetch(block).await,
             None => Ok(()),
         }
@@ -147,7 +147,7 @@ impl Opened {
         let try_write = || {
             let put = |bytes: &mut [u8]| put(bytes).map_err(Fault::Memory);
             let written = storage.volume()?.write(self.file()?, position, len, put);
-            let written = written.map_err(Fault::told)?;
+            let written = written.map_err(Fault::into_abi)?;
             if let Write::Done(count) = written {
                 self.position.store(position + count as u64, Relaxed);
             }
@@ -165,22 +165,22 @@ impl Opened {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::DiskFailed`], [`Error::OutOfMemory`].
     pub(crate) async fn writable(&self) -> Result<(), Error> {
-        let (lacks, moment) = {
+        let (missing, version) = {
             let mut storage = STORAGE.lock();
             let position = self.position.load(Relaxed);
             let volume = storage.volume()?;
-            let lacks = volume.lacks_to_write(self.file()?, position);
-            (lacks.map_err(told)?, volume.moment())
+            let missing = volume.missing_for_write(self.file()?, position);
+            (missing.map_err(abi_error)?, volume.version())
         };
-        match lacks {
+        match missing {
             Some(Write::Fetch(block)) => fetch(block).await,
-            Some(Write::Wait) => until_committed(moment).await,
+            Some(Write::Wait) => until_committed(version).await,
             _ => Ok(()),
         }
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         if let (Some(file), Some(volume)) = (self.file.take(), &mut STORAGE.lock().volume) {
             volume.close(file);

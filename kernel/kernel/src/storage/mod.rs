@@ -8,7 +8,7 @@
 //!
 //! All files have one lock, which is never held while the disk works. The *committer* writes
 //! changed blocks when a call waits for that, and is as urgent as the most urgent waiter. A commit
-//! holds the changes up to one moment: so after a power cut the disk is as it was at some moment
+//! holds the changes up to one version: so after a power cut the disk is as it was at some version
 //! not before the last `fsync`, with all changes until then and no others.
 //!
 //! The disk is mounted when the first program starts, and unmounted when it has ended: everything
@@ -24,26 +24,26 @@ use os_files::Volume;
 use upshift_core::{CoroutineId, Level};
 
 use crate::arch::lock::IrqLock;
-use crate::levels::{self, Levels};
-use crate::waiters::{Awaited, Urgent, Waiters, until_urgent};
+use crate::levels::{self, WaiterLevels};
+use crate::waiters::{Awaited, Urgent, Waiters, wait_until_urgent};
 use crate::{disk, executor};
 pub(crate) use commit::sync;
-pub(crate) use file::Opened;
-pub(crate) use mount::{init, let_go, mount};
+pub(crate) use file::OpenFile;
+pub(crate) use mount::{init, mount, unmount};
 pub(crate) use program::load;
 
 /// Files, and the waiters of the committer.
 struct Storage {
     volume: Option<Volume>,
     waiters: Waiters,
-    waiting: Levels,
+    waiting: WaiterLevels,
     committer: Option<CoroutineId>,
 }
 
 static STORAGE: IrqLock<Storage> = IrqLock::new(Storage {
     volume: None,
     waiters: Waiters::new(),
-    waiting: Levels::new(),
+    waiting: WaiterLevels::new(),
     committer: None,
 });
 
@@ -54,8 +54,8 @@ impl Awaited for Storage {
 }
 
 impl Urgent for Storage {
-    fn waits(&mut self, before: Option<Level>, now: Option<Level>) {
-        self.waiting.change(before, now);
+    fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>) {
+        self.waiting.move_waiter(before, now);
         if let Some(committer) = self.committer {
             levels::follow(committer, self.waiting.bits());
             // The committer never ends.
@@ -70,8 +70,8 @@ impl Storage {
     }
 }
 
-/// Returns the error that a program gets for an error of the file system.
-fn told(error: os_files::Error) -> Error {
+/// Converts an error of the file system to the error that programs get.
+fn abi_error(error: os_files::Error) -> Error {
     match error {
         os_files::Error::NoFile => Error::NoFile,
         os_files::Error::BadName | os_files::Error::BadOffset => Error::BadArgument,
@@ -86,36 +86,36 @@ fn told(error: os_files::Error) -> Error {
 }
 
 /// Changes the volume, repeating after a commit while the change has to wait for commits (`None`).
-async fn when_it_may<R>(
+async fn retry_after_commits<R>(
     mut attempt: impl FnMut(&mut Volume) -> Result<Option<R>, os_files::Error>,
 ) -> Result<R, Error> {
     loop {
-        let moment = {
+        let version = {
             let mut storage = STORAGE.lock();
             let volume = storage.volume()?;
-            if let Some(done) = attempt(volume).map_err(told)? {
+            if let Some(done) = attempt(volume).map_err(abi_error)? {
                 return Ok(done);
             }
-            volume.moment()
+            volume.version()
         };
-        until_committed(moment).await?;
+        until_committed(version).await?;
     }
 }
 
-/// Waits until the disk has all changes before a moment.
-async fn until_committed(moment: u64) -> Result<(), Error> {
-    until_urgent(&STORAGE, |storage| match storage.volume() {
-        Ok(volume) => match volume.has(moment) {
+/// Waits until the disk has all changes before a version.
+async fn until_committed(version: u64) -> Result<(), Error> {
+    wait_until_urgent(&STORAGE, |storage| match storage.volume() {
+        Ok(volume) => match volume.is_durable(version) {
             Ok(false) => None,
             Ok(true) => Some(Ok(())),
-            Err(error) => Some(Err(told(error))),
+            Err(error) => Some(Err(abi_error(error))),
         },
         Err(error) => Some(Err(error)),
     })
     .await
 }
 
-/// Reads a block that the volume lacks, and gives it to it.
+/// Reads a block that the volume lacks, and supplies it.
 async fn fetch(fetch: os_files::Fetch) -> Result<(), Error> {
     let mut buffer = disk::Buffer::take().await;
     let read = buffer.read(fetch.block()).await;
@@ -126,15 +126,15 @@ async fn fetch(fetch: os_files::Fetch) -> Result<(), Error> {
     storage
         .volume()?
         .supply(fetch, buffer.bytes()?)
-        .map_err(told)
+        .map_err(abi_error)
 }
 
-/// Takes the name of a file away.
+/// Removes the name of a file.
 ///
 /// # Errors
 /// [`Error::NoFile`], [`Error::BadArgument`], [`Error::IsDirectory`], [`Error::DiskFailed`].
 pub(crate) async fn unlink(name: &[u8]) -> Result<(), Error> {
-    when_it_may(|volume| Ok(volume.unlink(name)?.then_some(()))).await
+    retry_after_commits(|volume| Ok(volume.unlink(name)?.then_some(()))).await
 }
 
 /// Calls `give` with the first file whose number is not below `from`: its number plus 1, its bytes,

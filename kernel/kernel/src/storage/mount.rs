@@ -1,10 +1,10 @@
-//! From the disk to memory and back, when the first program starts and when it has ended.
+//! Mounts the disk when the first program starts, and unmounts it when that has ended.
 
 use os_abi::Error;
 use os_files::{Mount, Volume};
 use upshift_core::Priority;
 
-use super::{STORAGE, commit, sync, told};
+use super::{STORAGE, abi_error, commit, sync};
 use crate::disk::{self, Buffer};
 use crate::{executor, println};
 
@@ -35,7 +35,7 @@ pub(crate) async fn mount() -> Result<(), Error> {
     };
     let volume = volume.map_err(|error| {
         println!("upshift: the disk is not mounted: {error}");
-        told(error)
+        abi_error(error)
     })?;
     let is_new = volume.is_changed();
     STORAGE.lock().volume = Some(volume);
@@ -56,8 +56,8 @@ async fn read(blocks: u64) -> Result<Volume, os_files::Error> {
     mount.finish()
 }
 
-/// Writes all changes, and forgets all files. None is open.
-pub(crate) async fn let_go() {
+/// Unmounts the disk: writes all changes, and frees the volume. No file is open.
+pub(crate) async fn unmount() {
     if STORAGE.lock().volume.is_none() {
         return;
     }

@@ -6,20 +6,20 @@ use alloc::vec::Vec;
 use os_abi::{Error, number};
 use os_files::BLOCK;
 
-use super::Opened;
+use super::OpenFile;
 use crate::memory;
 use crate::process::Share;
-use crate::process::share::{Resource, Taken};
+use crate::process::share::{Charge, Resource};
 
-/// The longest, in bytes.
-const LONGEST: usize = 2 << 20;
+/// Maximum length of a program in bytes.
+const MAX_LEN: usize = 2 << 20;
 
-/// Loads the bytes of a program, and the amount that they take of a share meanwhile.
+/// Loads the bytes of a program, and the charge for them.
 ///
 /// # Errors
 /// [`Error::NoProgram`], [`Error::BadProgram`]: it is too long. [`Error::OutOfMemory`],
 /// [`Error::DiskFailed`].
-pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Taken), Error> {
+pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Charge), Error> {
     let no_program = |error| match error {
         // Without a disk there is none either.
         Error::NoFile
@@ -29,21 +29,21 @@ pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Ta
         | Error::IsDirectory => Error::NoProgram,
         error => error,
     };
-    let file = Opened::open(name, 0, share).await.map_err(no_program)?;
-    let size = file.seek(number::STAY)?;
-    if size > LONGEST {
+    let file = OpenFile::open(name, 0, share).await.map_err(no_program)?;
+    let size = file.seek(number::KEEP_POSITION)?;
+    if size > MAX_LEN {
         return Err(Error::BadProgram);
     }
     if memory::is_short() {
         return Err(Error::OutOfMemory);
     }
-    let taken = share.take(Resource::Memory, size.div_ceil(1 << 10))?;
+    let charge = share.charge(Resource::Memory, size.div_ceil(1 << 10))?;
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(size)
         .map_err(|_| Error::OutOfMemory)?;
     while bytes.len() < size {
-        // Of the size it had: it may grow meanwhile.
+        // Up to the size at the start: the file may grow meanwhile.
         let want = BLOCK.min(size - bytes.len());
         let give = |part: &[u8]| {
             bytes.extend_from_slice(part);
@@ -56,5 +56,5 @@ pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Ta
             None => file.readable().await?,
         }
     }
-    Ok((bytes, taken))
+    Ok((bytes, charge))
 }

@@ -1,7 +1,7 @@
-//! The coroutine of a call: polls it to its end, and hands the answer on.
+//! The coroutine of a call: polls it to its end, and passes the answer on.
 //!
-//! Written out instead of an `async` function, because that would keep the call three
-//! times, and the control block is moved to its place as it is.
+//! Written out instead of an `async` function, because that would store the call three times in a
+//! control block that is moved once.
 
 use alloc::sync::Arc;
 use core::future::Future;
@@ -13,11 +13,11 @@ use pin_project_lite::pin_project;
 
 use super::{Answer, word};
 use crate::executor;
-use crate::process::{Flight, Process};
+use crate::process::{CallGuard, Process};
 
 /// Recipient of the answer.
 #[derive(Clone, Copy)]
-pub(super) enum Whom {
+pub(super) enum Recipient {
     /// The thread of this line, which waits for the answer.
     Thread { line: usize },
     /// The completion ring: token and coroutine, at the level that the call has then.
@@ -25,34 +25,34 @@ pub(super) enum Whom {
 }
 
 pin_project! {
-    // A call, and the mark that it is in flight, dropped in this order.
+    // A call, and the guard that counts it as in flight, dropped in this order.
     struct InFlight<F> {
-        // Until it is over.
+        // `None` once the call has finished.
         #[pin]
         call: Option<F>,
-        flight: Option<Flight>,
+        guard: Option<CallGuard>,
         number: usize,
         process: Arc<Process>,
-        whom: Whom,
+        recipient: Recipient,
     }
 }
 
-/// The call of this number in its process, from now on in flight.
+/// Returns the future of a call by its number in its process, counted as in flight from now on.
 pub(super) fn new<F>(
     call: F,
     number: usize,
     process: Arc<Process>,
-    whom: Whom,
+    recipient: Recipient,
 ) -> impl Future<Output = ()> + Send + 'static
 where
     F: Future<Output = Answer> + Send + 'static,
 {
     InFlight {
         call: Some(call),
-        flight: Some(Flight::new(process.clone())),
+        guard: Some(CallGuard::new(process.clone())),
         number,
         process,
-        whom,
+        recipient,
     }
 }
 
@@ -60,12 +60,12 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
     type Output = ();
 
     /// Polls the call. A cancelled call is dropped in the middle of its waiting, with its
-    /// coroutine, and has taken nothing.
+    /// coroutine, and has consumed nothing.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let process = &*this.process;
         let cancelled =
-            matches!(this.whom, Whom::Ring { .. }) && process.is_cancelled(*this.number);
+            matches!(this.recipient, Recipient::Ring { .. }) && process.is_cancelled(*this.number);
         let answer = if cancelled {
             Err(Error::Cancelled)
         } else {
@@ -77,13 +77,13 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
                 None => return Poll::Ready(()),
             }
         };
-        // Drops the call's resources before its end can be seen.
+        // Drops the resources of the call before its end is visible.
         this.call.set(None);
         process.end_call(*this.number);
-        drop(this.flight.take());
-        match *this.whom {
-            Whom::Thread { line } => process.resume(line, word(answer)),
-            Whom::Ring {
+        drop(this.guard.take());
+        match *this.recipient {
+            Recipient::Thread { line } => process.resume(line, word(answer)),
+            Recipient::Ring {
                 entry: [token, coroutine],
             } => {
                 let entry = [token, coroutine, word(answer) as u64];

@@ -1,9 +1,9 @@
 //! The calls that may take time: kernel coroutines, each a future of its result.
 //!
-//! Each tries first whether it need wait at all, if it is told that it may.
+//! Each first tries to finish without waiting, if the caller allows that (`inline`).
 //!
-//! They hold no lock across an `await` and touch user memory only at the end,
-//! through the space the process has *then*: if it has ended, there is none.
+//! They hold no lock across an `await` and touch user memory only at the end, through the space
+//! that the process has *then*: an ended process has none.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -22,25 +22,24 @@ pub(super) use super::spawn::spawn;
 pub(super) use super::storage::{fsync, list, open, unlink};
 
 /// Bytes that a call moves at a time. They are on the stack of the hart, never in the control block
-/// of the call: so the block is small, and cheap to move to its place.
+/// of the call: so the block is small, and cheap to move.
 const CHUNK: usize = 256;
 
-/// Pages that are mapped before others have their turn.
+/// Pages that are mapped between two yields.
 const PAGES_AT_ONCE: usize = 32;
 
 type Arguments = [usize; 6];
 
-/// State of a call after its first look.
-pub(super) enum Begin<F> {
-    /// The call is over.
+/// State of a call after its first attempt.
+pub(super) enum CallStart<F> {
+    /// The call has finished.
     Done(Answer),
     /// The call waits.
-    Waits(F),
+    Pending(F),
 }
 
-/// A transfer between a file and memory: the file is the one that the descriptor
-/// names when the call is made, and the memory is checked before anything is taken
-/// out of the file.
+/// A transfer between a file and memory: the file is the one that the descriptor names when the
+/// call is made, and the memory is checked before anything is read from the file.
 fn transfer(
     process: &Process,
     [file, start, len, ..]: Arguments,
@@ -55,18 +54,18 @@ fn transfer(
 pub(super) fn read(
     process: Arc<Process>,
     arguments: Arguments,
-    at_once: bool,
-) -> Begin<impl Future<Output = Answer>> {
+    inline: bool,
+) -> CallStart<impl Future<Output = Answer>> {
     let (file, slice) = match transfer(&process, arguments, Access::Write) {
-        Ok(both) => both,
-        Err(error) => return Begin::Done(Err(error)),
+        Ok(target) => target,
+        Err(error) => return CallStart::Done(Err(error)),
     };
-    if at_once && let Some(answer) = read_now(&process, &file, slice) {
-        return Begin::Done(answer);
+    if inline && let Some(answer) = try_read(&process, &file, slice) {
+        return CallStart::Done(answer);
     }
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         loop {
-            if let Some(answer) = read_now(&process, &file, slice) {
+            if let Some(answer) = try_read(&process, &file, slice) {
                 return answer;
             }
             file.readable().await?;
@@ -76,15 +75,15 @@ pub(super) fn read(
 
 /// Reads the bytes that are there, at most [`CHUNK`], and gives them to the program. `None`:
 /// nothing.
-fn read_now(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> {
+fn try_read(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> {
     match file {
         File::Socket(socket) => return sockets::read(process, socket, slice),
         File::Stored(file) => return storage::read(process, file, slice),
         _ => {}
     }
     let mut chunk = [0; CHUNK];
-    let want = slice.len().min(CHUNK);
-    let count = match file.try_read(&mut chunk[..want])? {
+    let wanted = slice.len().min(CHUNK);
+    let count = match file.try_read(&mut chunk[..wanted])? {
         Ok(count) => count,
         Err(error) => return Some(Err(error)),
     };
@@ -98,31 +97,32 @@ fn read_now(process: &Process, file: &File, slice: UserSlice) -> Option<Answer> 
 pub(super) fn write(
     process: Arc<Process>,
     arguments: Arguments,
-    at_once: bool,
-) -> Begin<impl Future<Output = Answer>> {
+    inline: bool,
+) -> CallStart<impl Future<Output = Answer>> {
     let (file, slice) = match transfer(&process, arguments, Access::Read) {
-        Ok(both) => both,
-        Err(error) => return Begin::Done(Err(error)),
+        Ok(target) => target,
+        Err(error) => return CallStart::Done(Err(error)),
     };
-    if at_once
-        && slice.len() <= most_at_once(&file)
-        && let Some(answer) = write_now(&process, &file, slice).transpose()
+    if inline
+        && slice.len() <= max_chunk(&file)
+        && let Some(answer) = try_write(&process, &file, slice).transpose()
     {
-        return Begin::Done(answer);
+        return CallStart::Done(answer);
     }
-    Begin::Waits(write_file(process, file, slice))
+    CallStart::Pending(write_file(process, file, slice))
 }
 
-/// Bytes that are moved at a time: sockets and files of the disk are written to in place.
-fn most_at_once(file: &File) -> usize {
+/// Maximum number of bytes that are moved at a time: sockets and files of the disk are written to
+/// in place.
+fn max_chunk(file: &File) -> usize {
     match file {
         File::Socket(_) | File::Stored(_) => PAGE,
         _ => CHUNK,
     }
 }
 
-/// Writes all the bytes, at most [`most_at_once`], if there is room.
-fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
+/// Writes all the bytes, at most [`max_chunk`], if there is room.
+fn try_write(process: &Process, file: &File, slice: UserSlice) -> Result<Option<isize>, Error> {
     let in_place = match file {
         File::Socket(socket) => Some(sockets::write(process, socket, slice, true)),
         File::Stored(file) => Some(storage::write(process, file, slice, true)),
@@ -141,11 +141,11 @@ fn write_now(process: &Process, file: &File, slice: UserSlice) -> Result<Option<
 async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answer {
     let mut done = 0;
     while done < slice.len() {
-        match write_part(&process, &file, slice.part(done, most_at_once(&file))) {
+        match write_part(&process, &file, slice.part(done, max_chunk(&file))) {
             Some(Ok(count)) => {
                 done += count;
                 if done < slice.len() {
-                    // However much there is room for, others have their turn.
+                    // Even if there is room for more, other coroutines run first.
                     executor::yield_now().await;
                 }
             }
@@ -162,7 +162,7 @@ async fn write_file(process: Arc<Process>, file: File, slice: UserSlice) -> Answ
     Ok(done as isize)
 }
 
-/// Writes the bytes that fit of a part of at most [`most_at_once`]. `None`: nothing fits.
+/// Writes the bytes that fit of a part of at most [`max_chunk`]. `None`: nothing fits.
 fn write_part(process: &Process, file: &File, part: UserSlice) -> Option<Result<usize, Error>> {
     match file {
         File::Socket(socket) => return sockets::write(process, socket, part, false),
@@ -182,7 +182,7 @@ pub(super) fn map(
     process: Arc<Process>,
     [pages, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     map_above(process, 0, pages)
 }
 
@@ -190,28 +190,28 @@ pub(super) fn map_stack(
     process: Arc<Process>,
     [pages, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     map_above(process, PAGE, pages)
 }
 
-/// Maps a few pages at once, even while others wait; more pages in parts, between which others run.
+/// Maps a few pages inline, even while others wait; more pages in parts, with yields in between.
 fn map_above(
     process: Arc<Process>,
     hole: usize,
     pages: usize,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     let range = pages
         .checked_mul(PAGE)
         .filter(|_| !chaos::is_out_of_memory(32))
-        .and_then(|len| process.take_addresses(hole, len));
+        .and_then(|len| process.reserve_addresses(hole, len));
     let Some(range) = range else {
-        return Begin::Done(Err(Error::OutOfMemory));
+        return CallStart::Done(Err(Error::OutOfMemory));
     };
     if pages <= PAGES_AT_ONCE {
         let mapped = map_pages(&process, range.clone(), range.end);
-        return Begin::Done(mapped.map(|()| range.start as isize));
+        return CallStart::Done(mapped.map(|()| range.start as isize));
     }
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         for start in range.clone().step_by(PAGES_AT_ONCE * PAGE) {
             let part = start..range.end.min(start + PAGES_AT_ONCE * PAGE);
             map_pages(&process, part, range.end)?;
@@ -221,13 +221,13 @@ fn map_above(
     })
 }
 
-/// Maps pages of zeroes. On failure the pages mapped so far stay, out of use; the addresses from
-/// there to `end` are given back.
+/// Maps pages of zeroes. On failure the pages that are already mapped stay, unused; the addresses
+/// from there to `end` are released.
 fn map_pages(process: &Process, pages: Range<usize>, end: usize) -> Result<(), Error> {
     let space = process.space()?;
     for page in pages.step_by(PAGE) {
         if space.map_page(page, &[], Mapping::USER_DATA).is_err() {
-            process.give_addresses_back(page..end);
+            process.release_addresses(page..end);
             return Err(Error::OutOfMemory);
         }
     }
@@ -237,12 +237,12 @@ fn map_pages(process: &Process, pages: Range<usize>, end: usize) -> Result<(), E
 pub(super) fn sleep_until(
     _: Arc<Process>,
     [deadline, ..]: Arguments,
-    at_once: bool,
-) -> Begin<impl Future<Output = Answer>> {
-    if at_once && clock::now() >= deadline as u64 {
-        return Begin::Done(Ok(0));
+    inline: bool,
+) -> CallStart<impl Future<Output = Answer>> {
+    if inline && clock::now() >= deadline as u64 {
+        return CallStart::Done(Ok(0));
     }
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         sleep::sleep_until(deadline as u64).await;
         Ok(0)
     })
@@ -252,22 +252,22 @@ pub(super) fn wait(
     process: Arc<Process>,
     [child, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
-    Begin::Waits(async move { process::wait(process.number(), child).await })
+) -> CallStart<impl Future<Output = Answer>> {
+    CallStart::Pending(async move { process::wait(process.number(), child).await })
 }
 
 pub(super) fn thread_join(
     process: Arc<Process>,
     [thread, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
-    Begin::Waits(async move { process.join(thread).await })
+) -> CallStart<impl Future<Output = Answer>> {
+    CallStart::Pending(async move { process.join(thread).await })
 }
 
 pub(super) fn futex_wait(
     process: Arc<Process>,
     [address, value, deadline, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
-    Begin::Waits(futex::wait(process, address, value as u32, deadline as u64))
+) -> CallStart<impl Future<Output = Answer>> {
+    CallStart::Pending(futex::wait(process, address, value as u32, deadline as u64))
 }

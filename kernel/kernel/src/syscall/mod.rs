@@ -23,14 +23,14 @@ use upshift_core::{Kind, Level, Priority, SpawnOptions};
 
 use crate::process::{Process, Thread};
 use crate::trace::{self, Purpose};
-use crate::{chaos, executor, users};
-use in_flight::Whom;
-use later::Begin;
+use crate::{chaos, executor, run_queue};
+use in_flight::Recipient;
+use later::CallStart;
 
 /// The result of a call, as a word.
 type Answer = Result<isize, Error>;
-/// Fate of the calling thread: it continues with an answer, or it is parked or has ended.
-type After = Option<(Box<Thread>, Answer)>;
+/// The calling thread and its answer; `None`: the thread is parked, or has ended.
+type SyscallReturn = Option<(Box<Thread>, Answer)>;
 
 fn word(answer: Answer) -> isize {
     answer.unwrap_or_else(Error::code)
@@ -65,7 +65,7 @@ pub(crate) fn dispatch(thread: Box<Thread>) -> Option<Box<Thread>> {
 
 macro_rules! routes {
     ($($(#[$doc:meta])* $number:literal $kind:ident $name:ident($($argument:ident),*);)*) => {
-        fn route(mut thread: Box<Thread>, call: usize, form: Form, arguments: [usize; 6]) -> After {
+        fn route(mut thread: Box<Thread>, call: usize, form: Form, arguments: [usize; 6]) -> SyscallReturn {
             match (call, form) {
                 $(routes!(@pattern $kind $name form) => {
                     routes!(@$kind $name thread form arguments)
@@ -86,21 +86,21 @@ macro_rules! routes {
     };
     (@later $name:ident $thread:ident $form:ident $arguments:ident) => {{
         let process = $thread.process.clone();
-        start($thread, $form, number::$name, |at_once| {
-            later::$name(process, $arguments, at_once)
+        start($thread, $form, number::$name, |inline| {
+            later::$name(process, $arguments, inline)
         })
     }};
 }
 
 system_calls!(routes);
 
-/// Returns whether a call of this level may be carried out before the ready coroutines of the
-/// kernel. It may not if one of them is as urgent: that one may wait for the same thing, and has
+/// Returns whether a call of this level may run inline, before the ready coroutines of the kernel.
+/// It may not if one of them is as urgent: that coroutine may wait for the same event, and has
 /// waited for longer.
-fn may_go_first(level: Level) -> bool {
+fn may_run_inline(level: Level) -> bool {
     let first = level.more_urgent_bits() | level.bit();
     executor::domain().bitmap() & first == 0
-        && !users::is_overtaken(level, false)
+        && !run_queue::is_overtaken(level, false)
         && !chaos::one_in(2)
 }
 
@@ -110,19 +110,19 @@ fn start<F>(
     mut thread: Box<Thread>,
     form: Form,
     number: usize,
-    begin_call: impl FnOnce(bool) -> Begin<F>,
-) -> After
+    begin_call: impl FnOnce(bool) -> CallStart<F>,
+) -> SyscallReturn
 where
     F: Future<Output = Answer> + Send + 'static,
 {
     let process = thread.process.clone();
     let (line, level) = (thread.line, thread.level);
-    let call = match (begin_call(may_go_first(level)), form) {
-        (Begin::Waits(call), _) => call,
-        (Begin::Done(answer), Form::Synchronous) => return Some((thread, answer)),
-        (Begin::Done(answer), Form::Asynchronous { .. }) => {
+    let call = match (begin_call(may_run_inline(level)), form) {
+        (CallStart::Pending(call), _) => call,
+        (CallStart::Done(answer), Form::Synchronous) => return Some((thread, answer)),
+        (CallStart::Done(answer), Form::Asynchronous { .. }) => {
             thread.context.set_argument(1, word(answer) as usize);
-            return Some((thread, Ok(number::AT_ONCE)));
+            return Some((thread, Ok(number::COMPLETED)));
         }
     };
     #[cfg(feature = "kernel-threads")]
@@ -142,55 +142,55 @@ where
         Form::Synchronous => Ok(()),
         Form::Asynchronous { .. } => process.reserve_completion(),
     };
-    let begun = reserved.and_then(|()| {
-        let whom = match form {
-            Form::Synchronous => Whom::Thread { line },
-            Form::Asynchronous { token, coroutine } => Whom::Ring {
+    let spawned = reserved.and_then(|()| {
+        let recipient = match form {
+            Form::Synchronous => Recipient::Thread { line },
+            Form::Asynchronous { token, coroutine } => Recipient::Ring {
                 entry: [token, coroutine],
             },
         };
-        let call = in_flight::new(call, in_flight, process.clone(), whom);
-        let begun = begin(&process, level, (number, in_flight), call);
-        begun.inspect_err(|_| {
+        let call = in_flight::new(call, in_flight, process.clone(), recipient);
+        let spawned = spawn_call(&process, level, (number, in_flight), call);
+        spawned.inspect_err(|_| {
             if let Form::Asynchronous { .. } = form {
                 process.release_completion();
             }
         })
     });
-    match (begun, form) {
+    match (spawned, form) {
         (Err(error), _) => {
             process.end_call(in_flight);
             Some((thread, Err(error)))
         }
-        (Ok(begun), Form::Synchronous) => {
-            process.wait_in_call(thread, begun.0);
-            begun.go();
+        (Ok(call), Form::Synchronous) => {
+            process.wait_in_call(thread, call.0);
+            call.start();
             None
         }
-        (Ok(begun), Form::Asynchronous { .. }) => {
-            begun.go();
+        (Ok(call), Form::Asynchronous { .. }) => {
+            call.start();
             Some((thread, Ok(number::IN_FLIGHT + in_flight as isize)))
         }
     }
 }
 
-/// A coroutine that is known to its process and was not started yet.
+/// The coroutine of a call, registered with its process and not woken yet.
 #[must_use]
-struct Begun(upshift_core::CoroutineId);
+struct UnstartedCall(upshift_core::CoroutineId);
 
-impl Begun {
-    fn go(self) {
+impl UnstartedCall {
+    fn start(self) {
         // The coroutine is dead if the process has ended meanwhile, from another hart.
         let _ = executor::domain().wake(self.0);
     }
 }
 
-fn begin(
+fn spawn_call(
     process: &Process,
     level: Level,
     (number, in_flight): (usize, usize),
     call: impl Future<Output = ()> + Send + 'static,
-) -> Result<Begun, Error> {
+) -> Result<UnstartedCall, Error> {
     if chaos::is_out_of_memory(32) {
         return Err(Error::OutOfMemory);
     }
@@ -212,5 +212,5 @@ fn begin(
         let _ = executor::domain().cancel(id);
         return Err(error);
     }
-    Ok(Begun(id))
+    Ok(UnstartedCall(id))
 }

@@ -14,9 +14,9 @@ use crate::memory::heap;
 use crate::memory::space::AddressSpace;
 use crate::memory::user::UserSlice;
 use crate::process::{self, File, Thread};
-use crate::{archive, clock, futex, hart, pipe, users};
+use crate::{archive, clock, futex, hart, pipe, run_queue};
 
-/// The longest name of a program.
+/// Maximum length of the name of a program.
 pub(super) const MAX_NAME: usize = 64;
 
 pub(super) use super::sockets::{bind, datagram_socket, listen, shutdown, socket};
@@ -31,7 +31,7 @@ pub(super) fn exit(thread: &mut Thread, [status, ..]: Arguments) -> Answer {
 
 /// Ends the thread's quantum.
 pub(super) fn yield_cpu(thread: &mut Thread, _: Arguments) -> Answer {
-    thread.give_way();
+    thread.yield_hart();
     Ok(0)
 }
 
@@ -45,9 +45,9 @@ pub(super) fn thread_create(
 ) -> Answer {
     let mut context = UserContext::new(entry, stack);
     context.set_argument(0, argument);
-    let (number, new) = thread.process.add_thread(None, context, thread.own)?;
-    // An end that came before finds it out of its queue.
-    users::push_back(new);
+    let (number, new) = thread.process.add_thread(None, context, thread.own_level)?;
+    // An ended process takes the thread out of the queue again.
+    run_queue::push_back(new);
     Ok(number as isize)
 }
 
@@ -57,7 +57,7 @@ pub(super) fn cancel(thread: &mut Thread, [call, token, ..]: Arguments) -> Answe
 }
 
 pub(super) fn reprio_call(thread: &mut Thread, [call, token, level, ..]: Arguments) -> Answer {
-    let level = level_of(level as u64)?.clamp(thread.process.ceiling, LEAST_URGENT_WORK);
+    let level = parse_level(level as u64)?.clamp(thread.process.ceiling, LEAST_URGENT_WORK);
     thread.process.reprio_numbered(call, token as u64, level)?;
     Ok(0)
 }
@@ -73,7 +73,7 @@ pub(super) fn futex_unlock(thread: &mut Thread, [address, ..]: Arguments) -> Ans
 }
 
 pub(super) fn unpark(thread: &mut Thread, [line, level, ..]: Arguments) -> Answer {
-    let level = level_of(level as u64)?;
+    let level = parse_level(level as u64)?;
     thread.process.unpark(line, level)?;
     Ok(0)
 }
@@ -83,13 +83,13 @@ pub(super) fn futex_wake(thread: &mut Thread, [address, count, ..]: Arguments) -
 }
 
 pub(super) fn set_level(thread: &mut Thread, [level, ..]: Arguments) -> Answer {
-    let level = level_of(level as u64)?;
-    thread.own = thread.process.allowed(level)?;
-    users::changed_level(hart_index(), thread);
+    let level = parse_level(level as u64)?;
+    thread.own_level = thread.process.allowed(level)?;
+    run_queue::update_running_level(hart_index(), thread);
     Ok(0)
 }
 
-pub(super) fn level_of(word: u64) -> Result<Level, Error> {
+pub(super) fn parse_level(word: u64) -> Result<Level, Error> {
     let byte = u8::try_from(word).map_err(|_| Error::BadArgument)?;
     Level::new(byte).map_err(|_| Error::BadArgument)
 }
@@ -106,7 +106,7 @@ pub(super) fn close(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// The bytes of a range, if they are not more than `most`.
+/// Copies the bytes of a range, at most `most`.
 pub(super) fn bytes(space: &AddressSpace, range: UserRange, most: usize) -> Result<Vec<u8>, Error> {
     let slice = UserSlice::new(range.start as usize, range.len as usize)?;
     if slice.len() > most {
@@ -126,8 +126,8 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(8).map(word)
 }
 
-/// The name and the argument of a program, as `exec` gets them.
-pub(super) fn program_of(
+/// Copies the name and the argument of `exec`.
+pub(super) fn exec_arguments(
     thread: &Thread,
     [name, name_len, argument, argument_len, ..]: Arguments,
 ) -> Result<(String, Vec<u8>), Error> {
@@ -148,25 +148,25 @@ pub(super) fn kill(thread: &mut Thread, [process, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Gives a program bytes, as many as there is room for; returns how many there are.
-fn give(thread: &Thread, (start, len): (usize, usize), bytes: &[u8]) -> Answer {
+/// Copies bytes to a program, as far as there is room; returns their full number.
+fn copy_out(thread: &Thread, (start, len): (usize, usize), bytes: &[u8]) -> Answer {
     let to = UserSlice::new(start, len)?;
-    let fits = bytes.len().min(to.len());
+    let fitting = bytes.len().min(to.len());
     let space = thread.process.space()?;
-    space.write(to.part(0, fits), &bytes[..fits])?;
+    space.write(to.part(0, fitting), &bytes[..fitting])?;
     Ok(bytes.len() as isize)
 }
 
 pub(super) fn program(thread: &mut Thread, [index, start, len, ..]: Arguments) -> Answer {
     let name = archive::program(index).unwrap_or("");
-    give(thread, (start, len), name.as_bytes())
+    copy_out(thread, (start, len), name.as_bytes())
 }
 
 pub(super) fn process(thread: &mut Thread, [from, start, len, ..]: Arguments) -> Answer {
     let Some((next, status)) = process::status(from) else {
         return Ok(0);
     };
-    give(thread, (start, len), &status.to_bytes())?;
+    copy_out(thread, (start, len), &status.to_bytes())?;
     Ok(next as isize)
 }
 
@@ -175,8 +175,8 @@ pub(super) fn hart(thread: &mut Thread, [index, start, len, ..]: Arguments) -> A
     if index >= harts {
         return Err(Error::BadArgument);
     }
-    let status = hart::at(index).times.status(users::process_on(index));
-    give(thread, (start, len), &status.to_bytes())?;
+    let status = hart::at(index).times.status(run_queue::process_on(index));
+    copy_out(thread, (start, len), &status.to_bytes())?;
     Ok(harts as isize)
 }
 

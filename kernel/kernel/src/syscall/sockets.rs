@@ -1,12 +1,12 @@
-//! The calls that are about sockets. Bytes go from the program's memory to the socket's buffer
-//! and back, without a copy in between.
+//! Socket calls. Bytes go from the program's memory to the socket's buffer and back, without a copy
+//! in between.
 
 use alloc::sync::Arc;
 
 use os_abi::{Error, datagram};
 
 use super::Answer;
-use super::later::Begin;
+use super::later::CallStart;
 use crate::memory::pagetable::Access;
 use crate::memory::user::UserSlice;
 use crate::net::Socket;
@@ -14,7 +14,7 @@ use crate::process::{File, Process, Thread};
 
 type Arguments = [usize; 6];
 
-pub(super) fn port_of(word: usize) -> Result<u16, Error> {
+pub(super) fn parse_port(word: usize) -> Result<u16, Error> {
     u16::try_from(word).map_err(|_| Error::BadArgument)
 }
 
@@ -35,7 +35,7 @@ pub(super) fn datagram_socket(thread: &mut Thread, _: Arguments) -> Answer {
 
 pub(super) fn bind(thread: &mut Thread, [file, port, ..]: Arguments) -> Answer {
     let socket = thread.process.file(file)?.socket()?;
-    socket.bind(port_of(port)?)?;
+    socket.bind(parse_port(port)?)?;
     Ok(0)
 }
 
@@ -57,8 +57,8 @@ pub(super) fn read(process: &Process, socket: &Socket, to: UserSlice) -> Option<
         Ok(space) => space,
         Err(error) => return Some(Err(error)),
     };
-    let give = |at, bytes: &[u8]| space.write(to.part(at, bytes.len()), bytes);
-    let count = socket.read(to.len(), give)?;
+    let copy_out = |at, bytes: &[u8]| space.write(to.part(at, bytes.len()), bytes);
+    let count = socket.read(to.len(), copy_out)?;
     Some(count.map(|count| count as isize))
 }
 
@@ -82,9 +82,9 @@ pub(super) fn accept(
     process: Arc<Process>,
     [file, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     let socket = process.file(file).and_then(File::socket);
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         let accepted = File::Socket(Arc::new(socket?.accept().await?));
         let [descriptor] = process.add_files([accepted])?;
         Ok(descriptor as isize)
@@ -95,11 +95,11 @@ pub(super) fn connect(
     process: Arc<Process>,
     [file, address, port, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     let socket = process.file(file).and_then(File::socket);
     let address = u32::try_from(address).map_err(|_| Error::BadArgument);
-    let port = port_of(port);
-    Begin::Waits(async move {
+    let port = parse_port(port);
+    CallStart::Pending(async move {
         socket?.connect(address?, port?).await?;
         Ok(0)
     })
@@ -120,16 +120,16 @@ fn transfer(
 pub(super) fn send_to(
     process: Arc<Process>,
     arguments: Arguments,
-    at_once: bool,
-) -> Begin<impl Future<Output = Answer>> {
+    inline: bool,
+) -> CallStart<impl Future<Output = Answer>> {
     let [.., address, port, _] = arguments;
-    let whole = transfer(&process, arguments, Access::Read).and_then(|(socket, from)| {
+    let parsed = transfer(&process, arguments, Access::Read).and_then(|(socket, from)| {
         let address = u32::try_from(address).map_err(|_| Error::BadArgument)?;
-        Ok((socket, from, address, port_of(port)?))
+        Ok((socket, from, address, parse_port(port)?))
     });
-    let (socket, from, address, port) = match whole {
-        Ok(whole) => whole,
-        Err(error) => return Begin::Done(Err(error)),
+    let (socket, from, address, port) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return CallStart::Done(Err(error)),
     };
     let send = move |process: &Process, socket: &Socket| {
         let space = match process.space() {
@@ -140,10 +140,10 @@ pub(super) fn send_to(
         let sent = socket.send_to(from.len(), address, port, put)?;
         Some(sent.map(|count| count as isize))
     };
-    if at_once && let Some(answer) = send(&process, &socket) {
-        return Begin::Done(answer);
+    if inline && let Some(answer) = send(&process, &socket) {
+        return CallStart::Done(answer);
     }
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         loop {
             if let Some(answer) = send(&process, &socket) {
                 return answer;
@@ -156,14 +156,14 @@ pub(super) fn send_to(
 pub(super) fn receive_from(
     process: Arc<Process>,
     arguments: Arguments,
-    at_once: bool,
-) -> Begin<impl Future<Output = Answer>> {
+    inline: bool,
+) -> CallStart<impl Future<Output = Answer>> {
     let (socket, to) = match transfer(&process, arguments, Access::Write) {
         Ok((_, to)) if to.len() < datagram::HEADER => {
-            return Begin::Done(Err(Error::BadArgument));
+            return CallStart::Done(Err(Error::BadArgument));
         }
-        Ok(both) => both,
-        Err(error) => return Begin::Done(Err(error)),
+        Ok(target) => target,
+        Err(error) => return CallStart::Done(Err(error)),
     };
     let receive = move |process: &Process, socket: &Socket| {
         let space = match process.space() {
@@ -180,10 +180,10 @@ pub(super) fn receive_from(
         let count = socket.receive_from(take)?;
         Some(count.map(|count| count as isize))
     };
-    if at_once && let Some(answer) = receive(&process, &socket) {
-        return Begin::Done(answer);
+    if inline && let Some(answer) = receive(&process, &socket) {
+        return CallStart::Done(answer);
     }
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         loop {
             if let Some(answer) = receive(&process, &socket) {
                 return answer;

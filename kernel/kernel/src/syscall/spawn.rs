@@ -8,15 +8,15 @@ use os_abi::{Error, ProcessInfo, SpawnRequest};
 use upshift_core::Level;
 
 use super::Answer;
-use super::later::Begin;
-use super::now::{MAX_NAME, bytes, level_of, words};
+use super::later::CallStart;
+use super::now::{MAX_NAME, bytes, parse_level, words};
 use crate::executor::LEAST_URGENT_WORK;
 use crate::memory::user::UserSlice;
 use crate::process::{self, File, MAX_PASSED, Process, Spawn};
 use crate::{archive, storage};
 
-/// Parameters of a program's request, as of the time of the call.
-struct Wanted {
+/// Parameters of a spawn request, read at the time of the call.
+struct Parameters {
     name: String,
     argument: Vec<u8>,
     files: Vec<File>,
@@ -25,15 +25,15 @@ struct Wanted {
     halvings: u32,
 }
 
-impl Wanted {
-    fn read(process: &Process, request: usize) -> Result<Wanted, Error> {
+impl Parameters {
+    fn read(process: &Process, request: usize) -> Result<Parameters, Error> {
         let space = process.space()?;
         let slice = UserSlice::new(request, size_of::<SpawnRequest>())?;
         let mut raw = [0; size_of::<SpawnRequest>()];
         space.read(slice, &mut raw)?;
         let mut request = [0; SpawnRequest::WORDS];
-        for (place, word) in request.iter_mut().zip(words(&raw)) {
-            *place = word;
+        for (field, word) in request.iter_mut().zip(words(&raw)) {
+            *field = word;
         }
         let request = SpawnRequest::from_words(request);
         let name = bytes(&space, request.program, MAX_NAME)?;
@@ -44,14 +44,14 @@ impl Wanted {
         for descriptor in words(&list) {
             files.push(process.file(descriptor as usize)?);
         }
-        let (level, ceiling) = (level_of(request.level)?, level_of(request.ceiling)?);
+        let (level, ceiling) = (parse_level(request.level)?, parse_level(request.ceiling)?);
         if ceiling < process.ceiling || level < ceiling {
             return Err(Error::TooUrgent);
         }
         if level > LEAST_URGENT_WORK {
             return Err(Error::BadArgument);
         }
-        Ok(Wanted {
+        Ok(Parameters {
             name,
             argument,
             files,
@@ -81,16 +81,16 @@ pub(super) fn spawn(
     process: Arc<Process>,
     [request, ..]: [usize; 6],
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
-    let wanted = match Wanted::read(&process, request) {
-        Ok(wanted) => wanted,
-        Err(error) => return Begin::Done(Err(error)),
+) -> CallStart<impl Future<Output = Answer>> {
+    let parameters = match Parameters::read(&process, request) {
+        Ok(parameters) => parameters,
+        Err(error) => return CallStart::Done(Err(error)),
     };
-    if let Some(program) = archive::find(&wanted.name) {
-        return Begin::Done(wanted.start(&process, program));
+    if let Some(program) = archive::find(&parameters.name) {
+        return CallStart::Done(parameters.start(&process, program));
     }
-    Begin::Waits(async move {
-        let (program, _taken) = storage::load(wanted.name.as_bytes(), process.share()).await?;
-        wanted.start(&process, &program)
+    CallStart::Pending(async move {
+        let (program, _charge) = storage::load(parameters.name.as_bytes(), process.share()).await?;
+        parameters.start(&process, &program)
     })
 }

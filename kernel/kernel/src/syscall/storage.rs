@@ -7,17 +7,17 @@ use alloc::vec::Vec;
 use os_abi::{Error, UserRange};
 
 use super::Answer;
-use super::later::Begin;
+use super::later::CallStart;
 use super::now::{MAX_NAME, bytes};
 use crate::memory::pagetable::Access;
 use crate::memory::user::UserSlice;
 use crate::process::{File, Process, Thread};
-use crate::storage::{self, Opened};
+use crate::storage::{self, OpenFile};
 
 type Arguments = [usize; 6];
 
-/// Reads bytes that are in memory. `None`: none of them is.
-pub(super) fn read(process: &Process, file: &Opened, to: UserSlice) -> Option<Answer> {
+/// Reads bytes that are in memory. `None`: none is in memory.
+pub(super) fn read(process: &Process, file: &OpenFile, to: UserSlice) -> Option<Answer> {
     let space = match process.space() {
         Ok(space) => space,
         Err(error) => return Some(Err(error)),
@@ -31,7 +31,7 @@ pub(super) fn read(process: &Process, file: &Opened, to: UserSlice) -> Option<An
 /// Writes `all`, or the bytes that fit into a block. `None`: the write has to wait.
 pub(super) fn write(
     process: &Process,
-    file: &Opened,
+    file: &OpenFile,
     from: UserSlice,
     all: bool,
 ) -> Option<Result<usize, Error>> {
@@ -56,10 +56,10 @@ pub(super) fn open(
     process: Arc<Process>,
     [start, len, flags, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     let name = name(&process, start, len);
-    Begin::Waits(async move {
-        let file = Opened::open(&name?, flags, process.share()).await?;
+    CallStart::Pending(async move {
+        let file = OpenFile::open(&name?, flags, process.share()).await?;
         let [descriptor] = process.add_files([File::Stored(file)])?;
         Ok(descriptor as isize)
     })
@@ -69,9 +69,9 @@ pub(super) fn fsync(
     process: Arc<Process>,
     [file, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     let file = process.file(file).and_then(File::stored);
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         file?;
         storage::sync().await?;
         Ok(0)
@@ -82,9 +82,9 @@ pub(super) fn unlink(
     process: Arc<Process>,
     [start, len, ..]: Arguments,
     _: bool,
-) -> Begin<impl Future<Output = Answer>> {
+) -> CallStart<impl Future<Output = Answer>> {
     let name = name(&process, start, len);
-    Begin::Waits(async move {
+    CallStart::Pending(async move {
         storage::unlink(&name?).await?;
         Ok(0)
     })
@@ -93,13 +93,13 @@ pub(super) fn unlink(
 pub(super) fn list(
     process: Arc<Process>,
     [from, start, len, ..]: Arguments,
-    at_once: bool,
-) -> Begin<impl Future<Output = Answer>> {
+    inline: bool,
+) -> CallStart<impl Future<Output = Answer>> {
     let to = UserSlice::new(start, len).and_then(|to| {
         process.space()?.check(to, Access::Write)?;
         Ok(to)
     });
-    let look = move |process: &Process| {
+    let list_entry = move |process: &Process| {
         let (space, to) = (process.space()?, to?);
         let listed = storage::list(from, |next, size, name| {
             let size = size.to_le_bytes();
@@ -111,10 +111,10 @@ pub(super) fn list(
         })?;
         Ok(listed.unwrap_or(0))
     };
-    if at_once {
-        return Begin::Done(look(&process));
+    if inline {
+        return CallStart::Done(list_entry(&process));
     }
-    Begin::Waits(async move { look(&process) })
+    CallStart::Pending(async move { list_entry(&process) })
 }
 
 pub(super) fn seek(thread: &mut Thread, [file, position, ..]: Arguments) -> Answer {

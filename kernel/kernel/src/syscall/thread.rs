@@ -4,15 +4,15 @@ use alloc::boxed::Box;
 
 use os_abi::{Error, number};
 
-use super::later::Begin;
-use super::{After, Form, now};
-use crate::process::{self, Program, Seed, Thread};
-use crate::{archive, executor, storage, users};
+use super::later::CallStart;
+use super::{Form, SyscallReturn, now};
+use crate::process::{self, Program, Thread, ThreadImage};
+use crate::{archive, executor, run_queue, storage};
 
 type Arguments = [usize; 6];
 
 /// Parks the thread until the completion ring has something, or until `unpark`.
-pub(super) fn park(thread: Box<Thread>, _: Arguments) -> After {
+pub(super) fn park(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     let process = thread.process.clone();
     match process.park(thread) {
         Ok(Some(thread)) => Some((thread, Ok(0))),
@@ -22,45 +22,46 @@ pub(super) fn park(thread: Box<Thread>, _: Arguments) -> After {
 }
 
 /// Ends the thread.
-pub(super) fn thread_exit(thread: Box<Thread>, [result, ..]: Arguments) -> After {
+pub(super) fn thread_exit(thread: Box<Thread>, [result, ..]: Arguments) -> SyscallReturn {
     let process = thread.process.clone();
     process.end_thread(thread, result as isize);
     None
 }
 
 /// Ends the handler of a user interrupt.
-pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> After {
+pub(super) fn return_from_interrupt(mut thread: Box<Thread>, _: Arguments) -> SyscallReturn {
     if !thread.return_from_interrupt() {
         return Some((thread, Err(Error::BadArgument)));
     }
-    // The register of the answer is one of the restored registers.
+    // The answer register has just been restored.
     let same = thread.context.argument(0) as isize;
     Some((thread, Ok(same)))
 }
 
 /// Copies the process.
-pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> After {
-    let (process, seed) = (thread.process.clone(), Seed::new(&thread));
+pub(super) fn fork(thread: Box<Thread>, _: Arguments) -> SyscallReturn {
+    let (process, image) = (thread.process.clone(), ThreadImage::new(&thread));
     super::start(thread, Form::Synchronous, number::fork, |_| {
-        Begin::Waits(process::fork(process, seed))
+        CallStart::Pending(process::fork(process, image))
     })
 }
 
-/// Takes a lock that lends. Only a thread can have one, so there is no asynchronous form.
-pub(super) fn futex_lock(thread: Box<Thread>, [address, ..]: Arguments) -> After {
+/// Acquires a lock whose waiters lend their level to its holder. Only a thread can hold a lock, so
+/// there is no asynchronous form.
+pub(super) fn futex_lock(thread: Box<Thread>, [address, ..]: Arguments) -> SyscallReturn {
     let (process, line) = (thread.process.clone(), thread.line);
     super::start(thread, Form::Synchronous, number::futex_lock, |_| {
-        Begin::Waits(process::lock(process, line, address))
+        CallStart::Pending(process::lock(process, line, address))
     })
 }
 
 /// Replaces the program: by one of the archive at once, by a file of the disk when it is read.
-pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> After {
-    let (name, argument) = match now::program_of(&thread, arguments) {
-        Ok(both) => both,
+pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> SyscallReturn {
+    let (name, argument) = match now::exec_arguments(&thread, arguments) {
+        Ok(arguments) => arguments,
         Err(error) => return Some((thread, Err(error))),
     };
-    let (process, own) = (thread.process.clone(), thread.own);
+    let (process, own) = (thread.process.clone(), thread.own_level);
     if let Some(bytes) = archive::find(&name) {
         let program = Program {
             name: &name,
@@ -70,23 +71,23 @@ pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> After {
         return match process::exec(&process, &program, own, thread.level) {
             Ok(first) => {
                 drop(thread);
-                users::push_back(first);
+                run_queue::push_back(first);
                 None
             }
             Err(error) => Some((thread, Err(error))),
         };
     }
     super::start(thread, Form::Synchronous, number::exec, |_| {
-        Begin::Waits(async move {
-            let (bytes, _taken) = storage::load(name.as_bytes(), process.share()).await?;
+        CallStart::Pending(async move {
+            let (bytes, _charge) = storage::load(name.as_bytes(), process.share()).await?;
             let program = Program {
                 name: &name,
                 bytes: &bytes,
                 argument: &argument,
             };
             let first = process::exec(&process, &program, own, executor::level())?;
-            users::push_back(first);
-            // Nothing gets the answer: the thread that called is gone.
+            run_queue::push_back(first);
+            // The answer has no recipient: the calling thread is gone.
             Ok(0)
         })
     })

@@ -30,7 +30,7 @@ impl File {
         }
     }
 
-    /// Whether the load was measured.
+    /// Returns whether the load was measured.
     pub(super) fn has(&self, load: Load) -> bool {
         self.points.iter().any(|point| point.load == load)
     }

@@ -8,11 +8,9 @@
 //!
 //! `plan` lists the points, `point` is one point and its line, `file` has all points, `page` and
 //! `plot` write the document, `published` has the papers' own figures, `saturation` has the papers'
-//! figures by slower clocks, `outside` has clients on the host, and `profile` divides the
-//! instructions of a request by source.
+//! figures by slower clocks, and `profile` divides the instructions of a request by source.
 
 mod file;
-mod outside;
 mod page;
 mod plan;
 mod plot;
@@ -41,11 +39,11 @@ const THREADS: u32 = 4096;
 const PROFILE: &str = "profile.csv";
 const SPINNING: &str = "spinning.csv";
 /// Machines that run at a time, where time counts instructions.
-const AT_ONCE: usize = 2;
+const PARALLEL_MACHINES: usize = 2;
 
 /// A part of the evaluation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Selection {
     /// All points where time counts instructions.
     All,
     /// A few of these points.
@@ -53,10 +51,6 @@ pub(crate) enum What {
     /// Points of the papers' figures, by clocks so slow that connections ask for more than the
     /// harts can answer.
     Saturation,
-    /// Points by the host's clock, one machine at a time: for a host that does nothing else.
-    Clock,
-    /// Points with clients on the host, by its clock.
-    Host,
     /// The instructions of a request by source; if true, also the functions that take most.
     Profile(bool),
     /// Tables and plots of the existing points, without a measurement.
@@ -64,42 +58,36 @@ pub(crate) enum What {
 }
 
 /// Measures the points that `folder` lacks, then draws.
-pub(crate) fn run(what: What, folder: &Path) -> Result<ExitCode, String> {
+pub(crate) fn run(selection: Selection, folder: &Path) -> Result<ExitCode, String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let plans = match what {
-        What::All => vec![
+    let plans = match selection {
+        Selection::All => vec![
             (plan::saturation(), Source::Saturation),
             (plan::all(), Source::Instructions),
         ],
-        What::Quick => vec![(plan::quick(), Source::Instructions)],
-        What::Saturation => vec![(plan::saturation(), Source::Saturation)],
-        What::Clock => vec![(plan::by_clock(), Source::Clock)],
-        What::Host => vec![(plan::from_host(), Source::Host)],
-        What::Profile(_) | What::Draw => Vec::new(),
+        Selection::Quick => vec![(plan::quick(), Source::Instructions)],
+        Selection::Saturation => vec![(plan::saturation(), Source::Saturation)],
+        Selection::Profile(_) | Selection::Draw => Vec::new(),
     };
     for (plan, source) in plans {
-        let failed = measure_all(&plan, &points_in(folder, source), source)?;
+        let failed = measure_all(&plan, &points_in(folder, source))?;
         println!("{} points, {failed} failed", plan.len());
     }
-    let is_verbose = what == What::Profile(true);
-    if matches!(what, What::All | What::Profile(_)) {
+    let is_verbose = selection == Selection::Profile(true);
+    if matches!(selection, Selection::All | Selection::Profile(_)) {
         profile::run(&folder.join(PROFILE), &folder.join(SPINNING), is_verbose)?;
     }
     draw(folder)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The clock, and the place of the clients.
+/// A file of points.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// Time counts instructions.
+    /// Points by a clock of one instruction in a nanosecond.
     Instructions,
-    /// Time counts instructions, by slower clocks.
+    /// Points by slower clocks.
     Saturation,
-    /// Time is the host's.
-    Clock,
-    /// Time is the host's, and clients are on the host.
-    Host,
 }
 
 /// Returns the path of the file of points.
@@ -107,8 +95,6 @@ fn points_in(folder: &Path, source: Source) -> PathBuf {
     folder.join(match source {
         Source::Instructions => "points.csv",
         Source::Saturation => "points-saturation.csv",
-        Source::Clock => "points-clock.csv",
-        Source::Host => "points-host.csv",
     })
 }
 
@@ -117,12 +103,12 @@ fn commit() -> String {
     let git = Command::new("git")
         .args(["describe", "--always", "--dirty", "--exclude", "*"])
         .output();
-    let said = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    said.unwrap_or_else(|_| "unknown".to_owned())
+    let described = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    described.unwrap_or_else(|_| "unknown".to_owned())
 }
 
 /// Measures the points that the file lacks. Returns the number of failures.
-fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, String> {
+fn measure_all(plan: &[Load], file: &Path) -> Result<usize, String> {
     let mut known = File::parse(&fs::read_to_string(file).unwrap_or_default());
     known.begin(&commit());
     let threads = build::with_kernel_threads()?;
@@ -146,10 +132,7 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
             } else {
                 &coroutines
             };
-            let point = match source {
-                Source::Host => outside::measure(image, load)?,
-                _ => measure(image, load)?,
-            };
+            let point = measure(image, load)?;
             println!("{} of {total}: {}", at + 1, point.lines().trim_end());
             if let Ok(mut output) = output.lock() {
                 output.1 += usize::from(point.figures.is_empty());
@@ -160,11 +143,7 @@ fn measure_all(plan: &[Load], file: &Path, source: Source) -> Result<usize, Stri
         }
     };
     std::thread::scope(|scope| {
-        let count = match source {
-            Source::Instructions | Source::Saturation => AT_ONCE,
-            Source::Clock | Source::Host => 1,
-        };
-        let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..PARALLEL_MACHINES).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
         ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
     })?;
@@ -196,7 +175,7 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let words = words.map(|word| word.to_string()).join(",");
     let arguments = format!("init=matrix with={server},{words} threads={THREADS}");
     let machine = Machine {
-        icount: !load.by_clock,
+        icount: true,
         shift: load.shift,
         ..Machine::new(load.harts, &arguments)
     };
@@ -204,10 +183,10 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     let figures: Vec<_> = outcome
         .output
         .lines()
-        .filter_map(|line| point::of_program(line, stretch))
+        .filter_map(|line| point::parse_program_line(line, stretch))
         .collect();
-    let is_right = outcome.status == Some(0) && figures.len() as u32 == 1 + load.levels;
-    if !is_right {
+    let is_complete = outcome.status == Some(0) && figures.len() as u32 == 1 + load.levels;
+    if !is_complete {
         let (end, arguments) = (&outcome.end, &machine.arguments);
         eprintln!(
             "{}: {end}: {arguments}\n{}",
@@ -216,7 +195,7 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     }
     Ok(Point {
         load,
-        figures: if is_right { figures } else { Vec::new() },
+        figures: if is_complete { figures } else { Vec::new() },
     })
 }
 

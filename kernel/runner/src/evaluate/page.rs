@@ -26,7 +26,7 @@ instruction counts on several harts depend on the length of turns, too.
 
 ";
 
-/// Matrix orders that the page shows a table of, and its rows; the points have more.
+/// Matrix orders that the page shows a table of, and the rows of the table.
 const SHOWN: [u32; 2] = [1, 20];
 const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 
@@ -65,7 +65,7 @@ impl ByModel {
     }
 }
 
-/// The sections of one hart by instructions; plots are in `folder` beside the page.
+/// Returns the sections of one hart by instructions; plots are in `folder` beside the page.
 pub(crate) fn page(folder: &str, counted: &[Point], saturated: &[Point], commit: &str) -> String {
     let points = Points(counted);
     let mut page = INTRODUCTION.to_owned();
@@ -89,17 +89,18 @@ fn is_closed(load: &Load) -> bool {
     load.period == 0 && load.millis != plan::MEMORY
 }
 
-/// A table and a plot for each shown order, on one hart; a row for each number of connections.
+/// Returns a table and a plot for each shown order, on one hart; a row for each number of
+/// connections.
 fn closed(points: &Points<'_>, folder: &str) -> String {
     let mut page = String::new();
     for n in SHOWN {
-        let is_it = |load: &Load| is_closed(load) && load.harts == 1 && load.n == n;
+        let is_wanted = |load: &Load| is_closed(load) && load.harts == 1 && load.n == n;
         let title = format!("Instructions per request, {n} × {n}, one hart:");
         let mut table = ByModel::new(&title, "connections");
         for row in SHOWN_CONNECTIONS {
-            let is_it = |load: &Load| is_it(load) && load.connections == row;
+            let is_wanted = |load: &Load| is_wanted(load) && load.connections == row;
             table.row(row, |model| {
-                Some(points.of(model, is_it)?.instructions()?.to_string())
+                Some(points.of(model, is_wanted)?.instructions()?.to_string())
             });
         }
         page += &table.0.markdown();
@@ -108,13 +109,14 @@ fn closed(points: &Points<'_>, folder: &str) -> String {
     page
 }
 
-/// Pages that connecting has taken.
+/// Returns the pages that the connections use.
 fn pages(points: &Points<'_>, model: usize, connections: u32) -> Option<u64> {
-    let is_it = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
-    Some(points.of(model, is_it)?.figures.first()?.pages)
+    let is_wanted = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
+    Some(points.of(model, is_wanted)?.figures.first()?.pages)
 }
 
-/// Bytes of a connection: the difference between many and few connections, divided by their number.
+/// Returns the bytes of a connection: the difference between many and few connections, divided by
+/// their number.
 fn bytes_of_connection(points: &Points<'_>, model: usize) -> Option<u64> {
     let [more, less] = [plan::MANY_CONNECTIONS, plan::FEW_CONNECTIONS];
     let added = pages(points, model, more)?.checked_sub(pages(points, model, less)?)?;
@@ -146,10 +148,11 @@ fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
     let shapes = points.values(one_hart, |load| (load.n, load.connections));
     let (mut losing, mut ratios) = (Vec::new(), Vec::new());
     for &(n, connections) in &shapes {
-        let is_it = |load: &Load| one_hart(load) && (load.n, load.connections) == (n, connections);
-        let cost = |model| points.of(model, is_it)?.instructions();
+        let is_wanted =
+            |load: &Load| one_hart(load) && (load.n, load.connections) == (n, connections);
+        let cost = |model| points.of(model, is_wanted)?.instructions();
         let Some(ours) = cost(0) else { continue };
-        let better = (1..MODELS.len()).filter(|&model| cost(model).is_some_and(|it| it < ours));
+        let better = (1..MODELS.len()).filter(|&model| cost(model).is_some_and(|cost| cost < ours));
         let better: Vec<&str> = better.map(|model| MODELS[model]).collect();
         if !better.is_empty() {
             let names = better.join(", ");

@@ -26,7 +26,6 @@ const PLAIN: Load = Load {
     millis: CLOSED,
     harts: 1,
     shift: 0,
-    by_clock: false,
 };
 
 /// Measured time at saturation, in milliseconds of the machine.
@@ -88,7 +87,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// The point of a model.
+    /// Returns the load of a model.
     pub(crate) fn load(&self, model: usize, harts: u32) -> Load {
         Load {
             model,
@@ -99,13 +98,12 @@ impl Levels {
             millis: SATURATED,
             harts,
             shift: self.shift,
-            by_clock: false,
         }
     }
 
     fn loads(self) -> impl Iterator<Item = Load> {
-        let of_harts = move |&harts| COMPARED.map(|model| self.load(model, harts));
-        self.harts.iter().flat_map(of_harts)
+        let compared = move |&harts| COMPARED.map(|model| self.load(model, harts));
+        self.harts.iter().flat_map(compared)
     }
 }
 
@@ -185,7 +183,7 @@ fn closed(connections: &[u32], orders: &[u32]) -> Vec<Load> {
 }
 
 fn memory() -> Vec<Load> {
-    let of = |connections| {
+    let loads = |connections| {
         models(Load {
             connections,
             millis: MEMORY,
@@ -195,7 +193,7 @@ fn memory() -> Vec<Load> {
     let all = [FEW_CONNECTIONS, MANY_CONNECTIONS]
         .into_iter()
         .chain(MOST_CONNECTIONS);
-    all.flat_map(of).collect()
+    all.flat_map(loads).collect()
 }
 
 /// Returns all other points of one hart by instructions, most telling first.
@@ -213,53 +211,13 @@ pub(crate) fn quick() -> Vec<Load> {
     plan
 }
 
-/// Measured time by the host's clock, in milliseconds.
-const CLOCKED: u32 = 2_000;
-
-/// Closed loops and open ones of 20 × 20, by the host's clock.
-fn clocked(connections: &[u32], harts: u32) -> Vec<Load> {
-    let closed = closed(connections, &[20]);
-    let open = closed.iter().map(|&load| Load {
-        period: PERIODS[0],
-        ..load
-    });
-    let both = closed.iter().copied().chain(open);
-    let clocked = both.map(|load| Load {
-        harts,
-        millis: CLOCKED,
-        by_clock: true,
-        ..load
-    });
-    clocked.collect()
-}
-
-/// Returns the points by the host's clock, which take some ten minutes.
-pub(crate) fn by_clock() -> Vec<Load> {
-    let of_harts = |harts| {
-        let levels = models(Load {
-            millis: CLOCKED,
-            shift: 0,
-            by_clock: true,
-            ..LEVELS_8.load(0, harts)
-        });
-        let plain = clocked(&[1, 4, 16, 64, 128], harts).into_iter();
-        plain.chain(levels)
-    };
-    [1, 2].into_iter().flat_map(of_harts).collect()
-}
-
-/// Returns the points with clients on the host, by its clock, which take some four minutes.
-pub(crate) fn from_host() -> Vec<Load> {
-    clocked(&[1, 16, 64, 128], 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn no_point_is_measured_twice() {
-        for plan in [all(), quick(), saturation(), by_clock(), from_host()] {
+        for plan in [all(), quick(), saturation()] {
             for (at, load) in plan.iter().enumerate() {
                 assert!(!plan[..at].contains(load), "{load}");
             }

@@ -40,8 +40,8 @@ fn by_connections(
     let x = ("connections", Kind::Linear);
     let mut plot = Plot::new(title, x, (y, Kind::Linear));
     for (model, name) in MODELS.into_iter().enumerate() {
-        let is_it = |load: &Load| load.model == model && wanted(load);
-        let points = points.iter().filter(|point| is_it(&point.load));
+        let is_wanted = |load: &Load| load.model == model && wanted(load);
+        let points = points.iter().filter(|point| is_wanted(&point.load));
         let points =
             points.filter_map(|point| Some((f64::from(point.load.connections), figure(point)?)));
         plot.add(name, Look::Line, COLOURS[model], points);

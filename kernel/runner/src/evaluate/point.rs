@@ -18,10 +18,8 @@ pub(crate) struct Load {
     /// Measured time, in milliseconds of the machine.
     pub(crate) millis: u32,
     pub(crate) harts: u32,
-    /// Binary logarithm of an instruction's nanoseconds, where time counts instructions.
+    /// Binary logarithm of an instruction's nanoseconds.
     pub(crate) shift: u32,
-    /// Set when time is that of the host's clock, not a count of instructions.
-    pub(crate) by_clock: bool,
 }
 
 /// The papers' names: a call that waits is a coroutine of the kernel or a kernel thread (KC,
@@ -39,17 +37,17 @@ impl Load {
         self.model >= 2
     }
 
-    /// Returns the milliseconds of the simulated clock in a millisecond of this machine. Where time
-    /// counts instructions, it counts those of all harts, which take turns.
+    /// Returns the milliseconds of the simulated clock in a millisecond of this machine: the clock
+    /// counts the instructions of all harts, which take turns.
     pub(crate) fn stretch(&self) -> u32 {
-        if self.by_clock { 1 } else { self.harts }
+        self.harts
     }
 }
 
 /// Name of the time that counts instructions, one a nanosecond; slower clocks append a fraction.
 const COUNTED: &str = "icount";
 
-/// Returns the shift of a clock, as [`Load`] writes it; 0 for the host's clock.
+/// Returns the shift of a clock, as [`Load`] writes it.
 fn shift_of(clock: &str) -> u32 {
     let nanos = clock
         .strip_prefix(COUNTED)
@@ -70,10 +68,9 @@ impl fmt::Display for Load {
             harts,
             ..
         } = self;
-        let clock = match (self.by_clock, self.shift) {
-            (true, _) => "clock".to_owned(),
-            (_, 0) => COUNTED.to_owned(),
-            (_, shift) => format!("{COUNTED}/{}", 1 << shift),
+        let clock = match self.shift {
+            0 => COUNTED.to_owned(),
+            shift => format!("{COUNTED}/{}", 1 << shift),
         };
         let model = MODELS[self.model];
         write!(
@@ -96,7 +93,7 @@ pub(crate) struct Figures {
     pub(crate) p99: u64,
     /// The papers' jitter.
     pub(crate) deviation: u64,
-    /// Pages that connecting has taken.
+    /// Pages that the connections use.
     pub(crate) pages: u64,
     /// Percentiles 25, 75, 90 and 99.9 of the latencies.
     pub(crate) spread: [u64; 4],
@@ -209,7 +206,6 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         millis: millis.parse().ok()?,
         harts: harts.parse().ok()?,
         shift: shift_of(clock),
-        by_clock: *clock == "clock",
     };
     let number = |at: usize| rest.get(at)?.parse::<u64>().ok();
     let figures = Figures {
@@ -228,7 +224,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
 
 /// Parses a line of the program: model and load, group, then numbers. Time is divided by
 /// `stretch`.
-pub(crate) fn of_program(line: &str, stretch: u32) -> Option<Figures> {
+pub(crate) fn parse_program_line(line: &str, stretch: u32) -> Option<Figures> {
     let words: Vec<&str> = line.strip_prefix("matrix: ")?.split(' ').collect();
     let number = |at: usize| words.get(at)?.parse::<u64>().ok();
     let time = |at: usize| Some(number(at)? / u64::from(stretch));
@@ -250,9 +246,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_other_things_are_no_figures() {
+    fn other_lines_have_no_figures() {
         let line = "matrix: threads 16 8 1 0 all 1011 1011718 1561 1538 1902 123 951 1500 1600 1700 1950 97000";
-        let right = of_program(line, 2);
+        let right = parse_program_line(line, 2);
         assert!(right.is_some_and(|figures| {
             let Figures {
                 count,
@@ -262,8 +258,8 @@ mod tests {
             } = figures;
             (count, pages, nanos) == (1011, 951, 97_000)
         }));
-        assert!(of_program("matrix: threads,1: no memory left", 1).is_none());
-        assert!(of_program("test x ... ok", 1).is_none());
+        assert!(parse_program_line("matrix: threads,1: no memory left", 1).is_none());
+        assert!(parse_program_line("test x ... ok", 1).is_none());
     }
 
     #[test]
@@ -277,7 +273,6 @@ mod tests {
             millis: 500,
             harts: 2,
             shift: 5,
-            by_clock: false,
         };
         let figures = |who: &str| Figures {
             who: who.to_owned(),
@@ -303,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_last_turn_ends_does_not_change_what_a_request_costs() {
+    fn cost_of_a_request_does_not_depend_on_the_last_turn() {
         // 96 connections, answered together every 21.3 ms: of 200 ms, nine or ten times.
         let cost = |turns: u64| {
             let line = format!(
@@ -312,7 +307,7 @@ mod tests {
             );
             let load = parse_line("KCUC,96,20,1,0,200,1,icount,fails,0,0,0,0,0,0,0,0,0,0,0")
                 .map(|(load, _)| load);
-            let figures = of_program(&line, 1).into_iter().collect();
+            let figures = parse_program_line(&line, 1).into_iter().collect();
             load.map(|load| Point { load, figures }.instructions())
         };
         assert_eq!(cost(9), Some(Some(221_729)));

@@ -15,7 +15,7 @@ use super::published;
 /// Percentiles of [`Figures`].
 const SHARES: [f64; 6] = [25.0, 50.0, 75.0, 90.0, 99.0, 99.9];
 
-fn of<'a>(points: &'a [Point], load: &Load) -> Option<&'a Point> {
+fn find<'a>(points: &'a [Point], load: &Load) -> Option<&'a Point> {
     points.iter().find(|point| point.load == *load)
 }
 
@@ -26,10 +26,10 @@ fn over_connections(
     n: u32,
     period: u32,
 ) -> impl Iterator<Item = (u32, &Point)> {
-    let is_it = move |load: &Load| {
+    let is_wanted = move |load: &Load| {
         (load.model, load.n, load.period, load.levels) == (model, n, period, 1) && load.harts == 1
     };
-    let wanted = points.iter().filter(move |point| is_it(&point.load));
+    let wanted = points.iter().filter(move |point| is_wanted(&point.load));
     wanted.map(|point| (point.load.connections, point))
 }
 
@@ -72,14 +72,14 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
     }
     for model in COMPARED {
         let name = MODELS[model].to_lowercase();
-        for (what, y, figure) in OF_LEVEL {
+        for (what, y, figure) in LEVEL_FIGURES {
             if let Some(plot) = by_levels(points, model, y, figure) {
                 plots.push((format!("saturated-levels-{what}-{name}.svg"), plot));
             }
         }
         for (of, shape) in [("8", LEVELS_8), ("few-8", FEW), ("few-4", FEW_OF_4)] {
             for &harts in shape.harts {
-                let point = self::of(points, &shape.load(model, harts));
+                let point = self::find(points, &shape.load(model, harts));
                 if let Some(point) = point.filter(|point| !point.figures.is_empty()) {
                     let file = format!("saturated-distribution-{of}-{harts}-{name}.svg");
                     plots.push((file, distribution(point)));
@@ -130,19 +130,21 @@ fn over_connections_in_ms(
 }
 
 /// A figure of a level: the name of its plot, the unit, and the value.
-type OfLevel = (&'static str, (&'static str, Kind), fn(&Figures) -> f64);
+type LevelFigure = (&'static str, (&'static str, Kind), fn(&Figures) -> f64);
 
-const OF_LEVEL: [OfLevel; 3] = [
-    ("throughput", ("answered in a second", Kind::Linear), |it| {
-        it.count as f64 * 1000.0 / f64::from(plan::SATURATED)
-    }),
-    ("latency", ("mean latency, ms", Kind::Log10), |it| {
-        it.mean as f64 / 1000.0
+const LEVEL_FIGURES: [LevelFigure; 3] = [
+    (
+        "throughput",
+        ("answered in a second", Kind::Linear),
+        |figures| figures.count as f64 * 1000.0 / f64::from(plan::SATURATED),
+    ),
+    ("latency", ("mean latency, ms", Kind::Log10), |figures| {
+        figures.mean as f64 / 1000.0
     }),
     (
         "jitter",
         ("standard deviation of latency, ms", Kind::Log10),
-        |it| it.deviation as f64 / 1000.0,
+        |figures| figures.deviation as f64 / 1000.0,
     ),
 ];
 
@@ -161,7 +163,7 @@ fn by_levels(
     );
     let mut plot = Plot::new(title, ("level, 0: most urgent", Kind::Linear), y);
     for (&harts, colour) in shape.harts.iter().zip(COLOURS) {
-        let Some(point) = of(points, &shape.load(model, harts)) else {
+        let Some(point) = find(points, &shape.load(model, harts)) else {
             continue;
         };
         let levels = point.figures.iter().skip(1).enumerate();
@@ -173,8 +175,8 @@ fn by_levels(
     (!plot.series.is_empty()).then_some(plot)
 }
 
-/// Fewest replies of which a distribution is drawn.
-const FEWEST: u64 = 10;
+/// Minimum number of replies for a distribution.
+const MIN_REPLIES: u64 = 10;
 
 /// Latencies of each level by percentile, on a log axis.
 fn distribution(point: &Point) -> Plot {
@@ -192,7 +194,9 @@ fn distribution(point: &Point) -> Plot {
     );
     let mut plot = Plot::latencies(title);
     let levels = point.figures.iter().skip(1).enumerate().zip(LEVELS);
-    for ((level, figures), colour) in levels.filter(|((_, figures), _)| figures.count >= FEWEST) {
+    for ((level, figures), colour) in
+        levels.filter(|((_, figures), _)| figures.count >= MIN_REPLIES)
+    {
         let line = SHARES.into_iter().zip(percentiles(figures));
         let line = line.map(|(share, micros)| (share / 100.0, micros as f64));
         plot.add(format!("level {level}"), Look::Line, colour, line);
@@ -200,7 +204,7 @@ fn distribution(point: &Point) -> Plot {
     plot
 }
 
-/// The sections of the page.
+/// Returns the sections of the page.
 pub(crate) fn page(folder: &str, points: &[Point], commit: &str, spinning: &str) -> String {
     if points.is_empty() {
         return String::new();
@@ -260,7 +264,7 @@ fn scaling(points: &[Point], spinning: &str) -> String {
     let heads = [&heads[..], &["spinning, KCUC", "spinning, KTUT"]].concat();
     let mut table = Table::new(title, &heads);
     let mut is_empty = true;
-    let cost = |model, harts| of(points, &plan::scaling(model, harts))?.instructions();
+    let cost = |model, harts| find(points, &plan::scaling(model, harts))?.instructions();
     for harts in plan::SCALING_HARTS {
         let cost_of = COMPARED.map(|model| cost(model, harts));
         is_empty &= cost_of == [None; 2];
@@ -282,8 +286,8 @@ fn scaling(points: &[Point], spinning: &str) -> String {
     }
 }
 
-/// Share of requests that counts as all of them: some are under way when the time is over.
-const ALL: f64 = 0.95;
+/// Share of answered requests that counts as all: some are under way when the time is over.
+const ANSWERED_SHARE: f64 = 0.95;
 
 /// Knee, maximum and end of the throughput over connections, on one hart.
 fn one_hart(points: &[Point]) -> String {
@@ -314,11 +318,12 @@ fn one_hart(points: &[Point]) -> String {
         };
         let asked = |count: u32| f64::from(count) * 1000.0 / f64::from(period);
         let knee = |model| {
-            let answered = rates(model).filter(|(count, rate)| *rate >= ALL * asked(*count));
+            let answered =
+                rates(model).filter(|(count, rate)| *rate >= ANSWERED_SHARE * asked(*count));
             answered.map(|(count, _)| count).max()
         };
         let most = |model| {
-            let most = rates(model).max_by(|(_, one), (_, other)| one.total_cmp(other));
+            let most = rates(model).max_by(|(_, a), (_, b)| a.total_cmp(b));
             most.map(|(_, rate)| format!("{rate:.0}"))
         };
         let latency = |model| {
@@ -350,7 +355,7 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
         .flat_map(|&harts| COMPARED.map(|model| (harts, model)))
         .collect();
     let load = |&(harts, model): &(u32, usize)| shape.load(model, harts);
-    if columns.iter().all(|at| of(points, &load(at)).is_none()) {
+    if columns.iter().all(|at| find(points, &load(at)).is_none()) {
         return String::new();
     }
     let plan::Levels {
@@ -374,7 +379,7 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
     let mut table = Table::new(title, &heads);
     for level in 0..levels as usize {
         let cell = |at: &(u32, usize)| {
-            let figures = of(points, &load(at))?.figures.get(1 + level)?;
+            let figures = find(points, &load(at))?.figures.get(1 + level)?;
             let rate = figures.count as f64 * 1000.0 / f64::from(plan::SATURATED);
             Some(match figures.count {
                 0 => "0".to_owned(),
@@ -435,17 +440,17 @@ fn raw_levels(points: &[Point]) -> String {
         let row = std::iter::once(format!("{harts}, published"));
         let row = row.chain(rates.map(|rate| format!("{rate:.0}")));
         table.row(row.chain([first.to_string(), last.to_string()]));
-        let Some(point) = of(points, &RAW_LEVELS.load(0, harts)) else {
+        let Some(point) = find(points, &RAW_LEVELS.load(0, harts)) else {
             continue;
         };
         let ours = &point.figures[1..];
         let seconds = f64::from(plan::SATURATED) / 1000.0;
         let rates = ours
             .iter()
-            .map(|of| format!("{:.0}", of.count as f64 / seconds));
-        let mean = |of: Option<&Figures>| {
-            let of = of.filter(|of| of.count > 0);
-            or_none(of.map(|of| format!("{:.1}", of.mean as f64 / 1000.0)))
+            .map(|level| format!("{:.0}", level.count as f64 / seconds));
+        let mean = |level: Option<&Figures>| {
+            let level = level.filter(|level| level.count > 0);
+            or_none(level.map(|level| format!("{:.1}", level.mean as f64 / 1000.0)))
         };
         let row = std::iter::once(format!("{harts}, ours")).chain(rates);
         table.row(row.chain([mean(ours.first()), mean(ours.last())]));

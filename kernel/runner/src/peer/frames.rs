@@ -5,14 +5,14 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::{PATIENCE, SOON, text};
+use super::{RETRY_TIMEOUT, TIMEOUT, message};
 
 /// Addresses of that network.
 const MACHINE: [u8; 4] = [10, 0, 2, 15];
 const PEER: [u8; 4] = [10, 0, 2, 2];
 /// MAC address of QEMU's first card, and one that is not in use.
-const CARD: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
-const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const MACHINE_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// Bytes of the longest frame that gets an answer.
 const FRAME: usize = 1514;
@@ -33,16 +33,16 @@ struct Wire {
 
 /// Checks that the machine answers after frames of every length: whole, damaged, truncated and too
 /// long. At the end it sends `quit`. `own` is the peer's port.
-pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, own)).map_err(text)?;
+pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, own)).map_err(message)?;
     socket
         .connect((Ipv4Addr::LOCALHOST, machine))
-        .map_err(text)?;
+        .map_err(message)?;
     let mut wire = Wire { socket, number: 0 };
-    wire.is_there("at first")?;
+    wire.wait_for_answer("at first")?;
     for len in [60, 1000, FRAME - 1, FRAME] {
-        let limit = Instant::now() + PATIENCE;
-        while !wire.answers(len, SOON)? {
+        let limit = Instant::now() + TIMEOUT;
+        while !wire.answers(len, RETRY_TIMEOUT)? {
             if Instant::now() > limit {
                 return Err(format!("{len} bytes are not answered"));
             }
@@ -50,9 +50,9 @@ pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
     }
     // A byte of the IPv4 header, and one of its payload.
     for at in [22, 98 - 1] {
-        let mut question = wire.question(98);
-        question[at] ^= 1;
-        if wire.is_answered(&question, SILENCE)? {
+        let mut request = wire.request(98);
+        request[at] ^= 1;
+        if wire.is_answered(&request, SILENCE)? {
             return Err(format!("a frame with a wrong checksum is answered: {at}"));
         }
     }
@@ -60,7 +60,7 @@ pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
         if wire.answers(len, SILENCE)? {
             return Err(format!("{len} bytes are answered"));
         }
-        wire.is_there(&format!("after {len} bytes"))?;
+        wire.wait_for_answer(&format!("after {len} bytes"))?;
     }
     for n in 0..FLOOD {
         let len = match n % 4 {
@@ -68,11 +68,11 @@ pub(crate) fn speak(machine: u16, own: u16) -> Result<(), String> {
             0 => 1 + n / 4,
             at => TOO_LONG[(n + at) % TOO_LONG.len()],
         };
-        let mut frame = wire.question(len.max(60));
+        let mut frame = wire.request(len.max(60));
         frame.truncate(len);
         wire.send(&frame);
     }
-    wire.is_there("after a flood")?;
+    wire.wait_for_answer("after a flood")?;
     wire.end()
 }
 
@@ -82,10 +82,10 @@ impl Wire {
         let _ = self.socket.send(frame);
     }
 
-    /// Repeats an echo request until the machine answers, for at most [`PATIENCE`].
-    fn is_there(&mut self, when: &str) -> Result<(), String> {
-        let limit = Instant::now() + PATIENCE;
-        while !self.answers(98, SOON)? {
+    /// Repeats an echo request until the machine answers, for at most [`TIMEOUT`].
+    fn wait_for_answer(&mut self, when: &str) -> Result<(), String> {
+        let limit = Instant::now() + TIMEOUT;
+        while !self.answers(98, RETRY_TIMEOUT)? {
             if Instant::now() > limit {
                 return Err(format!("nothing answers {when}"));
             }
@@ -94,7 +94,7 @@ impl Wire {
     }
 
     /// Returns an ICMP echo request in a frame of `len` bytes.
-    fn question(&mut self, len: usize) -> Vec<u8> {
+    fn request(&mut self, len: usize) -> Vec<u8> {
         self.number = self.number.wrapping_add(1);
         let mut icmp = vec![8, 0, 0, 0, 0, 1];
         icmp.extend_from_slice(&self.number.to_be_bytes());
@@ -106,19 +106,19 @@ impl Wire {
 
     /// Returns whether the machine answers a request of `len` bytes in time.
     fn answers(&mut self, len: usize, within: Duration) -> Result<bool, String> {
-        let question = self.question(len);
-        self.is_answered(&question, within)
+        let request = self.request(len);
+        self.is_answered(&request, within)
     }
 
     /// Returns whether the last request is answered; a damaged answer is an error.
-    fn is_answered(&mut self, question: &[u8], within: Duration) -> Result<bool, String> {
-        self.send(question);
+    fn is_answered(&mut self, request: &[u8], within: Duration) -> Result<bool, String> {
+        self.send(request);
         let (number, limit) = (self.number.to_be_bytes(), Instant::now() + within);
         let mut buffer = vec![0; 70_000];
         while let left = limit.saturating_duration_since(Instant::now())
             && !left.is_zero()
         {
-            self.socket.set_read_timeout(Some(left)).map_err(text)?;
+            self.socket.set_read_timeout(Some(left)).map_err(message)?;
             let frame = match self.socket.recv(&mut buffer) {
                 Ok(count) => &buffer[..count],
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -129,15 +129,15 @@ impl Wire {
                 Err(_) => continue,
             };
             if frame.get(12..14) == Some(&[8, 6]) {
-                self.answer_for_ourselves(frame);
+                self.answer_arp(frame);
             }
             let is_answer = frame.get(23) == Some(&1) && frame.get(34) == Some(&0);
             if is_answer && frame.get(40..42) == Some(&number) {
                 // The payload equals that of the request.
-                return if frame.get(42..question.len()) == question.get(42..) {
+                return if frame.get(42..request.len()) == request.get(42..) {
                     Ok(true)
                 } else {
-                    Err(format!("the answer to {} bytes is another", question.len()))
+                    Err(format!("the answer to {} bytes differs", request.len()))
                 };
             }
         }
@@ -145,12 +145,12 @@ impl Wire {
     }
 
     /// Answers an ARP request for the peer's address.
-    fn answer_for_ourselves(&self, question: &[u8]) {
-        if question.get(20..22) != Some(&[0, 1]) || question.get(38..42) != Some(&PEER) {
+    fn answer_arp(&self, request: &[u8]) {
+        if request.get(20..22) != Some(&[0, 1]) || request.get(38..42) != Some(&PEER) {
             return;
         }
-        let mut answer = [&CARD[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
-        answer.extend([&OURS[..], &PEER, &CARD, &MACHINE].concat());
+        let mut answer = [&MACHINE_MAC[..], &PEER_MAC, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+        answer.extend([&PEER_MAC[..], &PEER, &MACHINE_MAC, &MACHINE].concat());
         self.send(&answer);
     }
 
@@ -158,16 +158,18 @@ impl Wire {
     fn end(&self) -> Result<(), String> {
         let mut udp = [[0x30, 0x39], [0, 7], [0, 8 + 4], [0, 0]].concat();
         udp.extend(b"quit");
-        let limit = Instant::now() + PATIENCE;
-        self.socket.set_read_timeout(Some(SOON)).map_err(text)?;
+        let limit = Instant::now() + TIMEOUT;
+        self.socket
+            .set_read_timeout(Some(RETRY_TIMEOUT))
+            .map_err(message)?;
         while Instant::now() < limit {
             self.send(&packet(17, &udp));
-            let gone = self.socket.recv(&mut [0; 2000]);
-            if gone.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            let received = self.socket.recv(&mut [0; 2000]);
+            if received.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
                 return Ok(());
             }
         }
-        Err("it does not end".to_owned())
+        Err("the machine does not end".to_owned())
     }
 }
 
@@ -180,12 +182,12 @@ fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
     ip.extend([PEER, MACHINE].concat());
     let sum = checksum(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    [&CARD[..], &OURS, &[8, 0], &ip, payload].concat()
+    [&MACHINE_MAC[..], &PEER_MAC, &[8, 0], &ip, payload].concat()
 }
 
 /// Returns the checksum of the internet protocols.
 fn checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|two| match *two {
+    let words = bytes.chunks(2).map(|pair| match *pair {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),
         [high] => u32::from(high) << 8,
         _ => 0,
@@ -202,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_right() {
+    fn checksums_match_the_rfc() {
         // The example of RFC 1071, whose sum is 0xddf2.
         let bytes = [0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(checksum(&bytes), !0xddf2);

@@ -12,22 +12,22 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for an answer while the machine may not be up yet.
-const SOON: Duration = Duration::from_millis(300);
+const RETRY_TIMEOUT: Duration = Duration::from_millis(300);
 /// Concurrent connections, and bytes of each.
 const CONNECTIONS: usize = 4;
 const BYTES: usize = 20_000;
 /// Connections that are dropped in the middle.
-const RUDE: usize = 6;
+const RESETS: usize = 6;
 /// Input of a client program of the host.
-const WORDS: &[u8] = b"these words come back\n";
+const TEXT: &[u8] = b"these words come back\n";
 /// Datagrams that must come back, and the tries of each.
 const DATAGRAMS: u8 = 20;
 const TRIES: usize = 40;
 
-pub(crate) use frames::speak as speak_frames;
-pub(crate) use matrix::speak as ask_matrix;
+pub(crate) use frames::check_frames;
+pub(crate) use matrix::check_matrix;
 
 /// Returns a port that has no listener at present.
 pub(crate) fn free_port() -> Result<u16, String> {
@@ -52,33 +52,35 @@ pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
 
 /// Repeats a request until the server answers, then uses several connections at once, and finally
 /// tells the machine to end.
-pub(crate) fn speak(port: u16) -> Result<(), String> {
+pub(crate) fn check_echo(port: u16) -> Result<(), String> {
     wait(port)?;
     // One connection is not read until all others are done, and some vanish.
-    let slow = unread(port)?;
-    for _ in 0..RUDE {
+    let slow = open_unread(port)?;
+    for _ in 0..RESETS {
         // Closed with unread bytes: the connection is reset.
-        drop(unread(port)?);
+        drop(open_unread(port)?);
     }
     let all: Vec<_> = (0..CONNECTIONS)
         .map(|n| {
             let bytes: Vec<u8> = (0..BYTES).map(|at| (at * (n + 1) % 251) as u8).collect();
-            std::thread::spawn(move || say(port, &bytes, PATIENCE))
+            std::thread::spawn(move || echo(port, &bytes, TIMEOUT))
         })
         .collect();
-    for one in all {
-        one.join().map_err(|_| "it panicked".to_owned())??;
+    for client in all {
+        client
+            .join()
+            .map_err(|_| "a client panicked".to_owned())??;
     }
-    read_at_last(slow)?;
+    check_unread(slow)?;
     for program in ["curl", "nc"] {
-        say_by(program, port)?;
+        check_echo_by(program, port)?;
     }
     end(port)
 }
 
 /// Sends bytes through a program of the host and checks the echo, if the host has that program.
 /// `ping` cannot reach the machine: QEMU's network forwards ports only.
-fn say_by(program: &str, port: u16) -> Result<(), String> {
+fn check_echo_by(program: &str, port: u16) -> Result<(), String> {
     let mut command = Command::new(program);
     match program {
         "curl" => command.args(["-sS", "--no-buffer", &format!("telnet://127.0.0.1:{port}")]),
@@ -88,30 +90,30 @@ fn say_by(program: &str, port: u16) -> Result<(), String> {
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(text(error)),
+        Err(error) => return Err(message(error)),
     };
     let pipes = child.stdin.take().zip(child.stdout.take());
     let (mut to, mut from) = pipes.ok_or("no pipes")?;
     // A separate thread, because the end of its input may end the program before the echo arrives.
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut back = vec![0; WORDS.len()];
-        let _ = tell.send(from.read_exact(&mut back).map(|()| back));
+        let mut back = vec![0; TEXT.len()];
+        let _ = sender.send(from.read_exact(&mut back).map(|()| back));
     });
-    to.write_all(WORDS).map_err(text)?;
-    to.flush().map_err(text)?;
-    let back = told.recv_timeout(PATIENCE);
+    to.write_all(TEXT).map_err(message)?;
+    to.flush().map_err(message)?;
+    let back = receiver.recv_timeout(TIMEOUT);
     drop(to);
     let _ = child.kill();
     let _ = child.wait();
     match back {
-        Ok(Ok(back)) if back == WORDS => Ok(()),
-        other => Err(format!("{program}: {other:?} instead of what was sent")),
+        Ok(Ok(back)) if back == TEXT => Ok(()),
+        other => Err(format!("{program}: {other:?} instead of the sent text")),
     }
 }
 
 /// Tests the echo server of datagrams.
-pub(crate) fn speak_datagrams(port: u16) -> Result<(), String> {
+pub(crate) fn check_datagram_echo(port: u16) -> Result<(), String> {
     wait(port)?;
     datagrams(port)?;
     end(port)
@@ -119,9 +121,9 @@ pub(crate) fn speak_datagrams(port: u16) -> Result<(), String> {
 
 /// Repeats a request until the server answers.
 fn wait(port: u16) -> Result<(), String> {
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + TIMEOUT;
     // QEMU accepts connections before the machine listens, and then retries only after seconds.
-    while say(port, b"hello", SOON).is_err() {
+    while echo(port, b"hello", RETRY_TIMEOUT).is_err() {
         if Instant::now() > limit {
             return Err("nothing answers".to_owned());
         }
@@ -132,19 +134,21 @@ fn wait(port: u16) -> Result<(), String> {
 
 /// Tells the machine to end and waits until it closes the connection.
 fn end(port: u16) -> Result<(), String> {
-    let _ = say(port, b"quit", PATIENCE);
+    let _ = echo(port, b"quit", TIMEOUT);
     Ok(())
 }
 
-fn text(error: std::io::Error) -> String {
+fn message(error: std::io::Error) -> String {
     error.to_string()
 }
 
 /// Returns a connection that has sent as much as the server accepts, and has read nothing.
-fn unread(port: u16) -> Result<(TcpStream, usize), String> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
-    stream.set_write_timeout(Some(SOON)).map_err(text)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+fn open_unread(port: u16) -> Result<(TcpStream, usize), String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(message)?;
+    stream
+        .set_write_timeout(Some(RETRY_TIMEOUT))
+        .map_err(message)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(message)?;
     let mut sent = 0;
     while sent < BYTES {
         match stream.write(&[7; 1000]) {
@@ -154,15 +158,15 @@ fn unread(port: u16) -> Result<(TcpStream, usize), String> {
     }
     // The echo is under way, or waits for room.
     let mut first = [0];
-    stream.read_exact(&mut first).map_err(text)?;
+    stream.read_exact(&mut first).map_err(message)?;
     Ok((stream, sent - 1))
 }
 
 /// Reads the connection at last and checks that every sent byte comes back.
-fn read_at_last((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
-    stream.shutdown(Shutdown::Write).map_err(text)?;
+fn check_unread((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
+    stream.shutdown(Shutdown::Write).map_err(message)?;
     let mut back = Vec::new();
-    stream.read_to_end(&mut back).map_err(text)?;
+    stream.read_to_end(&mut back).map_err(message)?;
     if back == vec![7; sent] {
         Ok(())
     } else {
@@ -172,12 +176,16 @@ fn read_at_last((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
 
 /// Checks that datagrams come back, though some may be lost on the way.
 fn datagrams(port: u16) -> Result<(), String> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(text)?;
-    socket.connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
-    socket.set_read_timeout(Some(SOON)).map_err(text)?;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(message)?;
+    socket
+        .connect((Ipv4Addr::LOCALHOST, port))
+        .map_err(message)?;
+    socket
+        .set_read_timeout(Some(RETRY_TIMEOUT))
+        .map_err(message)?;
     for n in 0..DATAGRAMS {
         let sent = vec![n; 1 + usize::from(n) * 70];
-        let comes_back = (0..TRIES).any(|_| {
+        let is_echoed = (0..TRIES).any(|_| {
             let mut back = [0; 2000];
             let _ = socket.send(&sent);
             // An answer to an earlier try may come first.
@@ -187,25 +195,25 @@ fn datagrams(port: u16) -> Result<(), String> {
                     .is_ok_and(|count| back[..count] == sent)
             })
         });
-        if !comes_back {
-            return Err(format!("datagram {n} does not come back"));
+        if !is_echoed {
+            return Err(format!("datagram {n} is not echoed"));
         }
     }
     Ok(())
 }
 
 /// Sends bytes, shuts down the write half, and checks the echo.
-fn say(port: u16, bytes: &[u8], patience: Duration) -> Result<(), String> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(text)?;
-    stream.set_read_timeout(Some(patience)).map_err(text)?;
-    let mut writer = stream.try_clone().map_err(text)?;
+fn echo(port: u16, bytes: &[u8], timeout: Duration) -> Result<(), String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(message)?;
+    stream.set_read_timeout(Some(timeout)).map_err(message)?;
+    let mut writer = stream.try_clone().map_err(message)?;
     let sent = bytes.to_vec();
     let writer = std::thread::spawn(move || {
         writer.write_all(&sent)?;
         writer.shutdown(Shutdown::Write)
     });
     let mut back = Vec::new();
-    stream.read_to_end(&mut back).map_err(text)?;
+    stream.read_to_end(&mut back).map_err(message)?;
     // A failed write shows in the echo.
     let _ = writer.join();
     if back == bytes {

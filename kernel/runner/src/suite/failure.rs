@@ -8,11 +8,11 @@
 use super::{Run, run_one};
 use crate::build::Image;
 
-/// Most machines of one suite that run a second time.
-const SECOND_RUNS: usize = 3;
+/// Maximum number of machines of one suite that run a second time.
+const MAX_RERUNS: usize = 3;
 
 /// Console lines shown before a failed test, and at the end.
-const BEFORE: usize = 8;
+const CONTEXT_LINES: usize = 8;
 
 /// A machine that failed.
 pub(super) struct Failure {
@@ -29,8 +29,9 @@ impl Failure {
     fn excerpt(&self) -> Vec<&str> {
         let lines: Vec<_> = self.output.lines().collect();
         let is_shown = |at: usize| {
-            let next = lines[at..].iter().take(BEFORE);
-            next.clone().count() < BEFORE || next.into_iter().any(|line| is_of_failure(line))
+            let next = lines[at..].iter().take(CONTEXT_LINES);
+            next.clone().count() < CONTEXT_LINES
+                || next.into_iter().any(|line| is_failed_test(line))
         };
         let shown = (0..lines.len()).filter(|at| is_shown(*at));
         shown.map(|at| lines[at]).collect()
@@ -38,19 +39,19 @@ impl Failure {
 
     /// Returns the names of the failed tests; the end of the machine counts as one.
     fn tests(&self) -> String {
-        let failed = self.output.lines().filter(|line| is_of_failure(line));
+        let failed = self.output.lines().filter(|line| is_failed_test(line));
         let names = failed.filter_map(|line| line.strip_prefix("test ")?.split(' ').next());
         let end = self.reason.as_ref().map(|_| "ends_as_it_should");
         names.chain(end).collect::<Vec<_>>().join(", ")
     }
 }
 
-fn is_of_failure(line: &str) -> bool {
+fn is_failed_test(line: &str) -> bool {
     line.starts_with("test ") && !line.ends_with(" ok")
 }
 
 /// Prints the failures in the form of cargo's tests. Returns true if there are none.
-pub(super) fn none_of(failures: &[Failure]) -> bool {
+pub(super) fn report(failures: &[Failure]) -> bool {
     if failures.is_empty() {
         return true;
     }
@@ -72,12 +73,12 @@ pub(super) fn none_of(failures: &[Failure]) -> bool {
 }
 
 /// Repeats the failed machines, one at a time; returns those that fail again.
-pub(super) fn fail_again(image: &Image, failures: Vec<Failure>) -> Result<Vec<Failure>, String> {
-    if failures.len() > SECOND_RUNS {
+pub(super) fn rerun(image: &Image, failures: Vec<Failure>) -> Result<Vec<Failure>, String> {
+    if failures.len() > MAX_RERUNS {
         return Ok(failures);
     }
     // The first run is reported in any case.
-    none_of(&failures);
+    report(&failures);
     let mut again = Vec::new();
     for failure in failures {
         let (name, tests) = (failure.run.name.clone(), failure.tests());
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excerpt_has_what_failed_and_the_end() {
+    fn excerpt_has_the_failed_test_and_the_end() {
         let passed = "test a ... ok\n".repeat(50);
         let failure = Failure {
             run: run_of("smp 1".to_owned(), 1, "init=tests"),
@@ -106,7 +107,7 @@ mod tests {
         assert!(shown.contains(&"it leaks"));
         assert!(shown.contains(&"test b ... FAILED: leaked 2 pages"));
         assert_eq!(shown.last(), Some(&"end"));
-        assert!(shown.len() < 3 * BEFORE, "{shown:?}");
+        assert!(shown.len() < 3 * CONTEXT_LINES, "{shown:?}");
         assert_eq!(failure.tests(), "b, ends_as_it_should");
     }
 }

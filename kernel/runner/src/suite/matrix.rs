@@ -1,21 +1,21 @@
 //! The machines of the suite.
 
-use super::wrong::{failures, refusals};
-use super::{FUZZ_SEEDS_AT_ONCE, LIMIT_OF_INSTRUCTIONS, MOST_FOR_A_FIFTH, Run, run_of};
+use super::must_fail::{failures, refusals};
+use super::{FUZZ_SEEDS_PER_MACHINE, LIMIT_OF_INSTRUCTIONS, MAX_RATIO_OF_FIVE, Run, run_of};
 use crate::build::{Image, Isa};
 use crate::disk::Content;
 use crate::qemu::{Network, Outcome};
 use crate::trace::{self, Kind};
-use crate::{build, doctor, peer, record, sequence};
+use crate::{build, elf_patch, peer, record, sequence};
 
 /// Runs only programs that make arbitrary calls, with these seeds.
 pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
-    let last = first + FUZZ_SEEDS_AT_ONCE - 1;
+    let last = first + FUZZ_SEEDS_PER_MACHINE - 1;
     let icounted = if icount { " icount" } else { "" };
     let mut run = run_of(
         format!("any calls, seeds {first} to {last}, smp {smp}{icounted}"),
         smp,
-        &format!("init=hostile with=seeds-{first}-{FUZZ_SEEDS_AT_ONCE}"),
+        &format!("init=hostile with=seeds-{first}-{FUZZ_SEEDS_PER_MACHINE}"),
     );
     run.machine.icount = icount;
     run.machine.disk = Some(Content::Blank);
@@ -52,7 +52,7 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         last: "upshift: child ended with 0",
         check: |outcome| match trace::parse(&outcome.output) {
             Some(trace) if trace.lost != 0 => Ok(()),
-            _ => Err("there is no trace, or what it lacks is not counted".to_owned()),
+            _ => Err("there is no trace, or its lost records are not counted".to_owned()),
         },
         ..run_of(
             "untrue trace".to_owned(),
@@ -87,7 +87,7 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     runs.push(on_threads(open_loop("coroutines", 2)));
     runs.push(on_threads(slow_clock()));
     runs.extend(clients_of_the_host(&kernel_threads)?);
-    let stripped = build::variant("stripped", |_, file| doctor::stripped(file))?;
+    let stripped = build::variant("stripped", |_, file| elf_patch::stripped(file))?;
     runs.push(Run {
         image: Some(stripped),
         ..run_of("stripped".to_owned(), 2, "init=tests")
@@ -138,23 +138,23 @@ fn echo(smp: u32) -> Result<Run, String> {
     run.check = match smp {
         1 => |outcome| {
             if outcome.output.contains("10.0.2.15/24 by DHCP") {
-                sends_nothing_twice(outcome)
+                has_no_retransmission(outcome)
             } else {
-                Err("it has no address".to_owned())
+                Err("the machine has no address".to_owned())
             }
         },
-        _ => sends_nothing_twice,
+        _ => has_no_retransmission,
     };
     run.machine.network = Network::Forwarded(port);
     run.last = "upshift: sockets ended with 0";
-    run.peer = Some(|network| with_port(network, peer::speak));
+    run.peer = Some(|network| with_port(network, peer::check_echo));
     Ok(run)
 }
 
-/// Calls `speak` with the forwarded port.
-fn with_port(network: Network, speak: fn(u16) -> Result<(), String>) -> Result<(), String> {
+/// Calls `check` with the forwarded port.
+fn with_port(network: Network, check: fn(u16) -> Result<(), String>) -> Result<(), String> {
     match network {
-        Network::Forwarded(port) | Network::ForwardedDatagrams(port) => speak(port),
+        Network::Forwarded(port) | Network::ForwardedDatagrams(port) => check(port),
         _ => Err("no port is forwarded".to_owned()),
     }
 }
@@ -167,21 +167,24 @@ fn wire(smp: u32) -> Result<Run, String> {
     run.machine.network = Network::Wire { machine, peer };
     run.last = "upshift: sockets ended with 0";
     run.peer = Some(|network| match network {
-        Network::Wire { machine, peer } => peer::speak_frames(machine, peer),
+        Network::Wire { machine, peer } => peer::check_frames(machine, peer),
         _ => Err("there is no wire".to_owned()),
     });
     run.check = |outcome| {
-        if outcome.output.contains("frames above 1514 bytes come in") {
+        if outcome
+            .output
+            .contains("frames above 1514 bytes are dropped")
+        {
             Ok(())
         } else {
-            Err("nothing is said of frames that are too long".to_owned())
+            Err("no message about frames that are too long".to_owned())
         }
     };
     Ok(run)
 }
 
 /// Checks that no segment is retransmitted that cannot have been lost.
-fn sends_nothing_twice(outcome: &Outcome) -> Result<(), String> {
+fn has_no_retransmission(outcome: &Outcome) -> Result<(), String> {
     let record = outcome.record.as_deref().unwrap_or_default();
     match record::check(record)? {
         0 => Err("nothing was sent to the peer".to_owned()),
@@ -196,7 +199,7 @@ fn echo_of_datagrams() -> Result<Run, String> {
     if let Network::Forwarded(port) = run.machine.network {
         run.machine.network = Network::ForwardedDatagrams(port);
     }
-    run.peer = Some(|network| with_port(network, peer::speak_datagrams));
+    run.peer = Some(|network| with_port(network, peer::check_datagram_echo));
     Ok(run)
 }
 
@@ -206,9 +209,9 @@ fn network(smp: u32, icount: bool, network: Network) -> Run {
         Network::Legacy => ("legacy", ""),
         _ => ("modern", if icount { ", icount" } else { "" }),
     };
-    let icounted_too = if icount { " icount" } else { "" };
+    let argument = if icount { " icount" } else { "" };
     // A fixed address, because DHCP would need a timer, and the tests count the timers.
-    let arguments = format!("selftest{icounted_too} address=10.0.2.15/24,10.0.2.2");
+    let arguments = format!("selftest{argument} address=10.0.2.15/24,10.0.2.2");
     let mut run = run_of(
         format!("{slot} network card, smp {smp}{icounted}"),
         smp,
@@ -241,7 +244,7 @@ fn harts(smp: u32) -> Run {
 }
 
 /// The programs' tests on several harts in deterministic time.
-pub(super) fn tests_in_turns(smp: u32) -> Run {
+pub(super) fn tests_under_icount(smp: u32) -> Run {
     let mut run = run_of(format!("icount smp {smp} tests"), smp, "init=tests");
     run.machine.icount = true;
     run.limit = LIMIT_OF_INSTRUCTIONS;
@@ -275,7 +278,7 @@ fn files((smp, icount): (u32, bool)) -> Run {
 fn late() -> Run {
     let mut run = run_of("smp 2, late".to_owned(), 2, "init=tests late");
     run.check = |outcome| {
-        if outcome.output.contains(" has not come") {
+        if outcome.output.contains(" is not online") {
             Ok(())
         } else {
             Err("the other hart was in time".to_owned())
@@ -290,7 +293,7 @@ fn matrix_server(model: &str) -> Run {
     let mut run = run_of(format!("matrix server, {model}, icount"), 1, &arguments);
     run.machine.icount = true;
     run.last = "upshift: matrix ended with 0";
-    run.check = says_what_a_request_costs;
+    run.check = latency_matches_cost;
     run
 }
 
@@ -366,7 +369,7 @@ fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
                 first,
                 count,
                 of_server,
-            } => peer::ask_matrix(first, count, of_server),
+            } => peer::check_matrix(first, count, of_server),
             _ => Err("no port is forwarded".to_owned()),
         });
         run
@@ -377,13 +380,13 @@ fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
 
 /// Checks the law of the closed loop: a request of the most urgent class takes as long as one
 /// request of each connection of that class.
-fn says_what_a_request_costs(outcome: &Outcome) -> Result<(), String> {
+fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     const CONNECTIONS: u64 = 16 / 4;
     let lines = outcome.output.lines();
     let words = lines.filter_map(|line| line.strip_prefix("matrix: "));
     let words = words.map(|line| line.split(' ').collect::<Vec<_>>());
-    let of_first = words.into_iter().find(|words| words.get(5) == Some(&"10"));
-    let number = |at: usize| of_first.as_ref()?.get(at)?.parse::<u64>().ok();
+    let first_class = words.into_iter().find(|words| words.get(5) == Some(&"10"));
+    let number = |at: usize| first_class.as_ref()?.get(at)?.parse::<u64>().ok();
     match (number(8), number(17)) {
         (Some(micros), Some(nanos))
             if (micros * 1_000).abs_diff(nanos * CONNECTIONS) < micros * 30 =>
@@ -411,11 +414,11 @@ fn rings_of_pipes() -> Run {
                 .ok()
         };
         let ratios: Vec<u32> = outcome.output.lines().filter_map(ratio).collect();
-        if ratios.len() == 2 && ratios.iter().all(|ratio| *ratio <= MOST_FOR_A_FIFTH) {
+        if ratios.len() == 2 && ratios.iter().all(|ratio| *ratio <= MAX_RATIO_OF_FIVE) {
             Ok(())
         } else {
             Err(format!(
-                "5 vCPUs took {ratios:?} thousandths of what 4 took"
+                "5 vCPUs took {ratios:?} thousandths of the time of 4"
             ))
         }
     };
@@ -459,7 +462,7 @@ fn sequence_is_exact(outcome: &Outcome) -> Result<(), String> {
         .records
         .iter()
         .filter(|record| record.kind == Kind::User || record.is_call)
-        .map(|record| format!("{} {} {}", record.state, record.level, record.who))
+        .map(|record| format!("{} {} {}", record.state, record.level, record.subject))
         .collect();
     for (number, (seen, expected)) in seen.iter().zip(sequence::TRACED).enumerate() {
         if seen != expected {

@@ -9,9 +9,9 @@
 
 mod failure;
 mod matrix;
+mod must_fail;
 mod power_cut;
 mod shell;
-mod wrong;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use crate::build::{self, Image};
 use crate::qemu::{self, Machine, Network, Outcome};
 use crate::state;
 use failure::Failure;
-use matrix::{ISOLATED, RV64GC, chaos, fuzz, isolated, matrix, rv64gc, tests_in_turns};
+use matrix::{ISOLATED, RV64GC, chaos, fuzz, isolated, matrix, rv64gc, tests_under_icount};
 
 /// Time limit of a machine. It is generous: the host may be slow, and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 
 /// Longest time of five vCPUs on 4 harts, in thousandths of the time of four.
-const MOST_FOR_A_FIFTH: u32 = 1_200;
+const MAX_RATIO_OF_FIVE: u32 = 1_200;
 
 /// Default number of seeds of chaos; a soak begins with the next one.
 pub(crate) const SEEDS: u64 = 6;
@@ -39,14 +39,14 @@ pub(crate) const SEEDS: u64 = 6;
 const SOAK_SEEDS: u64 = 40;
 /// Seeds of the programs that make arbitrary calls in a soak, and the seeds of one machine.
 const FUZZ_SEEDS: u64 = 200;
-const FUZZ_SEEDS_AT_ONCE: u64 = 50;
+const FUZZ_SEEDS_PER_MACHINE: u64 = 50;
 
 /// Power cuts of the suite, and of a soak.
 const POWER_CUTS: u64 = 5;
 const SOAK_POWER_CUTS: u64 = 200;
 
 /// Machines that run at the same time.
-const AT_ONCE: usize = 2;
+const PARALLEL_MACHINES: usize = 2;
 
 /// The seeds of chaos to run.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ pub(crate) enum Seeds {
 /// A machine, and the conditions on which its run passes.
 struct Run {
     name: String,
-    /// The image, if it is not the usual one.
+    /// The image, if it is not the default.
     image: Option<Image>,
     machine: Machine,
     /// The expected exit status.
@@ -77,7 +77,7 @@ struct Run {
     repeat: Option<String>,
 }
 
-/// Returns a run of the usual image, whose programs or tests must pass.
+/// Returns a run of the default image, whose programs or tests must pass.
 fn run_of(name: String, smp: u32, arguments: &str) -> Run {
     let last = if arguments.starts_with("selftest") {
         "selftest: "
@@ -142,8 +142,8 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
              {FUZZ_SEEDS} of programs that make any calls"
         );
     }
-    let failures = failure::fail_again(&image, failures)?;
-    Ok(code(failure::none_of(&failures) && survived && answered))
+    let failures = failure::rerun(&image, failures)?;
+    Ok(code(failure::report(&failures) && survived && answered))
 }
 
 fn code(is_right: bool) -> ExitCode {
@@ -161,16 +161,16 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
         [kernel, run_of(name, smp, "init=tests")]
     });
     // A series runs one machine at a time, so that no other machine delays it.
-    let turns = [2, 4, 8].map(tests_in_turns);
+    let turns = [2, 4, 8].map(tests_under_icount);
     let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
     let fuzz = (1..=FUZZ_SEEDS)
-        .step_by(FUZZ_SEEDS_AT_ONCE as usize)
+        .step_by(FUZZ_SEEDS_PER_MACHINE as usize)
         .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
     let others = turns.into_iter().chain(fuzz).chain(seeds);
     let survived = !is_wanted(power_cut::NAME) || power_cut::run(&image, SOAK_POWER_CUTS)?;
     let mut failures = run_some(&image, again.filter(|run| is_wanted(&run.name)), 1)?;
     failures.extend(run_all(&image, others.filter(|run| is_wanted(&run.name)))?);
-    Ok(code(failure::none_of(&failures) && survived))
+    Ok(code(failure::report(&failures) && survived))
 }
 
 /// Runs power cuts only; `None`: as many as in a soak.
@@ -181,7 +181,7 @@ pub(crate) fn power_cuts(seeds: Option<u64>) -> Result<ExitCode, String> {
 }
 
 fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<Vec<Failure>, String> {
-    run_some(image, runs, AT_ONCE)
+    run_some(image, runs, PARALLEL_MACHINES)
 }
 
 /// Runs machines, `at_once` at a time, and prints their tests as each ends. Returns the failures.
@@ -231,7 +231,7 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
         .map(|peer| std::thread::spawn(move || peer(network)));
     let outcome = qemu::run(image, &run.machine, run.limit)?;
     let peer = peer.map_or(Ok(()), |peer| {
-        peer.join().unwrap_or(Err("it panicked".into()))
+        peer.join().unwrap_or(Err("the peer panicked".into()))
     });
     let name = &run.name;
     let mut counts = Counts::default();
@@ -279,16 +279,19 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
 
 /// Saves the state of a failed run, and returns the position of each hart.
 fn state_of(name: &str, image: &Image, outcome: &Outcome) -> String {
-    let state = outcome.state.as_deref().unwrap_or("it ended by itself\n");
-    let said = format!("{}\n{}", outcome.end, outcome.output);
-    let (path, harts) = state::keep(name, image, state, &said);
+    let state = outcome
+        .state
+        .as_deref()
+        .unwrap_or("the machine ended by itself\n");
+    let log = format!("{}\n{}", outcome.end, outcome.output);
+    let (path, harts) = state::save(name, image, state, &log);
     let path = path.display();
-    format!("{harts}{name}: its last state is kept in {path}\n")
+    format!("{harts}{name}: its last state is saved in {path}\n")
 }
 
 fn verdict(run: &Run, outcome: &Outcome) -> Result<(), String> {
     if run.status == 0 && outcome.output.contains("panicked") {
-        return Err("something panicked".to_owned());
+        return Err("a component panicked".to_owned());
     }
     match outcome.status {
         Some(status) if status == run.status => {}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use os_files::direct::Mounted;
 use os_files::load::{self, Change, Model};
 
-use super::{AT_ONCE, LIMIT};
+use super::{LIMIT, PARALLEL_MACHINES};
 use crate::build::Image;
 use crate::disk::{Content, Disk};
 use crate::qemu::{self, Machine};
@@ -19,38 +19,43 @@ use crate::qemu::{self, Machine};
 pub(super) const NAME: &str = "power cut";
 
 /// Limits of the moment of the cut: syncs, and microseconds after a sync.
-const MOST_SYNCS: u64 = 40;
-const MOST_MICROS: u64 = 12_000;
-/// Most changes on the disk beyond the last reported sync: those up to the next sync, which may be
-/// done, and those up to the one after it.
-const BEYOND: u64 = 14;
+const MAX_SYNCS: u64 = 40;
+const MAX_MICROS: u64 = 12_000;
+/// Maximum number of changes on the disk beyond the last reported sync: those up to the next sync,
+/// which may be done, and those up to the one after it.
+const MAX_UNREPORTED: u64 = 14;
 /// Number of seeds per second boot.
-const BOOTED: u64 = 5;
+const SEEDS_PER_BOOT: u64 = 5;
 
 /// Cuts the power once per seed. Returns true if nothing was lost.
 pub(super) fn run(image: &Image, seeds: u64) -> Result<bool, String> {
     let mut lost = 0;
     let seeds: Vec<u64> = (1..=seeds).collect();
-    for some in seeds.chunks(AT_ONCE) {
+    for batch in seeds.chunks(PARALLEL_MACHINES) {
         let outcomes = std::thread::scope(|scope| {
             let spawn = |seed: &u64| {
                 let seed = *seed;
                 (seed, scope.spawn(move || cut(image, seed)))
             };
-            let running: Vec<_> = some.iter().map(spawn).collect();
-            let join = |(seed, one): (u64, std::thread::ScopedJoinHandle<'_, _>)| {
-                (seed, one.join().unwrap_or(Err("it panicked".to_owned())))
+            let running: Vec<_> = batch.iter().map(spawn).collect();
+            let join = |(seed, thread): (u64, std::thread::ScopedJoinHandle<'_, _>)| {
+                (
+                    seed,
+                    thread.join().unwrap_or(Err("the cut panicked".to_owned())),
+                )
             };
             running.into_iter().map(join).collect::<Vec<_>>()
         });
         for (seed, outcome) in outcomes {
             match outcome {
-                Ok(what) => {
-                    println!("{NAME}, seed {seed}: test what_was_synced_is_there ... ok ({what})")
+                Ok(description) => {
+                    println!(
+                        "{NAME}, seed {seed}: test synced_changes_survive ... ok ({description})"
+                    )
                 }
-                Err(what) => {
+                Err(reason) => {
                     lost += 1;
-                    println!("{NAME}, seed {seed}: FAILED: {what}");
+                    println!("{NAME}, seed {seed}: FAILED: {reason}");
                 }
             }
         }
@@ -65,38 +70,38 @@ pub(super) fn run(image: &Image, seeds: u64) -> Result<bool, String> {
 
 /// Returns syncs and delay of a cut. Half of the cuts are within the first formatting or the first
 /// syncs.
-fn moment(seed: u64) -> (u64, Duration) {
+fn cut_time(seed: u64) -> (u64, Duration) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: u64| {
         state = (state ^ (state >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb) | 1;
         (state >> 20) % below
     };
-    (next(MOST_SYNCS), Duration::from_micros(next(MOST_MICROS)))
+    (next(MAX_SYNCS), Duration::from_micros(next(MAX_MICROS)))
 }
 
 /// Runs one power cut; returns a description of the result.
 fn cut(image: &Image, seed: u64) -> Result<String, String> {
     let disk = Disk::new(Content::Blank)?;
-    let (syncs, delay) = moment(seed);
+    let (syncs, delay) = cut_time(seed);
     let harts = [1, 2][(seed % 2) as usize];
     let machine = Machine::new(harts, &format!("init=files with=changes-{seed}"));
-    let said = kill_after(image, &machine, &disk, syncs, delay)?;
-    let synced = said
+    let output = kill_after(image, &machine, &disk, syncs, delay)?;
+    let synced = output
         .iter()
         .filter_map(|line| line.strip_prefix("synced ")?.parse().ok());
     let synced: u64 = synced.max().unwrap_or(0);
     let found = match Mounted::mount(disk.bytes()?) {
         Ok(mounted) => contents(mounted)?,
         Err(os_files::Error::Blank) if synced == 0 => {
-            return Ok("before it was formatted".to_owned());
+            return Ok("cut before the disk was formatted".to_owned());
         }
         Err(error) => return Err(format!("after {synced} synced: {error}")),
     };
     let changes = number_of_changes(&found, seed, synced)?;
-    if seed.is_multiple_of(BOOTED) {
-        boots_again(image, &disk, &found)?;
+    if seed.is_multiple_of(SEEDS_PER_BOOT) {
+        check_second_boot(image, &disk, &found)?;
     }
-    Ok(format!("{synced} changes synced, {changes} there"))
+    Ok(format!("{synced} changes synced, {changes} on the disk"))
 }
 
 /// Boots, and kills the machine some time after its given number of syncs. Returns its output.
@@ -114,17 +119,17 @@ fn kill_after(
         .spawn()
         .map_err(qemu::explain)?;
     let output = child.stdout.take().expect("stdout is piped");
-    let (lines, said) = mpsc::channel();
+    let (sender, lines) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            let _ = lines.send(line);
+            let _ = sender.send(line);
         }
     });
     let mut all = Vec::new();
     let mut seen = 0;
     let mut failed = None;
     loop {
-        match said.recv_timeout(LIMIT) {
+        match lines.recv_timeout(LIMIT) {
             Ok(line) => {
                 let is_begin = line == "changing";
                 seen += u64::from(line.starts_with("synced "));
@@ -134,11 +139,11 @@ fn kill_after(
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                failed = Some("it says nothing");
+                failed = Some("the machine prints nothing");
                 break;
             }
             Err(RecvTimeoutError::Disconnected) => {
-                failed = Some("it has ended");
+                failed = Some("the machine has ended");
                 break;
             }
         }
@@ -147,7 +152,7 @@ fn kill_after(
     let _ = child.kill();
     let _ = child.wait();
     let _ = reader.join();
-    all.extend(said.iter());
+    all.extend(lines.iter());
     match failed {
         None => Ok(all),
         Some(failed) => Err(format!("{failed}: {}", all.join("\n"))),
@@ -181,16 +186,16 @@ fn contents(mut mounted: Mounted<Vec<u8>>) -> Result<Model, String> {
 /// Returns the number of changes that lead to these files, which is at least `synced`.
 fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, String> {
     let mut model = Model::default();
-    for n in 0..=synced + BEYOND {
+    for n in 0..=synced + MAX_UNREPORTED {
         if n >= synced && model == *found {
             return Ok(n);
         }
         let (name, change) = load::change(seed, n);
         if n >= synced && matches!(change, Change::Write { .. }) {
             // A file is created before its first write.
-            let mut made = model.clone();
-            made.apply(&name, &Change::Create);
-            if made == *found {
+            let mut created = model.clone();
+            created.apply(&name, &Change::Create);
+            if created == *found {
                 return Ok(n);
             }
         }
@@ -202,7 +207,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
 }
 
 /// Checks that the kernel sees the same files.
-fn boots_again(image: &Image, disk: &Disk, found: &Model) -> Result<(), String> {
+fn check_second_boot(image: &Image, disk: &Disk, found: &Model) -> Result<(), String> {
     let machine = Machine::new(1, "init=files with=sums");
     let outcome = qemu::run_on(image, &machine, Some(disk.path()), LIMIT)?;
     let sum = |bytes: &[u8]| {
@@ -212,7 +217,7 @@ fn boots_again(image: &Image, disk: &Disk, found: &Model) -> Result<(), String> 
     };
     for (name, bytes) in &found.0 {
         let line = format!("file {name}: {} {:x}", bytes.len(), sum(bytes));
-        if !outcome.output.lines().any(|said| said == line) {
+        if !outcome.output.lines().any(|printed| printed == line) {
             return Err(format!("`{line}` is missing:\n{}", outcome.output));
         }
     }

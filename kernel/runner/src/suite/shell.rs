@@ -25,25 +25,31 @@ type Test = (&'static str, fn(&Image) -> Outcome);
 
 const TESTS: [Test; 5] = [
     ("commands_answer", commands_answer),
-    ("levels_are_kept", levels_are_kept),
-    ("programs_come_from_the_disk", programs_come_from_the_disk),
-    ("a_program_is_fed_and_ended", a_program_is_fed_and_ended),
-    ("a_server_is_reached", a_server_is_reached),
+    ("programs_run_at_their_levels", programs_run_at_their_levels),
+    ("programs_start_from_the_disk", programs_start_from_the_disk),
+    (
+        "a_program_reads_input_and_is_killed",
+        a_program_reads_input_and_is_killed,
+    ),
+    (
+        "a_server_answers_on_a_forwarded_port",
+        a_server_answers_on_a_forwarded_port,
+    ),
 ];
 
 /// Runs all tests. Returns true if none failed.
 pub(super) fn run(image: &Image) -> bool {
-    let mut is_right = true;
+    let mut all_passed = true;
     for (name, test) in TESTS {
         match test(image) {
             Ok(()) => println!("{NAME}: test {name} ... ok"),
             Err(reason) => {
                 println!("{NAME}: test {name} ... FAILED: {reason}");
-                is_right = false;
+                all_passed = false;
             }
         }
     }
-    is_right
+    all_passed
 }
 
 /// A running shell.
@@ -59,26 +65,26 @@ impl Shell {
         let mut machine = Machine::new(smp, "init=shell");
         machine.network = network;
         let mut session = Session::boot(image, &machine, disk.map(Disk::path))?;
-        session.read_to(PROMPT)?;
+        session.read_until(PROMPT)?;
         Ok(Shell(session))
     }
 
     /// Types a command; returns the lines of its answer.
-    fn ask(&mut self, command: &str) -> Result<String, String> {
+    fn run(&mut self, command: &str) -> Result<String, String> {
         self.0.write(&format!("{command}\r"))?;
         // The echo.
-        self.0.read_to("\n")?;
+        self.0.read_until("\n")?;
         // The prompt of an empty answer follows the echo at once.
         let mut answer = String::from("\n");
         while !answer.ends_with(PROMPT) {
-            answer += &self.0.read_to("$ ")?;
+            answer += &self.0.read_until("$ ")?;
         }
         Ok(answer)
     }
 
     /// Types a command whose answer must contain all of `parts`.
     fn expect(&mut self, command: &str, parts: &[&str]) -> Outcome {
-        let answer = self.ask(command)?;
+        let answer = self.run(command)?;
         match parts.iter().find(|part| !answer.contains(*part)) {
             Some(part) => Err(format!("`{command}`: no `{part}` in the answer:{answer}")),
             None => Ok(()),
@@ -88,10 +94,10 @@ impl Shell {
     /// Ends the machine, which checks that it has lost nothing.
     fn exit(mut self) -> Outcome {
         self.0.write("exit\r")?;
-        let (status, said) = self.0.end()?;
-        match (status, said.contains("upshift: shell ended with 0")) {
+        let (status, output) = self.0.end()?;
+        match (status, output.contains("upshift: shell ended with 0")) {
             (Some(0), true) => Ok(()),
-            _ => Err(format!("the machine ended with {status:?}:\n{said}")),
+            _ => Err(format!("the machine ended with {status:?}:\n{output}")),
         }
     }
 }
@@ -124,7 +130,7 @@ fn commands_answer(image: &Image) -> Outcome {
     shell.exit()
 }
 
-fn levels_are_kept(image: &Image) -> Outcome {
+fn programs_run_at_their_levels(image: &Image) -> Outcome {
     let mut shell = Shell::boot(image, 2, None, Network::No)?;
     let number = |answer: &str| {
         let number = answer.split_whitespace().next();
@@ -134,10 +140,10 @@ fn levels_are_kept(image: &Image) -> Outcome {
     let mut all = Vec::new();
     for level in ["1", "40", "41"] {
         all.push(number(
-            &shell.ask(&format!("nice {level} child endless &"))?,
+            &shell.run(&format!("nice {level} child endless &"))?,
         )?);
     }
-    let processes = shell.ask("ps")?;
+    let processes = shell.run("ps")?;
     for (process, level) in all.iter().zip(["1", "40", "41"]) {
         let row = processes
             .lines()
@@ -147,7 +153,7 @@ fn levels_are_kept(image: &Image) -> Outcome {
             return Err(format!("{process} has not level {level}:{processes}"));
         }
     }
-    let top = shell.ask("top")?;
+    let top = shell.run("top")?;
     let times: Vec<_> = top
         .lines()
         .skip_while(|line| !line.starts_with("level"))
@@ -163,7 +169,9 @@ fn levels_are_kept(image: &Image) -> Outcome {
     }
     for process in &all {
         shell.0.write(&format!("kill {process}\r"))?;
-        shell.0.read_to(&format!("{process} was killed: child\n"))?;
+        shell
+            .0
+            .read_until(&format!("{process} was killed: child\n"))?;
     }
     for wrong in [
         "nice",
@@ -178,7 +186,7 @@ fn levels_are_kept(image: &Image) -> Outcome {
     shell.exit()
 }
 
-fn programs_come_from_the_disk(image: &Image) -> Outcome {
+fn programs_start_from_the_disk(image: &Image) -> Outcome {
     let disk = Disk::new(Content::Programs)?;
     let mut shell = Shell::boot(image, 2, Some(&disk), Network::No)?;
     shell.expect("ls", &["bin/\n", "notes/\n"])?;
@@ -218,43 +226,45 @@ fn programs_come_from_the_disk(image: &Image) -> Outcome {
     shell.exit()
 }
 
-fn a_program_is_fed_and_ended(image: &Image) -> Outcome {
+fn a_program_reads_input_and_is_killed(image: &Image) -> Outcome {
     let mut shell = Shell::boot(image, 1, None, Network::No)?;
     // The echo of the console, and the program's.
     shell.0.write("child echo\rone\r")?;
-    shell.0.read_to("one\none\n")?;
+    shell.0.read_until("one\none\n")?;
     shell.0.write(CTRL_D)?;
-    shell.0.read_to(PROMPT)?;
+    shell.0.read_until(PROMPT)?;
     shell.0.write("child endless\r")?;
-    shell.0.read_to("child endless\n")?;
+    shell.0.read_until("child endless\n")?;
     // A line that the program does not read goes to the shell at last.
     shell.0.write("child exit 8\r")?;
-    shell.0.read_to("child exit 8\n")?;
+    shell.0.read_until("child exit 8\n")?;
     shell.0.write(CTRL_C)?;
-    shell.0.read_to("was killed: child")?;
-    shell.0.read_to("status 8: child")?;
-    shell.0.read_to(PROMPT)?;
+    shell.0.read_until("was killed: child")?;
+    shell.0.read_until("status 8: child")?;
+    shell.0.read_until(PROMPT)?;
     // The shell takes the line back at its prompt.
     shell.0.write("nonsense")?;
-    shell.0.read_to("nonsense")?;
+    shell.0.read_until("nonsense")?;
     shell.0.write(CTRL_C)?;
-    shell.0.read_to(PROMPT)?;
+    shell.0.read_until(PROMPT)?;
     shell.0.write(CTRL_D)?;
-    let (status, said) = shell.0.end()?;
+    let (status, output) = shell.0.end()?;
     match status {
         Some(0) => Ok(()),
-        _ => Err(format!("Ctrl-D ends it with {status:?}:\n{said}")),
+        _ => Err(format!(
+            "Ctrl-D ends the machine with {status:?}:\n{output}"
+        )),
     }
 }
 
-fn a_server_is_reached(image: &Image) -> Outcome {
+fn a_server_answers_on_a_forwarded_port(image: &Image) -> Outcome {
     let port = peer::free_port()?;
     let network = Network::ForwardedTo { port, to: 7 };
     let mut shell = Shell::boot(image, 2, None, network)?;
     shell.expect("sockets serve &", &["runs in the background"])?;
-    let begun = Instant::now();
+    let start = Instant::now();
     while let Err(error) = echo(port) {
-        if begun.elapsed() > Duration::from_secs(120) {
+        if start.elapsed() > Duration::from_secs(120) {
             return Err(format!("port {port}: {error}"));
         }
         std::thread::sleep(Duration::from_millis(300));
@@ -271,7 +281,7 @@ fn echo(port: u16) -> std::io::Result<()> {
     let mut answer = [0; 5];
     connection.read_exact(&mut answer)?;
     if &answer != b"hello" {
-        return Err(std::io::Error::other("it answers something else"));
+        return Err(std::io::Error::other("the answer differs"));
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ pub fn has_completions() -> bool {
 
 /// Calls `f` while the kernel takes this program to be draining: no completion interrupts it.
 /// Completions that came meanwhile are taken out afterwards. `f` should be short.
-pub fn undisturbed<R>(f: impl FnOnce() -> R) -> R {
+pub fn without_interrupts<R>(f: impl FnOnce() -> R) -> R {
     while word(DRAINING)
         .compare_exchange(0, 1, SeqCst, SeqCst)
         .is_err()
@@ -111,7 +111,7 @@ pub(crate) fn wait_until_ready(stop: &impl Fn() -> bool) {
 
 /// Ends the calls in flight in a child, after `fork`: they were the parent's, and end with an error
 /// here.
-pub(crate) fn end_calls_of_parent() {
+pub(crate) fn fail_inherited_calls() {
     operations::complete_all(Error::NotInherited.code(), |cid| {
         vdso::upshift_wake(cid);
     });

@@ -40,30 +40,30 @@ use crate::coroutine::Cid;
 use crate::sys::{self, Request};
 use crate::vdso;
 pub(crate) use completions::{
-    drain_if_any, enable_interrupts, end_calls_of_parent, wait_until_ready,
+    drain_if_any, enable_interrupts, fail_inherited_calls, wait_until_ready,
 };
-pub use completions::{has_completions, interrupts, undisturbed};
+pub use completions::{has_completions, interrupts, without_interrupts};
 use operations::InFlight;
 
 /// The result of a call, which the kernel returns as a word.
-pub trait Returned {
+pub trait FromWord {
     /// Takes the word, which is no error.
     fn from_word(word: isize) -> Self;
 }
 
-impl Returned for isize {
+impl FromWord for isize {
     fn from_word(word: isize) -> isize {
         word
     }
 }
 
-impl Returned for usize {
+impl FromWord for usize {
     fn from_word(word: isize) -> usize {
         word as usize
     }
 }
 
-impl Returned for () {
+impl FromWord for () {
     fn from_word(_: isize) {}
 }
 
@@ -106,7 +106,7 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
     let arguments = [a, b, c, d, e, operation.token()];
     let known = match sys::raw_pair(number, arguments, cid as usize) {
         (Err(error), _) => return State::Over(Err(error), operation.undo()),
-        (Ok(number::AT_ONCE), result) => {
+        (Ok(number::COMPLETED), result) => {
             operation.is_over(result);
             None
         }
@@ -160,7 +160,7 @@ impl<T, B> AsyncCall<T, B> {
     }
 }
 
-impl<T: Returned, B> AsyncCall<T, B> {
+impl<T: FromWord, B> AsyncCall<T, B> {
     /// Makes the call synchronously.
     #[inline(always)]
     pub(crate) fn wait(request: Request) -> Result<T, Error> {
@@ -182,7 +182,7 @@ impl<T> AsyncCall<T, Vec<u8>> {
     }
 }
 
-impl<T: Returned> Future for AsyncCall<T> {
+impl<T: FromWord> Future for AsyncCall<T> {
     type Output = Result<T, Error>;
 
     /// The coroutine whose id was given to the call is woken when it can continue, unless it need
@@ -194,7 +194,7 @@ impl<T: Returned> Future for AsyncCall<T> {
     }
 }
 
-impl<T: Returned> Future for AsyncCall<T, Vec<u8>> {
+impl<T: FromWord> Future for AsyncCall<T, Vec<u8>> {
     type Output = (Result<T, Error>, Vec<u8>);
 
     /// Polls like a call without a buffer.

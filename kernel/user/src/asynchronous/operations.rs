@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!        take            begin            complete             finish
-//!  FREE ──────► TAKEN ──────────► PENDING ─────────► DONE ──────────────► FREE
+//!  FREE ──────► CLAIMED ──────────► PENDING ─────────► DONE ──────────────► FREE
 //!                 ▲                  │ abandon          │ abandon
 //!                 │                  ▼     complete     ▼
 //!                 │               ABANDONED ──────► UNWANTED
 //!                 └─────────────────────────────────────┘ take
 //! ```
 //!
-//! The buffer is the taker's while `TAKEN`, the kernel's while `PENDING` or `ABANDONED`, and the
+//! The buffer is the taker's while `CLAIMED`, the kernel's while `PENDING` or `ABANDONED`, and the
 //! owner of the [`InFlight`] takes it out when it is `DONE`. An unwanted buffer stays in the table
 //! until the next taker drops it, so [`complete`], which may run in a user interrupt, frees
 //! nothing. Operations are made in batches and never freed.
@@ -35,7 +35,7 @@ const DONE: u32 = 3;
 /// The result is there, and not wanted.
 const UNWANTED: u32 = 4;
 /// The operation is being filled in.
-const TAKEN: u32 = 5;
+const CLAIMED: u32 = 5;
 
 struct Operation {
     state: AtomicU32,
@@ -45,7 +45,7 @@ struct Operation {
     buffer: UnsafeCell<Option<Vec<u8>>>,
 }
 
-// SAFETY: `buffer` belongs to the thread that has made the state `TAKEN`, then to the one
+// SAFETY: `buffer` belongs to the thread that has made the state `CLAIMED`, then to the one
 // `InFlight` made of that, which one thread at a time has; `complete` does not touch it.
 unsafe impl Sync for Operation {}
 
@@ -93,20 +93,20 @@ fn grow() -> Option<()> {
 
 /// Makes the operation of a token, if there is one and it is free, the caller's.
 #[inline]
-fn claim(token: usize) -> Option<Taken> {
+fn claim(token: usize) -> Option<ClaimedOperation> {
     let operation = operation(token)?;
     let seen = operation.state.load(Acquire);
     let is_free = seen == FREE || seen == UNWANTED;
     let is_claimed = is_free
         && operation
             .state
-            .compare_exchange(seen, TAKEN, SeqCst, Relaxed)
+            .compare_exchange(seen, CLAIMED, SeqCst, Relaxed)
             .is_ok();
-    is_claimed.then_some(Taken { token, operation })
+    is_claimed.then_some(ClaimedOperation { token, operation })
 }
 
 /// An operation that is to be filled in.
-pub(super) struct Taken {
+pub(super) struct ClaimedOperation {
     token: usize,
     operation: &'static Operation,
 }
@@ -114,7 +114,7 @@ pub(super) struct Taken {
 /// Takes a free operation, from the one that was taken last on; makes more as long as there is
 /// none. `None`: there are as many as there may be.
 #[inline]
-pub(super) fn take() -> Option<Taken> {
+pub(super) fn take() -> Option<ClaimedOperation> {
     // Mostly the next one is free.
     let taken = match claim(HINT.load(Relaxed) as usize) {
         Some(taken) => taken,
@@ -126,7 +126,7 @@ pub(super) fn take() -> Option<Taken> {
 
 /// Searches all operations for a free one. O(operations).
 #[cold]
-fn search() -> Option<Taken> {
+fn search() -> Option<ClaimedOperation> {
     loop {
         let start = HINT.load(Relaxed) as usize;
         let made = BATCHES
@@ -142,11 +142,11 @@ fn search() -> Option<Taken> {
     }
 }
 
-impl Taken {
+impl ClaimedOperation {
     /// The call is about to be made: `buffer` stays here until it is over.
     pub(super) fn begin(self, buffer: Option<Vec<u8>>, cid: Cid) -> InFlight {
-        let Taken { token, operation } = self;
-        // SAFETY: the operation is `TAKEN`, by this `Taken`.
+        let ClaimedOperation { token, operation } = self;
+        // SAFETY: the operation is `CLAIMED`, by this `ClaimedOperation`.
         unsafe { *operation.buffer.get() = buffer };
         operation.cid.store(cid, Relaxed);
         operation.state.store(PENDING, Release);

@@ -75,8 +75,8 @@ fn echo() -> isize {
     }
 }
 
-/// Runs for a number of milliseconds and writes to descriptor 1 for how many ticks of them it had a
-/// hart: then the clock takes small steps.
+/// Runs for a number of milliseconds and writes to descriptor 1 the number of ticks in which it had
+/// a hart: then the clock takes small steps.
 fn share(millis: u64) -> isize {
     let step = ticks_per_second() / 2_000;
     let end = now() + millis * ticks_per_second() / 1000;
@@ -91,7 +91,7 @@ fn share(millis: u64) -> isize {
     write(1, &ran.to_le_bytes()).map_or(1, |_| 0)
 }
 
-/// Takes all the memory it can get, and uses it.
+/// Maps all the memory that it can get, and writes to it.
 fn hog() -> isize {
     loop {
         match sys::map(16) {
@@ -103,7 +103,7 @@ fn hog() -> isize {
     }
 }
 
-/// Computes with all the time in which it may be interrupted.
+/// Computes for long enough to be interrupted.
 fn float(seed: u64) -> isize {
     let step = seed as f64;
     let mut sum = 0.0;
@@ -119,14 +119,14 @@ fn float(seed: u64) -> isize {
     isize::from(sum != step * steps as f64)
 }
 
-/// Ends before its child does.
+/// Ends before its child.
 fn orphan() -> isize {
     spawn("child", b"sleep 20000", &[], 40).map_or(1, |_| 0)
 }
 
 /// Causes the named fault.
-fn fault(what: &str) -> isize {
-    match what {
+fn fault(kind: &str) -> isize {
+    match kind {
         // SAFETY: none of these is sound; each is to end the process.
         "null" => unsafe { core::ptr::without_provenance::<u8>(16).read_volatile() as isize },
         "kernel" => {
@@ -179,10 +179,10 @@ fn print(len: usize) -> isize {
 }
 
 /// Starts a thread that cannot run.
-fn start_thread(what: &str) -> isize {
+fn start_thread(kind: &str) -> isize {
     let text = layout::IMAGE;
     let kernel = 0xffff_ffc0_8020_0000;
-    let (entry, stack) = match what {
+    let (entry, stack) = match kind {
         "entry" => (8, layout::STACK_TOP - 4096),
         "kernel" => (kernel, layout::STACK_TOP - 4096),
         "stack" => (text, 0),
@@ -197,28 +197,28 @@ fn start_thread(what: &str) -> isize {
     }
 }
 
-/// Writes a word of the page that is the process's own.
+/// Writes a word of the shared page of the process.
 fn forge(word: usize, value: usize) {
-    let place = (layout::SHARED as *mut usize).wrapping_add(word);
-    // SAFETY: the page is mapped and writable; the kernel takes nothing there for granted.
-    unsafe { place.write_volatile(value) };
+    let target = (layout::SHARED as *mut usize).wrapping_add(word);
+    // SAFETY: the page is mapped and writable; the kernel trusts no word of it.
+    unsafe { target.write_volatile(value) };
 }
 
-/// An asynchronous call that is not awaited.
+/// Makes an asynchronous call that is not awaited.
 fn asynchronous(number: usize, arguments: [usize; 3]) -> Result<isize, Error> {
     let [a, b, c] = arguments;
     let number = number | os_user::number::ASYNCHRONOUS;
     sys::raw_with(number, [a, b, c, 0, 0, usize::MAX], usize::MAX)
 }
 
-/// Waits for a user interrupt whose handler is nowhere.
+/// Waits for a user interrupt whose handler has a wrong address.
 fn start_handler(address: usize) -> isize {
     forge(os_abi::shared::HANDLER, address);
     loop {
         let soon = now() + ticks_per_second() / 1000;
         match asynchronous(os_user::number::sleep_until, [soon as usize, 0, 0]) {
-            // On a machine that is slow now it is over already, and interrupts nobody.
-            Ok(os_user::number::AT_ONCE) => {}
+            // On a slow machine the call has finished already, and causes no interrupt.
+            Ok(os_user::number::COMPLETED) => {}
             Ok(_) => break,
             Err(_) => return 1,
         }
@@ -228,7 +228,7 @@ fn start_handler(address: usize) -> isize {
     }
 }
 
-/// Repeatedly stores a false number of taken completions, and makes calls: as many as possible wait
+/// Repeatedly stores a false number of read completions, and makes calls: as many as possible wait
 /// at one time, and others end.
 fn forge_ring(head: usize) -> isize {
     let Ok(pipe) = os_user::pipe() else { return 1 };
@@ -265,9 +265,9 @@ fn forge_ring(head: usize) -> isize {
 fn forge_trace() -> isize {
     for _ in 0..3 {
         for word in 0..4096 / 8 {
-            let place = (layout::TRACE as *mut u64).wrapping_add(word);
+            let target = (layout::TRACE as *mut u64).wrapping_add(word);
             // SAFETY: mapped and writable while the kernel traces.
-            unsafe { place.write_volatile(u64::MAX) };
+            unsafe { target.write_volatile(u64::MAX) };
         }
         let _ = sys::yield_cpu();
     }
@@ -275,7 +275,7 @@ fn forge_trace() -> isize {
 }
 
 /// Recurses until the stack is used up.
-#[allow(unconditional_recursion, reason = "that is the point")]
+#[allow(unconditional_recursion, reason = "the stack is to overflow")]
 fn deep(n: isize) -> isize {
     let block = core::hint::black_box([n; 64]);
     deep(n + 1) + block[3]

@@ -1,5 +1,5 @@
 //! Costs of operations, in instructions, where the machine counts instructions as time: `os-runner
-//! bench` boots it so. Elsewhere the figures mean nothing.
+//! bench` boots it so. Elsewhere the figures have no meaning.
 //!
 //! Each operation is measured several times. A figure is the mean of many runs, loop included,
 //! divided from ticks of 100 instructions.
@@ -26,8 +26,8 @@ const PER_TICK: u64 = 100;
 /// Processes that are ready and never run, for the figure with many.
 const MANY: usize = 200;
 
-fn report(what: &str, start: u64, count: u64) {
-    println!("figure: {what}: {}", (now() - start) * PER_TICK / count);
+fn report(name: &str, start: u64, count: u64) {
+    println!("figure: {name}: {}", (now() - start) * PER_TICK / count);
 }
 
 async fn main() -> isize {
@@ -64,7 +64,7 @@ async fn switches() -> Result<(), Error> {
     Ok(())
 }
 
-/// A coroutine that yields so often.
+/// Spawns a coroutine that yields [`ROUNDS`] times.
 fn yielding(level: Option<u8>) -> Result<JoinHandle<()>, Error> {
     let yields = async {
         for _ in 0..ROUNDS {
@@ -175,7 +175,7 @@ async fn interrupts() {
     println!("figure: timer to a program that computes, by user interrupt: {late}");
 }
 
-/// Threads and processes that give their hart to each other.
+/// Threads and processes that yield their hart to each other.
 fn processes() -> Result<(), Error> {
     let other = thread::spawn(|| {
         for _ in 0..ROUNDS {
@@ -189,7 +189,7 @@ fn processes() -> Result<(), Error> {
     report("thread to thread, same process", start, 2 * ROUNDS);
     let _ = other.join();
 
-    // None, one or many others that are ready: it costs the same with one and with many.
+    // None, one or many others that are ready: the cost is the same with one and with many.
     for many in [0, 1, MANY - 2] {
         let mut others = Vec::new();
         for _ in 0..many {

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use os_user::coroutine::{current, spawn, spawn_local, yield_now};
 use os_user::cpu::alloc_cpu;
 use os_user::number::KILLED;
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{
     Error, Fork, exec, exit, now, pipe, process_number, read, sleep_micros, sys, thread,
     ticks_per_second, wait, write,
@@ -28,10 +28,10 @@ os_user::coroutine_entry!(main);
 
 tests! {
     child_has_a_copy_of_memory,
-    child_goes_on_in_the_same_coroutine,
+    child_continues_in_the_same_coroutine,
     child_shares_descriptors,
     calls_in_flight_stay_with_the_parent,
-    fork_in_the_midst_of_allocating_threads,
+    fork_while_threads_allocate,
     fork_with_several_vcpus,
     forks_of_two_threads_at_once,
     fork_storm_ends_at_the_limit,
@@ -39,16 +39,16 @@ tests! {
     fork_of_much_memory_is_an_error,
     exec_replaces_the_program,
     exec_keeps_descriptors_and_children,
-    exec_of_nothing_is_an_error,
+    exec_of_a_missing_program_is_an_error,
     exec_ends_the_other_threads,
-    process_that_becomes_another_can_be_killed,
+    process_can_be_killed_during_exec,
 }
 
 async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// A fork, also if the host stops a hart for longer than the kernel is patient.
+/// Forks, again if the host has stopped a hart for longer than the time limit of the kernel.
 fn fork() -> Result<Fork, Error> {
     for _ in 0..20 {
         match os_user::fork() {
@@ -59,11 +59,11 @@ fn fork() -> Result<Fork, Error> {
     Err(Error::Busy)
 }
 
-/// Lets a child do something, and returns its status.
+/// Runs `f` in a child, and returns its status.
 fn in_child(f: impl FnOnce() -> isize) -> Result<isize, String> {
-    match fork().map_err(text)? {
+    match fork().map_err(message)? {
         Fork::Child => exit(f()),
-        Fork::Parent(child) => wait(child).map_err(text),
+        Fork::Parent(child) => wait(child).map_err(message),
     }
 }
 
@@ -88,9 +88,9 @@ async fn child_has_a_copy_of_memory() -> Outcome {
     Ok(())
 }
 
-async fn child_goes_on_in_the_same_coroutine() -> Outcome {
+async fn child_continues_in_the_same_coroutine() -> Outcome {
     let cid = current();
-    match fork().map_err(text)? {
+    match fork().map_err(message)? {
         Fork::Child => {
             // The scheduler works: others run, and this coroutine resumes.
             let other = spawn_local(async { 40 }, None);
@@ -111,22 +111,22 @@ async fn child_goes_on_in_the_same_coroutine() -> Outcome {
 }
 
 async fn child_shares_descriptors() -> Outcome {
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     let status = in_child(|| isize::from(write(pipe.writer, b"from the child").is_err()))?;
-    ensure!(status == 0, "it cannot write");
-    sys::close(pipe.writer).map_err(text)?;
+    ensure!(status == 0, "the child cannot write");
+    sys::close(pipe.writer).map_err(message)?;
     let mut bytes = [0; 32];
-    let count = read(pipe.reader, &mut bytes).map_err(text)?;
+    let count = read(pipe.reader, &mut bytes).map_err(message)?;
     ensure!(&bytes[..count] == b"from the child", "{count} bytes");
-    let end = read(pipe.reader, &mut bytes).map_err(text)?;
+    let end = read(pipe.reader, &mut bytes).map_err(message)?;
     ensure!(end == 0, "the child's end is closed");
-    sys::close(pipe.reader).map(|_| ()).map_err(text)
+    sys::close(pipe.reader).map(|_| ()).map_err(message)
 }
 
 async fn calls_in_flight_stay_with_the_parent() -> Outcome {
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     let reading = read!(pipe.reader, vec![0; 8], current());
-    match fork().map_err(text)? {
+    match fork().map_err(message)? {
         Fork::Child => {
             let (result, bytes) = reading.await;
             let right = result == Err(Error::NotInherited) && bytes == [0; 8];
@@ -136,34 +136,34 @@ async fn calls_in_flight_stay_with_the_parent() -> Outcome {
         }
         Fork::Parent(child) => {
             let (result, bytes) = reading.await;
-            let status = wait(child).map_err(text)?;
+            let status = wait(child).map_err(message)?;
             ensure!(status == 0, "in the child: status {status}");
             ensure!(result == Ok(4) && bytes[..4] == [9; 4], "{result:?}");
         }
     }
     for file in [pipe.reader, pipe.writer] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }
 
-/// Threads that take and give back memory without end: a copy in the middle of that
-/// would be a heap that is locked, or broken.
-async fn fork_in_the_midst_of_allocating_threads() -> Outcome {
+/// Threads allocate and free memory without end: a copy in the middle of that would have a heap
+/// that is locked or inconsistent.
+async fn fork_while_threads_allocate() -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
     for n in 1..4 {
         let stop = stop.clone();
         let work = move || {
-            let mut kept = Vec::new();
+            let mut blocks = Vec::new();
             while !stop.load(Relaxed) {
-                kept.push(vec![n as u8; 16 << (kept.len() % 6)]);
-                if kept.len() == 50 {
-                    kept.clear();
+                blocks.push(vec![n as u8; 16 << (blocks.len() % 6)]);
+                if blocks.len() == 50 {
+                    blocks.clear();
                 }
             }
         };
-        threads.push(thread::spawn(work).map_err(text)?);
+        threads.push(thread::spawn(work).map_err(message)?);
     }
     for round in 0..10 {
         let status = in_child(|| {
@@ -177,7 +177,7 @@ async fn fork_in_the_midst_of_allocating_threads() -> Outcome {
     }
     stop.store(true, SeqCst);
     for thread in threads {
-        thread.join().map_err(text)?;
+        thread.join().map_err(message)?;
     }
     Ok(())
 }
@@ -194,11 +194,11 @@ async fn fork_with_several_vcpus() -> Outcome {
                 yield_now().await;
             }
         };
-        handles.push(spawn(turn, Some(33)).map_err(text)?);
+        handles.push(spawn(turn, Some(33)).map_err(message)?);
     }
     for round in 0..5 {
         yield_now().await;
-        match fork().map_err(text)? {
+        match fork().map_err(message)? {
             Fork::Child => {
                 stop.store(true, SeqCst);
                 // This coroutine is more urgent than the parent's coroutine that spins for ever.
@@ -210,7 +210,7 @@ async fn fork_with_several_vcpus() -> Outcome {
                 exit(status)
             }
             Fork::Parent(child) => {
-                let status = wait(child).map_err(text)?;
+                let status = wait(child).map_err(message)?;
                 ensure!(status == 0, "round {round}: status {status}");
             }
         }
@@ -220,7 +220,7 @@ async fn fork_with_several_vcpus() -> Outcome {
         handle.await;
     }
     for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
+        cpu.map_err(message)?.release().map_err(message)?;
     }
     Ok(())
 }
@@ -235,9 +235,9 @@ async fn forks_of_two_threads_at_once() -> Outcome {
         }
         Ok(11)
     };
-    let other = thread::spawn(forker).map_err(text)?;
+    let other = thread::spawn(forker).map_err(message)?;
     let mine = forker();
-    let theirs = other.join().map_err(text)?;
+    let theirs = other.join().map_err(message)?;
     ensure!(mine == Ok(11) && theirs == Ok(11), "{mine:?} {theirs:?}");
     Ok(())
 }
@@ -255,8 +255,8 @@ async fn fork_storm_ends_at_the_limit() -> Outcome {
     };
     let count = children.len();
     for child in children {
-        sys::kill(child).map_err(text)?;
-        let status = wait(child).map_err(text)?;
+        sys::kill(child).map_err(message)?;
+        let status = wait(child).map_err(message)?;
         ensure!(status == KILLED, "status {status}");
     }
     ensure!(
@@ -266,7 +266,7 @@ async fn fork_storm_ends_at_the_limit() -> Outcome {
     Ok(())
 }
 
-/// Each child has children, as long as it gets any.
+/// Each child forks children until the limit.
 async fn fork_bomb_stays_within_the_limit() -> Outcome {
     let end = now() + ticks_per_second() / 5;
     let status = in_child(|| {
@@ -333,7 +333,7 @@ async fn exec_replaces_the_program() -> Outcome {
 
 async fn exec_keeps_descriptors_and_children() -> Outcome {
     let status = in_child(|| {
-        // The lowest that are free: `child note` writes to 1.
+        // The pipe gets the lowest free descriptors: `child note` writes to 1.
         let _ = (sys::close(0), sys::close(1));
         let Ok(pipe) = pipe() else { return 1 };
         if in_child(|| exec("child", b"note here").code()) != Ok(0) {
@@ -362,7 +362,7 @@ async fn exec_keeps_descriptors_and_children() -> Outcome {
     Ok(())
 }
 
-async fn exec_of_nothing_is_an_error() -> Outcome {
+async fn exec_of_a_missing_program_is_an_error() -> Outcome {
     let error = exec("nothing", b"");
     ensure!(error == Error::NoProgram, "{error:?}");
     let error = exec("child", &[0; 257]);
@@ -395,10 +395,10 @@ async fn exec_ends_the_other_threads() -> Outcome {
     Ok(())
 }
 
-/// However the two meet.
-async fn process_that_becomes_another_can_be_killed() -> Outcome {
+/// The kill comes at every stage of the `exec`.
+async fn process_can_be_killed_during_exec() -> Outcome {
     for round in 0..12u64 {
-        let child = match fork().map_err(text)? {
+        let child = match fork().map_err(message)? {
             Fork::Child => {
                 sleep_micros(1_000);
                 let _ = exec("child", b"endless");
@@ -407,8 +407,8 @@ async fn process_that_becomes_another_can_be_killed() -> Outcome {
             Fork::Parent(child) => child,
         };
         sleep_micros(300 * round);
-        sys::kill(child).map_err(text)?;
-        let status = wait(child).map_err(text)?;
+        sys::kill(child).map_err(message)?;
+        let status = wait(child).map_err(message)?;
         ensure!(status == KILLED, "round {round}: status {status}");
     }
     Ok(())

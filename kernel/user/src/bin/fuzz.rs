@@ -1,6 +1,6 @@
-//! Makes random requests of the kernel, from several threads, until it is killed or has ended
-//! itself: calls with arguments that are nearly right, or wrong, and false words in the shared
-//! pages. Its argument is the seed.
+//! Makes random system calls, from several threads, until it is killed or has ended itself: calls
+//! with arguments that are nearly right, or wrong, and false words in the shared pages. Its
+//! argument is the seed.
 
 #![no_std]
 #![no_main]
@@ -39,7 +39,7 @@ extern "C" fn thread() -> ! {
     exit(run(Random(SEED.load(Relaxed))))
 }
 
-/// Xorshift.
+/// Random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -52,7 +52,7 @@ impl Random {
         (word >> 16) % limit
     }
 
-    /// A word that calls take for something.
+    /// Returns a word that is a plausible argument of a call.
     fn word(&mut self) -> usize {
         let scratch = (&raw const SCRATCH).addr();
         match self.below(16) {
@@ -91,7 +91,7 @@ fn run(mut random: Random) -> isize {
     }
 }
 
-/// Any call. `Some`: it is over.
+/// Makes a random call. `Some`: the run ends with this status.
 fn call(random: &mut Random) -> Option<isize> {
     let arguments: [usize; 6] = core::array::from_fn(|_| random.word());
     let call = random.below(58) as usize;
@@ -123,7 +123,7 @@ fn call(random: &mut Random) -> Option<isize> {
     (call == number::fork && answer == Ok(0)).then_some(0)
 }
 
-/// Another thread that does the same.
+/// Starts another thread that makes random calls.
 fn start_thread(random: &mut Random) {
     if let Ok(stack) = sys::map_stack(STACK) {
         SEED.store(random.below(u64::MAX), Relaxed);
@@ -132,7 +132,7 @@ fn start_thread(random: &mut Random) {
     }
 }
 
-/// Writes a word of a page that the kernel looks at.
+/// Writes a word of a page that the kernel reads.
 fn forge(random: &mut Random) {
     let (page, word) = match random.below(2) {
         0 => {

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use os_user::asynchronous::{has_completions, interrupts, sleep_until};
 use os_user::coroutine::current;
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{Pipe, ensure, now, pipe, read, sleep_micros, spawn, sys, tests, wait, write};
 
 os_user::coroutine_entry!(main);
@@ -34,8 +34,8 @@ const MICROS: u64 = 10;
 /// Number of harts.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
-/// Late, in ticks: many turns of all harts, far less than a quantum.
-fn late_is() -> u64 {
+/// Maximum delay, in ticks: many turns of all harts, far less than a quantum.
+fn max_delay() -> u64 {
     250 * MICROS * HARTS.load(Relaxed)
 }
 
@@ -76,7 +76,7 @@ fn report_read() -> Outcome {
     let mut stamp = [0; 8];
     while read(0, &mut stamp) == Ok(8) {
         let late = now() - u64::from_le_bytes(stamp);
-        write(1, &late.to_le_bytes()).map_err(text)?;
+        write(1, &late.to_le_bytes()).map_err(message)?;
     }
     Ok(())
 }
@@ -84,9 +84,9 @@ fn report_read() -> Outcome {
 /// Sleeps for `micros` microseconds, and reports the excess in ticks.
 fn report_sleep(micros: u64) -> Outcome {
     let deadline = now() + micros * MICROS;
-    sys::sleep_until(deadline as usize).map_err(text)?;
+    sys::sleep_until(deadline as usize).map_err(message)?;
     let late = now() - deadline;
-    write(0, &late.to_le_bytes()).map_err(text)?;
+    write(0, &late.to_le_bytes()).map_err(message)?;
     Ok(())
 }
 
@@ -96,7 +96,7 @@ fn write_now_and_then(times: u64) -> Outcome {
         sleep_micros(1_000);
         // The hart of this program has one quantum after another, not in step with the others.
         compute(1_700);
-        write(0, &now().to_le_bytes()).map_err(text)?;
+        write(0, &now().to_le_bytes()).map_err(message)?;
         compute(4_000);
     }
     Ok(())
@@ -110,8 +110,8 @@ fn number_of(pipe: Pipe) -> Result<u64, String> {
 
 fn close(pipes: &[Pipe]) -> Outcome {
     for pipe in pipes {
-        sys::close(pipe.reader).map_err(text)?;
-        sys::close(pipe.writer).map_err(text)?;
+        sys::close(pipe.reader).map_err(message)?;
+        sys::close(pipe.writer).map_err(message)?;
     }
     Ok(())
 }
@@ -122,10 +122,10 @@ fn close(pipes: &[Pipe]) -> Outcome {
 fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
     let mut children = Vec::new();
     for _ in 1..HARTS.load(Relaxed) {
-        children.push(spawn("harts", b"hog 4000", &[], 5).map_err(text)?);
+        children.push(spawn("harts", b"hog 4000", &[], 5).map_err(message)?);
     }
     for files in files {
-        children.push(spawn("harts", b"reader", files, 40).map_err(text)?);
+        children.push(spawn("harts", b"reader", files, 40).map_err(message)?);
     }
     sleep_micros(2_000);
     // Without a call that may take it elsewhere.
@@ -137,35 +137,35 @@ fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
 /// urgent, while harts sleep.
 async fn read_is_served_beside_a_computing_writer() -> Outcome {
     for level in [10, 32, 39, 40, 41] {
-        let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
+        let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
         let children = readers_on_this_hart(&[[bytes.reader, answers.writer]])?;
-        sys::set_level(level).map_err(text)?;
-        write(bytes.writer, &now().to_le_bytes()).map_err(text)?;
+        sys::set_level(level).map_err(message)?;
+        write(bytes.writer, &now().to_le_bytes()).map_err(message)?;
         compute(LONG);
-        sys::set_level(32).map_err(text)?;
+        sys::set_level(32).map_err(message)?;
         let late = number_of(answers)?;
-        sys::close(bytes.writer).map_err(text)?;
+        sys::close(bytes.writer).map_err(message)?;
         for child in children {
-            wait(child).map_err(text)?;
+            wait(child).map_err(message)?;
         }
-        sys::close(bytes.reader).map_err(text)?;
+        sys::close(bytes.reader).map_err(message)?;
         close(&[answers])?;
-        ensure!(late < late_is(), "level {level}: {late} ticks late");
+        ensure!(late < max_delay(), "level {level}: {late} ticks late");
     }
     Ok(())
 }
 
-/// A sleep that began on the hart of a program that computes is over in time.
+/// A sleep that began on the hart of a computing program ends in time.
 async fn sleeper_wakes_beside_a_computing_program() -> Outcome {
     for round in 0..4 {
-        let answers = pipe().map_err(text)?;
-        let sleeper = spawn("harts", b"sleeper 3000", &[answers.writer], 40).map_err(text)?;
+        let answers = pipe().map_err(message)?;
+        let sleeper = spawn("harts", b"sleeper 3000", &[answers.writer], 40).map_err(message)?;
         sleep_micros(1_000);
         compute(LONG);
         let late = number_of(answers)?;
-        wait(sleeper).map_err(text)?;
+        wait(sleeper).map_err(message)?;
         close(&[answers])?;
-        ensure!(late < late_is(), "round {round}: {late} ticks late");
+        ensure!(late < max_delay(), "round {round}: {late} ticks late");
     }
     Ok(())
 }
@@ -184,34 +184,34 @@ async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
         }
         let late = now() - deadline;
         let _ = call.await;
-        ensure!(late < late_is(), "round {round}: {late} ticks late");
+        ensure!(late < max_delay(), "round {round}: {late} ticks late");
     }
     Ok(())
 }
 
-/// Two readers become ready at once, and a program that keeps a hart: the hart that is told of one
-/// tells the others.
+/// Two readers become ready at once, and a program that keeps a hart: the hart that is notified of
+/// one notifies the others.
 async fn several_wait_behind_computing_programs() -> Outcome {
-    let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
-    let (more, others) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
+    let (more, others) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let files = [[bytes.reader, answers.writer], [more.reader, others.writer]];
     let mut children = readers_on_this_hart(&files)?;
-    write(bytes.writer, &now().to_le_bytes()).map_err(text)?;
-    write(more.writer, &now().to_le_bytes()).map_err(text)?;
+    write(bytes.writer, &now().to_le_bytes()).map_err(message)?;
+    write(more.writer, &now().to_le_bytes()).map_err(message)?;
     // This program is as urgent as the readers, and ready at the same time.
-    children.push(spawn("harts", b"hog 12000", &[], 40).map_err(text)?);
+    children.push(spawn("harts", b"hog 12000", &[], 40).map_err(message)?);
     compute(LONG);
     let late = [number_of(answers)?, number_of(others)?];
-    sys::close(bytes.writer).map_err(text)?;
-    sys::close(more.writer).map_err(text)?;
+    sys::close(bytes.writer).map_err(message)?;
+    sys::close(more.writer).map_err(message)?;
     for child in children {
-        wait(child).map_err(text)?;
+        wait(child).map_err(message)?;
     }
-    sys::close(bytes.reader).map_err(text)?;
-    sys::close(more.reader).map_err(text)?;
+    sys::close(bytes.reader).map_err(message)?;
+    sys::close(more.reader).map_err(message)?;
     close(&[answers, others])?;
     ensure!(
-        late.iter().all(|late| *late < late_is()),
+        late.iter().all(|late| *late < max_delay()),
         "{late:?} ticks late"
     );
     Ok(())
@@ -220,27 +220,27 @@ async fn several_wait_behind_computing_programs() -> Outcome {
 /// The most urgent threads occupy all harts but two, and a program of level 50, which an urgent
 /// thread has passed by, occupies one; level 10 writes to level 20.
 async fn least_urgent_program_gives_way_to_work_of_another_hart() -> Outcome {
-    let (bytes, answers) = (pipe().map_err(text)?, pipe().map_err(text)?);
-    let reader = spawn("harts", b"reader", &[bytes.reader, answers.writer], 20).map_err(text)?;
+    let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
+    let reader = spawn("harts", b"reader", &[bytes.reader, answers.writer], 20).map_err(message)?;
     let mut others = Vec::new();
     for _ in 2..HARTS.load(Relaxed) {
-        others.push(spawn("harts", b"hog 80000", &[], 5).map_err(text)?);
+        others.push(spawn("harts", b"hog 80000", &[], 5).map_err(message)?);
     }
-    others.push(spawn("harts", b"hog 60000", &[], 50).map_err(text)?);
-    others.push(spawn("harts", b"writer 8", &[bytes.writer], 10).map_err(text)?);
+    others.push(spawn("harts", b"hog 60000", &[], 50).map_err(message)?);
+    others.push(spawn("harts", b"writer 8", &[bytes.writer], 10).map_err(message)?);
     for child in others {
-        wait(child).map_err(text)?;
+        wait(child).map_err(message)?;
     }
     let mut late = [0; 8];
     for late in &mut late {
         *late = number_of(answers)?;
     }
-    sys::close(bytes.writer).map_err(text)?;
-    wait(reader).map_err(text)?;
-    sys::close(bytes.reader).map_err(text)?;
+    sys::close(bytes.writer).map_err(message)?;
+    wait(reader).map_err(message)?;
+    sys::close(bytes.reader).map_err(message)?;
     close(&[answers])?;
     ensure!(
-        late.iter().all(|late| *late < late_is()),
+        late.iter().all(|late| *late < max_delay()),
         "{late:?} ticks late"
     );
     Ok(())

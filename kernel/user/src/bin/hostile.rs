@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 use os_user::asynchronous::sleep_until;
 use os_user::coroutine::current;
 use os_user::number::{FAULTED, KILLED};
-use os_user::testing::{Outcome, passed, run_all, text};
+use os_user::testing::{Outcome, message, report, run_all};
 use os_user::{
     Bounds, Error, Fork, exec, exit, fork, layout, lock, now, pipe, read, sleep, sleep_micros,
     spawn, spawn_within, sys, thread, ticks_per_second, wait, write,
@@ -29,31 +29,31 @@ os_user::coroutine_entry!(main);
 
 tests! {
     malformed_programs_are_errors,
-    threads_that_start_nowhere_end_their_process,
-    handler_that_is_nowhere_ends_its_process,
+    threads_with_a_wrong_entry_end_their_process,
+    wrong_handler_address_ends_its_process,
     forged_words_of_the_ring_harm_only_their_process,
     endless_critical_section_does_not_keep_the_hart,
     closed_descriptor_leaves_a_read_that_waits,
-    times_that_never_come_can_be_cancelled,
+    endless_sleeps_can_be_cancelled,
     results_of_threads_are_never_errors,
-    waiting_twice_takes_no_place_from_others,
-    kill_does_not_wait_for_what_is_less_urgent,
-    any_calls_at_all_harm_nobody_else,
+    waiting_twice_needs_no_slot_of_others,
+    kill_does_not_wait_for_less_urgent_work,
+    arbitrary_calls_harm_no_other_process,
 }
 
-/// Less urgent than the tests.
+/// Level of children that are less urgent than the tests.
 const LATER: u8 = 40;
 
 async fn main() -> isize {
     if os_user::argument().starts_with(b"seeds") {
-        let outcome = any_calls_at_all_harm_nobody_else().await;
-        isize::from(!passed("any_calls_at_all_harm_nobody_else", outcome))
+        let outcome = arbitrary_calls_harm_no_other_process().await;
+        isize::from(!report("arbitrary_calls_harm_no_other_process", outcome))
     } else {
         run_all(TESTS).await
     }
 }
 
-/// The archive has copies of a program with defects (the runner's `doctor`). Neither `spawn` nor
+/// The archive has copies of a program with defects (the runner's `elf_patch`). Neither `spawn` nor
 /// `exec` takes such a copy, and its loaded parts are freed.
 async fn malformed_programs_are_errors() -> Outcome {
     for (name, right) in [
@@ -79,7 +79,7 @@ async fn malformed_programs_are_errors() -> Outcome {
     Ok(())
 }
 
-async fn threads_that_start_nowhere_end_their_process() -> Outcome {
+async fn threads_with_a_wrong_entry_end_their_process() -> Outcome {
     for what in ["entry", "kernel", "stack", "upper"] {
         let status = run("child", &format!("thread {what}"), LATER)?;
         ensure!(status == FAULTED, "{what}: status {status}");
@@ -87,7 +87,7 @@ async fn threads_that_start_nowhere_end_their_process() -> Outcome {
     Ok(())
 }
 
-async fn handler_that_is_nowhere_ends_its_process() -> Outcome {
+async fn wrong_handler_address_ends_its_process() -> Outcome {
     for handler in ["8", "18446743798833774592", "18446744073709551615"] {
         let status = run("child", &format!("handler {handler}"), LATER)?;
         ensure!(status == FAULTED, "handler {handler}: status {status}");
@@ -115,7 +115,7 @@ async fn forged_words_of_the_ring_harm_only_their_process() -> Outcome {
 async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
     let mut liars = Vec::new();
     for _ in 0..8 {
-        liars.push(spawn("child", b"critical", &[], LATER).map_err(text)?);
+        liars.push(spawn("child", b"critical", &[], LATER).map_err(message)?);
     }
     // A program of the same level, and a more urgent one.
     for level in [LATER, LATER - 1] {
@@ -123,29 +123,29 @@ async fn endless_critical_section_does_not_keep_the_hart() -> Outcome {
         ensure!(status == 3, "level {level}: status {status}");
     }
     for liar in liars {
-        sys::kill(liar).map_err(text)?;
-        let status = wait(liar).map_err(text)?;
+        sys::kill(liar).map_err(message)?;
+        let status = wait(liar).map_err(message)?;
         ensure!(status == KILLED, "status {status}");
     }
     Ok(())
 }
 
 async fn closed_descriptor_leaves_a_read_that_waits() -> Outcome {
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     let reading = read!(pipe.reader, vec![0; 8], current());
-    sys::close(pipe.reader).map_err(text)?;
+    sys::close(pipe.reader).map_err(message)?;
     let late = read!(pipe.reader, &mut [0; 8]);
     ensure!(late == Err(Error::BadFile), "{late:?}");
-    write!(pipe.writer, b"come").map_err(text)?;
+    write!(pipe.writer, b"come").map_err(message)?;
     let (result, bytes) = reading.await;
     ensure!(result == Ok(4) && bytes.starts_with(b"come"), "{result:?}");
     // With the read the last reader has gone.
     let result = write!(pipe.writer, b"more");
     ensure!(result == Err(Error::BrokenPipe), "{result:?}");
-    sys::close(pipe.writer).map(|_| ()).map_err(text)
+    sys::close(pipe.writer).map(|_| ()).map_err(message)
 }
 
-async fn times_that_never_come_can_be_cancelled() -> Outcome {
+async fn endless_sleeps_can_be_cancelled() -> Outcome {
     for deadline in [u64::MAX, u64::MAX - 1, 1 << 63] {
         let call = sleep_until(deadline, current());
         sleep(1_000).await;
@@ -162,21 +162,20 @@ async fn results_of_threads_are_never_errors() -> Outcome {
             let _ = sys::thread_exit(Error::NoThread.code() as usize);
         }
     }
-    let stack = sys::map_stack(4).map_err(text)? as usize;
+    let stack = sys::map_stack(4).map_err(message)? as usize;
     let top = stack + 4 * layout::PAGE;
-    let thread = sys::thread_create(end as *const () as usize, top, 0).map_err(text)?;
+    let thread = sys::thread_create(end as *const () as usize, top, 0).map_err(message)?;
     let result = sys::thread_join(thread as usize);
     ensure!(result.is_ok(), "{result:?}");
     Ok(())
 }
 
-/// Two threads wait for a child. A third forks, so the place of the child is reserved for another
-/// process when the second waiter gives it back; a process that is started then does not get the
-/// place.
-async fn waiting_twice_takes_no_place_from_others() -> Outcome {
+/// Two threads wait for a child. A third forks, so the slot of the child is reserved for another
+/// process when the second waiter frees it; a process that is started then does not get the slot.
+async fn waiting_twice_needs_no_slot_of_others() -> Outcome {
     static FORKS: AtomicBool = AtomicBool::new(false);
     static STARTED: AtomicUsize = AtomicUsize::new(0);
-    let child = spawn("child", b"sleep 10000", &[], LATER).map_err(text)?;
+    let child = spawn("child", b"sleep 10000", &[], LATER).map_err(message)?;
     let second = thread::spawn(move || {
         let _ = sys::set_level(50);
         wait(child)
@@ -209,10 +208,10 @@ async fn waiting_twice_takes_no_place_from_others() -> Outcome {
         }
         // The host was busy.
         Err(Error::Busy) => {}
-        Err(error) => return Err(text(error)),
+        Err(error) => return Err(message(error)),
     }
-    critical.map_err(text)?.join().map_err(text)?;
-    let second = second.map_err(text)?.join().map_err(text)?;
+    critical.map_err(message)?.join().map_err(message)?;
+    let second = second.map_err(message)?.join().map_err(message)?;
     ensure!(is_right(first) && is_right(second), "{first:?}, {second:?}");
     let status = wait(STARTED.load(SeqCst));
     ensure!(status == Ok(5), "the one that was started: {status:?}");
@@ -221,14 +220,14 @@ async fn waiting_twice_takes_no_place_from_others() -> Outcome {
 
 /// The calls of a process that is killed end in their turn: not in that of the process,
 /// which may never come.
-async fn kill_does_not_wait_for_what_is_less_urgent() -> Outcome {
+async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
     static OVER: AtomicBool = AtomicBool::new(false);
-    let pipe = pipe().map_err(text)?;
-    let waits = spawn("child", b"echo", &[pipe.reader, pipe.writer], 60).map_err(text)?;
+    let pipe = pipe().map_err(message)?;
+    let waits = spawn("child", b"echo", &[pipe.reader, pipe.writer], 60).map_err(message)?;
     sleep_micros(5_000);
     let mut hogs = Vec::new();
     for _ in 0..8 {
-        hogs.push(spawn("child", b"endless", &[], 50).map_err(text)?);
+        hogs.push(spawn("child", b"endless", &[], 50).map_err(message)?);
     }
     // Until each hart has one.
     sleep_micros(5_000);
@@ -244,24 +243,24 @@ async fn kill_does_not_wait_for_what_is_less_urgent() -> Outcome {
         }
         in_time
     });
-    sys::kill(waits).map_err(text)?;
-    let status = wait(waits).map_err(text)?;
+    sys::kill(waits).map_err(message)?;
+    let status = wait(waits).map_err(message)?;
     OVER.store(true, SeqCst);
-    let in_time = watch.map_err(text)?.join().map_err(text)?;
+    let in_time = watch.map_err(message)?.join().map_err(message)?;
     for hog in hogs {
-        let status = wait(hog).map_err(text)?;
+        let status = wait(hog).map_err(message)?;
         ensure!(status == KILLED, "status {status}");
     }
     for file in [pipe.reader, pipe.writer] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     ensure!(in_time && status == KILLED, "it waited: status {status}");
     Ok(())
 }
 
-/// Three at a time, of different levels, until they end or are killed. Each has an eighth of
-/// our share, of which nothing is left when it has been waited for.
-async fn any_calls_at_all_harm_nobody_else() -> Outcome {
+/// Three fuzzers at a time, of different levels, until they end or are killed. Each has an eighth
+/// of our share, of which nothing is left when it has been waited for.
+async fn arbitrary_calls_harm_no_other_process() -> Outcome {
     for seed in seeds() {
         let mut all = Vec::new();
         for level in [20, 33, 45] {
@@ -304,6 +303,6 @@ fn seeds() -> Range<u64> {
 
 /// Runs a program to its end.
 fn run(program: &str, argument: &str, level: u8) -> Result<isize, String> {
-    let child = spawn(program, argument.as_bytes(), &[1, 1], level).map_err(text)?;
-    wait(child).map_err(text)
+    let child = spawn(program, argument.as_bytes(), &[1, 1], level).map_err(message)?;
+    wait(child).map_err(message)
 }

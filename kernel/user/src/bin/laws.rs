@@ -21,7 +21,7 @@ use os_user::coroutine::{current, reprio};
 use os_user::cpu::{ready_levels, time};
 use os_user::lock::SpinLock;
 use os_user::sync::Mutex;
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{ensure, now, println, sleep, sys, tests, thread};
 
 os_user::coroutine_entry!(main);
@@ -31,8 +31,8 @@ tests! {
     conservation_across_harts,
     progress_across_harts,
     truth_across_harts,
-    progress_of_what_waits_for_a_lock,
-    a_record_of_lies_breaks_the_laws,
+    progress_of_lock_waiters,
+    a_forged_record_breaks_the_laws,
 }
 
 /// Ticks in a microsecond.
@@ -87,7 +87,7 @@ struct Turn {
     ready: u64,
     /// Spans in which the thread ran.
     ran: Vec<Span>,
-    /// Levels that were ready, as this one saw it while it ran.
+    /// Levels that this thread saw as ready while it ran.
     seen: Vec<(u64, u64)>,
 }
 
@@ -149,7 +149,7 @@ async fn record(seed: u64) -> Result<Vec<Turn>, String> {
             over.fetch_add(1, SeqCst);
             turns
         };
-        threads.push(thread::spawn(body).map_err(text)?);
+        threads.push(thread::spawn(body).map_err(message)?);
     }
     // Joining lends, so not before.
     while over.load(SeqCst) < THREADS {
@@ -157,26 +157,26 @@ async fn record(seed: u64) -> Result<Vec<Turn>, String> {
     }
     let mut turns = Vec::new();
     for thread in threads {
-        turns.extend(thread.join().map_err(text)?);
+        turns.extend(thread.join().map_err(message)?);
     }
     Ok(turns)
 }
 
-/// The longest for which one has waited while one that is less urgent ran.
+/// Returns the longest time for which a thread has waited while a less urgent one ran.
 fn out_of_order(turns: &[Turn]) -> u64 {
     let of = |one: &Turn, waited: Span| {
         let others = turns.iter().filter(|other| other.level > one.level);
         let ran = others.flat_map(|other| other.ran.iter().map(|ran| overlap(*ran, waited)));
         ran.max().unwrap_or(0)
     };
-    most(turns, of)
+    maximum(turns, of)
 }
 
-/// The longest for which one has waited while a hart had nothing to run.
+/// Returns the longest time for which a thread has waited while a hart was idle.
 fn stranded(turns: &[Turn]) -> u64 {
     let harts = HARTS.load(SeqCst) as usize;
     let of = |_: &Turn, waited: Span| idle(turns, waited, harts);
-    most(turns, of)
+    maximum(turns, of)
 }
 
 /// Returns the longest time for which a thread has waited while not all harts ran threads as
@@ -190,7 +190,7 @@ fn unserved(turns: &[Turn]) -> u64 {
             .collect();
         idle(urgent, waited, harts)
     };
-    most(turns, of)
+    maximum(turns, of)
 }
 
 /// Returns the longest time at a stretch, within a span, in which fewer of these ran than there are
@@ -215,15 +215,15 @@ fn idle<'a>(turns: impl IntoIterator<Item = &'a Turn>, within: Span, harts: usiz
     longest
 }
 
-fn most(turns: &[Turn], of: impl Fn(&Turn, Span) -> u64) -> u64 {
+fn maximum(turns: &[Turn], of: impl Fn(&Turn, Span) -> u64) -> u64 {
     let all = turns
         .iter()
         .flat_map(|turn| turn.waited().into_iter().map(|at| of(turn, at)));
     all.max().unwrap_or(0)
 }
 
-/// The longest for which one was ready and not among the levels that were seen.
-fn untrue(turns: &[Turn]) -> u64 {
+/// Returns the longest time for which a thread was ready and not among the levels that others saw.
+fn inconsistent(turns: &[Turn]) -> u64 {
     let mut seen: Vec<_> = turns.iter().flat_map(|turn| &turn.seen).collect();
     seen.sort_unstable();
     let of = |one: &Turn, waited: Span| {
@@ -237,7 +237,7 @@ fn untrue(turns: &[Turn]) -> u64 {
         }
         longest
     };
-    most(turns, of)
+    maximum(turns, of)
 }
 
 /// Returns the records of some seeds: the same for all laws.
@@ -250,7 +250,7 @@ async fn records() -> Result<Vec<Vec<Turn>>, String> {
 }
 
 /// Checks the records of some seeds against a law.
-async fn hold(law: &str, bound: u64, late: fn(&[Turn]) -> u64) -> Outcome {
+async fn check_law(law: &str, bound: u64, late: fn(&[Turn]) -> u64) -> Outcome {
     let mut longest = 0;
     let records = records().await?;
     for (number, turns) in records.iter().enumerate() {
@@ -269,26 +269,26 @@ async fn hold(law: &str, bound: u64, late: fn(&[Turn]) -> u64) -> Outcome {
 }
 
 async fn order_across_harts() -> Outcome {
-    hold("order", bound(), out_of_order).await
+    check_law("order", bound(), out_of_order).await
 }
 
 async fn conservation_across_harts() -> Outcome {
-    hold("conservation", bound(), stranded).await
+    check_law("conservation", bound(), stranded).await
 }
 
 /// The bound covers the time until a less urgent thread has left a hart, and until a hart that has
-/// become idle has come.
+/// become idle takes work.
 async fn progress_across_harts() -> Outcome {
-    hold("progress", 2 * bound(), unserved).await
+    check_law("progress", 2 * bound(), unserved).await
 }
 
 async fn truth_across_harts() -> Outcome {
-    hold("truth", bound(), untrue).await
+    check_law("truth", bound(), inconsistent).await
 }
 
 /// Programs of level 25 compute on all harts. A thread of level 40 has a lock that level 10 waits
 /// for; it finishes its work, of a known length, as if it were of level 10.
-async fn progress_of_what_waits_for_a_lock() -> Outcome {
+async fn progress_of_lock_waiters() -> Outcome {
     const WORK: u64 = 2_000;
     for round in 0..4u64 {
         let over = Arc::new(AtomicUsize::new(0));
@@ -317,7 +317,7 @@ async fn progress_of_what_waits_for_a_lock() -> Outcome {
                     compute(10);
                 }
             });
-            hogs.push(hog.map_err(text)?);
+            hogs.push(hog.map_err(message)?);
         }
         sleep(500 * round).await;
         let wanting = {
@@ -329,12 +329,12 @@ async fn progress_of_what_waits_for_a_lock() -> Outcome {
                 now() - begin
             })
         };
-        let took = wanting.map_err(text)?.join().map_err(text)?;
+        let took = wanting.map_err(message)?.join().map_err(message)?;
         over.store(1, SeqCst);
         for hog in hogs {
-            hog.join().map_err(text)?;
+            hog.join().map_err(message)?;
         }
-        holder.map_err(text)?.join().map_err(text)?;
+        holder.map_err(message)?.join().map_err(message)?;
         // Where harts take turns, the holder has one of `turns` turns.
         let turns = HARTS.load(SeqCst) + 1;
         let most = WORK * MICROS * turns + bound();
@@ -344,7 +344,7 @@ async fn progress_of_what_waits_for_a_lock() -> Outcome {
 }
 
 /// The checks can fail: with levels other than those of the threads, they do.
-async fn a_record_of_lies_breaks_the_laws() -> Outcome {
+async fn a_forged_record_breaks_the_laws() -> Outcome {
     let mut turns = record(SEEDS + 1).await?;
     ensure!(
         out_of_order(&turns) < bound(),
@@ -353,7 +353,7 @@ async fn a_record_of_lies_breaks_the_laws() -> Outcome {
     for turn in &mut turns {
         turn.level = 63 - turn.level;
     }
-    let found = [out_of_order(&turns), unserved(&turns), untrue(&turns)];
+    let found = [out_of_order(&turns), unserved(&turns), inconsistent(&turns)];
     ensure!(
         found.iter().all(|late| *late > bound()),
         "nothing is found: {found:?}"

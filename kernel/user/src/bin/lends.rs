@@ -17,9 +17,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use os_user::asynchronous;
 use os_user::coroutine::{self, current, reprio, yield_now};
-use os_user::hogs::{COUNT, Hogs, PATIENCE, Patience, hog};
+use os_user::hogs::{COUNT, Hogs, LIMIT_SECONDS, RunTimeLimit, hog};
 use os_user::sync::Mutex;
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::thread::{self, JoinHandle};
 use os_user::{ensure, number, pipe, read, sleep, sleep_micros, spawn, sys, tests, wait, write};
 
@@ -53,16 +53,16 @@ async fn main() -> isize {
     run_all(TESTS).await
 }
 
-/// Looks now and then, until it holds, or for half as long as [`Hogs`] compute.
+/// Polls a condition until it holds, at most for half as long as [`Hogs`] compute.
 async fn until(holds: impl Fn() -> bool) -> bool {
-    let mut patience = Patience::seconds(PATIENCE / 2);
-    while !holds() && !patience.is_over() {
+    let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS / 2);
+    while !holds() && !limit.is_over() {
         sleep(1_000).await;
     }
     holds()
 }
 
-/// A word to wait for without lending.
+/// A gate to wait at without lending.
 #[derive(Clone)]
 struct Gate(Arc<AtomicU32>);
 
@@ -84,14 +84,14 @@ impl Gate {
         self.0.load(SeqCst) != 0
     }
 
-    /// Waits in the kernel.
+    /// Waits in the kernel until the gate is open.
     fn pass(&self) {
         while !self.is_open() {
             let _ = sys::futex_wait(self.address(), 0, usize::MAX);
         }
     }
 
-    /// Waits on its hart.
+    /// Spins until the gate is open.
     fn spin(&self) {
         while !self.is_open() {
             core::hint::spin_loop();
@@ -99,7 +99,7 @@ impl Gate {
     }
 }
 
-/// A thread of a level.
+/// Starts a thread at a level.
 fn at<T: Send + 'static>(
     level: usize,
     f: impl FnOnce() -> T + Send + 'static,
@@ -108,7 +108,7 @@ fn at<T: Send + 'static>(
         let _ = sys::set_level(level);
         f()
     });
-    started.map_err(text)
+    started.map_err(message)
 }
 
 async fn mutex_lends_to_its_holder() -> Outcome {
@@ -132,8 +132,8 @@ async fn mutex_lends_to_its_holder() -> Outcome {
         over.store(true, SeqCst);
     })?;
     hogs.join().await?;
-    waiter.join().map_err(text)?;
-    holder.join().map_err(text)
+    waiter.join().map_err(message)?;
+    holder.join().map_err(message)
 }
 
 async fn mutex_is_given_to_the_most_urgent() -> Outcome {
@@ -157,7 +157,7 @@ async fn mutex_is_given_to_the_most_urgent() -> Outcome {
     // Joining lends, so not before.
     until(|| over.load(SeqCst) == 4).await;
     for thread in threads {
-        thread.join().map_err(text)?;
+        thread.join().map_err(message)?;
     }
     let mut order = order.lock().clone();
     if os_user::argument() != b"exact" {
@@ -182,7 +182,7 @@ async fn joining_lends_to_a_thread() -> Outcome {
         over.store(true, SeqCst);
     })?;
     hogs.join().await?;
-    waiter.join().map_err(text)
+    waiter.join().map_err(message)
 }
 
 /// A thread joins another that waits for a lock whose holder waits for a third.
@@ -222,14 +222,14 @@ async fn loans_go_along_a_chain() -> Outcome {
     })?;
     hogs.join().await?;
     for thread in [waiter, middle, last] {
-        thread.join().map_err(text)?;
+        thread.join().map_err(message)?;
     }
     Ok(())
 }
 
 /// The holder of a lock waits for a byte: the kernel's part of that call becomes as urgent, too.
 async fn loan_reaches_a_holder_in_a_call() -> Outcome {
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     let lock = Arc::new(Mutex::new(()));
     let held = Gate::new();
     let holder = {
@@ -252,16 +252,16 @@ async fn loan_reaches_a_holder_in_a_call() -> Outcome {
         over.store(true, SeqCst);
     })?;
     sleep_micros(10_000);
-    write(pipe.writer, &[1]).map_err(text)?;
+    write(pipe.writer, &[1]).map_err(message)?;
     hogs.join().await?;
-    waiter.join().map_err(text)?;
-    ensure!(holder.join().map_err(text)? == Ok(1), "no byte");
+    waiter.join().map_err(message)?;
+    ensure!(holder.join().map_err(message)? == Ok(1), "no byte");
     close(pipe)
 }
 
 fn close(pipe: os_user::Pipe) -> Outcome {
-    sys::close(pipe.reader).map_err(text)?;
-    sys::close(pipe.writer).map_err(text)?;
+    sys::close(pipe.reader).map_err(message)?;
+    sys::close(pipe.writer).map_err(message)?;
     Ok(())
 }
 
@@ -285,13 +285,16 @@ async fn loan_ends_with_the_lock() -> Outcome {
         begun.open();
         drop(lock.lock());
     })?;
-    waiter.join().map_err(text)?;
+    waiter.join().map_err(message)?;
     sleep_micros(20_000);
     let went_on = after.is_open();
     hogs.end().store(true, SeqCst);
     hogs.join().await?;
-    holder.join().map_err(text)?;
-    ensure!(!went_on, "it was still as urgent as what had waited for it");
+    holder.join().map_err(message)?;
+    ensure!(
+        !went_on,
+        "the holder was still as urgent as the former waiter"
+    );
     Ok(())
 }
 
@@ -315,19 +318,19 @@ async fn loan_ends_with_the_waiter() -> Outcome {
     waiting.cancel();
     let answer = waiting.await;
     // A hart that the host keeps from running learns of the level when it resumes.
-    let mut patience = Patience::seconds(PATIENCE / 2);
+    let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS / 2);
     let went_on = loop {
         let before = STEPS.load(SeqCst);
         sleep(20_000).await;
         let went_on = STEPS.load(SeqCst) - before;
-        if went_on == 0 || patience.is_over() {
+        if went_on == 0 || limit.is_over() {
             break went_on;
         }
     };
     hogs.end().store(true, SeqCst);
     begun.open();
     hogs.join().await?;
-    slow.join().map_err(text)?;
+    slow.join().map_err(message)?;
     ensure!(lent, "nothing was lent");
     ensure!(answer == Err(os_user::Error::Cancelled), "{answer:?}");
     ensure!(went_on == 0, "{went_on} steps without anything that waits");
@@ -335,7 +338,7 @@ async fn loan_ends_with_the_waiter() -> Outcome {
 }
 
 async fn call_in_flight_follows_its_coroutine() -> Outcome {
-    let (first, second) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let (first, second) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let got = Arc::new(AtomicU32::new(0));
     let polls = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
     let readers = [(first, &polls[0]), (second, &polls[1])].map(|(pipe, polls)| {
@@ -354,7 +357,7 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
         coroutine::spawn(reader, Some(LATER as u8))
     });
     let [raised, lowered] = readers;
-    let (raised, lowered) = (raised.map_err(text)?, lowered.map_err(text)?);
+    let (raised, lowered) = (raised.map_err(message)?, lowered.map_err(message)?);
     let counts = || [0, 1].map(|n: usize| polls[n].load(SeqCst));
     let polled = async |before: [u32; 2], which: [bool; 2]| {
         until(|| (0..2).all(|n| !which[n] || counts()[n] > before[n])).await
@@ -363,10 +366,10 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
     // First the lowered coroutine, so that its level is below an earlier one. A call learns of a
     // level when its coroutine is polled at it.
     let before = counts();
-    ensure!(reprio(lowered.cid(), URGENT as u8), "it is there");
+    ensure!(reprio(lowered.cid(), URGENT as u8), "the file exists");
     ensure!(
         polled(before, [false, true]).await,
-        "it is not polled when raised"
+        "the coroutine is not polled when raised"
     );
     let before = counts();
     reprio(raised.cid(), URGENT as u8);
@@ -376,8 +379,8 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
         "they are not polled at their new levels"
     );
     let hogs = Hogs::start(HOGS)?;
-    write(first.writer, &[1]).map_err(text)?;
-    write(second.writer, &[1]).map_err(text)?;
+    write(first.writer, &[1]).map_err(message)?;
+    write(second.writer, &[1]).map_err(message)?;
     until(|| got.load(SeqCst) != 0).await;
     sleep(20_000).await;
     // Without awaiting one, which would lend.
@@ -399,10 +402,10 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
     let over = Arc::new(AtomicBool::new(false));
     let hog = {
         let over = over.clone();
-        let mut patience = Patience::seconds(PATIENCE);
+        let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS);
         async move {
             while !over.load(SeqCst) {
-                if patience.is_over() {
+                if limit.is_over() {
                     return false;
                 }
                 yield_now().await;
@@ -410,16 +413,19 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
             true
         }
     };
-    let hog = coroutine::spawn(hog, Some(HOGS as u8)).map_err(text)?;
+    let hog = coroutine::spawn(hog, Some(HOGS as u8)).map_err(message)?;
     // Two deep.
     let last = async {
         for _ in 0..10 {
             yield_now().await;
         }
     };
-    let last = coroutine::spawn(last, Some(LATER as u8)).map_err(text)?;
-    let middle = coroutine::spawn(last, Some(LATER as u8)).map_err(text)?;
-    ensure!(middle.await.flatten().is_some(), "it was cancelled");
+    let last = coroutine::spawn(last, Some(LATER as u8)).map_err(message)?;
+    let middle = coroutine::spawn(last, Some(LATER as u8)).map_err(message)?;
+    ensure!(
+        middle.await.flatten().is_some(),
+        "the coroutine was cancelled"
+    );
     over.store(true, SeqCst);
     ensure!(
         hog.await == Some(true),
@@ -430,12 +436,12 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
 
 /// The loan goes from a coroutine to one that reads, and on to the kernel's part of that call.
 async fn joined_coroutine_lends_to_its_call() -> Outcome {
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     let reader = async move {
         let (count, _) = os_user::read!(pipe.reader, Vec::from([0]), current()).await;
         count
     };
-    let reader = coroutine::spawn(reader, Some(LATER as u8)).map_err(text)?;
+    let reader = coroutine::spawn(reader, Some(LATER as u8)).map_err(message)?;
     // Until it reads.
     sleep(10_000).await;
     let hogs = Hogs::start(HOGS)?;
@@ -445,9 +451,9 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
         over.store(true, SeqCst);
         count
     };
-    let waiter = coroutine::spawn(waiter, Some(URGENT as u8)).map_err(text)?;
+    let waiter = coroutine::spawn(waiter, Some(URGENT as u8)).map_err(message)?;
     sleep(10_000).await;
-    write(pipe.writer, &[1]).map_err(text)?;
+    write(pipe.writer, &[1]).map_err(message)?;
     // The hogs end, so that the vCPU is free for the coroutines.
     hogs.join().await?;
     ensure!(waiter.await.flatten() == Some(Ok(1)), "no byte");
@@ -465,19 +471,19 @@ async fn completion_raises_a_program_beside_others() -> Outcome {
             }
         }
     };
-    let busy = coroutine::spawn(busy, Some(LATER as u8)).map_err(text)?;
+    let busy = coroutine::spawn(busy, Some(LATER as u8)).map_err(message)?;
     let mut hogs = Vec::new();
     for _ in 0..COUNT {
-        hogs.push(spawn("lends", b"hog", &[], HOGS as u8).map_err(text)?);
+        hogs.push(spawn("lends", b"hog", &[], HOGS as u8).map_err(message)?);
     }
     sleep(10_000).await;
     over.store(true, SeqCst);
     let mut killed = true;
     for hog in hogs {
-        sys::kill(hog).map_err(text)?;
+        sys::kill(hog).map_err(message)?;
         killed &= wait(hog) == Ok(number::KILLED);
     }
-    ensure!(busy.await.is_some(), "it was cancelled");
+    ensure!(busy.await.is_some(), "the coroutine was cancelled");
     ensure!(killed, "it waited behind what is less urgent");
     Ok(())
 }

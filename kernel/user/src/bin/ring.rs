@@ -36,7 +36,7 @@ async fn main() -> isize {
     }
 }
 
-/// Takes a byte from a pipe and puts it into another.
+/// Passes a byte from a pipe to another.
 async fn pass(from: Pipe, to: Pipe) -> bool {
     let (result, byte) = read!(from.reader, vec![0; 1], current()).await;
     result == Ok(1) && write!(to.writer, byte, current()).await.0 == Ok(1)

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use os_user::net::{SELF, connect, datagrams, listen};
 use os_user::number::KILLED;
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{
     Bounds, Error, Fork, Pipe, exec, exit, fork, layout, number, pipe, read, sleep_micros, spawn,
     spawn_within, sys, wait, write,
@@ -23,19 +23,19 @@ use os_user::{ensure, tests};
 os_user::coroutine_entry!(main);
 
 tests! {
-    fork_bomb_leaves_others_theirs,
-    spawn_bomb_leaves_others_theirs,
-    orphan_bomb_leaves_others_theirs,
-    thread_bomb_leaves_others_theirs,
-    memory_bomb_leaves_others_theirs,
-    socket_bomb_leaves_others_theirs,
-    pipe_bomb_leaves_others_theirs,
-    call_bomb_leaves_others_theirs,
-    exec_bomb_leaves_others_theirs,
-    share_is_over_with_its_first_process,
+    fork_bomb_leaves_the_shares_of_others,
+    spawn_bomb_leaves_the_shares_of_others,
+    orphan_bomb_leaves_the_shares_of_others,
+    thread_bomb_leaves_the_shares_of_others,
+    memory_bomb_leaves_the_shares_of_others,
+    socket_bomb_leaves_the_shares_of_others,
+    pipe_bomb_leaves_the_shares_of_others,
+    call_bomb_leaves_the_shares_of_others,
+    exec_bomb_leaves_the_shares_of_others,
+    share_ends_with_its_first_process,
     killed_process_takes_its_orphans_along,
     orphan_in_the_same_share_lives_on,
-    share_of_nothing_is_an_error,
+    empty_share_is_an_error,
 }
 
 /// The level of bombs: less urgent than the tests.
@@ -76,27 +76,27 @@ fn at(level: u8, halvings: u8) -> Bounds {
 
 fn close(pipe: Pipe) -> Outcome {
     for file in [pipe.reader, pipe.writer] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }
 
-async fn beside(bomb: &[u8]) -> Outcome {
-    beside_smaller(bomb, HALVINGS).await
+async fn run_beside(bomb: &[u8]) -> Outcome {
+    run_beside_smaller(bomb, HALVINGS).await
 }
 
-/// Starts a bomb, waits until it gets nothing more, and starts the bystander. When the bomb has
-/// been killed, everything is back.
-async fn beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
-    let before = sys::free_pages().map_err(text)?;
-    let note = pipe().map_err(text)?;
+/// Starts a bomb, waits until it has used up its share, and runs the bystander. When the bomb has
+/// been killed, all resources are free again.
+async fn run_beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
+    let before = sys::free_pages().map_err(message)?;
+    let note = pipe().map_err(message)?;
     let files = [note.writer, 1];
-    let bomb = spawn_within("shares", bomb, &files, at(LATER, halvings)).map_err(text)?;
-    read!(note.reader, &mut [0]).map_err(text)?;
-    let bystander = spawn("shares", b"bystander", &[1, 1], LATER - 1).map_err(text)?;
-    let status = wait(bystander).map_err(text)?;
-    sys::kill(bomb).map_err(text)?;
-    let end = wait(bomb).map_err(text)?;
+    let bomb = spawn_within("shares", bomb, &files, at(LATER, halvings)).map_err(message)?;
+    read!(note.reader, &mut [0]).map_err(message)?;
+    let bystander = spawn("shares", b"bystander", &[1, 1], LATER - 1).map_err(message)?;
+    let status = wait(bystander).map_err(message)?;
+    sys::kill(bomb).map_err(message)?;
+    let end = wait(bomb).map_err(message)?;
     close(note)?;
     ensure!(status == 0, "the bystander: status {status}");
     ensure!(end == KILLED, "the bomb: status {end}");
@@ -107,74 +107,74 @@ async fn beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
         }
         sleep_micros(10_000);
     }
-    let now = sys::free_pages().map_err(text)?;
+    let now = sys::free_pages().map_err(message)?;
     Err(format!("{} pages are not back", before - now))
 }
 
-async fn fork_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"fork").await
+async fn fork_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"fork").await
 }
 
-async fn spawn_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"spawn").await
+async fn spawn_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"spawn").await
 }
 
-async fn orphan_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"orphan").await
+async fn orphan_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"orphan").await
 }
 
-async fn thread_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"thread").await
+async fn thread_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"thread").await
 }
 
-async fn memory_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"memory").await
+async fn memory_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"memory").await
 }
 
-async fn socket_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"socket").await
+async fn socket_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"socket").await
 }
 
-async fn pipe_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"pipe").await
+async fn pipe_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"pipe").await
 }
 
-async fn call_bomb_leaves_others_theirs() -> Outcome {
+async fn call_bomb_leaves_the_shares_of_others() -> Outcome {
     // The initial capacity of the kernel's table of coroutines: it would grow, and keep its size.
-    beside_smaller(b"call", HALVINGS + 1).await
+    run_beside_smaller(b"call", HALVINGS + 1).await
 }
 
-async fn exec_bomb_leaves_others_theirs() -> Outcome {
-    beside(b"exec").await
+async fn exec_bomb_leaves_the_shares_of_others() -> Outcome {
+    run_beside(b"exec").await
 }
 
-/// Reports that it gets nothing more, and stays.
-fn stay() -> ! {
+/// Reports that the share is used up, and sleeps for ever.
+fn sleep_forever() -> ! {
     let _ = write(0, b"!");
     loop {
         sleep_micros(1_000_000);
     }
 }
 
-/// Takes until there is an error.
+/// Takes a resource until there is an error.
 fn take_all<T>(mut take: impl FnMut() -> Result<T, Error>) {
     while take().is_ok() {}
 }
 
 fn fork_bomb() -> ! {
     take_all(fork);
-    stay()
+    sleep_forever()
 }
 
 fn spawn_bomb() -> ! {
     take_all(|| spawn("shares", b"spawn", &[0], LATER));
-    stay()
+    sleep_forever()
 }
 
-/// Each lives for a moment and leaves a child behind, in the share of the first one.
+/// Each process ends soon and leaves a child behind, in the share of the first one.
 fn orphan_bomb() -> ! {
     if let Ok(Fork::Parent(_)) = fork() {
-        stay();
+        sleep_forever();
     }
     loop {
         for _ in 0..2 {
@@ -189,7 +189,7 @@ fn orphan_bomb() -> ! {
     }
 }
 
-/// Processes with as many threads as they get.
+/// Starts processes with as many threads as possible.
 fn thread_bomb() -> ! {
     extern "C" fn sleeper() -> ! {
         loop {
@@ -202,7 +202,7 @@ fn thread_bomb() -> ! {
             sys::thread_create(sleeper as *const () as usize, stack, 0)
         });
         if fork().is_err() {
-            stay();
+            sleep_forever();
         }
     }
 }
@@ -212,12 +212,12 @@ fn memory_bomb() -> ! {
         take_all(|| sys::map(64));
         take_all(|| sys::map(1));
         if fork().is_err() {
-            stay();
+            sleep_forever();
         }
     }
 }
 
-/// Leaks sockets of every kind, and as many places in backlogs as there are.
+/// Leaks sockets of every kind, with backlogs as long as possible.
 fn socket_bomb() -> ! {
     for port in 3000.. {
         if listen(port, 16).is_err() {
@@ -226,75 +226,75 @@ fn socket_bomb() -> ! {
         let _ = connect(SELF, port);
     }
     take_all(|| datagrams(0));
-    stay()
+    sleep_forever()
 }
 
-/// Pipes, in process after process.
+/// Opens pipes, in process after process.
 fn pipe_bomb() -> ! {
     take_all(pipe);
-    let _ = spawn_within("shares", b"pipe", &[0], at(LATER, 0)).map_err(|_| stay());
-    stay()
+    let _ = spawn_within("shares", b"pipe", &[0], at(LATER, 0)).map_err(|_| sleep_forever());
+    sleep_forever()
 }
 
-/// Calls that wait for ever, in process after process.
+/// Makes calls that wait for ever, in process after process.
 fn call_bomb() -> ! {
-    let Ok(pipe) = pipe() else { stay() };
+    let Ok(pipe) = pipe() else { sleep_forever() };
     let mut byte = [0u8; 1];
     let arguments = [pipe.reader, (&raw mut byte).addr(), 1, 0, 0, 0];
     take_all(|| sys::raw_with(number::read | number::ASYNCHRONOUS, arguments, 0));
-    let _ = spawn_within("shares", b"call", &[0], at(LATER, 0)).map_err(|_| stay());
-    stay()
+    let _ = spawn_within("shares", b"call", &[0], at(LATER, 0)).map_err(|_| sleep_forever());
+    sleep_forever()
 }
 
-/// Becomes itself again and again, with a child more each time.
+/// Repeats `exec` of this program, with one more child each time.
 fn exec_bomb() -> ! {
     match fork() {
         Ok(_) => {
             let _ = exec("shares", b"exec");
         }
-        Err(_) => stay(),
+        Err(_) => sleep_forever(),
     }
-    stay()
+    sleep_forever()
 }
 
-/// Takes a little of everything.
+/// Uses a little of every resource.
 fn bystander() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
-        children.push(spawn("child", b"sleep 1000", &[], LATER - 1).map_err(text)?);
+        children.push(spawn("child", b"sleep 1000", &[], LATER - 1).map_err(message)?);
     }
     for child in children {
-        let status = wait(child).map_err(text)?;
+        let status = wait(child).map_err(message)?;
         ensure!(status == 0, "a child: status {status}");
     }
-    match fork().map_err(text)? {
+    match fork().map_err(message)? {
         Fork::Child => exit(5),
         Fork::Parent(child) => {
-            let status = wait(child).map_err(text)?;
+            let status = wait(child).map_err(message)?;
             ensure!(status == 5, "the forked one: status {status}");
         }
     }
     let mut threads = Vec::new();
     for n in 0..16 {
-        threads.push(os_user::thread::spawn(move || n).map_err(text)?);
+        threads.push(os_user::thread::spawn(move || n).map_err(message)?);
     }
     for (n, thread) in threads.into_iter().enumerate() {
-        let result = thread.join().map_err(text)?;
+        let result = thread.join().map_err(message)?;
         ensure!(result == n, "thread {n}: {result}");
     }
-    sys::map(512).map_err(text)?;
+    sys::map(512).map_err(message)?;
     for _ in 0..100 {
-        pipe().map_err(text)?;
+        pipe().map_err(message)?;
     }
-    let listener = listen(2000, 8).map_err(text)?;
-    let connection = connect(SELF, 2000).map_err(text)?;
-    let accepted = sys::accept(listener).map_err(text)? as usize;
-    write(connection, b"here").map_err(text)?;
+    let listener = listen(2000, 8).map_err(message)?;
+    let connection = connect(SELF, 2000).map_err(message)?;
+    let accepted = sys::accept(listener).map_err(message)? as usize;
+    write(connection, b"here").map_err(message)?;
     let mut bytes = [0; 8];
-    let count = read!(accepted, &mut bytes).map_err(text)?;
+    let count = read!(accepted, &mut bytes).map_err(message)?;
     ensure!(&bytes[..count] == b"here", "{count} bytes");
     for _ in 0..50 {
-        datagrams(0).map_err(text)?;
+        datagrams(0).map_err(message)?;
     }
     Ok(())
 }
@@ -329,21 +329,21 @@ fn family() -> isize {
 
 /// Starts a family; `end` ends it, then the pipe is closed.
 fn with_a_family(end: impl FnOnce(usize, Pipe) -> Result<isize, Error>) -> Result<isize, String> {
-    let (begin, all) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let (begin, all) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let files = [begin.reader, all.writer];
-    let first = spawn("shares", b"family", &files, LATER).map_err(text)?;
-    read!(all.reader, &mut [0]).map_err(text)?;
-    end(first, begin).map_err(text)?;
-    let status = wait(first).map_err(text)?;
-    sys::close(all.writer).map_err(text)?;
-    let rest = read!(all.reader, &mut [0]).map_err(text)?;
+    let first = spawn("shares", b"family", &files, LATER).map_err(message)?;
+    read!(all.reader, &mut [0]).map_err(message)?;
+    end(first, begin).map_err(message)?;
+    let status = wait(first).map_err(message)?;
+    sys::close(all.writer).map_err(message)?;
+    let rest = read!(all.reader, &mut [0]).map_err(message)?;
     ensure!(rest == 0, "another program has written");
-    sys::close(all.reader).map_err(text)?;
+    sys::close(all.reader).map_err(message)?;
     close(begin)?;
     Ok(status)
 }
 
-async fn share_is_over_with_its_first_process() -> Outcome {
+async fn share_ends_with_its_first_process() -> Outcome {
     let status = with_a_family(|_, begin| write(begin.writer, b"!").map(|_| 0))?;
     ensure!(status == 7, "status {status}");
     Ok(())
@@ -356,32 +356,32 @@ async fn killed_process_takes_its_orphans_along() -> Outcome {
 }
 
 async fn orphan_in_the_same_share_lives_on() -> Outcome {
-    let pipe = pipe().map_err(text)?;
-    match fork().map_err(text)? {
+    let pipe = pipe().map_err(message)?;
+    match fork().map_err(message)? {
         Fork::Child => {
             let files = [pipe.writer, pipe.writer];
             let orphan = spawn_within("child", b"late 20000", &files, at(LATER, 0));
             exit(isize::from(orphan.is_err()))
         }
         Fork::Parent(child) => {
-            let status = wait(child).map_err(text)?;
-            ensure!(status == 0, "it has no child: status {status}");
+            let status = wait(child).map_err(message)?;
+            ensure!(status == 0, "the process has no child: status {status}");
         }
     }
     let mut byte = [0];
-    read!(pipe.reader, &mut byte).map_err(text)?;
-    ensure!(byte == *b"!", "it has said {byte:?}");
+    read!(pipe.reader, &mut byte).map_err(message)?;
+    ensure!(byte == *b"!", "the process has written {byte:?}");
     close(pipe)
 }
 
-async fn share_of_nothing_is_an_error() -> Outcome {
+async fn empty_share_is_an_error() -> Outcome {
     // The machine has 256 processes.
     for halvings in [9, 10, 64, u8::MAX] {
         let child = spawn_within("child", b"exit 0", &[], at(LATER, halvings));
         ensure!(child == Err(Error::TooMany), "{halvings}: {child:?}");
     }
-    let child = spawn_within("child", b"exit 0", &[], at(LATER, 4)).map_err(text)?;
-    let status = wait(child).map_err(text)?;
+    let child = spawn_within("child", b"exit 0", &[], at(LATER, 4)).map_err(message)?;
+    let status = wait(child).map_err(message)?;
     ensure!(status == 0, "status {status}");
     Ok(())
 }

@@ -17,7 +17,7 @@ use os_user::coroutine::current;
 use os_user::cpu::alloc_cpu;
 use os_user::number::{CHANGED, TIMED_OUT, WOKEN};
 use os_user::sync::{Condvar, Mutex};
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{
     Error, asynchronous, now, pipe, read, sleep, sleep_micros, sys, thread, ticks_per_second,
 };
@@ -84,7 +84,7 @@ fn many_in_calls() -> isize {
     2
 }
 
-/// The main thread goes first; the other one's result is the status.
+/// The main thread ends first; the result of the other one is the status.
 fn last_thread_ends_the_process() -> isize {
     let started = thread::spawn(|| {
         // Long enough for a main thread that has to wait for its hart.
@@ -98,7 +98,7 @@ fn last_thread_ends_the_process() -> isize {
     2
 }
 
-/// Below the stack of a thread there is nothing.
+/// The page below the stack of a thread is not mapped.
 fn overflow_in_a_thread() -> isize {
     #[allow(unconditional_recursion, reason = "that is the point")]
     fn deep(n: isize) -> isize {
@@ -112,10 +112,10 @@ fn overflow_in_a_thread() -> isize {
 async fn threads_return_their_results() -> Outcome {
     let mut threads = Vec::new();
     for n in 0..8u64 {
-        threads.push(thread::spawn(move || (0..=100 * n).sum::<u64>()).map_err(text)?);
+        threads.push(thread::spawn(move || (0..=100 * n).sum::<u64>()).map_err(message)?);
     }
     for (n, thread) in threads.into_iter().enumerate() {
-        let (n, sum) = (n as u64 * 100, thread.join().map_err(text)?);
+        let (n, sum) = (n as u64 * 100, thread.join().map_err(message)?);
         ensure!(sum == n * (n + 1) / 2, "the sum up to {n} is {sum}");
     }
     Ok(())
@@ -138,7 +138,7 @@ async fn threads_are_limited_and_come_back() -> Outcome {
         // Threads that have not waited yet see the value.
         let _ = sys::futex_wake(&raw const GATE as usize, usize::MAX);
         for thread in threads {
-            let answer = thread.join().map_err(text)?;
+            let answer = thread.join().map_err(message)?;
             ensure!(matches!(answer, Ok(WOKEN | CHANGED)), "{answer:?}");
         }
         ensure!(
@@ -150,17 +150,17 @@ async fn threads_are_limited_and_come_back() -> Outcome {
 }
 
 async fn thread_numbers_are_not_used_twice() -> Outcome {
-    let first = thread::spawn(|| ()).map_err(text)?;
+    let first = thread::spawn(|| ()).map_err(message)?;
     let number = first.number();
-    first.join().map_err(text)?;
-    let second = thread::spawn(|| ()).map_err(text)?;
+    first.join().map_err(message)?;
+    let second = thread::spawn(|| ()).map_err(message)?;
     ensure!(second.number() != number, "{number} was used twice");
     for dead in [number, 0, 12345, usize::MAX] {
         let answer = sys::thread_join(dead);
         ensure!(answer == Err(Error::NoThread), "join {dead}: {answer:?}");
     }
     ensure!(sys::unpark(64, 5) == Err(Error::NoThread), "line 64");
-    second.join().map_err(text)
+    second.join().map_err(message)
 }
 
 async fn threads_have_stacks_with_an_end() -> Outcome {
@@ -168,7 +168,7 @@ async fn threads_have_stacks_with_an_end() -> Outcome {
         let block = core::hint::black_box([7u8; 40_000]);
         block.iter().map(|byte| u64::from(*byte)).sum::<u64>()
     });
-    let sum = used.map_err(text)?.join().map_err(text)?;
+    let sum = used.map_err(message)?.join().map_err(message)?;
     ensure!(sum == 280_000, "{sum}");
     Ok(())
 }
@@ -189,7 +189,7 @@ async fn futex_wait_ends_in_time() -> Outcome {
     ensure!(answer == Ok(TIMED_OUT), "{answer:?}");
     ensure!(now() >= deadline, "too early");
     let answer = sys::futex_wake(&raw const word as usize, 10);
-    ensure!(answer == Ok(0), "it is still in the list");
+    ensure!(answer == Ok(0), "the waiter is still in the list");
     Ok(())
 }
 
@@ -219,11 +219,11 @@ fn woken_in_order(micros: u64) -> Result<Vec<usize>, String> {
             ORDER.lock().push(n);
             answer
         };
-        threads.push(thread::spawn(wait).map_err(text)?);
+        threads.push(thread::spawn(wait).map_err(message)?);
         sleep_micros(micros);
     }
     for n in 0..4 {
-        while sys::futex_wake(&raw const WORD as usize, 1).map_err(text)? == 0 {
+        while sys::futex_wake(&raw const WORD as usize, 1).map_err(message)? == 0 {
             sleep_micros(1_000);
         }
         while ORDER.lock().len() <= n {
@@ -231,7 +231,7 @@ fn woken_in_order(micros: u64) -> Result<Vec<usize>, String> {
         }
     }
     for thread in threads {
-        let answer = thread.join().map_err(text)?;
+        let answer = thread.join().map_err(message)?;
         ensure!(answer == Ok(WOKEN), "{answer:?}");
     }
     Ok(core::mem::take(&mut *ORDER.lock()))
@@ -258,7 +258,7 @@ async fn asynchronous_futex_wait_is_woken() -> Outcome {
     // Until it waits; it may have seen the 1 already.
     let mut woken = 0;
     for _ in 0..100 {
-        woken = sys::futex_wake(&raw const WORD as usize, 1).map_err(text)?;
+        woken = sys::futex_wake(&raw const WORD as usize, 1).map_err(message)?;
         if woken == 1 {
             break;
         }
@@ -284,10 +284,10 @@ async fn mutex_excludes() -> Outcome {
                 *counter = seen + 1;
             }
         };
-        threads.push(thread::spawn(count).map_err(text)?);
+        threads.push(thread::spawn(count).map_err(message)?);
     }
     for thread in threads {
-        thread.join().map_err(text)?;
+        thread.join().map_err(message)?;
     }
     let counted = *counter.lock();
     ensure!(counted == 6 * TURNS, "{counted}");
@@ -298,8 +298,7 @@ async fn mutex_excludes() -> Outcome {
     Ok(())
 }
 
-/// Two threads that take turns, each waiting for the other: one wake lost, and they
-/// wait for ever.
+/// Two threads that take turns, each waiting for the other: with one lost wake they wait for ever.
 async fn condvar_loses_no_wakes() -> Outcome {
     const TURNS: u32 = 1_000;
     let shared = Arc::new((Mutex::new(0u32), Condvar::new()));
@@ -320,7 +319,7 @@ async fn condvar_loses_no_wakes() -> Outcome {
     };
     let players = [player(0), player(1)].map(thread::spawn);
     for player in players {
-        player.map_err(text)?.join().map_err(text)?;
+        player.map_err(message)?.join().map_err(message)?;
     }
     Ok(())
 }
@@ -361,7 +360,7 @@ async fn producers_and_consumers_as_threads() -> Outcome {
                 produced.filled.notify_one();
             }
         };
-        producers.push(thread::spawn(produce).map_err(text)?);
+        producers.push(thread::spawn(produce).map_err(message)?);
         let consumed = queue.clone();
         let consume = move || {
             let mut sum = 0;
@@ -379,14 +378,14 @@ async fn producers_and_consumers_as_threads() -> Outcome {
             }
             sum
         };
-        consumers.push(thread::spawn(consume).map_err(text)?);
+        consumers.push(thread::spawn(consume).map_err(message)?);
     }
     for producer in producers {
-        producer.join().map_err(text)?;
+        producer.join().map_err(message)?;
     }
     let mut sum = 0;
     for consumer in consumers {
-        sum += consumer.join().map_err(text)?;
+        sum += consumer.join().map_err(message)?;
     }
     let all = 3 * EACH;
     ensure!(sum == all * (all - 1) / 2, "the sum is {sum}");
@@ -398,9 +397,9 @@ async fn unpark_before_park_is_kept() -> Outcome {
         sleep_micros(20_000);
         (sys::park(), now())
     });
-    let parked = parked.map_err(text)?;
-    sys::unpark(parked.number() % 64, 20).map_err(text)?;
-    let (answer, _) = parked.join().map_err(text)?;
+    let parked = parked.map_err(message)?;
+    sys::unpark(parked.number() % 64, 20).map_err(message)?;
+    let (answer, _) = parked.join().map_err(message)?;
     ensure!(answer == Ok(0), "{answer:?}");
     Ok(())
 }

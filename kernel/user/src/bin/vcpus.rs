@@ -18,7 +18,7 @@ use core::task::Poll;
 use os_user::coroutine::{self, current, spawn, spawn_local, yield_now};
 use os_user::cpu::alloc_cpu;
 use os_user::sync::Mutex;
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{ensure, tests};
 use os_user::{now, pipe, read, sleep, sleep_micros, sys, thread, ticks_per_second, write};
 
@@ -29,7 +29,7 @@ tests! {
     producers_and_consumers_on_several_vcpus,
     wakes_across_vcpus_are_not_lost,
     completions_reach_several_vcpus,
-    parked_vcpu_takes_what_is_woken_elsewhere,
+    parked_vcpu_takes_work_that_is_woken_elsewhere,
     local_coroutines_stay_on_their_thread,
     released_vcpu_leaves_its_work_to_others,
 }
@@ -51,7 +51,7 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
                 yield_now().await;
             }
         };
-        handles.push(spawn(look, None).map_err(text)?);
+        handles.push(spawn(look, None).map_err(message)?);
     }
     for handle in handles {
         handle.await;
@@ -59,12 +59,12 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
     let seen = seen.load(SeqCst);
     ensure!(seen.count_ones() == 4, "ran on threads {seen:#b}");
     for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
+        cpu.map_err(message)?.release().map_err(message)?;
     }
     Ok(())
 }
 
-/// A queue that coroutines wait at, for a few items.
+/// A bounded queue between coroutines.
 struct Channel {
     items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,
 }
@@ -123,7 +123,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
                 to.put(item).await;
             }
         };
-        producers.push(spawn(produce, Some(33)).map_err(text)?);
+        producers.push(spawn(produce, Some(33)).map_err(message)?);
         let from = channel.clone();
         let consume = async move {
             let mut sum = 0;
@@ -132,7 +132,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
             }
             sum
         };
-        consumers.push(spawn(consume, Some(34)).map_err(text)?);
+        consumers.push(spawn(consume, Some(34)).map_err(message)?);
     }
     for producer in producers {
         producer.await.ok_or("a producer was cancelled")?;
@@ -144,7 +144,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
     let all = 4 * EACH;
     ensure!(sum == all * (all - 1) / 2, "the sum is {sum}");
     for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
+        cpu.map_err(message)?.release().map_err(message)?;
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ async fn wakes_across_vcpus_are_not_lost() -> Outcome {
             Some(20),
         )
     };
-    let receiver = receiver.map_err(text)?;
+    let receiver = receiver.map_err(message)?;
     let cid = receiver.cid();
     let mut threads = Vec::new();
     for _ in 0..3 {
@@ -177,11 +177,11 @@ async fn wakes_across_vcpus_are_not_lost() -> Outcome {
                 }
             }
         };
-        threads.push(thread::spawn(send).map_err(text)?);
+        threads.push(thread::spawn(send).map_err(message)?);
     }
     ensure!(receiver.await.is_some(), "the receiver has seen all");
     for thread in threads {
-        thread.join().map_err(text)?;
+        thread.join().map_err(message)?;
     }
     Ok(())
 }
@@ -191,7 +191,7 @@ async fn completions_reach_several_vcpus() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
     let mut pairs = Vec::new();
     for _ in 0..4 {
-        let pipe = pipe().map_err(text)?;
+        let pipe = pipe().map_err(message)?;
         let writer = async move {
             for n in 0..100u8 {
                 let (result, _) = write!(pipe.writer, vec![n], current()).await;
@@ -220,26 +220,26 @@ async fn completions_reach_several_vcpus() -> Outcome {
             }
             next == 100 && sys::close(pipe.reader).is_ok()
         };
-        pairs.push(spawn(writer, Some(33)).map_err(text)?);
-        pairs.push(spawn(reader, Some(34)).map_err(text)?);
+        pairs.push(spawn(writer, Some(33)).map_err(message)?);
+        pairs.push(spawn(reader, Some(34)).map_err(message)?);
     }
     for pair in pairs {
         ensure!(pair.await == Some(true), "a pipe has lost something");
     }
     for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
+        cpu.map_err(message)?.release().map_err(message)?;
     }
     Ok(())
 }
 
 /// A vCPU that waits in the kernel is woken by a thread of the same process.
-async fn parked_vcpu_takes_what_is_woken_elsewhere() -> Outcome {
-    let cpu = alloc_cpu().map_err(text)?;
+async fn parked_vcpu_takes_work_that_is_woken_elsewhere() -> Outcome {
+    let cpu = alloc_cpu().map_err(message)?;
     // Until it has nothing to do.
     sleep_micros(20_000);
     let mine = thread::index();
     // Less urgent work would be offered to others after this poll.
-    let elsewhere = spawn(async { thread::index() }, Some(20)).map_err(text)?;
+    let elsewhere = spawn(async { thread::index() }, Some(20)).map_err(message)?;
     // This thread polls nothing meanwhile.
     let limit = now() + 10 * ticks_per_second();
     let mut elsewhere = elsewhere;
@@ -252,7 +252,7 @@ async fn parked_vcpu_takes_what_is_woken_elsewhere() -> Outcome {
         }
     };
     ensure!(ran.is_some_and(|line| line != mine), "ran on {ran:?}");
-    cpu.release().map_err(text)
+    cpu.release().map_err(message)
 }
 
 async fn local_coroutines_stay_on_their_thread() -> Outcome {
@@ -269,13 +269,13 @@ async fn local_coroutines_stay_on_their_thread() -> Outcome {
             }
             true
         };
-        handles.push(spawn_local(stay, None).map_err(text)?);
+        handles.push(spawn_local(stay, None).map_err(message)?);
     }
     for handle in handles {
         ensure!(handle.await == Some(true), "one has moved");
     }
     for cpu in cpus {
-        cpu.map_err(text)?.release().map_err(text)?;
+        cpu.map_err(message)?.release().map_err(message)?;
     }
     Ok(())
 }
@@ -283,7 +283,7 @@ async fn local_coroutines_stay_on_their_thread() -> Outcome {
 async fn released_vcpu_leaves_its_work_to_others() -> Outcome {
     let done = Arc::new(AtomicU32::new(0));
     for _ in 0..5 {
-        let cpu = alloc_cpu().map_err(text)?;
+        let cpu = alloc_cpu().map_err(message)?;
         for _ in 0..20 {
             let done = done.clone();
             let work = async move {
@@ -292,10 +292,10 @@ async fn released_vcpu_leaves_its_work_to_others() -> Outcome {
                 }
                 done.fetch_add(1, Relaxed);
             };
-            drop(spawn(work, Some(33)).map_err(text)?);
+            drop(spawn(work, Some(33)).map_err(message)?);
         }
         yield_now().await;
-        cpu.release().map_err(text)?;
+        cpu.release().map_err(message)?;
     }
     let limit = now() + 10 * ticks_per_second();
     while done.load(Relaxed) != 100 && now() < limit {

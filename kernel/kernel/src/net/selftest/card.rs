@@ -2,14 +2,14 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::super::{BROUGHT, INTERRUPTS, NET};
+use super::super::{CARD_FRAMES, INTERRUPTS, NET};
 use super::frames::arp;
-use super::{LOOK_MICROS, LOOKS, rest, wait};
+use super::{MAX_POLLS, POLL_MICROS, wait, yield_to_network};
 use crate::selftest::Outcome;
 use crate::{ensure, executor};
 
 /// Minimum number of frames of a flood, questions and answers, for each interrupt.
-const A_FLOOD: usize = 16;
+const FRAMES_PER_INTERRUPT: usize = 16;
 
 /// Asks for the address of QEMU's gateway, as often as there is room, at most `most` times; returns
 /// the number of questions. `None`: there is no card.
@@ -31,9 +31,9 @@ fn ask_gateway(most: usize) -> Option<usize> {
     Some(asked)
 }
 
-/// Interrupts of the card, and frames that it has brought.
+/// Returns the numbers of interrupts of the card, and of frames that it has received.
 fn card_counts() -> (usize, usize) {
-    (INTERRUPTS.load(Relaxed), BROUGHT.load(Relaxed))
+    (INTERRUPTS.load(Relaxed), CARD_FRAMES.load(Relaxed))
 }
 
 /// Asks `questions` questions, at most `at_once` at a time; returns the interrupts, and the frames
@@ -48,35 +48,35 @@ async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::
         asked += count;
         // Questions that are asked at once are answered while others are asked.
         let behind = if at_once == 1 { 0 } else { asked };
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_POLLS {
             if card_counts().1 - before.1 + behind >= asked {
                 break;
             }
-            rest().await;
+            yield_to_network().await;
         }
         executor::yield_now().await;
     }
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_POLLS {
         if card_counts().1 - before.1 >= asked {
             break;
         }
-        wait(LOOK_MICROS).await;
+        wait(POLL_MICROS).await;
     }
     let after = card_counts();
-    let (interrupts, brought) = (after.0 - before.0, after.1 - before.1);
+    let (interrupts, received) = (after.0 - before.0, after.1 - before.1);
     crate::println!(
-        "figure: card, {at_once} at once: {asked} sent, {brought} brought, {interrupts} interrupts"
+        "figure: card, {at_once} at once: {asked} sent, {received} received, {interrupts} interrupts"
     );
-    ensure!(brought >= asked, "{brought} answers to {asked} questions");
-    Ok((interrupts, asked + brought))
+    ensure!(received >= asked, "{received} answers to {asked} questions");
+    Ok((interrupts, asked + received))
 }
 
-/// While there are frames to be handled none interrupts, and a frame that is out does only if
-/// something may be waiting for its buffer.
-pub(crate) async fn card_interrupts_no_more_than_it_must() -> Outcome {
+/// Received frames do not interrupt while others are handled; a sent frame interrupts only if a
+/// sender may wait for its buffer.
+pub(crate) async fn card_interrupts_only_when_needed() -> Outcome {
     let (interrupts, frames) = ask(2_000, 16).await?;
     ensure!(
-        interrupts <= frames / A_FLOOD,
+        interrupts <= frames / FRAMES_PER_INTERRUPT,
         "a flood: {interrupts} interrupts for {frames} frames"
     );
     let (interrupts, frames) = ask(500, 1).await?;
@@ -90,14 +90,14 @@ pub(crate) async fn card_interrupts_no_more_than_it_must() -> Outcome {
 /// Compares with a card that may always interrupt: with the event index it hardly interrupts more
 /// often, for the index names the next frame. The host decides how many answers one interrupt
 /// reports, 16 or more: either flood may have the maximum of interrupts.
-pub(crate) async fn card_interrupts_less_while_it_is_attended() -> Outcome {
-    NET.get().lock().link.is_never_attended = true;
+pub(crate) async fn polled_card_interrupts_less() -> Outcome {
+    NET.get().lock().link.is_never_polled = true;
     let without = ask(2_000, 16).await;
-    NET.get().lock().link.is_never_attended = false;
+    NET.get().lock().link.is_never_polled = false;
     let (without, frames) = without?;
     let (with, _) = ask(2_000, 16).await?;
     ensure!(
-        with <= without.max(frames / A_FLOOD),
+        with <= without.max(frames / FRAMES_PER_INTERRUPT),
         "{with} interrupts for {frames} frames, {without} for as many without suppression"
     );
     Ok(())

@@ -1,4 +1,4 @@
-//! Frames that come in from a peer at an address, whole and right.
+//! Well-formed frames from a peer at an address.
 
 use alloc::vec::Vec;
 
@@ -102,7 +102,7 @@ pub(super) fn echo_request(from: u32, len: usize) -> Vec<u8> {
     })
 }
 
-/// A question, or an answer, about an address.
+/// Builds an ARP request, or a reply, about an address.
 pub(super) fn arp(from: u32, answer: bool) -> Vec<u8> {
     let mut bytes = alloc::vec![0; 42];
     bytes[..6].fill(0xff);

@@ -5,18 +5,20 @@ use alloc::vec::Vec;
 
 use smoltcp::wire::TcpControl;
 
-use super::super::link::{FRAME, speaks_for};
-use super::super::{LINGER, NET, Socket};
+use super::super::link::{FRAME, claims_own_address};
+use super::super::{NET, SILENCE_TIMEOUT, Socket};
 use super::frames::{arp, datagram, echo_request, segment};
-use super::{PORT, SELF, comes_back, connected, in_use, inject, rest, speaks, wait};
+use super::{
+    PORT, SELF, check_connection, check_no_leak, connected, in_use, inject, wait, yield_to_network,
+};
 use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
 use crate::{clock, ensure};
 
-/// A generator that is the same in each run (xorshift).
-struct Numbers(u64);
+/// Deterministic random numbers (xorshift).
+struct Random(u64);
 
-impl Numbers {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -36,7 +38,7 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     let (listener, client, server) = connected(PORT).await?;
     let datagrams = Socket::datagrams(&machine());
     datagrams.bind(PORT).map_err(|error| format!("{error}"))?;
-    let mut numbers = Numbers(0x5eed);
+    let mut random = Random(0x5eed);
     let from = (SELF + 5, 1234);
     let mut corpus = Vec::from([
         arp(SELF + 5, false),
@@ -59,20 +61,20 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
         }
     }
     for _ in 0..ROUNDS {
-        let at = numbers.below(corpus.len());
+        let at = random.below(corpus.len());
         let mut frame = corpus[at].clone();
-        match numbers.below(5) {
-            0 => frame.truncate(numbers.below(frame.len() + 1)),
-            1 => frame.resize(1 + numbers.below(1514), 0xa5),
+        match random.below(5) {
+            0 => frame.truncate(random.below(frame.len() + 1)),
+            1 => frame.resize(1 + random.below(1514), 0xa5),
             2 => frame[14..]
                 .iter_mut()
-                .for_each(|byte| *byte = numbers.next() as u8),
+                .for_each(|byte| *byte = random.next() as u8),
             _ => {}
         }
-        for _ in 0..numbers.below(6) {
-            let at = numbers.below(frame.len());
+        for _ in 0..random.below(6) {
+            let at = random.below(frame.len());
             if let Some(byte) = frame.get_mut(at) {
-                *byte ^= 1 << numbers.below(8);
+                *byte ^= 1 << random.below(8);
             }
         }
         inject(&frame).await;
@@ -86,16 +88,16 @@ pub(crate) async fn garbage_harms_nothing() -> Outcome {
     );
     server.readable().await;
     drop((listener, client, server, datagrams, corpus));
-    speaks(PORT + 2).await?;
-    comes_back(before).await
+    check_connection(PORT + 2).await?;
+    check_no_leak(before).await
 }
 
-/// A frame of 1,514 bytes is taken; longer frames are dropped, for any contents, and counted.
+/// A frame of 1,514 bytes is accepted; longer frames are dropped, for any contents, and counted.
 pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
     /// Bytes of a frame around the bytes of a datagram.
     const HEADERS: usize = 14 + 20 + 8;
     let before = in_use().await;
-    let counted = NET.get().lock().link.too_long();
+    let before_too_long = NET.get().lock().link.too_long();
     let datagrams = Socket::datagrams(&machine());
     datagrams.bind(PORT).map_err(|error| format!("{error}"))?;
     let received = || datagrams.receive_from(|_, _, bytes| Ok(bytes.len()));
@@ -115,51 +117,60 @@ pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
             match received() {
                 Some(Ok(count)) => all.push(count),
                 Some(Err(error)) => return Err(format!("{len}: {error}")),
-                None => rest().await,
+                None => yield_to_network().await,
             }
         }
-        let is_taken = len <= FRAME;
-        dropped += 2 * u64::from(!is_taken);
-        let right = if is_taken {
+        let is_accepted = len <= FRAME;
+        dropped += 2 * u64::from(!is_accepted);
+        let right = if is_accepted {
             &[len - HEADERS, 4][..]
         } else {
             &[4]
         };
-        ensure!(all == right, "of {len} bytes {all:?} came");
-        let count = NET.get().lock().link.too_long() - counted;
-        ensure!(count == dropped, "{count} instead of {dropped} are counted");
+        ensure!(all == right, "{len} bytes: received {all:?}");
+        let count = NET.get().lock().link.too_long() - before_too_long;
+        ensure!(count == dropped, "counted {count} instead of {dropped}");
     }
     drop(datagrams);
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// Frames from the card are neither from this machine nor for 127.0.0.0/8.
-pub(crate) async fn frames_from_outside_do_not_speak_for_us() -> Outcome {
+pub(crate) async fn spoofed_frames_are_recognized() -> Outcome {
     const OWN: u32 = 0x0a00_020f;
     const OTHER: u32 = 0x0a00_0202;
     let own = Some(OWN.to_be_bytes());
-    for (from, is_lie) in [(SELF, true), (SELF + 9, true), (OWN, true), (OTHER, false)] {
+    for (from, is_spoofed) in [(SELF, true), (SELF + 9, true), (OWN, true), (OTHER, false)] {
         // The frames ask, or answer, for 127.0.0.1, regardless of its owner.
         for frame in [arp(from, false), arp(from, true)] {
-            ensure!(speaks_for(&frame, own) == is_lie, "{from:x}: {frame:?}");
+            ensure!(
+                claims_own_address(&frame, own) == is_spoofed,
+                "{from:x}: {frame:?}"
+            );
         }
         let mut frame = segment((from, 9), PORT, TcpControl::Syn, false, b"");
-        ensure!(speaks_for(&frame, own), "{from:x} to 127.0.0.1: {frame:?}");
+        ensure!(
+            claims_own_address(&frame, own),
+            "{from:x} to 127.0.0.1: {frame:?}"
+        );
         frame[30..34].copy_from_slice(&OWN.to_be_bytes());
         ensure!(
-            speaks_for(&frame, own) == is_lie,
+            claims_own_address(&frame, own) == is_spoofed,
             "{from:x} to us: {frame:?}"
         );
         for len in 0..frame.len().min(34) {
-            let _ = speaks_for(&frame[..len], own);
+            let _ = claims_own_address(&frame[..len], own);
         }
     }
-    ensure!(!speaks_for(&arp(OWN, true), None), "no card has it");
+    ensure!(
+        !claims_own_address(&arp(OWN, true), None),
+        "without a card the address is not own"
+    );
     Ok(())
 }
 
 /// A thousand connections are begun and never confirmed, and one is.
-pub(crate) async fn flood_of_beginnings_keeps_nobody_out() -> Outcome {
+pub(crate) async fn syn_flood_keeps_no_client_out() -> Outcome {
     let before = in_use().await;
     let listener = Socket::stream(&machine());
     listener.bind(PORT).map_err(|error| format!("{error}"))?;
@@ -183,13 +194,13 @@ pub(crate) async fn flood_of_beginnings_keeps_nobody_out() -> Outcome {
             ensure!(accepted.is_ok(), "after {n}: it is not accepted");
         }
     }
-    rest().await;
+    yield_to_network().await;
     let half_open = |stack: &super::super::Stack| stack.table.oldest_half_open(PORT).is_some();
     ensure!(half_open(&NET.get().lock()), "nothing is half-open");
     if is_icount() {
-        wait(2 * LINGER.total_micros()).await;
+        wait(2 * SILENCE_TIMEOUT.total_micros()).await;
         ensure!(!half_open(&NET.get().lock()), "what is half-open stays so");
     }
     drop(listener);
-    comes_back(before).await
+    check_no_leak(before).await
 }

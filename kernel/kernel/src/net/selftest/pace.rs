@@ -7,8 +7,8 @@ use core::task::Poll;
 
 use os_abi::Error;
 
-use super::super::{ACKNOWLEDGE, NET, SOCKETS};
-use super::{PORT, comes_back, connected, in_use, rest, wait};
+use super::super::{ACK_DELAY, NET, SOCKETS};
+use super::{PORT, check_no_leak, connected, in_use, wait, yield_to_network};
 use crate::net::endpoint::endpoint;
 use crate::net::table::Kind;
 use crate::selftest::{Outcome, is_icount};
@@ -25,7 +25,7 @@ fn carry() -> usize {
     let mut stack = NET.get().lock();
     let mut frames = 0;
     loop {
-        stack.let_calls_in();
+        stack.apply_requests();
         let (sends, takes) = (stack.send_frame(), stack.take_frame());
         frames += usize::from(takes);
         if !sends && !takes {
@@ -56,7 +56,7 @@ pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
     }
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
-    wait(2 * ACKNOWLEDGE.total_micros()).await;
+    wait(2 * ACK_DELAY.total_micros()).await;
     // In the first round the machine asks itself for the owner of its address.
     let mut frames = [[0; 2]; ROUNDS];
     for round in &mut frames {
@@ -73,10 +73,10 @@ pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
     }
     ensure!(frames[1..] == [[1; 2]; ROUNDS - 1], "{frames:?} frames");
     ensure!(unacknowledged() == 16, "{} bytes", unacknowledged());
-    wait(2 * ACKNOWLEDGE.total_micros()).await;
+    wait(2 * ACK_DELAY.total_micros()).await;
     ensure!(unacknowledged() == 0, "{} bytes are left", unacknowledged());
     drop((listener, client, server));
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// Even with small reads, the writer learns of the room before it probes for it, a second later.
@@ -94,13 +94,13 @@ pub(crate) async fn small_reads_make_room() -> Outcome {
         }
         match server.read(100, |_, _| Ok(())) {
             Some(count) => read += count.map_err(text)?,
-            None => rest().await,
+            None => yield_to_network().await,
         }
     }
     let micros = (clock::now() - start) / clock::from_micros(1);
     ensure!(!is_icount() || micros < 500_000, "it takes {micros} µs");
     drop((listener, client, server));
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// An acknowledgement does not wake a reader that waits for bytes.
@@ -110,20 +110,20 @@ pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
     }
     let before = in_use().await;
     let (listener, client, server) = connected(PORT).await?;
-    wait(2 * ACKNOWLEDGE.total_micros()).await;
+    wait(2 * ACK_DELAY.total_micros()).await;
     let mut polls = 0;
     {
         let mut reads = pin!(client.readable());
         let mut pause = pin!(sleep_until(
-            clock::now() + clock::from_micros(4 * ACKNOWLEDGE.total_micros())
+            clock::now() + clock::from_micros(4 * ACK_DELAY.total_micros())
         ));
         let written = client.write(16, true, fill);
         ensure!(written == Some(Ok(16)), "{written:?} written");
         poll_fn(|cx| {
             polls += 1;
             let is_ready = reads.as_mut().poll(cx).is_ready();
-            let is_over = pause.as_mut().poll(cx).is_ready();
-            if is_ready || is_over {
+            let has_ended = pause.as_mut().poll(cx).is_ready();
+            if is_ready || has_ended {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -135,5 +135,5 @@ pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
     // Once to begin with, once at the end.
     ensure!(polls == 2, "{polls} polls");
     drop((listener, client, server));
-    comes_back(before).await
+    check_no_leak(before).await
 }

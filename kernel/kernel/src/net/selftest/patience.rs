@@ -10,8 +10,8 @@ use os_abi::Error;
 use smoltcp::time::Duration;
 
 use super::super::table::Key;
-use super::super::{FAREWELL, GONE, NET, Socket};
-use super::{PORT, SELF, comes_back, connected, in_use, inject, streams, wait};
+use super::super::{NET, ORPHAN_TIMEOUT, STALL_TIMEOUT, Socket};
+use super::{PORT, SELF, check_no_leak, connected, in_use, inject, streams, wait};
 use crate::process::share::machine;
 use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
@@ -38,7 +38,7 @@ async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
     Ok((client, server))
 }
 
-/// A window that stays 0, though its owner speaks: a writer learns that the peer is gone.
+/// A window that stays 0, although the peer sends frames: a writer learns that the peer is gone.
 pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     if !minutes_take_no_time() {
         return Ok(());
@@ -49,10 +49,13 @@ pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
     client.writable().await;
     let written = client.write(1, false, |_, _| Ok(()));
     ensure!(written == Some(Err(Error::BrokenPipe)), "{written:?}");
-    ensure!(took_about(start, GONE), "not after {GONE}");
+    ensure!(
+        took_about(start, STALL_TIMEOUT),
+        "not after {STALL_TIMEOUT}"
+    );
     NET.get().lock().link.tap = None;
     drop((client, server));
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// Like the test above, without the writer: nothing is kept for a peer that repeats its last frame
@@ -78,13 +81,16 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
         wait(1_000_000).await;
     }
     ensure!(streams() == 1, "{} sockets are left", streams());
-    ensure!(took_about(start, FAREWELL), "not after {FAREWELL}");
+    ensure!(
+        took_about(start, ORPHAN_TIMEOUT),
+        "not after {ORPHAN_TIMEOUT}"
+    );
     // The reader has been told.
     server.readable().await;
     let sent = server.write(1, false, |_, _| Ok(()));
     ensure!(sent == Some(Err(Error::BrokenPipe)), "{sent:?}");
     drop((server, said));
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// Returns whether a wait of minutes costs nothing. True only where instructions count as time, and
@@ -112,7 +118,7 @@ pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
         while client.write(1000, false, |_, _| Ok(())).is_some() {
             wait(1_000).await;
         }
-        wait(GONE.total_micros() * 3 / 4).await;
+        wait(STALL_TIMEOUT.total_micros() * 3 / 4).await;
         let count = server.read(usize::MAX, |_, _| Ok(()));
         read += count.unwrap_or(Ok(0)).map_err(|error| format!("{error}"))?;
         wait(1_000_000).await;
@@ -120,7 +126,7 @@ pub(crate) async fn slow_reader_is_not_gone() -> Outcome {
     let sent = client.write(1, false, |_, _| Ok(()));
     ensure!(sent == Some(Ok(1)), "{sent:?} after {read} bytes");
     drop((listener, client, server));
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// An end resets in each state that the other may be in.
@@ -172,7 +178,7 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
         client.readable().await;
         drop((client, listener));
     }
-    comes_back(before).await
+    check_no_leak(before).await
 }
 
 /// 10.0.2.99: an address without a host on the card's network, and without a route if there is no
@@ -209,5 +215,5 @@ pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
     let ended = socket.shutdown(executor::level());
     ended.map_err(|error| format!("{error}"))?;
     drop(socket);
-    comes_back(before).await
+    check_no_leak(before).await
 }

@@ -10,7 +10,7 @@ use crate::net::endpoint::endpoint;
 use crate::net::requests::requests;
 
 impl Socket {
-    /// Gives at most `most` bytes that have arrived to `take`, in one or two pieces with their
+    /// Passes at most `most` bytes that have arrived to `take`, in one or two pieces with their
     /// offsets; 0 bytes at the end. `None`: nothing yet.
     pub(crate) fn read(
         &self,
@@ -30,20 +30,20 @@ impl Socket {
         let (mut done, mut failed) = (0, None);
         // Bytes lie in at most two pieces.
         while done < most.min(waiting) && failed.is_none() {
-            let taken = socket.recv(|bytes| {
+            let read = socket.recv(|bytes| {
                 let bytes = &bytes[..bytes.len().min(most - done)];
                 match take(done, bytes) {
                     Ok(()) => (bytes.len(), Ok(bytes.len())),
                     Err(error) => (0, Err(error)),
                 }
             });
-            match taken.unwrap_or(Err(Error::BrokenPipe)) {
+            match read.unwrap_or(Err(Error::BrokenPipe)) {
                 Ok(count) => done += count,
                 Err(error) => failed = Some(error),
             }
         }
-        // The peer may wait for room. It is told of more once the room has doubled, so not if the
-        // buffer has not been half full, and finally when all bytes are taken.
+        // The peer may wait for room. A window update is sent once the room has doubled: not before
+        // the buffer was half full, and at the latest when all bytes are read.
         let has_more_room = waiting >= BUFFER / 2 || endpoint.was_half_full;
         endpoint.was_half_full = has_more_room && done < waiting;
         drop(endpoint);

@@ -1,4 +1,4 @@
-//! Beginning of a connection: listening and accepting, or connecting.
+//! Opening a connection: listening and accepting, or connecting.
 
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -15,25 +15,25 @@ use crate::executor::level;
 use crate::net::endpoint::endpoint;
 use crate::net::lists::Index;
 use crate::net::table::{self, Key, Kind, Owner};
-use crate::net::{ACKNOWLEDGE, ASK, GONE, Stack};
+use crate::net::{ACK_DELAY, KEEP_ALIVE, STALL_TIMEOUT, Stack};
 use crate::process::Share;
 
-/// The most connections to be of a listener.
+/// Maximum backlog of a listener.
 const MAX_BACKLOG: usize = 128;
-/// First port of connections without a port of their own.
-const EPHEMERAL: u16 = 49_152;
-/// Number of these ports.
-pub(super) const EPHEMERALS: u16 = u16::MAX - EPHEMERAL + 1;
+/// First ephemeral port.
+const FIRST_EPHEMERAL: u16 = 49_152;
+/// Number of ephemeral ports.
+pub(super) const EPHEMERAL_PORTS: u16 = u16::MAX - FIRST_EPHEMERAL + 1;
 
 static PORT: AtomicU16 = AtomicU16::new(0);
 
-/// Returns the next of these ports.
+/// Returns the next ephemeral port.
 pub(super) fn ephemeral() -> u16 {
-    EPHEMERAL + PORT.fetch_add(1, Relaxed) % EPHEMERALS
+    FIRST_EPHEMERAL + PORT.fetch_add(1, Relaxed) % EPHEMERAL_PORTS
 }
 
 impl Stack {
-    /// Adds a place to a listener's backlog.
+    /// Adds a socket to a listener's backlog.
     fn add_listening(&mut self, share: &Arc<Share>, port: u16) -> Result<Index, Error> {
         let index = self.add_stream(share, Owner::Listener(port))?;
         // The new socket listens from now on, like each socket of a listener that was closed.
@@ -41,21 +41,21 @@ impl Stack {
         Ok(index)
     }
 
-    /// Notes that a connection has an owner, which is to be told when its peer is gone.
-    fn is_taken(&mut self, index: Index) {
+    /// Makes a program the owner of a connection, which is probed from now on.
+    fn assign_to_program(&mut self, index: Index) {
         self.table.slot(index).owner = Owner::Program;
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
         let peer = socket.remote_endpoint();
         let is_own = peer.is_some_and(|peer| self.link.is_own(peer.addr));
-        socket.set_keep_alive(Some(ASK));
-        socket.set_timeout(Some(GONE));
-        socket.set_ack_delay(is_own.then_some(ACKNOWLEDGE));
+        socket.set_keep_alive(Some(KEEP_ALIVE));
+        socket.set_timeout(Some(STALL_TIMEOUT));
+        socket.set_ack_delay(is_own.then_some(ACK_DELAY));
         drop(endpoint);
         self.changed(index);
     }
 
-    /// Returns whether there is such a connection.
+    /// Returns whether there is a connection with these ports and this address.
     fn is_connected(&self, port: u16, address: u32, to: u16) -> bool {
         let key = Key {
             protocol: table::TCP,
@@ -65,19 +65,19 @@ impl Stack {
         self.table.find(key).is_some()
     }
 
-    /// Returns a port for a connection there.
+    /// Returns a free ephemeral port for a connection to this peer.
     fn free_port(&self, address: u32, to: u16) -> Result<u16, Error> {
-        let mut candidates = (0..EPHEMERALS).map(|_| ephemeral());
+        let mut candidates = (0..EPHEMERAL_PORTS).map(|_| ephemeral());
         let is_free = |port: &u16| !self.is_connected(*port, address, to);
         candidates.find(is_free).ok_or(Error::TooMany)
     }
 }
 
 impl State {
-    /// Returns the port of a socket that neither listens nor is connected, 0: none.
-    fn port_of_fresh(&self) -> Result<u16, Error> {
+    /// Returns the port of an unconnected stream socket; 0: none.
+    fn unconnected_port(&self) -> Result<u16, Error> {
         match *self {
-            State::Fresh {
+            State::Unconnected {
                 port,
                 kind: Kind::Stream,
             } => Ok(port),
@@ -94,7 +94,7 @@ impl Socket {
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
     pub(crate) fn listen(&self, count: usize) -> Result<(), Error> {
         let mut state = self.state.lock();
-        let port = state.port_of_fresh()?;
+        let port = state.unconnected_port()?;
         if port == 0 || !(1..=MAX_BACKLOG).contains(&count) {
             return Err(Error::BadArgument);
         }
@@ -102,7 +102,7 @@ impl Socket {
         let reserved = backlog.try_reserve_exact(count);
         reserved.map_err(|_| Error::OutOfMemory)?;
         let mut stack = stack();
-        if !stack.table.take_port(port) {
+        if !stack.table.claim_port(port) {
             return Err(Error::InUse);
         }
         for _ in 0..count {
@@ -110,9 +110,9 @@ impl Socket {
                 Ok(index) => backlog.push(index),
                 Err(error) => {
                     for index in backlog {
-                        stack.give_up(index, level());
+                        stack.orphan(index, level());
                     }
-                    stack.table.give_port(port);
+                    stack.table.release_port(port);
                     return Err(error);
                 }
             }
@@ -124,28 +124,28 @@ impl Socket {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: it does not listen.
+    /// [`Error::BadFile`]: the socket does not listen.
     pub(crate) async fn accept(&self) -> Result<Socket, Error> {
-        let look = |state: &mut State| {
+        let condition = |state: &mut State| {
             let State::Listener { port, backlog } = state else {
                 return Some(Err(Error::BadFile));
             };
-            // A connection that is there stays so until it is taken.
+            // An established connection stays in the backlog until it is accepted.
             let mut stack = stack();
-            let waits = |state| matches!(state, tcp::State::Listen | tcp::State::SynReceived);
-            let is_there = |index: &Index| !waits(endpoint(*index).tcp().state());
-            let at = backlog.iter().position(is_there)?;
-            // Without memory for another, the connection waits until there is.
+            let is_pending = |state| matches!(state, tcp::State::Listen | tcp::State::SynReceived);
+            let is_established = |index: &Index| !is_pending(endpoint(*index).tcp().state());
+            let at = backlog.iter().position(is_established)?;
+            // Without memory for another socket, the connection stays in the backlog.
             let next = match stack.add_listening(&self.share, *port) {
                 Ok(next) => next,
                 Err(error) => return Some(Err(error)),
             };
             let index = core::mem::replace(&mut backlog[at], next);
-            stack.is_taken(index);
-            Some(Ok(Socket::of(&self.share, State::Stream(index))))
+            stack.assign_to_program(index);
+            Some(Ok(Socket::with_state(&self.share, State::Stream(index))))
         };
-        let accepted = self.until(look).await;
-        // Other waiters have to learn of the new socket in the backlog, too.
+        let accepted = self.wait_until(condition).await;
+        // Other waiters register with the new socket in the backlog.
         self.waiters.clone().wake();
         accepted
     }
@@ -153,11 +153,11 @@ impl Socket {
     /// Connects to a port of an address.
     ///
     /// # Errors
-    /// [`Error::Refused`]; [`Error::BadFile`]: it is connected, or listens.
+    /// [`Error::Refused`]; [`Error::BadFile`]: the socket is connected, or listens.
     pub(crate) async fn connect(&self, address: u32, to: u16) -> Result<(), Error> {
         {
             let mut state = self.state.lock();
-            let port = state.port_of_fresh()?;
+            let port = state.unconnected_port()?;
             let remote = IpEndpoint::new(IpAddress::Ipv4(Ipv4Address::from(address)), to);
             let mut stack = stack();
             let port = match port {
@@ -167,16 +167,16 @@ impl Socket {
             };
             let index = stack.add_stream(&self.share, Owner::Program)?;
             let context = stack.interface.context();
-            let begun = endpoint(index).tcp().connect(context, remote, port);
-            if begun.is_err() {
+            let connected = endpoint(index).tcp().connect(context, remote, port);
+            if connected.is_err() {
                 stack.remove(index);
                 return Err(Error::BadArgument);
             }
             *state = State::Stream(index);
-            stack.is_taken(index);
+            stack.assign_to_program(index);
             stack.kick(index, level());
         }
-        let look = |state: &mut State| {
+        let condition = |state: &mut State| {
             let State::Stream(index) = *state else {
                 return Some(Err(Error::BadFile));
             };
@@ -186,6 +186,6 @@ impl Socket {
                 _ => Some(Ok(())),
             }
         };
-        self.until(look).await
+        self.wait_until(condition).await
     }
 }

@@ -7,8 +7,8 @@ use os_abi::{Error, datagram};
 use smoltcp::socket::udp;
 use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
 
-use super::connecting::{EPHEMERALS, ephemeral};
-use super::slots::{buffer, take};
+use super::connecting::{EPHEMERAL_PORTS, ephemeral};
+use super::slots::{buffer, charge};
 use super::{Socket, State, stack};
 use crate::executor::level;
 use crate::memory;
@@ -19,7 +19,7 @@ use crate::net::requests::requests;
 use crate::net::table::{Key, Kind, Owner, UDP};
 use crate::process::Share;
 
-/// Datagrams each way.
+/// Number of datagrams that a buffer holds; a socket has one each way.
 const DATAGRAMS: usize = 16;
 
 impl Stack {
@@ -38,22 +38,22 @@ impl Stack {
         };
         let port = match port {
             0 => {
-                let mut candidates = (0..EPHEMERALS).map(|_| ephemeral());
+                let mut candidates = (0..EPHEMERAL_PORTS).map(|_| ephemeral());
                 let is_free = |port: &u16| self.table.find(key(*port)).is_none();
                 candidates.find(is_free).ok_or(Error::TooMany)?
             }
             port if self.table.find(key(port)).is_some() => return Err(Error::InUse),
             port => port,
         };
-        let taken = take(share)?;
-        let places = || vec![udp::PacketMetadata::EMPTY; DATAGRAMS];
-        let buffer = || Ok(udp::PacketBuffer::new(places(), buffer()?));
+        let charges = charge(share)?;
+        let metadata = || vec![udp::PacketMetadata::EMPTY; DATAGRAMS];
+        let buffer = || Ok(udp::PacketBuffer::new(metadata(), buffer()?));
         let mut socket = udp::Socket::new(buffer()?, buffer()?);
         // The port is not 0, and the socket is fresh.
         let _ = socket.bind(port);
         let index = self
             .table
-            .add(socket, Kind::Datagrams, Owner::Program, taken)?;
+            .add(socket, Kind::Datagrams, Owner::Program, charges)?;
         self.table.set_key(index, Some(key(port)));
         Ok(index)
     }
@@ -69,7 +69,7 @@ impl Socket {
         put: impl FnOnce(&mut [u8]) -> Result<(), Error>,
     ) -> Option<Result<usize, Error>> {
         let mut state = self.state.lock();
-        if let State::Fresh {
+        if let State::Unconnected {
             kind: Kind::Datagrams,
             ..
         } = *state
@@ -83,7 +83,7 @@ impl Socket {
             return Some(Err(Error::BadFile));
         };
         let to = IpEndpoint::new(IpAddress::Ipv4(Ipv4Address::from(address)), port);
-        if len > datagram::MOST || port == 0 || to.addr.is_unspecified() {
+        if len > datagram::MAX_LEN || port == 0 || to.addr.is_unspecified() {
             return Some(Err(Error::BadArgument));
         }
         let outcome = match endpoint(index).udp().send(len, to) {
@@ -95,7 +95,7 @@ impl Socket {
         Some(outcome)
     }
 
-    /// Gives the datagram that came first to `take`, with where it comes from. `None`: there is
+    /// Passes the oldest datagram to `take`, with its source address and port. `None`: there is
     /// none.
     pub(crate) fn receive_from(
         &self,

@@ -1,14 +1,14 @@
 //! Sockets: TCP connections and UDP ports, and their waiters.
 //!
 //! ```text
-//!  Fresh ── bind ─► Fresh ── listen ─► Listener ── accept ─► (another) Stream
+//!  Unconnected ── bind ─► Unconnected ── listen ─► Listener ── accept ─► (another) Stream
 //!    ├───────────── connect ─────────────────────────────────► Stream
 //!    └─ (of datagrams) bind, or the first sent ──────────────► Datagrams
 //! ```
 //!
 //! A socket has room for [`BUFFER`](slots::BUFFER) bytes each way: a full one makes the peer wait,
 //! by the window, or the writer; datagrams that find no room are lost, as they may be. A listener
-//! has as many sockets as its backlog, each of which is one connection to be; further ones are
+//! has as many sockets as its backlog, each of which becomes one connection; further ones are
 //! refused. Each waiter is in the socket's list, which the stack wakes when the socket changes.
 //! Bytes are copied once, between the socket's buffer and the program.
 
@@ -34,7 +34,7 @@ use crate::process::Share;
 use crate::waiters::Waiters;
 
 enum State {
-    Fresh { port: u16, kind: Kind },
+    Unconnected { port: u16, kind: Kind },
     Stream(Index),
     Datagrams(Index),
     Listener { port: u16, backlog: Vec<Index> },
@@ -50,7 +50,7 @@ impl Wake for SocketWaiters {
     }
 }
 
-/// A socket. Dropped, its connection ends in good order.
+/// A socket. When it is dropped, its connection is closed in order.
 pub(crate) struct Socket {
     state: IrqLock<State>,
     waiters: Arc<SocketWaiters>,
@@ -63,19 +63,19 @@ fn stack() -> IrqGuard<'static, Stack> {
 }
 
 impl Socket {
-    /// A socket for TCP.
+    /// Creates a TCP socket.
     pub(crate) fn stream(share: &Arc<Share>) -> Socket {
         let kind = Kind::Stream;
-        Socket::of(share, State::Fresh { port: 0, kind })
+        Socket::with_state(share, State::Unconnected { port: 0, kind })
     }
 
-    /// A socket for UDP.
+    /// Creates a UDP socket.
     pub(crate) fn datagrams(share: &Arc<Share>) -> Socket {
         let kind = Kind::Datagrams;
-        Socket::of(share, State::Fresh { port: 0, kind })
+        Socket::with_state(share, State::Unconnected { port: 0, kind })
     }
 
-    fn of(share: &Arc<Share>, state: State) -> Socket {
+    fn with_state(share: &Arc<Share>, state: State) -> Socket {
         Socket {
             state: IrqLock::new(state),
             waiters: Arc::new(SocketWaiters(IrqLock::new(Waiters::new()))),
@@ -83,19 +83,19 @@ impl Socket {
         }
     }
 
-    /// Gives it a port.
+    /// Binds the socket to a port.
     ///
     /// # Errors
-    /// [`Error::BadFile`]: it is connected, or listens. [`Error::InUse`];
+    /// [`Error::BadFile`]: the socket is connected, or listens. [`Error::InUse`];
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
     pub(crate) fn bind(&self, wanted: u16) -> Result<(), Error> {
         let mut state = self.state.lock();
         match &mut *state {
-            State::Fresh {
+            State::Unconnected {
                 port,
                 kind: Kind::Stream,
             } => *port = wanted,
-            State::Fresh { .. } => {
+            State::Unconnected { .. } => {
                 *state = State::Datagrams(stack().add_datagrams(&self.share, wanted)?)
             }
             _ => return Err(Error::BadFile),
@@ -113,7 +113,7 @@ impl Socket {
             return Err(Error::BadFile);
         };
         let mut stack = stack();
-        stack.end(handle);
+        stack.close_write(handle);
         stack.kick(handle, level);
         Ok(())
     }
@@ -122,20 +122,20 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         let mut state = self.state.lock();
-        let nothing = State::Fresh {
+        let empty = State::Unconnected {
             port: 0,
             kind: Kind::Stream,
         };
-        let old = core::mem::replace(&mut *state, nothing);
+        let old = core::mem::replace(&mut *state, empty);
         let mut stack = stack();
         match old {
-            State::Fresh { .. } => {}
-            State::Stream(index) | State::Datagrams(index) => stack.give_up(index, level()),
+            State::Unconnected { .. } => {}
+            State::Stream(index) | State::Datagrams(index) => stack.orphan(index, level()),
             State::Listener { port, backlog } => {
                 for index in backlog {
-                    stack.give_up(index, level());
+                    stack.orphan(index, level());
                 }
-                stack.table.give_port(port);
+                stack.table.release_port(port);
             }
         }
     }

@@ -11,19 +11,19 @@ use crate::memory;
 use crate::net::endpoint::endpoint;
 use crate::net::lists::Index;
 use crate::net::table::{Kind, Owner};
-use crate::net::{LINGER, Stack};
+use crate::net::{SILENCE_TIMEOUT, Stack};
 use crate::process::Share;
-use crate::process::share::{Resource, Taken};
+use crate::process::share::{Charge, Resource};
 
-/// Bytes each way.
+/// Bytes of a buffer; a socket has one each way.
 pub(super) const BUFFER: usize = 4096;
 /// KiB of a socket: its buffers, its slot in the table.
 const KIB: usize = 12;
 
-/// Takes a socket of a share, and the memory for it.
-pub(super) fn take(share: &Arc<Share>) -> Result<[Taken; 2], Error> {
-    let socket = share.take(Resource::Sockets, 1)?;
-    Ok([socket, share.take(Resource::Memory, KIB)?])
+/// Charges a socket and its memory to a share.
+pub(super) fn charge(share: &Arc<Share>) -> Result<[Charge; 2], Error> {
+    let socket = share.charge(Resource::Sockets, 1)?;
+    Ok([socket, share.charge(Resource::Memory, KIB)?])
 }
 
 pub(super) fn buffer() -> Result<Vec<u8>, Error> {
@@ -35,29 +35,29 @@ pub(super) fn buffer() -> Result<Vec<u8>, Error> {
 }
 
 impl Stack {
-    /// A socket with buffers of its own.
+    /// Adds a TCP socket with its buffers.
     pub(super) fn add_stream(&mut self, share: &Arc<Share>, owner: Owner) -> Result<Index, Error> {
         if memory::is_short() {
             return Err(Error::OutOfMemory);
         }
-        let taken = take(share)?;
+        let charges = charge(share)?;
         let buffer = || buffer().map(tcp::SocketBuffer::new);
         let mut socket = tcp::Socket::new(buffer()?, buffer()?);
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        self.table.add(socket, Kind::Stream, owner, taken)
+        self.table.add(socket, Kind::Stream, owner, charges)
     }
 
-    /// Gives up a socket, which has no owner any more.
-    pub(in crate::net) fn give_up(&mut self, index: Index, level: Level) {
+    /// Closes a socket that has lost its owner.
+    pub(in crate::net) fn orphan(&mut self, index: Index, level: Level) {
         let slot = self.table.slot(index);
         let owner = core::mem::replace(&mut slot.owner, Owner::None);
-        slot.waits = None;
+        slot.stalled_since = None;
         if slot.kind != Kind::Stream {
             self.remove(index);
             return;
         }
-        // No peer knows of the connection, or a peer that answers gets a reset.
+        // The peer has not answered yet; a peer that answers later gets a reset.
         if endpoint(index).tcp().state() == tcp::State::SynSent {
             self.remove(index);
             return;
@@ -65,13 +65,13 @@ impl Stack {
         match owner {
             // The socket has not been used.
             Owner::Listener(_) => endpoint(index).tcp().abort(),
-            _ => self.end(index),
+            _ => self.close_write(index),
         }
-        // Without an owner it is kept for no longer than this.
+        // A connection without an owner stays for no longer than this.
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
         socket.set_keep_alive(None);
-        socket.set_timeout(Some(LINGER));
+        socket.set_timeout(Some(SILENCE_TIMEOUT));
         drop(endpoint);
         self.kick(index, level);
     }

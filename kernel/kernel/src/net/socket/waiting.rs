@@ -13,9 +13,9 @@ use crate::net::lists::Index;
 use crate::net::requests::requests;
 
 impl Socket {
-    /// Waits until there is something to take, or will never be.
+    /// Waits until bytes, the end or an error can be read.
     pub(crate) async fn readable(&self) {
-        let look = |state: &mut State| match *state {
+        let condition = |state: &mut State| match *state {
             State::Stream(index) => {
                 let mut endpoint = endpoint(index);
                 let socket = endpoint.tcp();
@@ -24,12 +24,12 @@ impl Socket {
             State::Datagrams(index) => endpoint(index).udp().can_recv().then_some(()),
             _ => Some(()),
         };
-        self.until_side(look, Side::Read).await;
+        self.wait_for_side(condition, Side::Read).await;
     }
 
-    /// Waits until there is room, or no reader any more.
+    /// Waits until there is room to write, or an error.
     pub(crate) async fn writable(&self) {
-        let look = |state: &mut State| match *state {
+        let condition = |state: &mut State| match *state {
             State::Stream(index) => {
                 let mut endpoint = endpoint(index);
                 let socket = endpoint.tcp();
@@ -38,25 +38,25 @@ impl Socket {
             State::Datagrams(index) => endpoint(index).udp().can_send().then_some(()),
             _ => Some(()),
         };
-        self.until_side(look, Side::Write).await;
+        self.wait_for_side(condition, Side::Write).await;
     }
 
-    pub(super) fn until<R, F>(&self, look: F) -> Until<'_, F>
+    pub(super) fn wait_until<R, F>(&self, condition: F) -> WaitUntil<'_, F>
     where
         F: FnMut(&mut State) -> Option<R> + Unpin,
     {
-        self.until_side(look, Side::Both)
+        self.wait_for_side(condition, Side::Both)
     }
 
-    fn until_side<R, F>(&self, look: F, side: Side) -> Until<'_, F>
+    fn wait_for_side<R, F>(&self, condition: F, side: Side) -> WaitUntil<'_, F>
     where
         F: FnMut(&mut State) -> Option<R> + Unpin,
     {
-        Until {
+        WaitUntil {
             socket: self,
-            look,
+            condition,
             side,
-            listed: None,
+            registered: None,
             level: None,
         }
     }
@@ -71,22 +71,22 @@ enum Side {
     Both,
 }
 
-/// Waits until `look`, called under the lock of the socket, returns a result.
-pub(super) struct Until<'a, F> {
+/// Waits until `condition`, called under the lock of the socket, returns a result.
+pub(super) struct WaitUntil<'a, F> {
     socket: &'a Socket,
-    look: F,
+    condition: F,
     side: Side,
-    /// The waker that is in the list, unless it has been taken from there.
-    listed: Option<Waker>,
-    /// The level at which it is known to wait.
+    /// Waker that is in the list, unless it has been taken from there.
+    registered: Option<Waker>,
+    /// Level at which the waiter is registered.
     level: Option<Level>,
 }
 
-impl<F> Until<'_, F> {
-    fn waits_at(&mut self, level: Option<Level>) {
+impl<F> WaitUntil<'_, F> {
+    fn set_waiting_level(&mut self, level: Option<Level>) {
         let before = core::mem::replace(&mut self.level, level);
         if before != level {
-            requests().waits(before, level);
+            requests().move_waiter(before, level);
         }
     }
 }
@@ -111,7 +111,7 @@ fn register(index: Index, is_stream: bool, side: Side, waker: &Waker) {
     }
 }
 
-impl<R, F> Future for Until<'_, F>
+impl<R, F> Future for WaitUntil<'_, F>
 where
     F: FnMut(&mut State) -> Option<R> + Unpin,
 {
@@ -121,13 +121,13 @@ where
         let this = self.get_mut();
         let socket = this.socket;
         let mut state = socket.state.lock();
-        if let Some(found) = (this.look)(&mut state) {
-            this.waits_at(None);
+        if let Some(found) = (this.condition)(&mut state) {
+            this.set_waiting_level(None);
             return Poll::Ready(found);
         }
         let waiters = Waker::from(socket.waiters.clone());
         let indices = match &*state {
-            State::Fresh { .. } => &[],
+            State::Unconnected { .. } => &[],
             State::Stream(index) | State::Datagrams(index) => core::slice::from_ref(index),
             State::Listener { backlog, .. } => &backlog[..],
         };
@@ -136,33 +136,33 @@ where
             register(*index, is_stream, this.side, &waiters);
         }
         socket.waiters.0.lock().add(cx.waker());
-        this.listed = Some(cx.waker().clone());
+        this.registered = Some(cx.waker().clone());
         // The waiter is polled again when its level changes. Frames for its socket,
         // acknowledgements too, are as urgent.
         let level = executor::domain().waits();
         if let Some(level) = level.filter(|level| this.level != Some(*level)) {
             let mut requests = requests();
             for index in indices {
-                requests.concerns(*index, level);
+                requests.add_level(*index, level);
             }
         }
-        this.waits_at(level);
+        this.set_waiting_level(level);
         // The socket may have changed before the waker was registered.
-        if let Some(found) = (this.look)(&mut state) {
-            this.waits_at(None);
+        if let Some(found) = (this.condition)(&mut state) {
+            this.set_waiting_level(None);
             return Poll::Ready(found);
         }
         Poll::Pending
     }
 }
 
-impl<F> Drop for Until<'_, F> {
+impl<F> Drop for WaitUntil<'_, F> {
     fn drop(&mut self) {
-        if let Some(waker) = self.listed.take() {
+        if let Some(waker) = self.registered.take() {
             self.socket.waiters.0.lock().remove(&waker);
         }
         if self.level.is_some() {
-            self.waits_at(None);
+            self.set_waiting_level(None);
         }
     }
 }

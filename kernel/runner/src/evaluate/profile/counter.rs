@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::sources::{is_program, is_vdso};
-use super::{BEFORE, COUNTED};
+use super::{COUNTED, WARM_UP};
 
 /// A block of instructions.
 pub(super) struct Block {
@@ -62,7 +62,7 @@ impl Counter {
     }
 
     fn is_counting(&self) -> bool {
-        (BEFORE..BEFORE + COUNTED).contains(&self.products)
+        (WARM_UP..WARM_UP + COUNTED).contains(&self.products)
     }
 
     /// Takes a line of the log; returns false when all requests are counted.
@@ -96,19 +96,19 @@ impl Counter {
         if let Some(&block) = self.by_code.get(&code) {
             self.executed(block, address);
         }
-        self.products < BEFORE + COUNTED
+        self.products < WARM_UP + COUNTED
     }
 
     fn executed(&mut self, block: usize, address: u64) {
         if is_program(address) {
             if let Some(other) = self.program {
-                let (one, other) = (self.root(block), self.root(other));
-                self.blocks[one].parent = other;
+                let (root, other) = (self.root(block), self.root(other));
+                self.blocks[root].parent = other;
             }
             self.program = Some(block);
             let root = self.root(block);
-            for of_vdso in core::mem::take(&mut self.pending) {
-                self.count(of_vdso, Some(root));
+            for vdso_block in core::mem::take(&mut self.pending) {
+                self.count(vdso_block, Some(root));
             }
             self.count(block, Some(root));
             if address == self.product {
@@ -123,8 +123,8 @@ impl Counter {
                 None => self.pending.push(block),
             }
         } else {
-            for of_vdso in core::mem::take(&mut self.pending) {
-                self.count(of_vdso, None);
+            for vdso_block in core::mem::take(&mut self.pending) {
+                self.count(vdso_block, None);
             }
             self.program = None;
             self.count(block, None);
@@ -140,7 +140,7 @@ mod tests {
 
     fn counter() -> Counter {
         Counter {
-            products: BEFORE,
+            products: WARM_UP,
             ..Counter::new(0x1_0000)
         }
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_two_processes_are_told_apart() {
+    fn blocks_of_two_processes_are_distinguished() {
         let mut counter = counter();
         let vdso = layout::VDSO as u64;
         let kernel = 0xffff_ffc0_8020_0000;
@@ -174,9 +174,9 @@ mod tests {
         let roots: Vec<_> = [1, 2, 4].map(|block| counter.root(block)).into();
         assert_eq!(roots[0], roots[1]);
         assert_ne!(roots[0], roots[2]);
-        let of_vdso: HashMap<_, _> = core::mem::take(&mut counter.blocks[0].count);
+        let vdso_block: HashMap<_, _> = core::mem::take(&mut counter.blocks[0].count);
         let mut counts = [0, 0];
-        for (process, count) in of_vdso {
+        for (process, count) in vdso_block {
             let root = process.map(|process| counter.root(process));
             counts[usize::from(root == Some(roots[2]))] += count;
         }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn counting_ends_with_the_last_request() {
         let mut counter = counter();
-        counter.products = BEFORE + COUNTED - 2;
+        counter.products = WARM_UP + COUNTED - 2;
         assert!(counter.line("0x0000000000010000:  00000013  nop"));
         assert!(counter.line("Trace 0: 0x1 [0/0000000000010000/0/0] "));
         assert!(!counter.line("Trace 0: 0x1 [0/0000000000010000/0/0] "));

@@ -58,7 +58,7 @@ impl Profile {
 }
 
 /// Layers of the kernel's instructions, by parts of the name of the file.
-const OF_FILES: [(&str, &[&str]); 10] = [
+const LAYERS_BY_FILE: [(&str, &[&str]); 10] = [
     (
         "tcp",
         &["/smoltcp-", "/managed-", "/byteorder-", "/heapless-"],
@@ -85,7 +85,7 @@ const OF_FILES: [(&str, &[&str]); 10] = [
     (
         "thread",
         &[
-            "kernel/src/users",
+            "kernel/src/run_queue",
             "kernel/src/switching.rs",
             "kernel/src/global.rs",
             "kernel/src/process/lending.rs",
@@ -101,7 +101,7 @@ const OF_FILES: [(&str, &[&str]); 10] = [
 ];
 
 /// Layers of instructions that belong to the standard library alone, by the type of the function.
-const OF_NAMES: [(&str, &[&str]); 5] = [
+const LAYERS_BY_TYPE: [(&str, &[&str]); 5] = [
     ("tcp", &["smoltcp"]),
     ("net", &["os_kernel::net"]),
     ("call", &["os_kernel::process", "os_kernel::syscall"]),
@@ -111,13 +111,13 @@ const OF_NAMES: [(&str, &[&str]); 5] = [
 
 fn layer_in_kernel(source: &Source) -> &'static str {
     let has = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
-    let mut of_files = OF_FILES.iter();
-    let by_file = of_files.find(|(_, parts)| has(&source.file, parts));
+    let mut by_files = LAYERS_BY_FILE.iter();
+    let by_file = by_files.find(|(_, parts)| has(&source.file, parts));
     let by_name = || {
         let is_named = |parts: &[&str]| source.functions.iter().any(|name| has(name, parts));
-        let mut of_names = OF_NAMES.iter();
+        let mut by_types = LAYERS_BY_TYPE.iter();
         // Code without a name is assembly: saving and restoring registers.
-        let found = of_names.find(|(_, parts)| !source.file.is_empty() && is_named(parts));
+        let found = by_types.find(|(_, parts)| !source.file.is_empty() && is_named(parts));
         found.map_or("trap", |(layer, _)| layer)
     };
     by_file.map_or_else(by_name, |(layer, _)| layer)

@@ -18,7 +18,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 
 use super::point::{Load, MODELS};
-use super::{AT_ONCE, THREADS, commit, file, plan, server_of};
+use super::{PARALLEL_MACHINES, THREADS, commit, file, plan, server_of};
 use crate::build::{self, Image};
 use crate::qemu::{self, Machine};
 use counter::Counter;
@@ -27,7 +27,7 @@ use sources::{Code, Sources};
 pub(crate) use table::draw;
 
 /// Number of requests before counting, and number of counted requests.
-const BEFORE: u64 = 256;
+const WARM_UP: u64 = 256;
 const COUNTED: u64 = 512;
 
 /// The models that are counted: coroutines on both sides, and threads.
@@ -93,7 +93,6 @@ fn shapes() -> Vec<Load> {
             millis: 2_000,
             harts: 1,
             shift: 0,
-            by_clock: false,
         })
     };
     shapes.into_iter().flat_map(load).collect()
@@ -120,10 +119,10 @@ fn spinning(images: [&Image; 2], file: &Path) -> Result<(), String> {
 
 /// Counts all shapes, and writes the files of layers and of spinning. `is_verbose` also prints the
 /// functions that take most.
-pub(crate) fn run(file: &Path, of_spinning: &Path, is_verbose: bool) -> Result<(), String> {
+pub(crate) fn run(file: &Path, spinning_file: &Path, is_verbose: bool) -> Result<(), String> {
     let threads = build::with_kernel_threads()?;
     let coroutines = build::image()?;
-    spinning([&coroutines, &threads], of_spinning)?;
+    spinning([&coroutines, &threads], spinning_file)?;
     let queue = Mutex::new(shapes().into_iter());
     let profiles = Mutex::new(Vec::new());
     let work = || -> Result<(), String> {
@@ -142,7 +141,7 @@ pub(crate) fn run(file: &Path, of_spinning: &Path, is_verbose: bool) -> Result<(
         Ok(())
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..PARALLEL_MACHINES).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
         ended.try_for_each(|end| end.unwrap_or(Err("a runner panicked".to_owned())))
     })?;

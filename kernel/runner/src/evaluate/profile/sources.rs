@@ -63,7 +63,7 @@ pub(super) struct Source {
     pub(super) file: String,
     /// The function and the functions that it was inlined into.
     pub(super) functions: Vec<String>,
-    /// In the measured program: the function of the source that has the line.
+    /// Function that contains the line, for sources of the measured program.
     pub(super) within: String,
 }
 
@@ -118,12 +118,12 @@ fn is_transparent(file: &str) -> bool {
 
 /// Returns the address of the function that multiplies.
 pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
-    let is_it = |name: &str| {
+    let is_wanted = |name: &str| {
         addr2line::demangle_auto(name.into(), Some(addr2line::gimli::DW_LANG_Rust))
             .starts_with(PRODUCT)
     };
     let mut functions = program.functions.iter();
-    let found = functions.find(|(_, name)| is_it(name));
+    let found = functions.find(|(_, name)| is_wanted(name));
     let address = found.map(|(address, _)| *address);
     address.ok_or_else(|| format!("there is no function {PRODUCT}"))
 }

@@ -14,7 +14,7 @@ use crate::qemu::{self, Machine};
 /// The instruction `pause`, with which a spin loop begins; QEMU ends a block with it.
 const PAUSE: &str = "0100000f";
 /// Number of requests before counting, and number of counted requests.
-const BEFORE: u64 = 128;
+const WARM_UP: u64 = 128;
 const COUNTED: u64 = 128;
 
 /// Counters of the log of all harts.
@@ -58,7 +58,7 @@ impl Spins {
         if let Some((hart, code, address)) = executed() {
             self.executed(hart, code, address);
         }
-        self.products < BEFORE + COUNTED
+        self.products < WARM_UP + COUNTED
     }
 
     fn executed(&mut self, hart: u32, code: u64, address: u64) {
@@ -71,7 +71,7 @@ impl Spins {
             return;
         };
         let has_paused = self.has_paused.insert(hart, pauses).unwrap_or(false);
-        if self.products >= BEFORE {
+        if self.products >= WARM_UP {
             self.all += count;
             self.spinning += if pauses || has_paused { count } else { 0 };
         }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_pause_and_the_look_after_it_are_spinning() {
         let mut spins = Spins {
-            products: BEFORE,
+            products: WARM_UP,
             ..Spins::new(0x1_0000)
         };
         let execute = |spins: &mut Spins, hart: u32, code: u64| {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use upshift_report::Table;
 
 use super::layers::{LAYERS, Profile, SHARED};
-use super::{BEFORE, COMPARED, COUNTED};
+use super::{COMPARED, COUNTED, WARM_UP};
 use crate::evaluate::commit;
 use crate::evaluate::file::COMMIT;
 use crate::evaluate::plan::MANY_CONNECTIONS;
@@ -87,7 +87,7 @@ pub(crate) fn draw(folder: &str, file: &str) -> String {
     let commit = file.lines().find_map(|line| line.strip_prefix(COMMIT));
     let mut page = format!(
         "## Where the instructions go\n\n`cargo xtask os -- evaluate --profile`, commit `{}`: instructions of a request in a closed loop on one hart, by the source that they are compiled from \
-         (each block that QEMU executes is counted, over {COUNTED} requests after the first {BEFORE}; inlined functions count for themselves, the standard library for what calls it). \
+         (each block that QEMU executes is counted, over {COUNTED} requests after the first {WARM_UP}; inlined functions count for themselves, the standard library for what calls it). \
          The client and both ends of its connection are in the machine. The figures are in [`profile.csv`]({folder}/profile.csv).\n\n",
         commit.unwrap_or("unknown")
     );

@@ -10,19 +10,19 @@ use core::task::Poll;
 use os_user::asynchronous::AsyncCall;
 use os_user::calls::sleep_until;
 use os_user::coroutine::{current, spawn_local as spawn, yield_now};
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{Error, ensure, now, read, sleep, sys, ticks_per_second, wait, write};
 
 use crate::{Pipe, close, new_pipe};
 
-/// A `read!` in flight.
+/// An asynchronous read in flight.
 type Reading = AsyncCall<usize, Vec<u8>>;
 
 pub(crate) async fn asynchronous_read_returns_at_once() -> Outcome {
     let pipe = new_pipe()?;
     let reading = read!(pipe.reader, vec![0; 16], current());
     // The synchronous form would wait here for ever.
-    write!(pipe.writer, b"hello").map_err(text)?;
+    write!(pipe.writer, b"hello").map_err(message)?;
     let (result, buffer) = reading.await;
     ensure!(
         result == Ok(5) && buffer.starts_with(b"hello"),
@@ -54,7 +54,7 @@ pub(crate) async fn dropped_read_keeps_its_buffer() -> Outcome {
     drop(read!(pipe.reader, vec![0; 64], current()));
     // Would be the dropped buffer if that had been freed.
     let other = Box::<[u8]>::from([7; 64]);
-    write!(pipe.writer, b"late").map_err(text)?;
+    write!(pipe.writer, b"late").map_err(message)?;
     sleep(1_000).await;
     ensure!(
         other.iter().all(|byte| *byte == 7),
@@ -79,11 +79,11 @@ pub(crate) async fn pipe_ring_of_coroutines() -> Outcome {
             let (result, _) = write!(to.writer, token, current()).await;
             result == Ok(1)
         };
-        handles.push(spawn(pass, Some(33 + (number % 4) as u8)).map_err(text)?);
+        handles.push(spawn(pass, Some(33 + (number % 4) as u8)).map_err(message)?);
     }
     // Each coroutine takes one byte and gives one, so the ring stays fed.
     for pipe in pipes {
-        write!(pipe.writer, b"tokens").map_err(text)?;
+        write!(pipe.writer, b"tokens").map_err(message)?;
     }
     for handle in handles {
         ensure!(handle.await == Some(true), "a coroutine failed");
@@ -105,7 +105,7 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
     // These reads end before there are bytes: a read that another hart is working on would take
     // some.
     end(reads.split_off(4)).await?;
-    write!(pipe.writer, &[1; 4]).map_err(text)?;
+    write!(pipe.writer, &[1; 4]).map_err(message)?;
     for reading in reads {
         let (result, _) = reading.await;
         ensure!(result == Ok(1), "{result:?}");
@@ -113,7 +113,7 @@ pub(crate) async fn calls_in_flight_are_limited() -> Outcome {
     close(pipe)
 }
 
-/// Reads from an empty pipe until one is refused, and why.
+/// Starts reads from an empty pipe until one fails; returns the reads and the error.
 async fn as_many_as_possible(pipe: &Pipe) -> (Vec<Reading>, Result<usize, Error>) {
     let mut reads = Vec::new();
     loop {
@@ -125,7 +125,7 @@ async fn as_many_as_possible(pipe: &Pipe) -> (Vec<Reading>, Result<usize, Error>
     }
 }
 
-/// Cancels reads from an empty pipe, and waits until they are over.
+/// Cancels reads from an empty pipe, and waits for their ends.
 async fn end(reads: Vec<Reading>) -> Outcome {
     for reading in &reads {
         reading.cancel();
@@ -137,7 +137,7 @@ async fn end(reads: Vec<Reading>) -> Outcome {
     Ok(())
 }
 
-/// Nothing was taken by a call that was cancelled, and its buffer comes back.
+/// A cancelled call has consumed nothing, and returns its buffer.
 pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
     let pipe = new_pipe()?;
     let reading = read!(pipe.reader, vec![7; 8], current());
@@ -147,7 +147,7 @@ pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
         result == Err(Error::Cancelled) && buffer == [7; 8],
         "{result:?}, {buffer:?}"
     );
-    write!(pipe.writer, b"kept").map_err(text)?;
+    write!(pipe.writer, b"kept").map_err(message)?;
     let (result, _) = read!(pipe.reader, vec![0; 8], current()).await;
     ensure!(result == Ok(4), "the bytes are gone: {result:?}");
     close(pipe)
@@ -156,9 +156,9 @@ pub(crate) async fn cancelled_call_is_an_error() -> Outcome {
 /// A call can be cancelled while it waits for any event.
 pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
     let pipe = new_pipe()?;
-    let child = os_user::spawn("child", b"endless", &[], 62).map_err(text)?;
+    let child = os_user::spawn("child", b"endless", &[], 62).map_err(message)?;
     // Full: the next write waits.
-    write!(pipe.writer, &[0; 512]).map_err(text)?;
+    write!(pipe.writer, &[0; 512]).map_err(message)?;
     let never = now() + 1_000 * ticks_per_second();
     let start = now();
     let sleeping = sleep_until!(never, current());
@@ -182,14 +182,14 @@ pub(crate) async fn every_call_can_be_cancelled() -> Outcome {
         );
     }
     ensure!(now() - start < 100 * ticks_per_second(), "it took too long");
-    sys::kill(child).map_err(text)?;
+    sys::kill(child).map_err(message)?;
     let status = wait!(child, current()).await;
     ensure!(status == Ok(os_user::number::KILLED), "{status:?}");
     close(pipe)
 }
 
-/// A call that is over, and one that never was.
-pub(crate) async fn cancelling_nothing_is_an_error() -> Outcome {
+/// Cancels a call that has ended, and one that was never made.
+pub(crate) async fn cancelling_an_unknown_call_is_an_error() -> Outcome {
     for (call, token) in [(0, 12_345), (usize::MAX, 0), (5_000, 1)] {
         let result = sys::cancel(call, token);
         ensure!(result == Err(Error::NoCall), "{call}: {result:?}");
@@ -199,7 +199,7 @@ pub(crate) async fn cancelling_nothing_is_an_error() -> Outcome {
     let mut micros = 1_000;
     loop {
         let reading = read!(pipe.reader, vec![0; 8], current());
-        write!(pipe.writer, b"come").map_err(text)?;
+        write!(pipe.writer, b"come").map_err(message)?;
         sleep(micros).await;
         reading.cancel();
         let (result, _) = reading.await;
@@ -207,16 +207,16 @@ pub(crate) async fn cancelling_nothing_is_an_error() -> Outcome {
             return close(pipe);
         }
         ensure!(result == Err(Error::Cancelled), "{result:?}");
-        ensure!(micros < 1_000_000, "it does not come");
+        ensure!(micros < 1_000_000, "no completion arrives");
         let (result, _) = read!(pipe.reader, vec![0; 8], current()).await;
         ensure!(result == Ok(4), "{result:?}");
         micros *= 2;
     }
 }
 
-/// A future that is dropped in the middle of its waiting does not stop the others: its place in the
-/// ring of completions is free again each time.
-pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
+/// A dropped future does not stop the others: its slot in the ring of completions is free again
+/// each time.
+pub(crate) async fn dropped_calls_free_their_slots() -> Outcome {
     let pipe = new_pipe()?;
     for _ in 0..40 {
         let reads: Vec<_> = (0..200)
@@ -239,17 +239,17 @@ pub(crate) async fn dropped_calls_give_their_places_back() -> Outcome {
     }
     let (result, _) = {
         let reading = read!(pipe.reader, vec![0; 8], current());
-        write!(pipe.writer, b"last").map_err(text)?;
+        write!(pipe.writer, b"last").map_err(message)?;
         reading.await
     };
     ensure!(result == Ok(4), "a dropped read has taken it: {result:?}");
     close(pipe)
 }
 
-/// Lies of a program: invented ids, and completions that it never got.
-pub(crate) async fn forged_ids_and_words_harm_nobody() -> Outcome {
+/// Forgeries of a program: invented ids, and completions that it never got.
+pub(crate) async fn forged_ids_and_words_harm_no_other_process() -> Outcome {
     let pipe = new_pipe()?;
-    write!(pipe.writer, b"abc").map_err(text)?;
+    write!(pipe.writer, b"abc").map_err(message)?;
     let number = os_user::number::read | os_user::number::ASYNCHRONOUS;
     let mut buffer = vec![0u8; 3];
     for cid in [u64::MAX, 0, 1 << 40, 7 << 32] {
@@ -268,7 +268,7 @@ pub(crate) async fn forged_ids_and_words_harm_nobody() -> Outcome {
 }
 
 pub(crate) async fn asynchronous_wait_for_a_child() -> Outcome {
-    let child = os_user::spawn("child", b"exit 9", &[], 40).map_err(text)?;
+    let child = os_user::spawn("child", b"exit 9", &[], 40).map_err(message)?;
     let status = wait!(child, current()).await;
     ensure!(status == Ok(9), "{status:?}");
     Ok(())

@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicU32;
 use os_user::calls::{futex_wait, map, map_stack, sleep_until, spawn, thread_join};
 use os_user::coroutine::current;
 use os_user::number::{CHANGED, TIMED_OUT};
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{
     Bounds, Error, ensure, layout, now, read, sys, thread, ticks_per_second, wait, write,
 };
@@ -23,7 +23,7 @@ pub(crate) async fn both_forms_of_read_and_write() -> Outcome {
     let mut bytes = [0; 8];
     ensure!(read!(pipe.reader, &mut bytes) == Ok(3), "the thread reads");
     ensure!(bytes.starts_with(b"two"), "{bytes:?}");
-    sys::close(pipe.reader).map_err(text)?;
+    sys::close(pipe.reader).map_err(message)?;
     let blocking = write!(pipe.writer, b"late");
     ensure!(blocking == Err(Error::BrokenPipe), "{blocking:?}");
     let (awaited, bytes) = write!(pipe.writer, vec![7], current()).await;
@@ -31,21 +31,21 @@ pub(crate) async fn both_forms_of_read_and_write() -> Outcome {
         awaited == Err(Error::BrokenPipe) && bytes == [7],
         "{awaited:?}"
     );
-    sys::close(pipe.writer).map_err(text)?;
+    sys::close(pipe.writer).map_err(message)?;
     Ok(())
 }
 
 pub(crate) async fn both_forms_of_sleep_until() -> Outcome {
     let deadline = now() + ticks_per_second() / 1_000;
-    sleep_until!(deadline).map_err(text)?;
+    sleep_until!(deadline).map_err(message)?;
     ensure!(now() >= deadline, "the thread slept too short");
     let deadline = now() + ticks_per_second() / 1_000;
-    sleep_until!(deadline, current()).await.map_err(text)?;
+    sleep_until!(deadline, current()).await.map_err(message)?;
     ensure!(now() >= deadline, "the coroutine slept too short");
     Ok(())
 }
 
-/// Each has pages of its own.
+/// Each address space has pages of its own.
 pub(crate) async fn both_forms_of_map() -> Outcome {
     let mut starts = [
         map!(2),
@@ -56,7 +56,7 @@ pub(crate) async fn both_forms_of_map() -> Outcome {
     starts.sort_by_key(|start| start.unwrap_or(0));
     let mut end = 0;
     for start in starts {
-        let start = start.map_err(text)?;
+        let start = start.map_err(message)?;
         ensure!(
             start >= end && start % layout::PAGE == 0,
             "{start:#x} below {end:#x}"
@@ -79,14 +79,14 @@ pub(crate) async fn both_forms_of_spawn_and_wait() -> Outcome {
         halvings: 1,
     };
     let files = [pipe.reader, pipe.writer];
-    let first = spawn!("child", b"note first", &files, bounds).map_err(text)?;
+    let first = spawn!("child", b"note first", &files, bounds).map_err(message)?;
     let status = wait!(first, current()).await;
     ensure!(status == Ok(0), "the awaited child ended with {status:?}");
     let second = spawn!("child", b"note later", &files, bounds, current()).await;
-    let status = wait!(second.map_err(text)?);
+    let status = wait!(second.map_err(message)?);
     ensure!(status == Ok(0), "the other child ended with {status:?}");
     let mut notes = [0; 32];
-    let count = read!(pipe.reader, &mut notes).map_err(text)?;
+    let count = read!(pipe.reader, &mut notes).map_err(message)?;
     ensure!(&notes[..count] == b"firstlater", "{:?}", &notes[..count]);
 
     let blocking = spawn!("nowhere", b"", &[], bounds);
@@ -102,10 +102,10 @@ pub(crate) async fn both_forms_of_spawn_and_wait() -> Outcome {
     close(pipe)
 }
 
-/// A number of a thread that was joined is dead.
+/// The number of a joined thread is invalid.
 pub(crate) async fn both_forms_of_thread_join() -> Outcome {
     for is_awaited in [false, true] {
-        let handle = thread::spawn(|| {}).map_err(text)?;
+        let handle = thread::spawn(|| {}).map_err(message)?;
         let number = handle.number();
         let joined = if is_awaited {
             thread_join!(number, current()).await

@@ -6,13 +6,13 @@ use alloc::vec;
 use core::cell::Cell;
 
 use os_user::coroutine::{current, need_preempt, spawn_local as spawn, yield_now};
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{asynchronous, ensure, now, read, sleep, ticks_per_second};
 
 use crate::{close, new_pipe};
 
-/// A coroutine that never gives the hart away sees that a more urgent one has
-/// become ready: only an interrupt can have told the scheduler.
+/// A coroutine that never yields its hart sees that a more urgent one has become ready: only an
+/// interrupt can have notified the scheduler.
 pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
     // On a machine that is slow now the sleep may be over before this poll begins.
     for micros in [3_000, 30_000, 300_000] {
@@ -24,7 +24,7 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
                 woken.set(now());
             }
         };
-        let sleeper = spawn(sleeper, Some(10)).map_err(text)?;
+        let sleeper = spawn(sleeper, Some(10)).map_err(message)?;
         // Let it call.
         yield_now().await;
         if woken.get() != 0 {
@@ -40,17 +40,20 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
             halves += 0.5;
         }
         ensure!(halves * 2.0 == f64::from(rounds), "{halves} halves");
-        ensure!(woken.get() == 0, "it has run in the middle of this poll");
+        ensure!(
+            woken.get() == 0,
+            "the coroutine has run in the middle of this poll"
+        );
         sleeper.await;
-        ensure!(woken.get() != 0, "it has not run");
+        ensure!(woken.get() != 0, "the coroutine has not run");
         return Ok(());
     }
     Err("every sleep was over too soon".into())
 }
 
-/// A coroutine that makes no system call learns that its read is over when another process, on any
-/// hart, has written: by an interrupt of its own hart.
-pub(crate) async fn user_interrupt_comes_from_what_another_process_does() -> Outcome {
+/// A coroutine that makes no system call learns that its read has finished when another process, on
+/// any hart, has written: by an interrupt of its own hart.
+pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
     for micros in [5_000, 50_000, 500_000] {
         let pipe = new_pipe()?;
         let done = Rc::new(Cell::new(false));
@@ -62,23 +65,29 @@ pub(crate) async fn user_interrupt_comes_from_what_another_process_does() -> Out
                 result == Ok(1) && data == b"!"
             }
         };
-        let reader = spawn(reader, Some(10)).map_err(text)?;
+        let reader = spawn(reader, Some(10)).map_err(message)?;
         // Let it call.
         yield_now().await;
         let before = asynchronous::interrupts();
         let argument = format!("late {micros}");
         let files = [pipe.reader, pipe.writer];
-        let child = os_user::spawn("child", argument.as_bytes(), &files, 10).map_err(text)?;
+        let child = os_user::spawn("child", argument.as_bytes(), &files, 10).map_err(message)?;
         let too_soon = done.get();
         if !too_soon {
             let limit = now() + 40 * ticks_per_second();
             while asynchronous::interrupts() == before {
                 ensure!(now() < limit, "no interrupt came");
             }
-            ensure!(!done.get(), "it has run in the middle of this poll");
+            ensure!(
+                !done.get(),
+                "the coroutine has run in the middle of this poll"
+            );
         }
         ensure!(reader.await == Some(true), "the byte came");
-        ensure!(os_user::wait(child).map_err(text)? == 0, "the child wrote");
+        ensure!(
+            os_user::wait(child).map_err(message)? == 0,
+            "the child wrote"
+        );
         close(pipe)?;
         if !too_soon {
             return Ok(());
@@ -87,12 +96,12 @@ pub(crate) async fn user_interrupt_comes_from_what_another_process_does() -> Out
     Err("every byte came too soon".into())
 }
 
-/// A completion does not interrupt a program that is taking completions out: the program looks
-/// again afterwards.
-pub(crate) async fn nothing_is_notified_to_who_is_draining() -> Outcome {
+/// A completion does not interrupt a program that is draining the ring: the program checks again
+/// afterwards.
+pub(crate) async fn draining_thread_is_not_interrupted() -> Outcome {
     let pipe = new_pipe()?;
     let reading = async move { read!(pipe.reader, vec![0; 1], current()).await.0 };
-    let reader = spawn(reading, Some(10)).map_err(text)?;
+    let reader = spawn(reading, Some(10)).map_err(message)?;
     // Let it call.
     yield_now().await;
     let files = [pipe.reader, pipe.writer];
@@ -100,17 +109,20 @@ pub(crate) async fn nothing_is_notified_to_who_is_draining() -> Outcome {
     let before = asynchronous::interrupts();
     // The child starts when the program drains already: however soon its byte comes, it
     // comes to that.
-    let (child, during) = asynchronous::undisturbed(|| {
+    let (child, during) = asynchronous::without_interrupts(|| {
         let child = os_user::spawn("child", b"late 2000", &files, 10);
         while !asynchronous::has_completions() && now() < limit {}
         let end = now() + ticks_per_second() / 200;
         while now() < end {}
         (child, asynchronous::interrupts())
     });
-    let child = child.map_err(text)?;
+    let child = child.map_err(message)?;
     ensure!(now() < limit, "the byte did not come");
     ensure!(during == before, "{} interrupts came", during - before);
     ensure!(reader.await == Some(Ok(1)), "the read is over");
-    ensure!(os_user::wait(child).map_err(text)? == 0, "the child wrote");
+    ensure!(
+        os_user::wait(child).map_err(message)? == 0,
+        "the child wrote"
+    );
     close(pipe)
 }

@@ -20,23 +20,23 @@ use core::task::Poll;
 
 use os_user::asynchronous::{self, sleep_until};
 use os_user::coroutine::{current, need_preempt, reprio, spawn_local as spawn, wake, yield_now};
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{Pipe, now, pipe, sleep, sys, ticks_per_second};
 use os_user::{ensure, tests};
 
 use calls::{
     asynchronous_errors_are_results, asynchronous_read_returns_at_once,
     asynchronous_wait_for_a_child, calls_in_flight_are_limited, cancelled_call_is_an_error,
-    cancelling_nothing_is_an_error, dropped_calls_give_their_places_back,
-    dropped_read_keeps_its_buffer, every_call_can_be_cancelled, forged_ids_and_words_harm_nobody,
-    pipe_ring_of_coroutines,
+    cancelling_an_unknown_call_is_an_error, dropped_calls_free_their_slots,
+    dropped_read_keeps_its_buffer, every_call_can_be_cancelled,
+    forged_ids_and_words_harm_no_other_process, pipe_ring_of_coroutines,
 };
 use forms::{
     both_forms_of_futex_wait, both_forms_of_map, both_forms_of_read_and_write,
     both_forms_of_sleep_until, both_forms_of_spawn_and_wait, both_forms_of_thread_join,
 };
 use interrupts::{
-    nothing_is_notified_to_who_is_draining, user_interrupt_comes_from_what_another_process_does,
+    draining_thread_is_not_interrupted, user_interrupt_is_caused_by_another_process,
     user_interrupt_reaches_a_running_coroutine,
 };
 
@@ -61,14 +61,14 @@ tests! {
     dropped_read_keeps_its_buffer,
     pipe_ring_of_coroutines,
     user_interrupt_reaches_a_running_coroutine,
-    user_interrupt_comes_from_what_another_process_does,
-    nothing_is_notified_to_who_is_draining,
+    user_interrupt_is_caused_by_another_process,
+    draining_thread_is_not_interrupted,
     calls_in_flight_are_limited,
     cancelled_call_is_an_error,
     every_call_can_be_cancelled,
-    cancelling_nothing_is_an_error,
-    dropped_calls_give_their_places_back,
-    forged_ids_and_words_harm_nobody,
+    cancelling_an_unknown_call_is_an_error,
+    dropped_calls_free_their_slots,
+    forged_ids_and_words_harm_no_other_process,
     asynchronous_wait_for_a_child,
 }
 
@@ -82,12 +82,12 @@ async fn main() -> isize {
 }
 
 fn new_pipe() -> Result<Pipe, String> {
-    pipe().map_err(text)
+    pipe().map_err(message)
 }
 
 fn close(pipe: Pipe) -> Outcome {
     for file in [pipe.reader, pipe.writer] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }
@@ -102,7 +102,7 @@ fn exit_with_calls_pending() -> isize {
     0
 }
 
-/// Keeps a hart busy with a coroutine that looks whether it should give way.
+/// Keeps a hart busy with a coroutine that polls `need_preempt`.
 async fn spin() -> isize {
     let end = now() + ticks_per_second() / 4;
     while now() < end {
@@ -113,7 +113,7 @@ async fn spin() -> isize {
     0
 }
 
-/// Notes its number when it is polled.
+/// Returns a coroutine that records its number when it is polled.
 fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 'static {
     let order = order.clone();
     async move { order.borrow_mut().push(number) }
@@ -130,11 +130,11 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
     let mut handles = Vec::new();
     for (number, level) in [(0, 50), (1, 41), (2, 60), (3, 41), (4, 35)] {
-        handles.push(spawn(note(&order, number), Some(level)).map_err(text)?);
+        handles.push(spawn(note(&order, number), Some(level)).map_err(message)?);
     }
     until_noted(&order, 5).await;
     let mut order = order.take();
-    if sys::is_disturbed() && order[1..3] == [3, 1] {
+    if sys::has_chaos() && order[1..3] == [3, 1] {
         // Chaos shuffles the coroutines of a level.
         order[1..3].reverse();
     }
@@ -144,9 +144,9 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
 
 async fn reprio_moves_a_ready_coroutine() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
-    spawn(note(&order, 0), Some(50)).map_err(text)?;
-    let second = spawn(note(&order, 1), Some(50)).map_err(text)?;
-    ensure!(reprio(second.cid(), 40), "it is alive");
+    spawn(note(&order, 0), Some(50)).map_err(message)?;
+    let second = spawn(note(&order, 1), Some(50)).map_err(message)?;
+    ensure!(reprio(second.cid(), 40), "the coroutine has ended");
     ensure!(!reprio(second.cid(), 64), "64 is no level");
     until_noted(&order, 2).await;
     let order = order.take();
@@ -155,7 +155,7 @@ async fn reprio_moves_a_ready_coroutine() -> Outcome {
 }
 
 async fn wake_of_a_dead_cid_is_false() -> Outcome {
-    let handle = spawn(async {}, None).map_err(text)?;
+    let handle = spawn(async {}, None).map_err(message)?;
     let cid = handle.cid();
     handle.await;
     for dead in [cid, 0, 1 << 40, u64::MAX] {
@@ -173,7 +173,7 @@ async fn wakes_are_not_lost() -> Outcome {
             1000 => Poll::Ready(()),
             _ => Poll::Pending,
         });
-        spawn(seen, Some(20)).map_err(text)?
+        spawn(seen, Some(20)).map_err(message)?
     };
     for _ in 0..1000 {
         sent.set(sent.get() + 1);
@@ -187,16 +187,16 @@ async fn wakes_are_not_lost() -> Outcome {
 }
 
 async fn join_returns_the_result() -> Outcome {
-    let handle = spawn(async { 6 * 7 }, None).map_err(text)?;
+    let handle = spawn(async { 6 * 7 }, None).map_err(message)?;
     ensure!(handle.await == Some(42), "the result");
     Ok(())
 }
 
 async fn cancelled_coroutine_has_no_result() -> Outcome {
-    let handle = spawn(core::future::pending::<()>(), None).map_err(text)?;
+    let handle = spawn(core::future::pending::<()>(), None).map_err(message)?;
     yield_now().await;
     handle.cancel();
-    ensure!(handle.await.is_none(), "it has a result");
+    ensure!(handle.await.is_none(), "the coroutine has a result");
     Ok(())
 }
 
@@ -212,7 +212,7 @@ async fn sleepers_wake_in_order_of_deadline() -> Outcome {
             order.borrow_mut().push(number);
             result.is_ok() && now() >= deadline
         };
-        handles.push(spawn(sleeper, None).map_err(text)?);
+        handles.push(spawn(sleeper, None).map_err(message)?);
     }
     for handle in handles {
         ensure!(handle.await == Some(true), "a sleep was short");

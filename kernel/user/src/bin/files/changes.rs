@@ -9,7 +9,7 @@ use crate::close;
 /// Changes between two syncs.
 const SYNCED: u64 = 7;
 
-/// Makes changes until the machine is no more.
+/// Makes changes until the machine is killed.
 pub(crate) fn run(seed: u64) -> Result<(), Error> {
     let synced = open("synced", CREATE)?;
     println!("changing");

@@ -15,7 +15,7 @@ use os_user::files::{
     self, CREATE, TRUNCATE, fsync, fsync_async, list_async, open, open_async, read_to_end, seek,
     unlink,
 };
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{Error, ensure, read, sys, write};
 
 use crate::{close, fresh, pattern};
@@ -24,17 +24,17 @@ const BLOCK: usize = 4096;
 
 pub(crate) async fn both_forms_do_the_same() -> Outcome {
     let file = open!("both", CREATE | TRUNCATE, current()).await;
-    let file = file.map_err(text)?;
+    let file = file.map_err(message)?;
     let bytes = pattern(5, 2 * BLOCK + 1);
     let (count, _) = write!(file, bytes.clone(), current()).await;
     ensure!(count == Ok(bytes.len()), "wrote {count:?}");
     let synced = [fsync!(file), fsync!(file, current()).await];
     ensure!(synced == [Ok(()); 2], "{synced:?}");
-    let again = open!("both", 0).map_err(text)?;
+    let again = open!("both", 0).map_err(message)?;
     let mut all = Vec::new();
     loop {
         let (count, part) = read!(again, vec![0; BLOCK], current()).await;
-        match count.map_err(text)? {
+        match count.map_err(message)? {
             0 => break,
             count => all.extend_from_slice(&part[..count]),
         }
@@ -48,7 +48,7 @@ pub(crate) async fn both_forms_do_the_same() -> Outcome {
         "{blocking:?}, {awaited:?}"
     );
     let (mut files, mut from) = (Vec::new(), 0);
-    while let Some((next, name, size)) = list_async(from, current()).await.map_err(text)? {
+    while let Some((next, name, size)) = list_async(from, current()).await.map_err(message)? {
         files.push((name, size));
         from = next;
     }
@@ -56,12 +56,12 @@ pub(crate) async fn both_forms_do_the_same() -> Outcome {
     let unlinked = unlink!("both", current()).await;
     ensure!(unlinked == Ok(()), "{unlinked:?}");
     fresh("both").map(close)?;
-    ensure!(unlink!("both") == Ok(()), "it is there again");
+    ensure!(unlink!("both") == Ok(()), "the file exists again");
     let gone = [unlink!("both"), unlink!("both", current()).await];
     ensure!(gone == [Err(Error::NoFile); 2], "{gone:?}");
     let gone = [open!("both", 0), open!("both", 0, current()).await];
     ensure!(gone == [Err(Error::NoFile); 2], "{gone:?}");
-    let socket = sys::socket().map_err(text)? as usize;
+    let socket = sys::socket().map_err(message)? as usize;
     let no_file = [fsync!(socket), fsync!(socket, current()).await];
     ensure!(no_file == [Err(Error::BadFile); 2], "{no_file:?}");
     for open in [file, again, socket] {
@@ -71,7 +71,7 @@ pub(crate) async fn both_forms_do_the_same() -> Outcome {
 }
 
 /// Each writes a file of its own and syncs it, all at the same time.
-pub(crate) async fn writers_of_all_levels_get_on() -> Outcome {
+pub(crate) async fn writers_of_all_levels_make_progress() -> Outcome {
     const WRITERS: usize = 12;
     let writer = |number: usize| async move {
         let name = format!("writer {number}");
@@ -90,20 +90,22 @@ pub(crate) async fn writers_of_all_levels_get_on() -> Outcome {
     let mut all = Vec::new();
     for number in 0..WRITERS {
         let level = 10 + 4 * number as u8;
-        all.push(spawn(writer(number), Some(level)).map_err(text)?);
+        all.push(spawn(writer(number), Some(level)).map_err(message)?);
     }
     for one in all {
-        one.await.unwrap_or(Err(Error::Cancelled)).map_err(text)?;
+        one.await
+            .unwrap_or(Err(Error::Cancelled))
+            .map_err(message)?;
     }
     for number in 0..WRITERS {
         let name = format!("writer {number}");
-        let file = open(&name, 0).map_err(text)?;
+        let file = open(&name, 0).map_err(message)?;
         ensure!(
             read_to_end(file) == Ok(pattern(number, 6 * BLOCK)),
             "{name}"
         );
         close(file);
-        unlink(&name).map_err(text)?;
+        unlink(&name).map_err(message)?;
     }
     Ok(())
 }
@@ -112,17 +114,17 @@ pub(crate) async fn writers_of_all_levels_get_on() -> Outcome {
 fn cold(name: &str, blocks: usize) -> Result<(), alloc::string::String> {
     for (name, blocks) in [(name, blocks), ("other", 70)] {
         let file = fresh(name)?;
-        write(file, &pattern(1, blocks * BLOCK)).map_err(text)?;
-        fsync(file).map_err(text)?;
-        seek(file, 0).map_err(text)?;
-        read_to_end(file).map_err(text)?;
+        write(file, &pattern(1, blocks * BLOCK)).map_err(message)?;
+        fsync(file).map_err(message)?;
+        seek(file, 0).map_err(message)?;
+        read_to_end(file).map_err(message)?;
         close(file);
     }
-    unlink("other").map_err(text)
+    unlink("other").map_err(message)
 }
 
 /// An urgent read passes all waiting reads, except those that the disk is busy with.
-pub(crate) async fn an_urgent_read_waits_for_few() -> Outcome {
+pub(crate) async fn an_urgent_read_overtakes_others() -> Outcome {
     const BLOCKS: usize = 48;
     cold("slow", BLOCKS)?;
     let done = Rc::new(Cell::new(0));
@@ -137,7 +139,7 @@ pub(crate) async fn an_urgent_read_waits_for_few() -> Outcome {
             close(file);
             count
         };
-        all.push(spawn_local(reader, Some(50)).map_err(text)?);
+        all.push(spawn_local(reader, Some(50)).map_err(message)?);
     }
     let before = done.clone();
     let urgent = async move {
@@ -148,28 +150,28 @@ pub(crate) async fn an_urgent_read_waits_for_few() -> Outcome {
     };
     // After the others have asked.
     os_user::coroutine::yield_now().await;
-    let urgent = spawn_local(urgent, Some(5)).map_err(text)?;
+    let urgent = spawn_local(urgent, Some(5)).map_err(message)?;
     let waited = urgent
         .await
         .unwrap_or(Err(Error::Cancelled))
-        .map_err(text)?;
+        .map_err(message)?;
     for one in all {
         let count = one.await.unwrap_or(Err(Error::Cancelled));
         ensure!(count == Ok(16), "{count:?}");
     }
     ensure!(waited <= 24, "{waited} less urgent reads came first");
-    unlink("slow").map_err(text)
+    unlink("slow").map_err(message)
 }
 
-/// Reads that are dropped at once, many times more than there are buffers.
+/// Reads that are dropped immediately, many times more than there are buffers.
 pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
     cold("dropped", 48)?;
     for round in 0..3 {
         let mut files = Vec::new();
         let mut reads = Vec::new();
         for block in 0..24 {
-            let file = open("dropped", 0).map_err(text)?;
-            seek(file, (block * BLOCK) as u64).map_err(text)?;
+            let file = open("dropped", 0).map_err(message)?;
+            seek(file, (block * BLOCK) as u64).map_err(message)?;
             reads.push(read!(file, vec![0; 64], current()));
             files.push(file);
         }
@@ -185,30 +187,30 @@ pub(crate) async fn a_dropped_read_leaves_nothing_behind() -> Outcome {
         for file in files {
             close(file);
         }
-        let file = open("dropped", 0).map_err(text)?;
-        let bytes = read_to_end(file).map_err(text)?;
+        let file = open("dropped", 0).map_err(message)?;
+        let bytes = read_to_end(file).map_err(message)?;
         ensure!(
             bytes == pattern(1, 48 * BLOCK),
             "round {round}: other bytes"
         );
         close(file);
     }
-    unlink("dropped").map_err(text)
+    unlink("dropped").map_err(message)
 }
 
-/// Many wait for the disk at the same time.
+/// Many coroutines wait for the disk at the same time.
 pub(crate) async fn syncs_share_a_commit() -> Outcome {
     let file = fresh("synced")?;
-    write(file, b"x").map_err(text)?;
+    write(file, b"x").map_err(message)?;
     let mut all = Vec::new();
     for number in 0..60u8 {
         let sync = async move { fsync_async(file, current()).await };
-        all.push(spawn_local(sync, Some(number)).map_err(text)?);
+        all.push(spawn_local(sync, Some(number)).map_err(message)?);
     }
     for one in all {
         let synced = one.await.unwrap_or(Err(Error::Cancelled));
         ensure!(synced == Ok(()), "{synced:?}");
     }
     close(file);
-    unlink("synced").map_err(text)
+    unlink("synced").map_err(message)
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use os_user::files::{Entry, directory, fsync, list, open, read_to_end, seek, size, unlink};
 use os_user::number::KILLED;
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{
     Error, Fork, ensure, exec, exit, fork, pipe, read, sleep_micros, spawn, spawn_within, sys,
     wait, write,
@@ -16,10 +16,10 @@ use crate::{close, fresh, pattern};
 
 const BLOCK: usize = 4096;
 
-pub(crate) async fn what_is_written_is_read() -> Outcome {
+pub(crate) async fn written_bytes_are_read() -> Outcome {
     let file = fresh("a")?;
     let bytes = pattern(1, 3 * BLOCK + 17);
-    write(file, &bytes).map_err(text)?;
+    write(file, &bytes).map_err(message)?;
     ensure!(
         size(file) == Ok(bytes.len() as u64),
         "size {:?}",
@@ -29,14 +29,14 @@ pub(crate) async fn what_is_written_is_read() -> Outcome {
         read_to_end(file) == Ok(Vec::new()),
         "something behind the end"
     );
-    seek(file, 0).map_err(text)?;
+    seek(file, 0).map_err(message)?;
     ensure!(read_to_end(file).as_ref() == Ok(&bytes), "other bytes");
     // A write in the middle, across the end of a block, leaves the bytes around it.
-    seek(file, BLOCK as u64 - 5).map_err(text)?;
-    write(file, &[9; 10]).map_err(text)?;
-    fsync(file).map_err(text)?;
+    seek(file, BLOCK as u64 - 5).map_err(message)?;
+    write(file, &[9; 10]).map_err(message)?;
+    fsync(file).map_err(message)?;
     close(file);
-    let file = open("a", 0).map_err(text)?;
+    let file = open("a", 0).map_err(message)?;
     let mut right = bytes;
     right[BLOCK - 5..BLOCK + 5].fill(9);
     ensure!(
@@ -44,23 +44,23 @@ pub(crate) async fn what_is_written_is_read() -> Outcome {
         "other bytes after it was opened again"
     );
     close(file);
-    unlink("a").map_err(text)
+    unlink("a").map_err(message)
 }
 
 pub(crate) async fn files_are_listed_until_they_are_unlinked() -> Outcome {
-    let before = list().map_err(text)?;
+    let before = list().map_err(message)?;
     for number in 0..5 {
         let file = fresh(&format!("listed {number}"))?;
-        write(file, &pattern(number, number)).map_err(text)?;
+        write(file, &pattern(number, number)).map_err(message)?;
         close(file);
     }
-    let mut now = list().map_err(text)?;
+    let mut now = list().map_err(message)?;
     now.retain(|file| !before.contains(file));
     now.sort();
     let right: Vec<_> = (0..5).map(|n| (format!("listed {n}"), n)).collect();
     ensure!(now == right, "{now:?}");
     for number in 0..5 {
-        unlink(&format!("listed {number}")).map_err(text)?;
+        unlink(&format!("listed {number}")).map_err(message)?;
     }
     ensure!(list() == Ok(before), "something is left");
     ensure!(
@@ -70,20 +70,23 @@ pub(crate) async fn files_are_listed_until_they_are_unlinked() -> Outcome {
     Ok(())
 }
 
-pub(crate) async fn an_unlinked_file_is_there_for_whoever_has_it_open() -> Outcome {
+pub(crate) async fn an_unlinked_file_stays_readable_while_open() -> Outcome {
     let file = fresh("gone")?;
-    write(file, &pattern(3, 5_000)).map_err(text)?;
-    unlink("gone").map_err(text)?;
+    write(file, &pattern(3, 5_000)).map_err(message)?;
+    unlink("gone").map_err(message)?;
     ensure!(open("gone", 0) == Err(Error::NoFile), "it can be opened");
-    fsync(file).map_err(text)?;
-    seek(file, 0).map_err(text)?;
+    fsync(file).map_err(message)?;
+    seek(file, 0).map_err(message)?;
     ensure!(read_to_end(file) == Ok(pattern(3, 5_000)), "other bytes");
     close(file);
     Ok(())
 }
 
 pub(crate) async fn wrong_calls_are_errors() -> Outcome {
-    ensure!(open("no such file", 0) == Err(Error::NoFile), "it is there");
+    ensure!(
+        open("no such file", 0) == Err(Error::NoFile),
+        "the file exists"
+    );
     ensure!(open("", 1) == Err(Error::BadArgument), "an empty name");
     ensure!(open("a", 4) == Err(Error::BadArgument), "flags");
     let long = format!("{:65}", 1);
@@ -93,7 +96,7 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
     let answer = open_raw(not_utf8.as_ptr() as usize, 2);
     ensure!(answer == Err(Error::BadArgument), "no UTF-8: {answer:?}");
     ensure!(open_raw(16, 5) == Err(Error::BadAddress), "a name nowhere");
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     ensure!(
         fsync(pipe.reader) == Err(Error::BadFile),
         "a pipe is synced"
@@ -106,13 +109,13 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
     close(pipe.writer);
     ensure!(fsync(77) == Err(Error::BadFile), "nothing is synced");
     let file = fresh("b")?;
-    seek(file, 1).map_err(text)?;
+    seek(file, 1).map_err(message)?;
     ensure!(
         write(file, b"x") == Err(Error::BadArgument),
         "behind the end"
     );
-    ensure!(size(file) == Ok(0), "it has grown");
-    seek(file, 0).map_err(text)?;
+    ensure!(size(file) == Ok(0), "the file has grown");
+    seek(file, 0).map_err(message)?;
     for start in [16, 1 << 38, usize::MAX - 3] {
         let answers = [sys::read(file, start, 8), sys::write(file, start, 8)];
         ensure!(
@@ -122,46 +125,46 @@ pub(crate) async fn wrong_calls_are_errors() -> Outcome {
         ensure!(sys::list(0, start, 8) == Err(Error::BadAddress), "{start}");
     }
     // Half of the block is the program's.
-    let end = sys::map(1).map_err(text)? as usize + BLOCK;
+    let end = sys::map(1).map_err(message)? as usize + BLOCK;
     let answer = sys::write(file, end - 4, 8);
     ensure!(answer == Err(Error::BadAddress), "half a range: {answer:?}");
-    ensure!(size(file) == Ok(0), "it has grown");
+    ensure!(size(file) == Ok(0), "the file has grown");
     close(file);
-    unlink("b").map_err(text)
+    unlink("b").map_err(message)
 }
 
 /// Twice as many blocks as the kernel keeps in memory, in several files.
-pub(crate) async fn more_than_memory_keeps_comes_back() -> Outcome {
+pub(crate) async fn files_larger_than_the_cache_are_read_back() -> Outcome {
     const FILES: usize = 4;
     const LEN: usize = 40 * BLOCK + 100;
     for number in 0..FILES {
         let file = fresh(&format!("long {number}"))?;
-        write(file, &pattern(number, LEN)).map_err(text)?;
+        write(file, &pattern(number, LEN)).map_err(message)?;
         close(file);
     }
     for number in 0..FILES {
-        let file = open(&format!("long {number}"), 0).map_err(text)?;
-        let bytes = read_to_end(file).map_err(text)?;
+        let file = open(&format!("long {number}"), 0).map_err(message)?;
+        let bytes = read_to_end(file).map_err(message)?;
         ensure!(
             bytes == pattern(number, LEN),
             "file {number} has other bytes"
         );
         // A little of a block that is not in memory.
-        seek(file, BLOCK as u64 * 3 + 7).map_err(text)?;
-        write(file, &[0xaa]).map_err(text)?;
-        seek(file, BLOCK as u64 * 3).map_err(text)?;
+        seek(file, BLOCK as u64 * 3 + 7).map_err(message)?;
+        write(file, &[0xaa]).map_err(message)?;
+        seek(file, BLOCK as u64 * 3).map_err(message)?;
         let mut part = [0; 16];
-        read(file, &mut part).map_err(text)?;
+        read(file, &mut part).map_err(message)?;
         let mut right = pattern(number, LEN)[3 * BLOCK..3 * BLOCK + 16].to_vec();
         right[7] = 0xaa;
         ensure!(part[..] == right[..], "file {number}: {part:?}");
         close(file);
-        unlink(&format!("long {number}")).map_err(text)?;
+        unlink(&format!("long {number}")).map_err(message)?;
     }
     Ok(())
 }
 
-pub(crate) async fn a_full_disk_says_so() -> Outcome {
+pub(crate) async fn a_full_disk_is_an_error() -> Outcome {
     let file = fresh("full")?;
     let block = vec![1; 16 * BLOCK];
     let mut written = 0;
@@ -170,7 +173,7 @@ pub(crate) async fn a_full_disk_says_so() -> Outcome {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
-        ensure!(written < 1_000, "it is never full");
+        ensure!(written < 1_000, "the disk is never full");
     };
     ensure!(error == Error::NoSpace, "{error}");
     ensure!(written > 15, "full after {written}");
@@ -179,68 +182,68 @@ pub(crate) async fn a_full_disk_says_so() -> Outcome {
         "there is room for another"
     );
     close(file);
-    unlink("full").map_err(text)?;
+    unlink("full").map_err(message)?;
     let file = fresh("another")?;
-    write(file, &block).map_err(text)?;
+    write(file, &block).map_err(message)?;
     close(file);
-    unlink("another").map_err(text)
+    unlink("another").map_err(message)
 }
 
 pub(crate) async fn a_position_is_shared_with_children() -> Outcome {
     let file = fresh("shared")?;
-    let child = spawn("child", b"note from the child", &[0, file], 30).map_err(text)?;
+    let child = spawn("child", b"note from the child", &[0, file], 30).map_err(message)?;
     ensure!(wait(child) == Ok(0), "the child has failed");
-    write(file, b", then ours").map_err(text)?;
-    seek(file, 0).map_err(text)?;
-    let bytes = read_to_end(file).map_err(text)?;
+    write(file, b", then ours").map_err(message)?;
+    seek(file, 0).map_err(message)?;
+    let bytes = read_to_end(file).map_err(message)?;
     ensure!(
         bytes == b"from the child, then ours",
         "{:?}",
         alloc::string::String::from_utf8_lossy(&bytes)
     );
     close(file);
-    unlink("shared").map_err(text)
+    unlink("shared").map_err(message)
 }
 
-pub(crate) async fn what_is_open_counts_in_the_share() -> Outcome {
+pub(crate) async fn open_files_are_charged_to_the_share() -> Outcome {
     let bounds = os_user::Bounds {
         level: 30,
         ceiling: 30,
         halvings: 5,
     };
-    let hoard = spawn_within("files", b"hoard", &[0, 1], bounds).map_err(text)?;
+    let hoard = spawn_within("files", b"hoard", &[0, 1], bounds).map_err(message)?;
     let status = wait(hoard);
     ensure!(status == Ok(0), "{status:?}");
-    unlink("hoarded").map_err(text)
+    unlink("hoarded").map_err(message)
 }
 
 pub(crate) async fn programs_are_files() -> Outcome {
     // The runner has put it there.
-    let child = spawn("bin/child", b"exit 7", &[], 30).map_err(text)?;
+    let child = spawn("bin/child", b"exit 7", &[], 30).map_err(message)?;
     ensure!(wait(child) == Ok(7), "another program");
     let none = spawn("bin/none", b"", &[], 30);
     ensure!(none == Err(Error::NoProgram), "{none:?}");
     let file = fresh("text")?;
-    write(file, b"this is no program").map_err(text)?;
+    write(file, b"this is no program").map_err(message)?;
     let no_program = spawn("text", b"", &[], 30);
     ensure!(no_program == Err(Error::BadProgram), "{no_program:?}");
     close(file);
-    unlink("text").map_err(text)?;
+    unlink("text").map_err(message)?;
     // A copy is a program, too.
-    let from = open("bin/child", 0).map_err(text)?;
-    let bytes = read_to_end(from).map_err(text)?;
+    let from = open("bin/child", 0).map_err(message)?;
+    let bytes = read_to_end(from).map_err(message)?;
     close(from);
     let to = fresh("bin/copy")?;
-    write(to, &bytes).map_err(text)?;
+    write(to, &bytes).map_err(message)?;
     close(to);
-    let child = spawn("bin/copy", b"exit 9", &[], 30).map_err(text)?;
+    let child = spawn("bin/copy", b"exit 9", &[], 30).map_err(message)?;
     ensure!(wait(child) == Ok(9), "the copy is another program");
-    unlink("bin/copy").map_err(text)
+    unlink("bin/copy").map_err(message)
 }
 
 /// Files that are no programs, and missing paths: neither `spawn` nor `exec` takes one, and the
 /// caller continues.
-pub(crate) async fn what_is_no_program_is_an_error() -> Outcome {
+pub(crate) async fn other_files_are_not_programs() -> Outcome {
     for (name, right) in [
         ("bin/truncated", Error::BadProgram),
         ("bin/large", Error::BadProgram),
@@ -259,7 +262,7 @@ pub(crate) async fn what_is_no_program_is_an_error() -> Outcome {
     Ok(())
 }
 
-/// Returns the status of a child that becomes a program of the disk; `None`: no child.
+/// Returns the status of a child that executes a program of the disk; `None`: no child.
 fn child_becomes(
     program: &str,
     argument: &str,
@@ -284,7 +287,7 @@ fn child_becomes(
 }
 
 pub(crate) async fn exec_takes_a_program_of_the_disk() -> Outcome {
-    let status = child_becomes("bin/child", "exit 11", None).map_err(text)?;
+    let status = child_becomes("bin/child", "exit 11", None).map_err(message)?;
     ensure!(matches!(status, Some(11) | None), "{status:?}");
     Ok(())
 }
@@ -292,7 +295,7 @@ pub(crate) async fn exec_takes_a_program_of_the_disk() -> Outcome {
 /// The kill comes in the middle of reading the program, before or after.
 pub(crate) async fn exec_of_a_program_of_the_disk_ends_when_it_is_killed() -> Outcome {
     for n in 0..24 {
-        let status = child_becomes("bin/child", "endless", Some(n * 300)).map_err(text)?;
+        let status = child_becomes("bin/child", "endless", Some(n * 300)).map_err(message)?;
         ensure!(matches!(status, Some(KILLED) | None), "{n}: {status:?}");
     }
     Ok(())
@@ -306,14 +309,14 @@ pub(crate) async fn directories_come_and_go_with_their_files() -> Outcome {
     for name in ["d/a", "d/e/b", "d/e/f/c"] {
         close(fresh(name)?);
     }
-    let all = directory("d").map_err(text)?;
+    let all = directory("d").map_err(message)?;
     ensure!(all == [entry("a", Some(0)), entry("e", None)], "{all:?}");
-    let below = directory("d/e").map_err(text)?;
+    let below = directory("d/e").map_err(message)?;
     ensure!(
         below == [entry("b", Some(0)), entry("f", None)],
         "{below:?}"
     );
-    let whole = directory("").map_err(text)?;
+    let whole = directory("").map_err(message)?;
     ensure!(whole.contains(&entry("d", None)), "{whole:?}");
     for (path, right) in [("d/a", Error::NotDirectory), ("e", Error::NoFile)] {
         let listed = directory(path);
@@ -330,12 +333,18 @@ pub(crate) async fn directories_come_and_go_with_their_files() -> Outcome {
         let opened = open(path, 1);
         ensure!(opened == Err(right), "{path}: {opened:?}");
     }
-    ensure!(unlink("d/e") == Err(Error::IsDirectory), "it is unlinked");
+    ensure!(
+        unlink("d/e") == Err(Error::IsDirectory),
+        "the directory is unlinked"
+    );
     for name in ["d/a", "d/e/b", "d/e/f/c"] {
-        unlink(name).map_err(text)?;
+        unlink(name).map_err(message)?;
     }
-    ensure!(directory("d") == Err(Error::NoFile), "it is left");
+    ensure!(
+        directory("d") == Err(Error::NoFile),
+        "the directory is left"
+    );
     // The name is free for a file.
     close(fresh("d")?);
-    unlink("d").map_err(text)
+    unlink("d").map_err(message)
 }

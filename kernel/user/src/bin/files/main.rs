@@ -22,22 +22,22 @@ use os_user::{Error, sys};
 os_user::coroutine_entry!(main);
 
 os_user::tests! {
-    what_is_written_is_read,
+    written_bytes_are_read,
     files_are_listed_until_they_are_unlinked,
-    an_unlinked_file_is_there_for_whoever_has_it_open,
+    an_unlinked_file_stays_readable_while_open,
     wrong_calls_are_errors,
-    more_than_memory_keeps_comes_back,
-    a_full_disk_says_so,
+    files_larger_than_the_cache_are_read_back,
+    a_full_disk_is_an_error,
     a_position_is_shared_with_children,
-    what_is_open_counts_in_the_share,
+    open_files_are_charged_to_the_share,
     programs_are_files,
-    what_is_no_program_is_an_error,
+    other_files_are_not_programs,
     exec_takes_a_program_of_the_disk,
     exec_of_a_program_of_the_disk_ends_when_it_is_killed,
     directories_come_and_go_with_their_files,
     both_forms_do_the_same,
-    writers_of_all_levels_get_on,
-    an_urgent_read_waits_for_few,
+    writers_of_all_levels_make_progress,
+    an_urgent_read_overtakes_others,
     a_dropped_read_leaves_nothing_behind,
     syncs_share_a_commit,
 }
@@ -62,7 +62,7 @@ async fn main() -> isize {
     }
 }
 
-/// Opens a file until that is an error, which has to be the share's.
+/// Opens a file until that fails, which must be for lack of a share.
 fn hoard() -> isize {
     for _ in 0..20_000 {
         match open("hoarded", CREATE) {
@@ -74,7 +74,7 @@ fn hoard() -> isize {
     2
 }
 
-/// An empty file of this name.
+/// Creates an empty file of this name.
 fn fresh(name: &str) -> Result<usize, alloc::string::String> {
     open(name, CREATE | TRUNCATE).map_err(|error| format!("{name}: {error}"))
 }
@@ -83,7 +83,7 @@ fn close(file: usize) {
     let _ = sys::close(file);
 }
 
-/// Bytes by a number.
+/// Returns bytes that depend on a number.
 fn pattern(number: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (at, byte) in bytes.iter_mut().enumerate() {

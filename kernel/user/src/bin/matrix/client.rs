@@ -20,18 +20,21 @@ pub(crate) struct Load {
 
 /// Requests of a connection that were answered in the measured time; times in ticks.
 #[derive(Default)]
-pub(crate) struct Answered {
+pub(crate) struct ConnectionResult {
     latencies: Vec<u64>,
     /// Times of the first and of the last answer.
     first: u64,
     last: u64,
 }
 
-/// Connects all, and says the level of each.
-pub(crate) async fn connect(load: &Load, of_server: usize) -> Result<Vec<usize>, Error> {
+/// Opens all connections, and sends the level of each.
+pub(crate) async fn connect(
+    load: &Load,
+    connections_per_server: usize,
+) -> Result<Vec<usize>, Error> {
     let mut connections = Vec::new();
     for at in 0..load.connections {
-        let connection = connect_to(PORT + (at / of_server) as u16)?;
+        let connection = connect_to(PORT + (at / connections_per_server) as u16)?;
         os_user::write(connection, &[level_of(at % load.levels)])?;
         connections.push(connection);
     }
@@ -48,28 +51,31 @@ fn millis(millis: u64) -> u64 {
     millis * ticks_per_second() / 1_000
 }
 
-/// A request of a connection, and its right reply.
-struct Question {
+/// A request of a connection, and the expected reply.
+struct Request {
     request: Vec<u8>,
     right: Vec<u8>,
 }
 
-impl Question {
-    fn new(load: &Load, at: usize) -> Question {
+impl Request {
+    fn new(load: &Load, at: usize) -> Request {
         let words = load.n * load.n;
         let mut request = Vec::from((8 * words as u32).to_le_bytes());
         for place in 0..words {
             request.extend_from_slice(&((place * 31 + at) as u64).to_le_bytes());
         }
         let right = square(&request);
-        Question { request, right }
+        Request { request, right }
     }
 }
 
-/// Asks on all connections until the time is over. The right replies are computed before the
-/// time begins.
-pub(crate) async fn run(load: &Load, connections: Vec<usize>) -> Result<Vec<Answered>, Error> {
-    let questions = (0..connections.len()).map(|at| Question::new(load, at));
+/// Sends requests on all connections until the time is over. The expected replies are computed
+/// before the time begins.
+pub(crate) async fn run(
+    load: &Load,
+    connections: Vec<usize>,
+) -> Result<Vec<ConnectionResult>, Error> {
+    let questions = (0..connections.len()).map(|at| Request::new(load, at));
     let questions: Vec<_> = questions.collect();
     let (start, load) = (now(), *load);
     let mut all = Vec::new();
@@ -89,16 +95,16 @@ async fn ask(
     load: Load,
     connection: usize,
     at: usize,
-    question: Question,
+    question: Request,
     start: u64,
-) -> Result<Answered, Error> {
-    let Question { mut request, right } = question;
+) -> Result<ConnectionResult, Error> {
+    let Request { mut request, right } = question;
     let begin = match load.period {
         0 => start + millis(WARM_UP),
         _ => start,
     };
     let end = begin + millis(load.millis);
-    let mut answered = Answered::default();
+    let mut answered = ConnectionResult::default();
     let mut buffer = vec![0; right.len()];
     for turn in 0.. {
         // The connections' requests are spread over a period.
@@ -139,7 +145,7 @@ async fn ask(
     Ok(answered)
 }
 
-/// Latencies of which a share is shorter, in thousandths.
+/// Percentiles of the latencies, in thousandths.
 const SHARES: [usize; 6] = [250, 500, 750, 900, 990, 999];
 
 /// Mean, standard deviation, and for each of [`SHARES`] a latency, in microseconds.
@@ -160,7 +166,7 @@ fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
 /// Nanoseconds to a request, from the first answer of each connection to its last; 0 if one has
 /// fewer than two. In a closed loop connections are answered in turn, perhaps all at the end of
 /// one: how many answers fall into a given time is off by up to a turn.
-fn nanos_per_request(all: &[&Answered]) -> u64 {
+fn nanos_per_request(all: &[&ConnectionResult]) -> u64 {
     // Of requests in a tick.
     const SCALE: u64 = 1_000_000_000_000;
     let mut rate = 0;
@@ -175,8 +181,14 @@ fn nanos_per_request(all: &[&Answered]) -> u64 {
 }
 
 /// Prints the figures of all connections, then of each level.
-pub(crate) fn report(model: &str, load: &Load, results: &[Answered], took: u64, pages: isize) {
-    let line = |who: &str, answered: &[&Answered]| {
+pub(crate) fn report(
+    model: &str,
+    load: &Load,
+    results: &[ConnectionResult],
+    took: u64,
+    pages: isize,
+) {
+    let line = |who: &str, answered: &[&ConnectionResult]| {
         let latencies = answered.iter().flat_map(|one| &one.latencies);
         let mut all: Vec<u64> = latencies.copied().collect();
         let (mean, deviation, [p25, median, p75, p90, p99, p999]) = summary(&mut all);

@@ -13,14 +13,14 @@ use os_user::lock::SpinLock;
 use os_user::net::{accept_async, listen};
 use os_user::{Error, read, sys, write};
 
-use crate::{WAITING, backlog, begin_square, square_row, take_frame};
+use crate::{QUEUE_LEN, backlog, begin_square, square_row, take_frame};
 
 /// Frames between two coroutines.
 struct Queue(SpinLock<Frames>);
 
 struct Frames {
     frames: VecDeque<Vec<u8>>,
-    /// Set when no more frames will come.
+    /// Set when no more frames will be pushed.
     is_closed: bool,
     /// The coroutine that waits for frames, or for room.
     waiting: Option<Cid>,
@@ -39,7 +39,7 @@ impl Queue {
         let mut frame = Some(frame);
         poll_fn(|_| {
             let mut queue = self.0.lock();
-            if queue.frames.len() >= WAITING {
+            if queue.frames.len() >= QUEUE_LEN {
                 queue.waiting = Some(current());
                 return Poll::Pending;
             }

@@ -38,11 +38,11 @@ os_user::coroutine_entry!(main);
 /// The port of the first server.
 const PORT: u16 = 7000;
 /// Connections of a server with threads.
-const OF_THREADS: usize = 16;
-/// Bytes before a matrix: how many follow.
+const CONNECTIONS_PER_SERVER: usize = 16;
+/// Bytes of the header of a matrix: its length.
 const HEADER: usize = 4;
-/// Matrices that wait in a queue.
-const WAITING: usize = 16;
+/// Capacity of a queue, in matrices.
+const QUEUE_LEN: usize = 16;
 
 /// Level of the most urgent class of connections, and the distance of two classes.
 const FIRST_LEVEL: u8 = 10;
@@ -93,15 +93,15 @@ async fn main() -> isize {
     }
 }
 
-/// Connections of a server.
-fn of_server(model: &str, connections: usize) -> usize {
+/// Returns the number of connections per server.
+fn connections_per_server(model: &str, connections: usize) -> usize {
     match model {
-        "threads" => OF_THREADS,
+        "threads" => CONNECTIONS_PER_SERVER,
         _ => connections,
     }
 }
 
-/// The most connections that may wait for a server.
+/// Maximum backlog of a server.
 const BACKLOG: usize = 128;
 
 /// Returns the backlog of a server: clients outside of the machine all connect at once, and a
@@ -116,18 +116,21 @@ fn backlog(level: Option<u8>, count: usize) -> usize {
 
 /// Starts a server for each port, with a number of connections in addition to the clients'.
 fn start(model: &str, connections: usize, more: usize, rest: &str) -> Result<Vec<usize>, Error> {
-    let of_server = of_server(model, connections);
+    let connections_per_server = connections_per_server(model, connections);
     let start = |first: usize| {
-        let count = of_server.min(connections - first) + more;
-        let port = PORT + (first / of_server) as u16;
+        let count = connections_per_server.min(connections - first) + more;
+        let port = PORT + (first / connections_per_server) as u16;
         let argument = format!("serve,{port},{count},{model},{rest}");
         os_user::spawn("matrix", argument.as_bytes(), &[0, 1, 2], FIRST_LEVEL)
     };
-    (0..connections).step_by(of_server).map(start).collect()
+    (0..connections)
+        .step_by(connections_per_server)
+        .map(start)
+        .collect()
 }
 
-/// Starts servers, each with a connection more, by which it is asked whether it is there, and
-/// waits for their ends.
+/// Starts servers, each with an additional connection by which it is probed, and waits for their
+/// ends.
 fn outside(model: &str, connections: usize, cpus: usize) -> Result<(), Error> {
     for server in start(model, connections, 1, &format!("{cpus},plain"))? {
         wait(server)?;
@@ -138,9 +141,9 @@ fn outside(model: &str, connections: usize, cpus: usize) -> Result<(), Error> {
 /// Starts servers, measures, and waits for the ends of the servers.
 async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Error> {
     let before = sys::free_pages()?;
-    let of_server = of_server(model, load.connections);
+    let connections_per_server = connections_per_server(model, load.connections);
     let servers = start(model, load.connections, 0, &format!("{cpus}"))?;
-    let connections = client::connect(&load, of_server).await?;
+    let connections = client::connect(&load, connections_per_server).await?;
     let used = before - sys::free_pages()?;
     // As many vCPUs as a server has: clients on one would keep it waiting.
     let others: Vec<Cpu> = (1..cpus).map(|_| alloc_cpu()).collect::<Result<_, _>>()?;
@@ -160,11 +163,11 @@ async fn measure(model: &str, load: client::Load, cpus: usize) -> Result<(), Err
 /// The square of a matrix of numbers modulo 2⁶⁴, computed by rows.
 struct Square {
     words: Vec<u64>,
-    /// Header and the rows that there are.
+    /// Header, and the rows computed so far.
     reply: Vec<u8>,
 }
 
-/// Begins with a request: header and matrix.
+/// Begins the square of a request: header and matrix.
 #[inline(never)]
 fn begin_square(frame: &[u8]) -> Square {
     let words: Vec<u64> = frame[HEADER..]
@@ -191,7 +194,7 @@ fn square_row(square: &mut Square, row: usize) {
     }
 }
 
-/// The square of the matrix of a request, in place of it.
+/// Returns a request with its matrix replaced by the square.
 fn square(frame: &[u8]) -> Vec<u8> {
     let mut square = begin_square(frame);
     for row in 0..square.words.len().isqrt() {
@@ -200,7 +203,7 @@ fn square(frame: &[u8]) -> Vec<u8> {
     square.reply
 }
 
-/// Takes the first whole frame out of the received bytes.
+/// Removes the first whole frame from the received bytes.
 fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     let header: [u8; HEADER] = received.get(..HEADER)?.try_into().ok()?;
     let end = HEADER + u32::from_le_bytes(header) as usize;
@@ -211,7 +214,7 @@ fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
     Some(core::mem::replace(received, rest))
 }
 
-/// Tries again until a server listens.
+/// Connects to a server, again until it listens.
 fn connect(port: u16) -> Result<usize, Error> {
     loop {
         match os_user::net::connect(os_user::net::SELF, port) {

@@ -9,7 +9,7 @@ use os_user::net::{accept, listen};
 use os_user::sync::{Condvar, Mutex};
 use os_user::{Error, read, sys, thread, write};
 
-use crate::{WAITING, backlog, square, take_frame};
+use crate::{QUEUE_LEN, backlog, square, take_frame};
 
 /// Frames between two threads.
 struct Queue {
@@ -27,7 +27,7 @@ impl Queue {
 
     fn push(&self, frame: Vec<u8>) {
         let mut queue = self.frames.lock();
-        while queue.0.len() >= WAITING {
+        while queue.0.len() >= QUEUE_LEN {
             queue = self.changed.wait(queue);
         }
         queue.0.push_back(frame);
@@ -38,7 +38,7 @@ impl Queue {
     fn pop(&self) -> Option<Vec<u8>> {
         let mut queue = self.frames.lock();
         loop {
-            let was_full = queue.0.len() >= WAITING;
+            let was_full = queue.0.len() >= QUEUE_LEN;
             if let Some(frame) = queue.0.pop_front() {
                 drop(queue);
                 if was_full {
@@ -59,7 +59,7 @@ impl Queue {
     }
 }
 
-/// Pages of a thread's stack, as the papers have them: 16 KiB.
+/// Pages of the stack of a thread, the size in the papers: 16 KiB.
 const STACK_PAGES: usize = 4;
 
 /// Serves a number of connections until all have ended. The first byte of a connection is its

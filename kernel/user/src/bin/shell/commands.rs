@@ -25,7 +25,7 @@ exit                         ends the machine; so does Ctrl-D";
 /// Bytes of a file that are printed at a time.
 const CHUNK: usize = 1024;
 
-/// Runs a line.
+/// Runs a command line.
 pub(crate) async fn run(console: &mut Console, line: &str) {
     let (word, rest) = split(line);
     let done = match word {
@@ -46,7 +46,7 @@ pub(crate) async fn run(console: &mut Console, line: &str) {
         _ => return start(console, line, None).await,
     };
     if let Err(error) = done {
-        say(line, error);
+        report(line, error);
     }
 }
 
@@ -56,8 +56,8 @@ fn split(line: &str) -> (&str, &str) {
     (word, rest.trim_start())
 }
 
-/// Prints the error of a command, and a way out.
-fn say(command: &str, error: Error) {
+/// Prints the error of a command, and a remedy.
+fn report(command: &str, error: Error) {
     let hint = match error {
         Error::DiskFailed => "; boot with --disk FILE",
         Error::NoProgram => "; `programs` and `ls bin` list them, `help` the commands",
@@ -107,7 +107,7 @@ async fn show_top(seconds: &str) {
     };
     for _ in 0..seconds {
         if let Err(error) = top::show().await {
-            return say("top", error);
+            return report("top", error);
         }
     }
 }
@@ -132,7 +132,7 @@ fn ls(path: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Prints a file part by part, however long it is; one with zeroes is no text.
+/// Prints a file of any length in parts; a file with zeroes is not printed.
 fn cat(name: &str) -> Result<(), Error> {
     let file = open(name, 0)?;
     let mut part = [0; CHUNK];
@@ -159,7 +159,7 @@ fn cat(name: &str) -> Result<(), Error> {
     done
 }
 
-/// Writes a file whole, and waits until the disk has it.
+/// Writes a whole file, and waits until it is durable.
 fn put(rest: &str) -> Result<(), Error> {
     let (name, text) = split(rest);
     let file = open(name, CREATE | TRUNCATE)?;
@@ -195,6 +195,6 @@ async fn start(console: &mut Console, line: &str, level: Option<u8>) {
         in_background,
     };
     if let Err(error) = job.run(console).await {
-        say(program, error);
+        report(program, error);
     }
 }

@@ -12,8 +12,8 @@ use os_user::asynchronous::AsyncCall;
 use os_user::coroutine::current;
 use os_user::{Error, read, sleep_micros, write};
 
-/// The most bytes of a line; more are not taken.
-const LONGEST: usize = 240;
+/// Maximum number of bytes of a line; further bytes are ignored.
+const MAX_LINE: usize = 240;
 /// Bytes that are read at a time.
 const CHUNK: usize = 64;
 
@@ -28,7 +28,7 @@ const DELETE: u8 = 127;
 
 /// An event of the keyboard.
 pub(crate) enum Typed {
-    /// A line, without its end.
+    /// A line, without its line end.
     Line(String),
     /// Ctrl-C.
     Interrupt,
@@ -45,8 +45,8 @@ pub(crate) struct Editor {
 }
 
 impl Editor {
-    /// Takes a byte, and echoes it.
-    pub(crate) fn take(&mut self, byte: u8) -> Option<Typed> {
+    /// Handles a typed byte, and echoes it.
+    pub(crate) fn type_byte(&mut self, byte: u8) -> Option<Typed> {
         if self.in_escape {
             self.in_escape = byte == b'[' || !byte.is_ascii_graphic() || byte.is_ascii_digit();
             return None;
@@ -66,9 +66,9 @@ impl Editor {
                 echo(b"\n");
                 return Some(Typed::End);
             }
-            BACKSPACE | DELETE => self.take_back(),
+            BACKSPACE | DELETE => self.erase(),
             ESCAPE => self.in_escape = true,
-            _ if byte < b' ' || self.line.len() == LONGEST => {}
+            _ if byte < b' ' || self.line.len() == MAX_LINE => {}
             _ => {
                 self.line.push(byte);
                 echo(&[byte]);
@@ -77,8 +77,8 @@ impl Editor {
         None
     }
 
-    /// Takes the last character back.
-    fn take_back(&mut self) {
+    /// Erases the last character.
+    fn erase(&mut self) {
         while let Some(byte) = self.line.pop() {
             // The others are further bytes of the same character.
             if !(0x80..0xc0).contains(&byte) {
@@ -96,7 +96,7 @@ fn echo(bytes: &[u8]) {
 
 /// The input of the shell.
 pub(crate) struct Console {
-    /// Bytes that have come and were not taken.
+    /// Bytes that have arrived and were not read.
     bytes: VecDeque<u8>,
     reading: Option<AsyncCall<usize, Vec<u8>>>,
     is_over: bool,
@@ -111,7 +111,7 @@ impl Console {
         }
     }
 
-    /// Polls for the next byte; `None`: the input is over.
+    /// Polls for the next byte; `None`: the input has ended.
     pub(crate) fn poll_byte(&mut self, cx: &mut Context<'_>) -> Poll<Option<u8>> {
         loop {
             if let Some(byte) = self.bytes.pop_front() {
@@ -138,14 +138,14 @@ impl Console {
         }
     }
 
-    /// Gives bytes back that nobody has taken: they come before all others.
+    /// Returns unread bytes, which come before all others.
     pub(crate) fn give_back(&mut self, bytes: &[u8]) {
         for byte in bytes.iter().rev() {
             self.bytes.push_front(*byte);
         }
     }
 
-    /// Asks for a line.
+    /// Prompts for a line.
     pub(crate) async fn line(&mut self, prompt: &str) -> Typed {
         echo(prompt.as_bytes());
         let mut editor = Editor::default();
@@ -153,7 +153,7 @@ impl Console {
             let Some(byte) = poll_fn(|cx| self.poll_byte(cx)).await else {
                 return Typed::End;
             };
-            if let Some(typed) = editor.take(byte) {
+            if let Some(typed) = editor.type_byte(byte) {
                 return typed;
             }
         }

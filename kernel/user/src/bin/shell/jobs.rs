@@ -18,10 +18,10 @@ use crate::console::{Console, Editor, Typed};
 
 /// The most urgent level of a program.
 pub(crate) const MOST_URGENT: u8 = LEVEL + 1;
-/// The least urgent one.
+/// The least urgent level of a program.
 pub(crate) const LEAST_URGENT: u8 = 62;
-/// The level of a program that is started without one.
-const USUAL: u8 = 32;
+/// Level of a program that is started without a level.
+const DEFAULT_LEVEL: u8 = 32;
 /// Directory of the programs on a disk.
 const FOLDER: &str = "bin/";
 
@@ -29,7 +29,8 @@ const FOLDER: &str = "bin/";
 pub(crate) struct Job<'a> {
     pub(crate) program: &'a str,
     pub(crate) argument: &'a str,
-    /// The level that it has at most; `None`: the usual one, and any up to [`MOST_URGENT`].
+    /// Level and ceiling of the program; `None`: the default level, and any level up to
+    /// [`MOST_URGENT`].
     pub(crate) level: Option<u8>,
     /// True if the shell does not wait for the job.
     pub(crate) in_background: bool,
@@ -52,18 +53,18 @@ impl Job<'_> {
             let name = String::from(self.program);
             let report = async move {
                 let status = wait!(child, current()).await;
-                say(child, &name, status, true);
+                report(child, &name, status, true);
             };
             return spawn_local(report, Some(LEVEL)).map(drop);
         }
         let status = feed(console, child, &input).await;
-        say(child, self.program, status, false);
+        report(child, self.program, status, false);
         Ok(())
     }
 
     fn start(&self, input: &Pipe) -> Result<usize, Error> {
         let bounds = Bounds {
-            level: self.level.unwrap_or(USUAL),
+            level: self.level.unwrap_or(DEFAULT_LEVEL),
             ceiling: self.level.unwrap_or(MOST_URGENT),
             halvings: 1,
         };
@@ -88,7 +89,7 @@ fn close(files: impl IntoIterator<Item = usize>) {
 }
 
 /// Reports the end of a program, unless it is as expected.
-fn say(child: usize, program: &str, status: Result<isize, Error>, in_background: bool) {
+fn report(child: usize, program: &str, status: Result<isize, Error>, in_background: bool) {
     match status {
         Ok(0) if !in_background => {}
         Ok(0) => println!("{child} has ended: {program}"),
@@ -101,7 +102,7 @@ fn say(child: usize, program: &str, status: Result<isize, Error>, in_background:
 
 /// The input of a program in the foreground.
 struct Input {
-    /// The end to write to, until Ctrl-D.
+    /// Write end of the pipe, until Ctrl-D.
     writer: Option<usize>,
     /// Lines that are not written yet.
     lines: Vec<u8>,
@@ -109,7 +110,7 @@ struct Input {
 }
 
 impl Input {
-    /// Writes as many lines as the program has room for.
+    /// Writes lines as far as the pipe has room.
     fn poll(&mut self, cx: &mut Context<'_>) {
         while let Some(writer) = self.writer {
             if self.writing.is_none() && self.lines.is_empty() {
@@ -144,7 +145,7 @@ async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize,
                 close(input.writer.take());
                 break;
             };
-            match editor.take(byte) {
+            match editor.type_byte(byte) {
                 Some(Typed::Line(line)) => {
                     input.lines.extend_from_slice(line.as_bytes());
                     input.lines.push(b'\n');

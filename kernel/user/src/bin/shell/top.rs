@@ -3,7 +3,7 @@
 use os_user::status::{HartStatus, harts, processes};
 use os_user::{Error, println, sleep};
 
-/// Microseconds that are looked at.
+/// Measured time, in microseconds.
 const PERIOD: u64 = 1_000_000;
 /// Characters of a bar that stands for all time.
 const BAR: u64 = 40;

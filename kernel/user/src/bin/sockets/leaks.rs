@@ -9,7 +9,7 @@ use os_user::net::{
     SELF, accept, accept_async, connect, connect_async, datagrams, listen, receive_from_async,
     send_to,
 };
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{Bounds, Error, ensure, read, sleep, spawn_within, sys, write};
 
 pub(crate) async fn sockets_are_limited_and_come_back() -> Outcome {
@@ -23,7 +23,7 @@ pub(crate) async fn sockets_are_limited_and_come_back() -> Outcome {
         };
         let count = listeners.len();
         for listener in listeners {
-            sys::close(listener).map_err(text)?;
+            sys::close(listener).map_err(message)?;
         }
         ensure!(
             error == Error::TooMany && (1..=64).contains(&count),
@@ -41,13 +41,13 @@ pub(crate) async fn run_task(task: &[u8], files: &[usize]) -> Outcome {
         ceiling: 20,
         halvings: 0,
     };
-    let child = spawn_within("sockets", task, files, bounds).map_err(text)?;
+    let child = spawn_within("sockets", task, files, bounds).map_err(message)?;
     let status = os_user::asynchronous::wait(child, current()).await;
     ensure!(status == Ok(0), "status {status:?}");
     Ok(())
 }
 
-/// Opens as many datagram sockets as possible, and closes them again; returns their number.
+/// Opens as many datagram sockets as possible, and closes them; returns their number.
 pub(crate) fn count_sockets() -> Result<usize, String> {
     let mut sockets = Vec::new();
     while let Ok(socket) = datagrams(0) {
@@ -55,7 +55,7 @@ pub(crate) fn count_sockets() -> Result<usize, String> {
     }
     let count = sockets.len();
     for socket in sockets {
-        sys::close(socket).map_err(text)?;
+        sys::close(socket).map_err(message)?;
     }
     Ok(count)
 }
@@ -72,59 +72,59 @@ pub(crate) async fn sockets_come_back(before: usize) -> Outcome {
     Err(alloc::format!("{now} sockets instead of {before}"))
 }
 
-/// Sockets of every kind and in every state, none of which it closes.
+/// Opens sockets of every kind and in every state, and closes none.
 pub(crate) fn leak() -> Outcome {
     for _ in 0..4 {
         // To the parent's listener.
-        let connection = connect(SELF, 1020).map_err(text)?;
-        write(connection, b"left").map_err(text)?;
+        let connection = connect(SELF, 1020).map_err(message)?;
+        write(connection, b"left").map_err(message)?;
     }
-    let listener = listen(1021, 4).map_err(text)?;
+    let listener = listen(1021, 4).map_err(message)?;
     for n in 0..3 {
-        let connection = connect(SELF, 1021).map_err(text)?;
+        let connection = connect(SELF, 1021).map_err(message)?;
         if n > 0 {
-            accept(listener).map_err(text)?;
+            accept(listener).map_err(message)?;
         }
         if n > 1 {
-            sys::shutdown(connection).map_err(text)?;
+            sys::shutdown(connection).map_err(message)?;
         }
     }
     for _ in 0..10 {
-        sys::socket().map_err(text)?;
-        let port = datagrams(0).map_err(text)?;
-        send_to(port, b"nobody", (SELF, 1022)).map_err(text)?;
+        sys::socket().map_err(message)?;
+        let port = datagrams(0).map_err(message)?;
+        send_to(port, b"nobody", (SELF, 1022)).map_err(message)?;
     }
     Ok(())
 }
 
 /// A connection that a program has left open ends as if the program had closed it: its peer reads
-/// the written bytes, then the end; ports and places are free again.
+/// the written bytes, then the end; ports and slots are free again.
 pub(crate) async fn leaked_sockets_are_closed() -> Outcome {
     let before = count_sockets()?;
-    let listener = listen(1020, 8).map_err(text)?;
+    let listener = listen(1020, 8).map_err(message)?;
     run_task(b"leak", &[]).await?;
     for n in 0..4 {
-        let connection = accept(listener).map_err(text)?;
+        let connection = accept(listener).map_err(message)?;
         let mut bytes = [0; 16];
-        let count = read!(connection, &mut bytes).map_err(text)?;
+        let count = read!(connection, &mut bytes).map_err(message)?;
         ensure!(&bytes[..count] == b"left", "connection {n}: {count} bytes");
         let end = read!(connection, &mut bytes);
         ensure!(end == Ok(0), "connection {n}: {end:?}");
-        sys::close(connection).map_err(text)?;
+        sys::close(connection).map_err(message)?;
     }
-    sys::close(listener).map_err(text)?;
-    let again = listen(1021, 4).map_err(text)?;
-    sys::close(again).map_err(text)?;
+    sys::close(listener).map_err(message)?;
+    let again = listen(1021, 4).map_err(message)?;
+    sys::close(again).map_err(message)?;
     sockets_come_back(before).await
 }
 
-/// Ends while calls of every kind wait.
+/// Ends the process while calls of every kind wait.
 pub(crate) async fn leave_calls_in_flight() -> Outcome {
-    let listener = listen(1023, 2).map_err(text)?;
-    let one = connect(SELF, 1023).map_err(text)?;
-    let other = accept(listener).map_err(text)?;
-    let port = datagrams(0).map_err(text)?;
-    let third = sys::socket().map_err(text)? as usize;
+    let listener = listen(1023, 2).map_err(message)?;
+    let one = connect(SELF, 1023).map_err(message)?;
+    let other = accept(listener).map_err(message)?;
+    let port = datagrams(0).map_err(message)?;
+    let third = sys::socket().map_err(message)? as usize;
     let calls = (
         accept_async(listener, current()),
         // This address is not in use.
@@ -149,7 +149,7 @@ pub(crate) async fn exit_with_calls_in_flight_leaves_nothing_behind() -> Outcome
 
 /// Closes the given descriptors, and others.
 pub(crate) fn close_all() -> Outcome {
-    write(0, b"mine").map_err(text)?;
+    write(0, b"mine").map_err(message)?;
     for file in 0..100 {
         let right = file < 2;
         let closed = sys::close(file);
@@ -164,19 +164,19 @@ pub(crate) fn close_all() -> Outcome {
 /// A descriptor belongs to its process: after another process has closed its own, the parent and
 /// the peer still have theirs.
 pub(crate) async fn sockets_of_others_cannot_be_closed() -> Outcome {
-    let listener = listen(1024, 1).map_err(text)?;
-    let one = connect(SELF, 1024).map_err(text)?;
-    let other = accept(listener).map_err(text)?;
+    let listener = listen(1024, 1).map_err(message)?;
+    let one = connect(SELF, 1024).map_err(message)?;
+    let other = accept(listener).map_err(message)?;
     run_task(b"closer", &[one, listener]).await?;
-    write(one, b", and mine").map_err(text)?;
+    write(one, b", and mine").map_err(message)?;
     let mut bytes = [0; 32];
     let mut count = 0;
     while count < 14 {
-        count += read!(other, &mut bytes[count..]).map_err(text)?;
+        count += read!(other, &mut bytes[count..]).map_err(message)?;
     }
     ensure!(&bytes[..count] == b"mine, and mine", "{count} bytes");
     for file in [one, other, listener] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use os_user::coroutine::{self, current, reprio};
 use os_user::net::{accept_async, datagram, datagrams, listen, receive_from_async, send_to_async};
-use os_user::testing::{Outcome, run_all, text};
+use os_user::testing::{Outcome, message, run_all};
 use os_user::{Error, sys, tests};
 
 use leaks::{
@@ -24,18 +24,17 @@ use leaks::{
     leave_calls_in_flight, sockets_are_limited_and_come_back, sockets_of_others_cannot_be_closed,
 };
 use packets::{
-    datagrams_are_whole_or_lost, datagrams_come_with_where_they_come_from,
-    wrong_datagrams_are_errors,
+    datagrams_are_whole_or_lost, datagrams_have_their_source_address, wrong_datagrams_are_errors,
 };
 use streams::{
-    both_forms_of_accept_and_connect, bytes_come_back_in_order, connection_to_nobody_is_refused,
-    connections_are_served_at_once, end_is_read_after_what_was_written,
-    full_connection_makes_the_writer_wait, port_is_for_one_listener,
-    waiting_for_a_connection_can_be_cancelled, writing_to_what_is_closed_is_an_error,
-    wrong_sockets_are_errors,
+    both_forms_of_accept_and_connect, bytes_come_back_in_order,
+    connection_without_a_listener_is_refused, connections_are_served_at_once,
+    end_is_read_after_the_written_bytes, full_connection_makes_the_writer_wait,
+    port_is_for_one_listener, waiting_for_a_connection_can_be_cancelled,
+    writing_to_a_closed_connection_is_an_error, wrong_sockets_are_errors,
 };
 use urgency::{
-    answer_of_a_listener_is_as_urgent_as_the_call, network_is_as_urgent_as_what_waits_for_it,
+    answer_of_a_listener_is_as_urgent_as_the_call, network_is_as_urgent_as_its_most_urgent_waiter,
 };
 
 os_user::coroutine_entry!(main);
@@ -44,21 +43,21 @@ tests! {
     both_forms_of_accept_and_connect,
     bytes_come_back_in_order,
     connections_are_served_at_once,
-    connection_to_nobody_is_refused,
-    end_is_read_after_what_was_written,
-    writing_to_what_is_closed_is_an_error,
+    connection_without_a_listener_is_refused,
+    end_is_read_after_the_written_bytes,
+    writing_to_a_closed_connection_is_an_error,
     full_connection_makes_the_writer_wait,
     wrong_sockets_are_errors,
     waiting_for_a_connection_can_be_cancelled,
     sockets_are_limited_and_come_back,
-    datagrams_come_with_where_they_come_from,
+    datagrams_have_their_source_address,
     datagrams_are_whole_or_lost,
     wrong_datagrams_are_errors,
     port_is_for_one_listener,
     leaked_sockets_are_closed,
     exit_with_calls_in_flight_leaves_nothing_behind,
     sockets_of_others_cannot_be_closed,
-    network_is_as_urgent_as_what_waits_for_it,
+    network_is_as_urgent_as_its_most_urgent_waiter,
     answer_of_a_listener_is_as_urgent_as_the_call,
 }
 
@@ -78,22 +77,22 @@ async fn main() -> isize {
 
 /// Serves connections until one sends `quit`.
 async fn serve() -> Outcome {
-    let listener = listen(7, 4).map_err(text)?;
-    let port = datagrams(7).map_err(text)?;
-    coroutine::spawn(echo_datagrams(port), None).map_err(text)?;
+    let listener = listen(7, 4).map_err(message)?;
+    let port = datagrams(7).map_err(message)?;
+    coroutine::spawn(echo_datagrams(port), None).map_err(message)?;
     loop {
         let connection = accept_async(listener, current()).await;
-        let connection = connection.map_err(text)?;
+        let connection = connection.map_err(message)?;
         let one = async move {
             if echo(connection).await == Ok(b"quit".into()) {
                 os_user::exit(0);
             }
         };
-        coroutine::spawn(one, None).map_err(text)?;
+        coroutine::spawn(one, None).map_err(message)?;
     }
 }
 
-/// Sends received bytes back, until the end; returns the last ones.
+/// Echoes received bytes until the end; returns the last ones.
 async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
     let mut last = Vec::new();
     loop {
@@ -109,10 +108,10 @@ async fn echo(connection: usize) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Sends datagrams back, until one contains `quit`.
+/// Echoes datagrams until one contains `quit`.
 async fn echo_datagrams(port: usize) -> Result<(), Error> {
     loop {
-        let buffer = Vec::from([0; datagram::HEADER + datagram::MOST]);
+        let buffer = Vec::from([0; datagram::HEADER + datagram::MAX_LEN]);
         let (count, buffer) = receive_from_async(port, buffer, current()).await;
         if let Some((address, from, bytes)) = datagram::parse(&buffer[..count?]) {
             if bytes == b"quit" {

@@ -6,37 +6,37 @@ use os_user::coroutine::current;
 use os_user::net::{
     SELF, datagram, datagrams, receive_from, receive_from_async, send_to, send_to_async,
 };
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{Error, ensure, read, sleep, sys, write};
 
-pub(crate) async fn datagrams_come_with_where_they_come_from() -> Outcome {
+pub(crate) async fn datagrams_have_their_source_address() -> Outcome {
     let (one, other) = (datagrams(3000), datagrams(0));
-    let (one, other) = (one.map_err(text)?, other.map_err(text)?);
+    let (one, other) = (one.map_err(message)?, other.map_err(message)?);
     let mut buffer = [0; 40];
     // Nothing is there before it is sent: it waits.
     let waiting = receive_from_async(one, Vec::from([0; 40]), current());
-    let sent = send_to(other, b"there", (SELF, 3000)).map_err(text)?;
+    let sent = send_to(other, b"there", (SELF, 3000)).map_err(message)?;
     ensure!(sent == 5, "{sent} sent");
     let (count, bytes) = waiting.await;
-    let count = count.map_err(text)?;
+    let count = count.map_err(message)?;
     let parsed = datagram::parse(&bytes[..count]);
     let Some((SELF, port, b"there")) = parsed else {
         return Err(alloc::format!("{parsed:?}"));
     };
-    send_to(one, b"", (SELF, port)).map_err(text)?;
-    let count = receive_from(other, &mut buffer).map_err(text)?;
+    send_to(one, b"", (SELF, port)).map_err(message)?;
+    let count = receive_from(other, &mut buffer).map_err(message)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, 3000, &b""[..])), "{parsed:?}");
     // Bytes that do not fit are cut off.
-    send_to(one, b"longer", (SELF, port)).map_err(text)?;
-    let count = receive_from(other, &mut buffer[..datagram::HEADER + 3]).map_err(text)?;
+    send_to(one, b"longer", (SELF, port)).map_err(message)?;
+    let count = receive_from(other, &mut buffer[..datagram::HEADER + 3]).map_err(message)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, 3000, &b"lon"[..])), "{parsed:?}");
     // Both forms of both calls.
     let bytes = Vec::from(b"awaited");
     let (sent, bytes) = send_to!(other, bytes, (SELF, 3000), current()).await;
     ensure!(sent == Ok(7) && bytes == b"awaited", "{sent:?}");
-    let count = receive_from!(one, &mut buffer).map_err(text)?;
+    let count = receive_from!(one, &mut buffer).map_err(message)?;
     let parsed = datagram::parse(&buffer[..count]);
     ensure!(parsed == Some((SELF, port, &b"awaited"[..])), "{parsed:?}");
     ensure!(
@@ -44,10 +44,10 @@ pub(crate) async fn datagrams_come_with_where_they_come_from() -> Outcome {
         "the thread sends"
     );
     let (count, bytes) = receive_from!(other, Vec::from([0; 40]), current()).await;
-    let parsed = datagram::parse(&bytes[..count.map_err(text)?]);
+    let parsed = datagram::parse(&bytes[..count.map_err(message)?]);
     ensure!(parsed == Some((SELF, 3000, &b"blocking"[..])), "{parsed:?}");
     for file in [one, other] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ pub(crate) async fn datagrams_come_with_where_they_come_from() -> Outcome {
 /// The sender exceeds the room: some datagrams arrive, in order, and none in part.
 pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
     let (one, other) = (datagrams(3001), datagrams(0));
-    let (one, other) = (one.map_err(text)?, other.map_err(text)?);
+    let (one, other) = (one.map_err(message)?, other.map_err(message)?);
     for n in 0..100u8 {
         let bytes = Vec::from([n; 500]);
         let (sent, _) = send_to_async(other, bytes, (SELF, 3001), current()).await;
@@ -85,15 +85,15 @@ pub(crate) async fn datagrams_are_whole_or_lost() -> Outcome {
     }
     ensure!((4..100).contains(&seen), "{seen} datagrams");
     for file in [one, other] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }
 
 pub(crate) async fn wrong_datagrams_are_errors() -> Outcome {
-    let socket = datagrams(3002).map_err(text)?;
-    let stream = sys::socket().map_err(text)? as usize;
-    let long = Vec::from([0; datagram::MOST + 1]);
+    let socket = datagrams(3002).map_err(message)?;
+    let stream = sys::socket().map_err(message)? as usize;
+    let long = Vec::from([0; datagram::MAX_LEN + 1]);
     let mut short = [0; datagram::HEADER - 1];
     let answers = [
         (datagrams(3002), Error::InUse),
@@ -112,9 +112,9 @@ pub(crate) async fn wrong_datagrams_are_errors() -> Outcome {
         ensure!(answer == Err(right), "call {n}: {answer:?}");
     }
     for file in [socket, stream] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
-    let again = datagrams(3002).map_err(text)?;
-    sys::close(again).map_err(text)?;
+    let again = datagrams(3002).map_err(message)?;
+    sys::close(again).map_err(message)?;
     Ok(())
 }

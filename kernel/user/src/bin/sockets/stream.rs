@@ -5,22 +5,22 @@ use alloc::vec::Vec;
 
 use os_user::coroutine::{self, current};
 use os_user::net::{SELF, accept_async, connect_async, listen};
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{ensure, sys};
 
 use crate::echo;
 
-/// A byte of a stream, by its place.
+/// Returns the byte of the test stream at an offset.
 pub(crate) fn byte(at: usize) -> u8 {
     (at % 251) as u8
 }
 
-/// Reads all until the end, and checks that it is the stream.
+/// Reads to the end, and checks that the bytes are those of the test stream.
 pub(crate) async fn check(connection: usize) -> Result<usize, String> {
     let mut done = 0;
     loop {
         let (count, buffer) = os_user::read!(connection, Vec::from([0; 200]), current()).await;
-        let count = count.map_err(text)?;
+        let count = count.map_err(message)?;
         if count == 0 {
             return Ok(done);
         }
@@ -31,46 +31,46 @@ pub(crate) async fn check(connection: usize) -> Result<usize, String> {
     }
 }
 
-/// Sends the stream to a server, ends writing, and checks the bytes that come back.
+/// Sends the test stream to a server, ends writing, and checks the echo.
 pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
-    let socket = sys::socket().map_err(text)? as usize;
+    let socket = sys::socket().map_err(message)? as usize;
     let answer = connect_async(socket, SELF, port, current()).await;
-    answer.map_err(text)?;
+    answer.map_err(message)?;
     let writer = async move {
         let all: Vec<u8> = (0..total).map(byte).collect();
         let (count, _) = os_user::write!(socket, all, current()).await;
         sys::shutdown(socket)?;
         count
     };
-    let writer = coroutine::spawn(writer, None).map_err(text)?;
+    let writer = coroutine::spawn(writer, None).map_err(message)?;
     let seen = check(socket).await?;
     let count = writer.await;
     ensure!(count == Some(Ok(total)), "{count:?} written");
     ensure!(seen == total, "{seen} bytes came back");
-    sys::close(socket).map_err(text)?;
+    sys::close(socket).map_err(message)?;
     Ok(())
 }
 
 /// Starts a server for `count` connections.
 pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
     // A connection without room in the backlog is refused.
-    let listener = listen(port, count).map_err(text)?;
+    let listener = listen(port, count).map_err(message)?;
     let serve = async move {
         let mut all = Vec::new();
         for _ in 0..count {
             let connection = accept_async(listener, current()).await;
-            let connection = connection.map_err(text)?;
-            all.push(coroutine::spawn(echo(connection), None).map_err(text)?);
+            let connection = connection.map_err(message)?;
+            all.push(coroutine::spawn(echo(connection), None).map_err(message)?);
         }
         for one in all {
             ensure!(matches!(one.await, Some(Ok(_))), "a connection has failed");
         }
-        sys::close(listener).map_err(text)?;
+        sys::close(listener).map_err(message)?;
         Ok(())
     };
-    coroutine::spawn(serve, None).map_err(text)
+    coroutine::spawn(serve, None).map_err(message)
 }
 
 pub(crate) fn ended(outcome: Option<Outcome>) -> Outcome {
-    outcome.unwrap_or_else(|| Err("it was cancelled".into()))
+    outcome.unwrap_or_else(|| Err("the coroutine was cancelled".into()))
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::SeqCst;
 use os_user::calls;
 use os_user::coroutine::{self, current};
 use os_user::net::{SELF, accept, accept_async, connect, listen};
-use os_user::testing::{Outcome, text};
+use os_user::testing::{Outcome, message};
 use os_user::{Error, ensure, read, sleep, sys, thread, write};
 
 use crate::stream::{byte, check, ended, send_and_check, server};
@@ -24,7 +24,7 @@ pub(crate) async fn connections_are_served_at_once() -> Outcome {
     let mut clients = Vec::new();
     for n in 0..6 {
         let client = send_and_check(1001, 1_000 + n * 700);
-        clients.push(coroutine::spawn(client, None).map_err(text)?);
+        clients.push(coroutine::spawn(client, None).map_err(message)?);
     }
     for client in clients {
         ended(client.await)?;
@@ -32,57 +32,57 @@ pub(crate) async fn connections_are_served_at_once() -> Outcome {
     ended(server.await)
 }
 
-pub(crate) async fn connection_to_nobody_is_refused() -> Outcome {
+pub(crate) async fn connection_without_a_listener_is_refused() -> Outcome {
     let answer = connect(SELF, 1002);
     ensure!(answer == Err(Error::Refused), "{answer:?}");
     Ok(())
 }
 
-/// The synchronous form, from two threads.
-pub(crate) async fn end_is_read_after_what_was_written() -> Outcome {
-    let listener = listen(1003, 1).map_err(text)?;
+/// Tests the synchronous form, from two threads.
+pub(crate) async fn end_is_read_after_the_written_bytes() -> Outcome {
+    let listener = listen(1003, 1).map_err(message)?;
     let writer = thread::spawn(move || {
         let connection = accept(listener)?;
         write(connection, b"the last words")?;
         sys::close(connection)
     });
-    let writer = writer.map_err(text)?;
-    let connection = connect(SELF, 1003).map_err(text)?;
+    let writer = writer.map_err(message)?;
+    let connection = connect(SELF, 1003).map_err(message)?;
     let (mut all, mut part) = (Vec::new(), [0; 4]);
     loop {
-        match read(connection, &mut part).map_err(text)? {
+        match read(connection, &mut part).map_err(message)? {
             0 => break,
             count => all.extend_from_slice(&part[..count]),
         }
     }
     ensure!(all == b"the last words", "{all:?}");
-    writer.join().map_err(text)?.map_err(text)?;
-    sys::close(connection).map_err(text)?;
-    sys::close(listener).map_err(text)?;
+    writer.join().map_err(message)?.map_err(message)?;
+    sys::close(connection).map_err(message)?;
+    sys::close(listener).map_err(message)?;
     Ok(())
 }
 
-pub(crate) async fn writing_to_what_is_closed_is_an_error() -> Outcome {
-    let listener = listen(1004, 1).map_err(text)?;
-    let connection = connect(SELF, 1004).map_err(text)?;
-    let other = accept(listener).map_err(text)?;
-    sys::shutdown(connection).map_err(text)?;
+pub(crate) async fn writing_to_a_closed_connection_is_an_error() -> Outcome {
+    let listener = listen(1004, 1).map_err(message)?;
+    let connection = connect(SELF, 1004).map_err(message)?;
+    let other = accept(listener).map_err(message)?;
+    sys::shutdown(connection).map_err(message)?;
     let answer = write(connection, b"more");
     ensure!(answer == Err(Error::BrokenPipe), "{answer:?}");
     let answer = read(other, &mut [0]);
     ensure!(answer == Ok(0), "{answer:?}");
     for file in [connection, other, listener] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }
 
-/// Without a reader both buffers are full at last, and everything comes when there is one.
+/// Without a reader both buffers fill up; all bytes arrive once there is a reader.
 pub(crate) async fn full_connection_makes_the_writer_wait() -> Outcome {
     const TOTAL: usize = 30_000;
-    let listener = listen(1005, 1).map_err(text)?;
-    let connection = connect(SELF, 1005).map_err(text)?;
-    let other = accept(listener).map_err(text)?;
+    let listener = listen(1005, 1).map_err(message)?;
+    let connection = connect(SELF, 1005).map_err(message)?;
+    let other = accept(listener).map_err(message)?;
     let over = Arc::new(AtomicBool::new(false));
     let writer = {
         let over = over.clone();
@@ -94,21 +94,21 @@ pub(crate) async fn full_connection_makes_the_writer_wait() -> Outcome {
             count
         }
     };
-    let writer = coroutine::spawn(writer, None).map_err(text)?;
+    let writer = coroutine::spawn(writer, None).map_err(message)?;
     sleep(20_000).await;
     ensure!(!over.load(SeqCst), "there is room for everything");
     let seen = check(other).await?;
     ensure!(seen == TOTAL, "{seen} bytes");
     let count = writer.await;
     ensure!(count == Some(Ok(TOTAL)), "{count:?}");
-    sys::close(other).map_err(text)?;
-    sys::close(listener).map_err(text)?;
+    sys::close(other).map_err(message)?;
+    sys::close(listener).map_err(message)?;
     Ok(())
 }
 
 pub(crate) async fn wrong_sockets_are_errors() -> Outcome {
-    let socket = sys::socket().map_err(text)? as usize;
-    let pipe = os_user::pipe().map_err(text)?;
+    let socket = sys::socket().map_err(message)? as usize;
+    let pipe = os_user::pipe().map_err(message)?;
     let answers = [
         (sys::listen(socket, 4), Error::BadArgument),
         (sys::bind(socket, 70_000), Error::BadArgument),
@@ -125,48 +125,51 @@ pub(crate) async fn wrong_sockets_are_errors() -> Outcome {
         ensure!(answer == Err(right), "call {n}: {answer:?}");
     }
     for file in [socket, pipe.reader, pipe.writer] {
-        sys::close(file).map_err(text)?;
+        sys::close(file).map_err(message)?;
     }
     Ok(())
 }
 
 pub(crate) async fn waiting_for_a_connection_can_be_cancelled() -> Outcome {
-    let listener = listen(1006, 2).map_err(text)?;
+    let listener = listen(1006, 2).map_err(message)?;
     let call = accept_async(listener, current());
     sleep(1_000).await;
     call.cancel();
     let answer = call.await;
     ensure!(answer == Err(Error::Cancelled), "{answer:?}");
     drop(accept_async(listener, current()));
-    sys::close(listener).map_err(text)?;
+    sys::close(listener).map_err(message)?;
     Ok(())
 }
 
 pub(crate) async fn both_forms_of_accept_and_connect() -> Outcome {
-    let listener = listen(3005, 2).map_err(text)?;
+    let listener = listen(3005, 2).map_err(message)?;
     for is_awaited in [false, true] {
-        let socket = sys::socket().map_err(text)? as usize;
+        let socket = sys::socket().map_err(message)? as usize;
         let connected = if is_awaited {
             calls::connect!(socket, SELF, 3005)
         } else {
             calls::connect!(socket, SELF, 3005, current()).await
         };
-        connected.map_err(text)?;
+        connected.map_err(message)?;
         let accepted = if is_awaited {
             accept!(listener, current()).await
         } else {
             accept!(listener)
         };
-        let accepted = accepted.map_err(text)?;
-        ensure!(write!(socket, b"through") == Ok(7), "it is a connection");
+        let accepted = accepted.map_err(message)?;
+        ensure!(
+            write!(socket, b"through") == Ok(7),
+            "the socket is not connected"
+        );
         let mut bytes = [0; 8];
         let count = read!(accepted, &mut bytes);
         ensure!(count == Ok(7) && bytes.starts_with(b"through"), "{count:?}");
         for file in [socket, accepted] {
-            sys::close(file).map_err(text)?;
+            sys::close(file).map_err(message)?;
         }
     }
-    sys::close(listener).map_err(text)?;
+    sys::close(listener).map_err(message)?;
     let nobody = [(); 2].map(|()| sys::socket().map_or(0, |socket| socket as usize));
     let blocking = calls::connect!(nobody[0], SELF, 3005);
     let awaited = calls::connect!(nobody[1], SELF, 3005, current()).await;
@@ -181,17 +184,17 @@ pub(crate) async fn both_forms_of_accept_and_connect() -> Outcome {
         "{blocking:?}, {awaited:?}"
     );
     for socket in nobody {
-        sys::close(socket).map_err(text)?;
+        sys::close(socket).map_err(message)?;
     }
     Ok(())
 }
 
 pub(crate) async fn port_is_for_one_listener() -> Outcome {
-    let listener = listen(3004, 2).map_err(text)?;
+    let listener = listen(3004, 2).map_err(message)?;
     let answer = listen(3004, 1);
     ensure!(answer == Err(Error::InUse), "{answer:?}");
-    sys::close(listener).map_err(text)?;
-    let again = listen(3004, 1).map_err(text)?;
-    sys::close(again).map_err(text)?;
+    sys::close(listener).map_err(message)?;
+    let again = listen(3004, 1).map_err(message)?;
+    sys::close(again).map_err(message)?;
     Ok(())
 }

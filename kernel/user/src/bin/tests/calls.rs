@@ -4,37 +4,37 @@ use alloc::vec::Vec;
 
 use os_user::{Error, pipe, read, spawn, sys, wait, write};
 
-use crate::{LATER, Outcome, close, ensure, text};
+use crate::{LATER, Outcome, close, ensure, message};
 
 pub(crate) fn pipe_carries_bytes() -> Outcome {
-    let (there, back) = (pipe().map_err(text)?, pipe().map_err(text)?);
+    let (there, back) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let files = [there.reader, back.writer];
-    let child = spawn("child", b"echo", &files, 20).map_err(text)?;
+    let child = spawn("child", b"echo", &files, 20).map_err(message)?;
     close(there.reader)?;
     close(back.writer)?;
     let mut seen = 0;
     for round in 0..50u8 {
         let sent = [round; 100];
-        write(there.writer, &sent).map_err(text)?;
+        write(there.writer, &sent).map_err(message)?;
         let mut got = [0; 100];
         let mut count = 0;
         while count < got.len() {
-            count += read(back.reader, &mut got[count..]).map_err(text)?;
+            count += read(back.reader, &mut got[count..]).map_err(message)?;
         }
         ensure!(got == sent, "round {round} came back changed");
         seen += count;
     }
     close(there.writer)?;
-    ensure!(wait(child).map_err(text)? == 0, "the child failed");
+    ensure!(wait(child).map_err(message)? == 0, "the child failed");
     close(back.reader)?;
     ensure!(seen == 5000, "{seen} bytes came back");
     Ok(())
 }
 
-/// Wherever in a word they begin and end, on both sides of the kernel.
+/// Copies begin and end at any offset in a word, on both sides of the kernel.
 pub(crate) fn bytes_are_copied_from_and_to_any_place() -> Outcome {
     const MOST: usize = 48;
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     let mut from = [0; MOST + 8];
     for (at, byte) in from.iter_mut().enumerate() {
         *byte = at as u8 + 1;
@@ -64,8 +64,8 @@ pub(crate) fn bytes_are_copied_from_and_to_any_place() -> Outcome {
 }
 
 pub(crate) fn pipe_ends_with_its_last_writer() -> Outcome {
-    let pipe = pipe().map_err(text)?;
-    write(pipe.writer, b"last").map_err(text)?;
+    let pipe = pipe().map_err(message)?;
+    write(pipe.writer, b"last").map_err(message)?;
     close(pipe.writer)?;
     let mut buffer = [0; 16];
     ensure!(
@@ -80,7 +80,7 @@ pub(crate) fn pipe_ends_with_its_last_writer() -> Outcome {
 }
 
 pub(crate) fn pipe_breaks_with_its_last_reader() -> Outcome {
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     close(pipe.reader)?;
     let result = write(pipe.writer, b"to nobody");
     ensure!(result == Err(Error::BrokenPipe), "{result:?}");
@@ -90,41 +90,41 @@ pub(crate) fn pipe_breaks_with_its_last_reader() -> Outcome {
 pub(crate) fn ring_of_processes_passes_a_token() -> Outcome {
     const LINKS: usize = 8;
     const ROUNDS: u32 = 20;
-    let first = pipe().map_err(text)?;
+    let first = pipe().map_err(message)?;
     let mut input = first.reader;
     let mut children = Vec::new();
     for _ in 0..LINKS {
-        let next = pipe().map_err(text)?;
-        children.push(spawn("child", b"echo", &[input, next.writer], LATER).map_err(text)?);
+        let next = pipe().map_err(message)?;
+        children.push(spawn("child", b"echo", &[input, next.writer], LATER).map_err(message)?);
         close(input)?;
         close(next.writer)?;
         input = next.reader;
     }
     for round in 0..ROUNDS {
-        write(first.writer, &round.to_le_bytes()).map_err(text)?;
+        write(first.writer, &round.to_le_bytes()).map_err(message)?;
         let mut token = [0; 4];
         ensure!(read(input, &mut token) == Ok(4), "the token is lost");
-        ensure!(u32::from_le_bytes(token) == round, "it is another token");
+        ensure!(u32::from_le_bytes(token) == round, "the token differs");
     }
     close(first.writer)?;
     for child in children {
-        ensure!(wait(child).map_err(text)? == 0, "a link failed");
+        ensure!(wait(child).map_err(message)? == 0, "a link failed");
     }
     close(input)
 }
 
 /// The number of coroutines is the published one where the machine is not disturbed.
 pub(crate) fn ring_of_coroutines_passes_a_byte() -> Outcome {
-    let count: &[u8] = if sys::is_disturbed() { b"300" } else { b"3600" };
-    let child = spawn("ring", count, &[1, 1], LATER).map_err(text)?;
-    let status = wait(child).map_err(text)?;
+    let count: &[u8] = if sys::has_chaos() { b"300" } else { b"3600" };
+    let child = spawn("ring", count, &[1, 1], LATER).map_err(message)?;
+    let status = wait(child).map_err(message)?;
     ensure!(status == 0, "status {status}");
     Ok(())
 }
 
 pub(crate) fn bad_pointers_are_errors() -> Outcome {
-    let pipe = pipe().map_err(text)?;
-    write(pipe.writer, b"some bytes").map_err(text)?;
+    let pipe = pipe().map_err(message)?;
+    write(pipe.writer, b"some bytes").map_err(message)?;
     let text_address = bad_pointers_are_errors as *const () as usize;
     let kernel = 0xffff_ffc0_8020_0000;
     let info = os_user::argument().as_ptr() as usize;

@@ -15,7 +15,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use os_user::testing::{Outcome, begin, passed, text};
+use os_user::testing::{Outcome, begin, message, report};
 use os_user::{ensure, println, sleep_micros, spawn, sys, wait};
 
 os_user::entry!(main);
@@ -62,9 +62,9 @@ tests! {
     processes::lending_tests_pass,
     processes::socket_tests_pass,
     processes::fork_tests_pass,
-    processes::failed_test_leaves_nothing_to_the_next,
+    processes::failed_test_leaves_nothing_behind,
     processes::share_tests_pass,
-    processes::hostile_programs_harm_nobody_else,
+    processes::hostile_programs_harm_no_other_process,
     processes::last_thread_ends_the_process,
     processes::stack_of_a_thread_ends,
     processes::process_with_many_threads_can_be_killed,
@@ -86,23 +86,23 @@ fn main() -> isize {
         if outcome.is_ok() {
             outcome = back;
         }
-        failed += usize::from(!passed(name, outcome));
+        failed += usize::from(!report(name, outcome));
     }
-    println!("tests: {} passed, {failed} failed", TESTS.len() - failed);
+    println!("tests: {} report, {failed} failed", TESTS.len() - failed);
     isize::from(failed != 0)
 }
 
-/// Returns whether there is only one hart. Then order is exact.
+/// Returns whether there is only one hart, so that the order is exact.
 fn is_single() -> bool {
     os_user::argument() == b"single" || is_exact()
 }
 
-/// Returns whether the machine counts instructions as time. Then times are exact as well.
+/// Returns whether the machine counts instructions as time, so that times are exact.
 fn is_exact() -> bool {
     os_user::argument() == b"exact"
 }
 
-/// Free pages, counting those of our own heap.
+/// Returns the number of free pages, plus those of the heap of this program.
 fn free_pages() -> isize {
     sys::free_pages().unwrap_or(0) + os_user::heap_pages() as isize
 }
@@ -124,10 +124,10 @@ fn comes_back(before: isize) -> Outcome {
 
 /// Runs a child to its end.
 fn run(argument: &str, files: &[usize], level: u8) -> Result<isize, String> {
-    let child = spawn("child", argument.as_bytes(), files, level).map_err(text)?;
-    wait(child).map_err(text)
+    let child = spawn("child", argument.as_bytes(), files, level).map_err(message)?;
+    wait(child).map_err(message)
 }
 
 fn close(file: usize) -> Outcome {
-    sys::close(file).map(|_| ()).map_err(text)
+    sys::close(file).map(|_| ()).map_err(message)
 }

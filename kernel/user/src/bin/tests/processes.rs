@@ -4,10 +4,10 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use os_user::number::{FAULTED, KILLED};
-use os_user::testing::{begin, passed};
+use os_user::testing::{begin, report};
 use os_user::{Error, pipe, sleep_micros, spawn, sys, wait, write};
 
-use crate::{LATER, Outcome, close, ensure, run, text};
+use crate::{LATER, Outcome, close, ensure, message, run};
 
 pub(crate) fn exit_status_reaches_the_parent() -> Outcome {
     // A status that could be taken for an error is none.
@@ -37,20 +37,26 @@ pub(crate) fn faults_end_only_their_process() -> Outcome {
 }
 
 pub(crate) fn endless_loop_can_be_killed() -> Outcome {
-    let child = spawn("child", b"endless", &[], LATER).map_err(text)?;
+    let child = spawn("child", b"endless", &[], LATER).map_err(message)?;
     sleep_micros(20_000);
-    sys::kill(child).map_err(text)?;
-    ensure!(wait(child).map_err(text)? == KILLED, "it was killed");
+    sys::kill(child).map_err(message)?;
+    ensure!(
+        wait(child).map_err(message)? == KILLED,
+        "the child was not killed"
+    );
     ensure!(wait(child) == Err(Error::NoProcess), "its number is dead");
     Ok(())
 }
 
 pub(crate) fn blocked_process_can_be_killed() -> Outcome {
-    let pipe = pipe().map_err(text)?;
-    let child = spawn("child", b"echo", &[pipe.reader, 1], 20).map_err(text)?;
+    let pipe = pipe().map_err(message)?;
+    let child = spawn("child", b"echo", &[pipe.reader, 1], 20).map_err(message)?;
     sleep_micros(5_000);
-    sys::kill(child).map_err(text)?;
-    ensure!(wait(child).map_err(text)? == KILLED, "it was killed");
+    sys::kill(child).map_err(message)?;
+    ensure!(
+        wait(child).map_err(message)? == KILLED,
+        "the child was not killed"
+    );
     close(pipe.reader)?;
     let result = write(pipe.writer, b"x");
     ensure!(
@@ -100,8 +106,8 @@ pub(crate) fn processes_are_limited() -> Outcome {
     };
     let count = children.len();
     for child in children {
-        sys::kill(child).map_err(text)?;
-        ensure!(wait(child).map_err(text)? == KILLED, "killed");
+        sys::kill(child).map_err(message)?;
+        ensure!(wait(child).map_err(message)? == KILLED, "killed");
     }
     ensure!(
         error == Error::TooMany && count > 30,
@@ -112,70 +118,70 @@ pub(crate) fn processes_are_limited() -> Outcome {
 
 pub(crate) fn coroutine_tests_pass() -> Outcome {
     let child =
-        os_user::spawn_below("coroutines", os_user::argument(), &[1, 1], 32, 0).map_err(text)?;
-    let failed = wait(child).map_err(text)?;
+        os_user::spawn_below("coroutines", os_user::argument(), &[1, 1], 32, 0).map_err(message)?;
+    let failed = wait(child).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
 pub(crate) fn exit_with_calls_pending_leaves_nothing_behind() -> Outcome {
-    let child = spawn("coroutines", b"pending", &[1, 1], LATER).map_err(text)?;
-    ensure!(wait(child).map_err(text)? == 0, "it ends");
+    let child = spawn("coroutines", b"pending", &[1, 1], LATER).map_err(message)?;
+    ensure!(wait(child).map_err(message)? == 0, "the child fails");
     Ok(())
 }
 
 pub(crate) fn thread_tests_pass() -> Outcome {
     let child = os_user::spawn_below("threads", os_user::argument(), &[1, 1], 32, 0);
-    let failed = wait(child.map_err(text)?).map_err(text)?;
+    let failed = wait(child.map_err(message)?).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
 pub(crate) fn vcpu_tests_pass() -> Outcome {
     let child = os_user::spawn_below("vcpus", os_user::argument(), &[1, 1], 32, 0);
-    let failed = wait(child.map_err(text)?).map_err(text)?;
+    let failed = wait(child.map_err(message)?).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
 pub(crate) fn lending_tests_pass() -> Outcome {
     let child = os_user::spawn_below("lends", os_user::argument(), &[1, 1], 32, 0);
-    let failed = wait(child.map_err(text)?).map_err(text)?;
+    let failed = wait(child.map_err(message)?).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
 pub(crate) fn socket_tests_pass() -> Outcome {
     let child = os_user::spawn_below("sockets", os_user::argument(), &[1, 1], 32, 0);
-    let failed = wait(child.map_err(text)?).map_err(text)?;
+    let failed = wait(child.map_err(message)?).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
 pub(crate) fn fork_tests_pass() -> Outcome {
     let child = os_user::spawn_below("forks", os_user::argument(), &[1, 1, 1], 32, 0);
-    let failed = wait(child.map_err(text)?).map_err(text)?;
+    let failed = wait(child.map_err(message)?).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
-pub(crate) fn failed_test_leaves_nothing_to_the_next() -> Outcome {
+pub(crate) fn failed_test_leaves_nothing_behind() -> Outcome {
     // The child's output is not for the console.
-    let said = pipe().map_err(text)?;
-    let child = spawn("tests", b"failing", &[1, said.writer], LATER).map_err(text)?;
-    let status = wait(child).map_err(text)?;
+    let said = pipe().map_err(message)?;
+    let child = spawn("tests", b"failing", &[1, said.writer], LATER).map_err(message)?;
+    let status = wait(child).map_err(message)?;
     close(said.writer)?;
     close(said.reader)?;
     ensure!(status == 0, "status {status}");
     Ok(())
 }
 
-/// Runs a test that fails, and one that finds no trace of it. Returns 0 if so.
+/// Runs a failing test, and one that checks that nothing is left of it. Returns 0 if both behave.
 pub(crate) fn failing_tests() -> isize {
     begin();
     let first = pipe();
     let child = spawn("child", b"endless", &[], 60);
-    if passed("of_failure", Err("it fails on purpose".into())) {
+    if report("of_failure", Err("it fails on purpose".into())) {
         return 1;
     }
     let (Ok(first), Ok(child), Ok(second)) = (first, child, pipe()) else {
@@ -187,28 +193,28 @@ pub(crate) fn failing_tests() -> isize {
 
 pub(crate) fn share_tests_pass() -> Outcome {
     let child = os_user::spawn_below("shares", b"", &[1, 1], 32, 0);
-    let failed = wait(child.map_err(text)?).map_err(text)?;
+    let failed = wait(child.map_err(message)?).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
-pub(crate) fn hostile_programs_harm_nobody_else() -> Outcome {
+pub(crate) fn hostile_programs_harm_no_other_process() -> Outcome {
     let child = os_user::spawn_below("hostile", os_user::argument(), &[1, 1], 32, 0);
-    let failed = wait(child.map_err(text)?).map_err(text)?;
+    let failed = wait(child.map_err(message)?).map_err(message)?;
     ensure!(failed == 0, "{failed} failed");
     Ok(())
 }
 
 pub(crate) fn last_thread_ends_the_process() -> Outcome {
-    let child = spawn("threads", b"last", &[1, 1], LATER).map_err(text)?;
-    let status = wait(child).map_err(text)?;
+    let child = spawn("threads", b"last", &[1, 1], LATER).map_err(message)?;
+    let status = wait(child).map_err(message)?;
     ensure!(status == 17, "status {status}");
     Ok(())
 }
 
 pub(crate) fn stack_of_a_thread_ends() -> Outcome {
-    let child = spawn("threads", b"deep", &[1, 1], LATER).map_err(text)?;
-    let status = wait(child).map_err(text)?;
+    let child = spawn("threads", b"deep", &[1, 1], LATER).map_err(message)?;
+    let status = wait(child).map_err(message)?;
     ensure!(status == FAULTED, "status {status}");
     Ok(())
 }
@@ -216,10 +222,10 @@ pub(crate) fn stack_of_a_thread_ends() -> Outcome {
 /// The kill comes at different moments: threads run, wait in calls, wait for each other, park.
 pub(crate) fn process_with_many_threads_can_be_killed() -> Outcome {
     for micros in [500, 2_000, 5_000, 9_000, 20_000] {
-        let child = spawn("threads", b"kill", &[1, 1], LATER).map_err(text)?;
+        let child = spawn("threads", b"kill", &[1, 1], LATER).map_err(message)?;
         sleep_micros(micros);
-        sys::kill(child).map_err(text)?;
-        let status = wait(child).map_err(text)?;
+        sys::kill(child).map_err(message)?;
+        let status = wait(child).map_err(message)?;
         ensure!(status == KILLED, "after {micros} µs: status {status}");
     }
     Ok(())

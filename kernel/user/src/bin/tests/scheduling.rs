@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use os_user::{Error, now, pipe, read, sleep_micros, spawn, sys, wait};
 
-use crate::{LATER, Outcome, close, ensure, is_exact, is_single, run, text};
+use crate::{LATER, Outcome, close, ensure, is_exact, is_single, message, run};
 
 pub(crate) fn forged_levels_are_errors() -> Outcome {
     for level in [64, 256, usize::MAX] {
@@ -26,14 +26,14 @@ pub(crate) fn forged_levels_are_errors() -> Outcome {
     Ok(())
 }
 
-/// Children that note their number when they run, less urgent than this process,
-/// so that none runs before all are there on one hart; on several harts each
-/// ready one waits behind an endless loop per hart that is more urgent.
+/// Children that write their number when they run, less urgent than this process, so that none runs
+/// before all are there on one hart; on several harts each ready one waits behind an endless loop
+/// per hart that is more urgent.
 pub(crate) fn more_urgent_process_runs_first() -> Outcome {
-    let pipe = pipe().map_err(text)?;
+    let pipe = pipe().map_err(message)?;
     let mut hogs = Vec::new();
     for _ in 0..8 {
-        hogs.push(spawn("child", b"endless", &[], 39).map_err(text)?);
+        hogs.push(spawn("child", b"endless", &[], 39).map_err(message)?);
     }
     // Until each hart has one.
     sleep_micros(5_000);
@@ -41,19 +41,19 @@ pub(crate) fn more_urgent_process_runs_first() -> Outcome {
     for (number, level) in [(0, 50), (1, 45), (2, 60), (3, 42)] {
         let argument = format!("note {number}");
         let files = [0, pipe.writer];
-        children.push(spawn("child", argument.as_bytes(), &files, level).map_err(text)?);
+        children.push(spawn("child", argument.as_bytes(), &files, level).map_err(message)?);
     }
     // All harts but one stay occupied.
     for hog in &hogs {
-        sys::kill(*hog).map_err(text)?;
+        sys::kill(*hog).map_err(message)?;
     }
     let mut order = [0; 4];
     let mut count = 0;
     while count < order.len() {
-        count += read(pipe.reader, &mut order[count..]).map_err(text)?;
+        count += read(pipe.reader, &mut order[count..]).map_err(message)?;
     }
     for child in children.into_iter().chain(hogs) {
-        wait(child).map_err(text)?;
+        wait(child).map_err(message)?;
     }
     close(pipe.reader)?;
     close(pipe.writer)?;
@@ -74,8 +74,8 @@ pub(crate) fn equal_levels_share() -> Outcome {
         b"share 20"
     };
     for _ in 0..3 {
-        let pipe = pipe().map_err(text)?;
-        children.push(spawn("child", task, &[0, pipe.writer], LATER).map_err(text)?);
+        let pipe = pipe().map_err(message)?;
+        children.push(spawn("child", task, &[0, pipe.writer], LATER).map_err(message)?);
         close(pipe.writer)?;
         pipes.push(pipe.reader);
     }
@@ -84,7 +84,7 @@ pub(crate) fn equal_levels_share() -> Outcome {
         let mut share = [0; 8];
         ensure!(read(reader, &mut share) == Ok(8), "no answer");
         shares.push(u64::from_le_bytes(share));
-        wait(child).map_err(text)?;
+        wait(child).map_err(message)?;
         close(reader)?;
     }
     let least = shares.iter().min().copied().unwrap_or(0);
@@ -100,26 +100,26 @@ pub(crate) fn floating_point_survives_preemption() -> Outcome {
     let mut children = Vec::new();
     for seed in 1..6 {
         let argument = format!("float {seed}");
-        children.push(spawn("child", argument.as_bytes(), &[1, 1], LATER).map_err(text)?);
+        children.push(spawn("child", argument.as_bytes(), &[1, 1], LATER).map_err(message)?);
     }
     for child in children {
-        ensure!(wait(child).map_err(text)? == 0, "a sum is wrong");
+        ensure!(wait(child).map_err(message)? == 0, "a sum is wrong");
     }
     Ok(())
 }
 
-/// A process whose coroutine spins at level 40 gives way to one of level 35 in
-/// another process at once, and to one of level 45 not at all.
+/// A process whose coroutine spins at level 40 yields to one of level 35 in another process at
+/// once, and to one of level 45 not at all.
 pub(crate) fn process_is_as_urgent_as_its_coroutines() -> Outcome {
     let start = now();
-    let spinning = spawn("coroutines", b"spin", &[1, 1], 40).map_err(text)?;
-    let later = spawn("child", b"exit 0", &[1, 1], 45).map_err(text)?;
-    let sooner = spawn("child", b"exit 0", &[1, 1], 35).map_err(text)?;
-    wait(sooner).map_err(text)?;
+    let spinning = spawn("coroutines", b"spin", &[1, 1], 40).map_err(message)?;
+    let later = spawn("child", b"exit 0", &[1, 1], 45).map_err(message)?;
+    let sooner = spawn("child", b"exit 0", &[1, 1], 35).map_err(message)?;
+    wait(sooner).map_err(message)?;
     let sooner = now() - start;
-    wait(later).map_err(text)?;
+    wait(later).map_err(message)?;
     let later = now() - start;
-    wait(spinning).map_err(text)?;
+    wait(spinning).map_err(message)?;
     let quarter = os_user::ticks_per_second() / 4;
     // Elsewhere the host may have other things to do for as long.
     ensure!(
@@ -147,32 +147,32 @@ pub(crate) fn sleep_is_never_short() -> Outcome {
 /// Measures from the deadline to the program that slept, while an endless loop has the hart:
 /// interrupt, kernel coroutine, the loop is put back, the sleeper resumes.
 pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
-    let hog = spawn("child", b"endless", &[], LATER).map_err(text)?;
+    let hog = spawn("child", b"endless", &[], LATER).map_err(message)?;
     let mut worst = 0;
     for n in 0..20 {
         let deadline = now() + 1_000 + 37 * n;
-        sys::sleep_until(deadline as usize).map_err(text)?;
+        sys::sleep_until(deadline as usize).map_err(message)?;
         worst = worst.max(now() - deadline);
     }
-    sys::kill(hog).map_err(text)?;
-    wait(hog).map_err(text)?;
+    sys::kill(hog).map_err(message)?;
+    wait(hog).map_err(message)?;
     // A tick is 100 instructions there; the quantum is 50,000 ticks.
     ensure!(!is_exact() || worst <= 100, "up to {worst} ticks late");
     Ok(())
 }
 
-/// A program asks for much in one call; a more urgent thread does not wait for the end of the call.
+/// A program makes one long call; a more urgent thread does not wait for its end.
 pub(crate) fn long_calls_do_not_keep_the_hart() -> Outcome {
     if !is_exact() {
         return Ok(());
     }
     // In ticks: the end of a process with all its pages takes most of the first.
     for (task, limit) in [("map 3000", 10_000), ("print 65536", 2_500)] {
-        let child = spawn("child", task.as_bytes(), &[1, 1], 60).map_err(text)?;
+        let child = spawn("child", task.as_bytes(), &[1, 1], 60).map_err(message)?;
         let mut worst = 0;
         for n in 0..300 {
             let deadline = now() + 500 + n % 37;
-            sys::sleep_until(deadline as usize).map_err(text)?;
+            sys::sleep_until(deadline as usize).map_err(message)?;
             worst = worst.max(now() - deadline);
         }
         ensure!(wait(child) == Ok(0), "{task} has failed");

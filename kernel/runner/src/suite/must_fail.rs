@@ -2,7 +2,7 @@
 
 use super::{Run, run_of};
 use crate::build::{self, VDSO};
-use crate::doctor;
+use crate::elf_patch;
 
 /// Returns the machines that must fail.
 pub(super) fn failures() -> Vec<Run> {
@@ -60,17 +60,17 @@ pub(super) fn refusals() -> Result<Vec<Run>, String> {
         refused(
             "without upshift_wake",
             "upshift: the vDSO lacks the function upshift_wake; build the image again",
-            |file| doctor::without_symbol(file, "upshift_wake"),
+            |file| elf_patch::without_symbol(file, "upshift_wake"),
         )?,
         refused(
             "with writable text",
             "upshift: the vDSO is malformed: a segment is too large, or writable code",
-            doctor::with_writable_text,
+            elf_patch::with_writable_text,
         )?,
         refused(
             "with a relocation outside data",
             "upshift: the vDSO is malformed: a relocation is not in data",
-            doctor::with_relocation_outside_data,
+            elf_patch::with_relocation_outside_data,
         )?,
         refused(
             "that is no ELF file",

@@ -1,17 +1,17 @@
-//! Lists of ready threads, and the known state of each hart: under the lock of the queue.
+//! Lists of ready threads, and the recorded state of each hart, under the lock of the queue.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use upshift_core::{CoroutineId, Level};
 
-use super::{Entry, NONE, NOTHING, READY, RUNNING, Users, ready};
+use super::{Entry, NO_LEVEL, NONE, READY, RUNNING, RunQueue, ready};
 use crate::process::Thread;
 use crate::{chaos, executor, hart};
 
-impl Users {
+impl RunQueue {
     pub(super) fn link(&mut self, thread: Box<Thread>, front: bool) {
-        let place = thread.place.index();
+        let slot = thread.queue_slot.index();
         let level = thread.level.get();
         let list = self.lists[usize::from(level)];
         let (prev, next) = if front {
@@ -19,39 +19,39 @@ impl Users {
         } else {
             (list.tail, NONE)
         };
-        self.places[usize::from(place)] = Entry {
+        self.slots[usize::from(slot)] = Entry {
             thread: Some(thread),
             level,
             next,
             prev,
         };
-        self.join(level, prev, place);
-        self.join(level, place, next);
+        self.link_neighbours(level, prev, slot);
+        self.link_neighbours(level, slot, next);
         READY.store(ready() | 1 << level, Release);
     }
 
-    /// Makes two places of a list neighbours; `NONE` stands for its ends.
-    pub(super) fn join(&mut self, level: u8, before: u16, after: u16) {
+    /// Links two slots of a list as neighbours; `NONE` stands for its ends.
+    pub(super) fn link_neighbours(&mut self, level: u8, before: u16, after: u16) {
         match before {
             NONE => self.lists[usize::from(level)].head = after,
-            place => self.places[usize::from(place)].next = after,
+            slot => self.slots[usize::from(slot)].next = after,
         }
         match after {
             NONE => self.lists[usize::from(level)].tail = before,
-            place => self.places[usize::from(place)].prev = before,
+            slot => self.slots[usize::from(slot)].prev = before,
         }
     }
 
-    pub(super) fn unlink(&mut self, place: u16) -> Option<Box<Thread>> {
+    pub(super) fn unlink(&mut self, slot: u16) -> Option<Box<Thread>> {
         let Entry {
             thread,
             level,
             next,
             prev,
-        } = &mut self.places[usize::from(place)];
+        } = &mut self.slots[usize::from(slot)];
         let thread = thread.take()?;
         let (level, next, prev) = (*level, *next, *prev);
-        self.join(level, prev, next);
+        self.link_neighbours(level, prev, next);
         if self.lists[usize::from(level)].head == NONE {
             READY.store(ready() & !(1 << level), Release);
         }
@@ -63,14 +63,14 @@ impl Users {
         ready().trailing_zeros() as u8
     }
 
-    /// Notes that a thread of this level runs on a hart, or [`NOTHING`].
+    /// Notes that a thread of this level runs on a hart, or [`NO_LEVEL`].
     pub(super) fn set_running(&mut self, index: usize, level: u8) {
         self.harts[index].running = level;
         RUNNING[index].store(level, Release);
     }
 
-    /// Sets the level of a hart's switching coroutine. Under the queue's lock;
-    /// the scheduler's own locks come after it.
+    /// Sets the level of a hart's switching coroutine. Under the queue's lock; the scheduler's own
+    /// locks come after it.
     pub(super) fn set_level(&mut self, index: usize, level: u8) {
         if core::mem::replace(&mut self.harts[index].level, level) == level {
             return;
@@ -92,7 +92,7 @@ impl Users {
                 self.set_level(index, level);
             }
         }
-        // The nearest one, or whichever chaos wants.
+        // The nearest hart, or the choice of chaos.
         let first = chaos::below(online);
         let mut idle = (0..online).map(|n| (n + first) % online);
         if let Some(index) = idle.find(|index| self.harts[*index].idle) {
@@ -100,7 +100,7 @@ impl Users {
             return Some(index);
         }
         let runs = |index: &usize| match self.harts[*index].running {
-            NOTHING => 0,
+            NO_LEVEL => 0,
             running => running,
         };
         (0..online)

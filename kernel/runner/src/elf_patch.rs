@@ -41,26 +41,26 @@ fn headers(file: &[u8], kind: u32) -> Vec<usize> {
 }
 
 fn set_double(file: &mut [u8], at: usize, value: u64) {
-    if let Some(place) = file.get_mut(at..at + 8) {
-        place.copy_from_slice(&value.to_le_bytes());
+    if let Some(bytes) = file.get_mut(at..at + 8) {
+        bytes.copy_from_slice(&value.to_le_bytes());
     }
 }
 
 /// Returns invalid copies of a program, each with a name that says its defect.
-pub(crate) fn wrong_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let right = stripped(file.to_vec());
-    let loads = headers(&right, LOAD);
+pub(crate) fn invalid_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let valid = stripped(file.to_vec());
+    let loads = headers(&valid, LOAD);
     let (first, last) = match loads[..] {
         [first, .., last] => (first, last),
         _ => return Vec::new(),
     };
-    let start = double(&right, first + ADDRESS);
+    let start = double(&valid, first + ADDRESS);
     let copy = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
-        let mut file = right.clone();
+        let mut file = valid.clone();
         change(&mut file);
         (format!("wrong-{name}"), file)
     };
-    let at = |place: usize, value: u64| move |file: &mut Vec<u8>| set_double(file, place, value);
+    let at = |offset: usize, value: u64| move |file: &mut Vec<u8>| set_double(file, offset, value);
     vec![
         copy("empty", &|file| file.clear()),
         copy("truncated", &|file| file.truncate(file.len() / 2)),

@@ -1,0 +1,385 @@
+//! The run queue of user threads: ready threads by level, and the state of each hart.
+//!
+//! One queue for all harts, because the rule holds across harts: the most urgent ready threads run.
+//! 64 FIFO lists and a bitmap; a thread has a [`QueueSlot`] of its own from its creation to its
+//! end, so each operation is O(1) and nothing allocates. The [settings] fix the number of slots.
+//!
+//! [settings]: crate::settings
+//!
+//! The level of a hart's *switching coroutine* follows: it is the level of the thread that runs
+//! there, or of the most urgent ready thread, whichever is more urgent. A hart that makes a thread
+//! ready raises it here. The hart itself lowers it when it finds no more work at its level
+//! ([`take`]); so the coroutine may be too urgent for one empty poll, but never less urgent than
+//! needed. Both happen under the lock of the queue, so a raise cannot be overwritten by an older
+//! lowering.
+
+mod lists;
+mod queue_slot;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64};
+
+use upshift_core::{LEVELS, Level};
+
+use crate::arch::hart_index;
+use crate::arch::lock::IrqLock;
+use crate::process::{Process, Thread};
+use crate::times::IDLE;
+use crate::trace::{self, TraceState};
+use crate::{MAX_HARTS, global, hart, settings};
+pub(crate) use queue_slot::{PendingLevel, QueueSlot};
+
+/// Null link.
+const NONE: u16 = u16::MAX;
+/// Level of a hart without a thread: less urgent than any level.
+const NO_LEVEL: u8 = LEVELS as u8;
+
+#[derive(Clone, Copy)]
+struct List {
+    head: u16,
+    tail: u16,
+}
+
+/// An entry of the run queue. Free entries are linked by `next`.
+struct Entry {
+    thread: Option<Box<Thread>>,
+    level: u8,
+    next: u16,
+    prev: u16,
+}
+
+/// State of a hart.
+#[derive(Clone, Copy)]
+struct HartState {
+    /// The level of its switching coroutine.
+    level: u8,
+    /// The level of the thread that runs there, or [`NO_LEVEL`].
+    running: u8,
+    /// The number of its process; 0: none.
+    process: usize,
+    /// The slot of the thread, if one runs.
+    slot: u16,
+    /// True while the hart waits for an interrupt, or is about to.
+    idle: bool,
+}
+
+struct RunQueue {
+    lists: [List; LEVELS],
+    /// All slots, made at boot.
+    slots: Vec<Entry>,
+    /// First free slot that was in use before.
+    first_free: u16,
+    /// First slot that was never in use.
+    first_unused: u16,
+    harts: [HartState; MAX_HARTS],
+}
+
+/// Bit L: a thread of level L is ready. Written under the lock of `RUN_QUEUE`.
+static READY: AtomicU64 = AtomicU64::new(0);
+
+static RUN_QUEUE: IrqLock<RunQueue> = IrqLock::new(RunQueue {
+    lists: [List {
+        head: NONE,
+        tail: NONE,
+    }; LEVELS],
+    slots: Vec::new(),
+    first_free: NONE,
+    first_unused: 0,
+    harts: [HartState {
+        level: Level::LEAST_URGENT.get(),
+        running: NO_LEVEL,
+        process: 0,
+        slot: NONE,
+        idle: false,
+    }; MAX_HARTS],
+});
+
+/// The level of the thread that runs on each hart, or [`NO_LEVEL`]: a copy of
+/// `HartState::running` for readers without the lock, under which it is written.
+static RUNNING: [AtomicU8; MAX_HARTS] = [const { AtomicU8::new(NO_LEVEL) }; MAX_HARTS];
+
+/// Returns the level of the thread that runs on a hart. Costs a load; exact while the hart is in
+/// user mode (`hart::in_user`), for the level is written before.
+pub(crate) fn running_level(index: usize) -> Option<Level> {
+    Level::new(RUNNING[index].load(Acquire)).ok()
+}
+
+/// Allocates the slots, while booting.
+pub(crate) fn init() {
+    let free = || Entry {
+        thread: None,
+        level: 0,
+        next: NONE,
+        prev: NONE,
+    };
+    let slots = core::iter::repeat_with(free).take(settings::threads());
+    RUN_QUEUE.lock().slots = slots.collect();
+}
+
+fn push(mut thread: Box<Thread>, front: bool) {
+    let mut queue = RUN_QUEUE.lock();
+    if let Some(level) = thread.process.pending_level.take() {
+        thread.raised = thread.raised.min(level);
+    }
+    // Under the lock: a later loan finds the thread in the queue.
+    thread.update_level();
+    trace::thread(&thread, TraceState::Ready);
+    if thread.process.is_ended() {
+        drop(queue);
+        drop(thread);
+        return;
+    }
+    let level = thread.level.get();
+    queue.link(thread, front);
+    let interrupted = queue.announce(level);
+    drop(queue);
+    wake_hart(interrupted);
+    global::publish();
+}
+
+/// Appends a ready thread to the queue of its level.
+pub(crate) fn push_back(thread: Box<Thread>) {
+    push(thread, false);
+}
+
+/// Puts a thread that was interrupted before the end of its quantum in front of its level.
+pub(crate) fn push_front(thread: Box<Thread>) {
+    push(thread, true);
+}
+
+/// Interrupts the hart that runs the least urgent thread of a process, for an event of this level.
+/// Returns false if no hart runs one in user mode. The thread may be about to leave its hart for
+/// a more urgent one: then it enters the queue with the event's level.
+pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
+    let least = raise_running_hart(process, level);
+    wake_hart(least);
+    least.is_some()
+}
+
+/// Raises a thread like [`interrupt`], for a program that polls for events by itself: no hart is
+/// interrupted.
+pub(crate) fn raise_running(process: &Process, level: Level) -> bool {
+    raise_running_hart(process, level).is_some()
+}
+
+/// Returns the hart that runs the least urgent thread of a process in user mode, if any, and makes
+/// the level pending until it is [taken](PendingLevel::take).
+fn raise_running_hart(process: &Process, level: Level) -> Option<usize> {
+    let in_user = hart::in_user();
+    if in_user == 0 {
+        return None;
+    }
+    let queue = RUN_QUEUE.lock();
+    let runs = |index: &usize| {
+        queue.harts[*index].process == process.number() && in_user >> index & 1 != 0
+    };
+    let least = (0..MAX_HARTS)
+        .filter(runs)
+        .max_by_key(|index| queue.harts[*index].running)?;
+    process.pending_level.set(level.max(process.ceiling));
+    Some(least)
+}
+
+/// Position of the thread of a process that has a slot, unless the thread is on its way.
+pub(crate) enum Position {
+    /// The thread is in the queue, at this level.
+    Ready(u8),
+    /// The thread is on a hart, at this level.
+    Running(u8),
+}
+
+/// Looks for the thread of a process that has this slot.
+pub(crate) fn position(process: &Process, slot: u16) -> Option<Position> {
+    let queue = RUN_QUEUE.lock();
+    let entry = &queue.slots[usize::from(slot)];
+    let ready = entry.thread.as_ref();
+    if ready.is_some_and(|thread| core::ptr::eq(&*thread.process, process)) {
+        return Some(Position::Ready(entry.level));
+    }
+    let has_slot = |hart: &&HartState| hart.slot == slot && hart.process == process.number();
+    let hart = queue.harts.iter().find(has_slot);
+    hart.map(|hart| Position::Running(hart.running))
+}
+
+/// Returns the number of the process whose thread runs on a hart; 0: none.
+pub(crate) fn process_on(index: usize) -> usize {
+    RUN_QUEUE.lock().harts[index].process
+}
+
+/// Returns whether a hart runs a thread of a process, in user mode or in a call.
+pub(crate) fn runs(process: &Process) -> bool {
+    let queue = RUN_QUEUE.lock();
+    let mut harts = queue.harts.iter();
+    harts.any(|hart| hart.process == process.number())
+}
+
+/// Raises a ready thread, in one of these slots, to this level, until it has handled the event; for
+/// a process without a running or parked thread. Without a ready thread, the next that becomes
+/// ready is raised. O(slots).
+pub(crate) fn raise(process: &Process, slots: impl Iterator<Item = u16>, level: Level) {
+    let mut queue = RUN_QUEUE.lock();
+    let level = level.max(process.ceiling);
+    let ready = |slot: &u16| {
+        let thread = queue.slots[usize::from(*slot)].thread.as_ref();
+        thread.is_some_and(|thread| core::ptr::eq(&*thread.process, process))
+    };
+    let most_urgent = slots
+        .filter(ready)
+        .min_by_key(|slot| queue.slots[usize::from(*slot)].level);
+    let interrupted = match most_urgent {
+        Some(slot) if queue.slots[usize::from(slot)].level > level.get() => {
+            queue.unlink(slot).and_then(|mut thread| {
+                thread.raised = level;
+                thread.update_level();
+                let level = thread.level.get();
+                queue.link(thread, false);
+                queue.announce(level)
+            })
+        }
+        Some(_) => None,
+        None => {
+            process.pending_level.set(level);
+            None
+        }
+    };
+    drop(queue);
+    wake_hart(interrupted);
+}
+
+fn wake_hart(index: Option<usize>) {
+    if let Some(index) = index {
+        if index == hart_index() && !hart::this().in_interrupt.load(Relaxed) {
+            // This hart is in the kernel, and checks the queue before it leaves it.
+            return;
+        }
+        hart::clear_in_user(index);
+        hart::interrupt(index);
+    }
+}
+
+/// Returns the levels that have a ready thread. Costs a load.
+pub(crate) fn ready() -> u64 {
+    READY.load(Acquire)
+}
+
+/// Takes a ready thread of a process out of its slot.
+pub(crate) fn remove(process: &Process, slot: u16) -> Option<Box<Thread>> {
+    let mut queue = RUN_QUEUE.lock();
+    let ready = queue.slots[usize::from(slot)].thread.as_ref();
+    let thread = if ready.is_some_and(|thread| core::ptr::eq(&*thread.process, process)) {
+        queue.unlink(slot)
+    } else {
+        None
+    };
+    drop(queue);
+    thread
+}
+
+/// Next step of a hart's switching coroutine.
+pub(crate) enum Next {
+    /// Run this thread, and then call [`clear_running`].
+    Run(Box<Thread>),
+    /// The switching coroutine has become less urgent: yield to the other coroutines of the kernel.
+    Yield,
+    /// Wait for an interrupt, with interrupts masked until then.
+    Idle,
+}
+
+/// Returns the next step of hart `index`, the calling hart. Interrupts are masked.
+pub(crate) fn take(index: usize) -> Next {
+    let mut queue = RUN_QUEUE.lock();
+    queue.harts[index].idle = false;
+    let level = queue.most_urgent();
+    if level > queue.harts[index].level {
+        let least = level.min(Level::LEAST_URGENT.get());
+        if queue.harts[index].level != least {
+            queue.set_level(index, least);
+            return Next::Yield;
+        }
+    }
+    let head = queue
+        .lists
+        .get(usize::from(level))
+        .map_or(NONE, |list| list.head);
+    if head == NONE {
+        queue.harts[index].idle = true;
+        hart::at(index).times.set(IDLE);
+        return Next::Idle;
+    }
+    let Some(thread) = queue.unlink(head) else {
+        return Next::Yield;
+    };
+    queue.set_running(index, level);
+    hart::at(index).times.set(level);
+    queue.harts[index].process = thread.process.number();
+    queue.harts[index].slot = thread.queue_slot.index();
+    Next::Run(thread)
+}
+
+/// Notes that the thread of hart `index` does not run any more.
+pub(crate) fn clear_running(index: usize) {
+    let mut queue = RUN_QUEUE.lock();
+    queue.set_running(index, NO_LEVEL);
+    queue.harts[index].process = 0;
+    queue.harts[index].slot = NONE;
+}
+
+/// Applies a change of level of the thread that runs on hart `index`.
+pub(crate) fn update_running_level(index: usize, thread: &mut Thread) {
+    let mut queue = RUN_QUEUE.lock();
+    // Under the lock: a later loan finds the thread on this hart.
+    thread.update_level();
+    let level = thread.level.get();
+    queue.set_running(index, level);
+    hart::at(index).times.set(level);
+    let level = level.min(queue.most_urgent());
+    queue.set_level(index, level);
+}
+
+/// Applies a change of level of the thread that has this slot, on behalf of `update_loan`
+/// (`process/lending.rs`): moves the thread in the queue, or raises it on its hart to `level`; a
+/// thread that may have become less urgent there is interrupted. Otherwise the thread is on its way
+/// to the queue, and is updated there.
+pub(crate) fn requeue(
+    process: &Process,
+    slot: u16,
+    update: impl FnOnce(&mut Thread) -> bool,
+    level: u8,
+) {
+    let mut queue = RUN_QUEUE.lock();
+    let ready = queue.slots[usize::from(slot)].thread.as_mut();
+    let ready = ready.filter(|thread| core::ptr::eq(&*thread.process, process));
+    let interrupted = if let Some(thread) = ready {
+        if update(thread) {
+            queue.unlink(slot).and_then(|thread| {
+                let level = thread.level.get();
+                queue.link(thread, false);
+                queue.announce(level)
+            })
+        } else {
+            None
+        }
+    } else {
+        let number = process.number();
+        let has_slot = |hart: &HartState| hart.slot == slot && hart.process == number;
+        queue.harts.iter().position(has_slot).filter(|&index| {
+            let less_urgent = queue.harts[index].running <= level;
+            if !less_urgent {
+                queue.set_running(index, level);
+                let level = level.min(queue.harts[index].level);
+                queue.set_level(index, level);
+            }
+            less_urgent
+        })
+    };
+    drop(queue);
+    wake_hart(interrupted);
+    global::publish();
+}
+
+/// Returns whether a ready thread is more urgent than `level`, or, with `equal`, as urgent.
+pub(crate) fn is_overtaken(level: Level, equal: bool) -> bool {
+    ready() & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
+}
