@@ -34,7 +34,7 @@ fn expected(n: usize, seed: u64) -> Reply {
 #[test]
 fn products_equal_those_of_one_process() {
     for ranks in [1, 2, 3, 4] {
-        let _guard = alone();
+        let _guard = serialise_jobs();
         let (running, address) = start(ranks, &["--spread", "20"], None);
         let clients: Vec<_> = (0..8u8)
             .map(|level| {
@@ -68,7 +68,7 @@ fn products_equal_those_of_one_process() {
 /// message that names the rank.
 #[test]
 fn requests_to_a_killed_rank_are_refused_and_the_job_names_the_rank() {
-    let _guard = alone();
+    let _guard = serialise_jobs();
     let (mut running, address) = start(4, &[], None);
     let mut urgent = Client::connect(&address).unwrap();
     // One request for each rank.
@@ -131,7 +131,7 @@ fn requests_to_a_killed_rank_are_refused_and_the_job_names_the_rank() {
 
 #[test]
 fn all_ranks_join_the_board() {
-    let _guard = alone();
+    let _guard = serialise_jobs();
     let Some(daemon) = Daemon::start("all_ranks_join_the_board") else {
         return;
     };
