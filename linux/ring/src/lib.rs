@@ -76,7 +76,7 @@
 //! | no receive buffer | the stream allocates one if nothing is unread, or stops; datagrams wait |
 //! | slow consumer of a stream | the stream stops and resumes later |
 //! | EMFILE while accepting | an error from [`AcceptMulti`]; the next poll resumes |
-//! | slow waker or destructor of users | a runtime runs it elsewhere ([`Ring::take_foreign`]) |
+//! | slow waker or destructor of users | a runtime runs it elsewhere ([`Ring::take_deferred`]) |
 //! | handle dropped with I/O in flight | cancelled; memory stays until the kernel is done |
 //! | ring dropped with I/O in flight | cancelled, drained, closed, freed, in this order |
 //!
@@ -142,7 +142,7 @@ pub use buffer::{IoBuf, IoBufMut, Slice};
 pub use catch_panic::catch_panic;
 pub use config::{Config, Driver, Mode, Stats};
 pub use datagram::{Datagram, DatagramMulti};
-pub use deferred::Foreign;
+pub use deferred::DeferredCall;
 pub use fd::{Fd, WeakFd};
 /// The submission queue entry that describes an [`Operation`] to the kernel.
 pub use io_uring::squeue::Entry;

@@ -4,7 +4,7 @@ use crate::accept::AcceptMulti;
 use crate::backlog::LEVELS;
 use crate::config::{Config, Mode, Stats};
 use crate::datagram::DatagramMulti;
-use crate::deferred::Foreign;
+use crate::deferred::DeferredCall;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
@@ -323,19 +323,19 @@ impl Ring {
 
     /// Restricts [`reap`](Self::reap) and the other methods to wakers with the vtable `own`. Other
     /// wakers, and the remains of operations without a handle that may run [user
-    /// code](crate::Operation::FOREIGN), are deferred until [`take_foreign`](Self::take_foreign).
+    /// code](crate::Operation::FOREIGN), are deferred until [`take_deferred`](Self::take_deferred).
     pub fn set_own(&self, own: &'static RawWakerVTable) {
         self.shared().driver.deferred.set_own(own);
     }
 
-    /// Returns whether there is deferred user code to [take](Self::take_foreign). One load.
+    /// Returns whether there is deferred user code to [take](Self::take_deferred). One load.
     #[inline]
-    pub fn has_foreign(&self) -> bool {
+    pub fn has_deferred(&self) -> bool {
         self.shared().driver.deferred.has_some()
     }
 
     /// Takes the deferred user code, in the order in which it was due. Dropping an element runs it.
-    pub fn take_foreign(&self) -> Vec<Foreign> {
+    pub fn take_deferred(&self) -> Vec<DeferredCall> {
         self.shared().driver.deferred.take()
     }
 
@@ -369,7 +369,7 @@ impl Ring {
 #[derive(Debug)]
 pub struct StoodIn {
     /// Wakers and destructors that were due, to be run once the owner may continue.
-    pub wakers: Vec<Foreign>,
+    pub wakers: Vec<DeferredCall>,
     /// Set if the kernel has not taken all entries, or holds completions back.
     pub owes_call: bool,
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, RingWatch, op};
+use upshift_ring::{Config, DeferredCall, Driver, Fd, Mode, Proxy, Ring, RingWatch, op};
 
 /// Returns whether the eventfd is signalled within `millis` milliseconds.
 fn rings(watch: &RingWatch, millis: i32) -> bool {
@@ -301,7 +301,7 @@ fn a_thread_that_stands_in_runs_no_user_code() {
     }
     assert_eq!(woken(), 0);
     assert_eq!(wakers.len(), 1);
-    wakers.into_iter().for_each(Foreign::run);
+    wakers.into_iter().for_each(DeferredCall::run);
     assert_eq!(woken(), 1);
     // With the event and the nop, without the orphan.
     assert_eq!(ring.0.slots_in_use(), slots + 1);

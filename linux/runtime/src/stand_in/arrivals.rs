@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
-use upshift_ring::{Fd, Foreign, Ring, RingWatch, Submission, op};
+use upshift_ring::{DeferredCall, Fd, Ring, RingWatch, Submission, op};
 
 use crate::preempt::interrupt::{self, OnStack, Sent};
 use crate::preempt::permit;
@@ -111,7 +111,7 @@ impl Arrivals {
     }
 
     /// Works on the ring in place of its owner. The caller holds the vCPU's entry.
-    pub(crate) fn turn(&self) -> Vec<Foreign> {
+    pub(crate) fn turn(&self) -> Vec<DeferredCall> {
         // Twice: the owner may have ended its use between the attempt and the question.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {

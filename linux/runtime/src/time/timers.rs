@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use upshift_core::Level;
-use upshift_ring::Foreign;
+use upshift_ring::DeferredCall;
 
 pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
@@ -47,8 +47,8 @@ impl Alarm {
         Alarm { waker, level }
     }
 
-    fn foreign(self) -> Foreign {
-        Foreign::waker(self.level, self.waker)
+    fn into_deferred_call(self) -> DeferredCall {
+        DeferredCall::waker(self.level, self.waker)
     }
 }
 
@@ -176,9 +176,9 @@ impl Timers {
     }
 
     /// Wakes all coroutines whose deadline is at or before `now` (ns), in the order of their
-    /// deadlines, and passes foreign wakers to `foreign`. Returns the number of timers that
+    /// deadlines, and passes foreign wakers to `defer`. Returns the number of timers that
     /// fired.
-    pub(crate) fn expire(&self, now: u64, mut foreign: impl FnMut(Foreign)) -> usize {
+    pub(crate) fn expire(&self, now: u64, mut defer: impl FnMut(DeferredCall)) -> usize {
         if self.next.load(Ordering::Relaxed) > now {
             return 0;
         }
@@ -197,7 +197,7 @@ impl Timers {
             if host::is_own_waker(&alarm.waker) {
                 alarm.waker.wake();
             } else {
-                foreign(alarm.foreign());
+                defer(alarm.into_deferred_call());
             }
         }
         let mut state = self.state.lock();
@@ -224,7 +224,7 @@ impl Timers {
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
         for alarm in woken {
-            alarm.foreign().run();
+            alarm.into_deferred_call().run();
         }
     }
 
@@ -318,7 +318,7 @@ mod tests {
             let alive = Arc::downgrade(&timers);
             let (one, first) = arm(&timers, 10_000);
             let (two, second) = arm(&timers, 20_000);
-            assert_eq!(timers.expire(15_000, Foreign::run), 1);
+            assert_eq!(timers.expire(15_000, DeferredCall::run), 1);
             assert!(one.cancel(first).is_none(), "it has fired");
             if closes_first {
                 timers.close();

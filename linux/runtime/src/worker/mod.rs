@@ -492,8 +492,8 @@ impl Worker {
     fn reap(&self) {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.reap());
-        if self.ring.has_foreign() {
-            deferred::run(self.executor.domain(), self.ring.take_foreign());
+        if self.ring.has_deferred() {
+            deferred::run(self.executor.domain(), self.ring.take_deferred());
         }
     }
 
@@ -501,8 +501,7 @@ impl Worker {
     fn expire(&self) {
         if self.timers.next_deadline().is_some() {
             let mut late = Vec::new();
-            self.timers
-                .expire(clock::now(), |foreign| late.push(foreign));
+            self.timers.expire(clock::now(), |call| late.push(call));
             if !late.is_empty() {
                 deferred::run(self.executor.domain(), late);
             }
