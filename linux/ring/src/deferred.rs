@@ -164,7 +164,7 @@ impl Driver {
         }
         let table = slot.table.get();
         let (result, flags) = (slot.result.get(), slot.flags.get());
-        if table.runs_user_code && self.deferred.defers.get() {
+        if table.drop_runs_user_code && self.deferred.defers.get() {
             // SAFETY: the operation is complete, has not been taken, and is not touched again.
             let remains = unsafe { (table.take)(slot.payload(), result, flags) };
             self.deferred.push(DeferredCall {

@@ -322,8 +322,9 @@ impl Ring {
     }
 
     /// Restricts [`reap`](Self::reap) and the other methods to wakers with the vtable `own`. Other
-    /// wakers, and the remains of operations without a handle that may run [user
-    /// code](crate::Operation::FOREIGN), are deferred until [`take_deferred`](Self::take_deferred).
+    /// wakers, and destructors of operations without a handle that [may run user
+    /// code](crate::Operation::DROP_RUNS_USER_CODE), are deferred until
+    /// [`take_deferred`](Self::take_deferred).
     pub fn set_own(&self, own: &'static RawWakerVTable) {
         self.shared().driver.deferred.set_own(own);
     }

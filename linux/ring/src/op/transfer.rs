@@ -70,7 +70,7 @@ impl<B: IoBufMut> ReadAt<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 
@@ -135,7 +135,7 @@ impl<B: IoBuf> WriteAt<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBuf> Operation for WriteAt<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 
@@ -189,7 +189,7 @@ impl<B: IoBufMut> Recv<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for Recv<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 
@@ -241,7 +241,7 @@ impl<B: IoBuf> Send<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBuf> Operation for Send<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 
