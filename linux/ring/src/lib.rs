@@ -152,7 +152,7 @@ pub use owner::{Bracket, Owner, Proxy};
 pub use probe::ring as probe_ring;
 pub use recv::{RecvBuf, RecvMulti};
 pub use remote::Remote;
-pub use ring::{Ring, StoodIn};
+pub use ring::{Ring, StandInOutcome};
 pub use setup::SetupError;
 pub use submission::Submission;
 pub use watch::RingWatch;

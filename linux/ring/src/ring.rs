@@ -305,7 +305,7 @@ impl Ring {
     /// # Safety
     ///
     /// As [`adopt`](Self::adopt), from the call to its return.
-    pub unsafe fn stand_in(&self) -> StoodIn {
+    pub unsafe fn stand_in(&self) -> StandInOutcome {
         let shared = self.shared();
         let (owner, driver) = (shared.owner(), &shared.driver);
         shared.assign(Owner(this_thread()));
@@ -315,7 +315,7 @@ impl Ring {
         driver.reap();
         driver.deferred.restore(rule);
         shared.assign(owner);
-        StoodIn {
+        StandInOutcome {
             wakers: driver.deferred.take(),
             owes_call,
         }
@@ -368,7 +368,7 @@ impl Ring {
 /// The outcome of [`Ring::stand_in`].
 #[must_use = "the wakers must be called"]
 #[derive(Debug)]
-pub struct StoodIn {
+pub struct StandInOutcome {
     /// Wakers and destructors that were due, to be run once the owner may continue.
     pub wakers: Vec<DeferredCall>,
     /// Set if the kernel has not taken all entries, or holds completions back.
