@@ -216,7 +216,7 @@ impl Ring {
     }
 
     /// Returns whether a [`RingWatch`] reports arrivals while the ring's thread is busy.
-    pub fn tells_of_arrivals(&self) -> bool {
+    pub fn reports_arrivals(&self) -> bool {
         matches!(self.mode(), Mode::DeferTaskrun | Mode::Readiness)
     }
 

@@ -24,7 +24,7 @@ fn rings(watch: &RingWatch, millis: i32) -> bool {
 
 fn ring() -> Option<Ring> {
     let ring = Ring::new(Config::default()).expect("a ring");
-    if ring.tells_of_arrivals() {
+    if ring.reports_arrivals() {
         Some(ring)
     } else {
         let _ = writeln!(
@@ -135,7 +135,7 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
             ..Config::default()
         })
         .unwrap();
-        if !ring.tells_of_arrivals() {
+        if !ring.reports_arrivals() {
             println!("skipped: the kernel has no deferred task work");
             continue;
         }

@@ -27,7 +27,7 @@ pub(crate) unsafe fn start(
     register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
     interrupt::may_send().map_err(|error| refusal(format_args!("tgkill: {error}")))?;
     interrupt::claim().map_err(refusal)?;
-    if !worker.ring().tells_of_arrivals() {
+    if !worker.ring().reports_arrivals() {
         return Err(refusal(
             "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
         ));

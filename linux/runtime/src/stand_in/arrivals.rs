@@ -84,7 +84,7 @@ impl Arrivals {
     /// Creates the access to the ring of the calling thread; `None` where the kernel does not
     /// announce arrivals during a poll.
     pub(crate) fn of(ring: &Ring) -> Option<Arc<Arrivals>> {
-        if !ring.tells_of_arrivals() || register_barrier().is_err() {
+        if !ring.reports_arrivals() || register_barrier().is_err() {
             return None;
         }
         interrupt::claim().ok()?;
