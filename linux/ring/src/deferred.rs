@@ -1,13 +1,12 @@
 //! User code that the ring runs or defers: wakers of other executors, and destructors of values
 //! that operations own.
 //!
-//! User code may take long, or take a lock that a suspended poll holds. A runtime that has named
-//! its own wakers ([`Ring::set_own`](crate::Ring::set_own)) decides when and where other wakers are
-//! called and destructors run: they are deferred until
-//! [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are called at
-//! once, at the cost of one comparison of addresses. A thread that stands in for the owner
-//! ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. A ring without
-//! [`set_own`](crate::Ring::set_own) runs everything at once.
+//! User code may take long, or take a lock that a suspended poll holds. A runtime that calls
+//! [`Ring::defer_user_code`](crate::Ring::defer_user_code) decides when and where it runs: it is
+//! deferred until [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are
+//! still called at once, at the cost of one comparison of addresses. A thread that stands in for
+//! the owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. By default the ring
+//! runs everything at once.
 
 use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
@@ -93,8 +92,8 @@ impl DeferredCalls {
         }
     }
 
-    /// Calls wakers with this vtable at once from now on; defers the others.
-    pub(crate) fn set_own(&self, own: &'static RawWakerVTable) {
+    /// See [`Ring::defer_user_code`](crate::Ring::defer_user_code).
+    pub(crate) fn defer_user_code(&self, own: &'static RawWakerVTable) {
         self.direct.set(own);
         self.defers.set(true);
     }

@@ -24,8 +24,8 @@ pub unsafe trait Operation: Sized + Send + 'static {
     /// The output of the handle.
     type Output;
 
-    /// Whether dropping the operation or its output may run user code. If so, a ring that [knows
-    /// its runtime's wakers](crate::Ring::set_own) leaves the drop to the runtime.
+    /// Whether dropping the operation or its output may run user code. If so, a ring that [defers
+    /// user code](crate::Ring::defer_user_code) leaves the drop to the runtime.
     const DROP_RUNS_USER_CODE: bool = true;
 
     /// Returns the bytes that a kernel thread copies for the operation, in competition with the

@@ -321,12 +321,12 @@ impl Ring {
         }
     }
 
-    /// Restricts [`reap`](Self::reap) and the other methods to wakers with the vtable `own`. Other
-    /// wakers, and destructors of operations without a handle that [may run user
-    /// code](crate::Operation::DROP_RUNS_USER_CODE), are deferred until
-    /// [`take_deferred`](Self::take_deferred).
-    pub fn set_own(&self, own: &'static RawWakerVTable) {
-        self.shared().driver.deferred.set_own(own);
+    /// Defers user code until [`take_deferred`](Self::take_deferred): wakers, and destructors of
+    /// operations without a handle that [may run user
+    /// code](crate::Operation::DROP_RUNS_USER_CODE). Wakers with the vtable `own` are the
+    /// runtime's, and are still called at once.
+    pub fn defer_user_code(&self, own: &'static RawWakerVTable) {
+        self.shared().driver.deferred.defer_user_code(own);
     }
 
     /// Returns whether there is deferred user code to [take](Self::take_deferred). One load.
