@@ -264,11 +264,11 @@ impl Ring {
         driver.backend.watch(driver.in_flight.levels(), &self.kick)
     }
 
-    /// Returns whether the calling thread made this ring. Other threads enter the kernel through
-    /// its [proxy](Self::set_proxy).
+    /// Returns whether the calling thread is the ring's issuer: the thread that made it. Other
+    /// threads enter the kernel through the [proxy](Self::set_proxy).
     #[inline]
-    pub fn is_made_here(&self) -> bool {
-        self.shared().driver.backend.is_made_here()
+    pub fn is_on_issuer_thread(&self) -> bool {
+        self.shared().driver.backend.is_on_issuer_thread()
     }
 
     /// Returns the thread that owns the user-space side of this ring.

@@ -204,7 +204,7 @@ fn another_thread_adopts_the_ring_and_returns_it() {
                 // SAFETY: until this thread has ended, the maker only runs jobs.
                 unsafe { ring.adopt() };
                 // With readiness any owner makes the calls.
-                assert_eq!(ring.is_made_here(), ring.mode() == Mode::Readiness);
+                assert_eq!(ring.is_on_issuer_thread(), ring.mode() == Mode::Readiness);
                 let data = finish(ring, stream.next()).unwrap();
                 // A level that has no buffers yet, a cancelled operation, and a send.
                 drop(ring.start(op::Nop::new(), round % 64));

@@ -260,9 +260,9 @@ impl Io {
         if length == 0 {
             return Poll::Ready(Ok(0));
         }
-        // While the thread that made the ring is suspended, the way through it is long.
-        let near = context::with(|worker| worker.ring().is_made_here()) == Some(true);
-        if length <= Self::COPIED && near {
+        // A system call of another thread goes through the issuer, which is suspended.
+        let on_issuer = context::with(|worker| worker.ring().is_on_issuer_thread()) == Some(true);
+        if length <= Self::COPIED && on_issuer {
             let mut buffer = mem::take(&mut self.spare);
             buffer.clear();
             buffer.reserve(length);
