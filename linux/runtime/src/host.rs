@@ -218,7 +218,7 @@ unsafe impl Host for Linux {
         served().map(Served::from)
     }
 
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         let remote = self.remotes[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);

@@ -53,7 +53,7 @@
 //!     }
 //!     fn now(&self) -> u64 { 0 }
 //!     fn current(&self) -> Option<Served> { None }
-//!     fn pend(&self, _vcpu: usize) {}
+//!     fn kick(&self, _vcpu: usize) {}
 //! }
 //!
 //! let domain = Domain::new(Bare, Config::default());

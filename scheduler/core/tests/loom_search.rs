@@ -25,7 +25,7 @@ fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
 /// to sleep meanwhile or not.
 fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     assert!(
-        !sleeps || domain.host().pends(1) != 0,
+        !sleeps || domain.host().kicks(1) != 0,
         "a poll is under way, and nothing will look at it"
     );
 }
@@ -117,7 +117,7 @@ fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_annou
             work.spawn(&domain, 50);
             let (found, idle) = looker.join().unwrap();
             assert!(
-                found || domain.host().pends(1) != 0,
+                found || domain.host().kicks(1) != 0,
                 "it waits for the end of a long poll, and a vCPU sleeps"
             );
             idle.unpark();

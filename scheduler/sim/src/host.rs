@@ -105,7 +105,7 @@ unsafe impl Host for SimHost {
         inhabited()?.current().map(Served::from)
     }
 
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         step();
         if let Some(world) = inhabited() {
             world.end_wait(index, world.machine.wake);

@@ -298,7 +298,7 @@ impl Preemptible {
         self.roles().set_main(true);
         // Coroutines that were pinned and waited are polled now: when the vCPU waits, or by an end
         // to the poll under way, for which they do not show as ready.
-        upshift_core::Host::pend(worker.shared().domain.host(), self.index);
+        upshift_core::Host::kick(worker.shared().domain.host(), self.index);
         self.watch.notify();
         loop {
             if thread.told().is_some() {

@@ -159,7 +159,7 @@ impl Shared {
 
     pub(crate) fn stop(&self, thread: &VcpuThread) {
         thread.stop.store(true, Ordering::Relaxed);
-        upshift_core::Host::pend(self.domain.host(), thread.index);
+        upshift_core::Host::kick(self.domain.host(), thread.index);
     }
 
     pub(crate) fn vcpu_threads(&self) -> std::sync::MutexGuard<'_, Vec<VcpuThread>> {

@@ -64,10 +64,10 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// `None`: its wakes then go through the inbox.
     fn current(&self) -> Option<Served>;
 
-    /// Ends the wait of vCPU `index`, which is parked and has work.
+    /// Kicks vCPU `index`, which is parked and has work: its wait ends.
     ///
     /// Called once per park at most, from any thread.
-    fn pend(&self, index: usize);
+    fn kick(&self, index: usize);
 
     /// Passes time in a spin loop. Locks of this crate are held for a few instructions, but a
     /// hypervisor or an oversubscribed kernel may stop the holder: after many `spins` the host

@@ -451,7 +451,7 @@ pub(crate) mod tests {
         fn current(&self) -> Option<crate::Served> {
             None
         }
-        fn pend(&self, _: usize) {}
+        fn kick(&self, _: usize) {}
     }
 
     fn indices_lead_to_slots_and_back<H: Host>() {

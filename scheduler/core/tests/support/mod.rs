@@ -56,7 +56,7 @@ unsafe impl Host for TestHost {
     fn current(&self) -> Option<Served> {
         SERVED.get().map(Served::from)
     }
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         self.pended.lock().unwrap().push(index);
     }
     fn attend(&self, index: usize) {
