@@ -266,7 +266,7 @@ unsafe impl Host for Linux {
         preempt::waits_here(waits);
     }
 
-    fn attend(&self, index: usize) {
+    fn notify_arrival(&self, index: usize) {
         let watch = self.watches[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);

@@ -132,7 +132,7 @@ unsafe impl Host for SimHost {
         step();
     }
 
-    fn attend(&self, index: usize) {
+    fn notify_arrival(&self, index: usize) {
         step();
         if let Some(world) = inhabited() {
             world.supervise(index);

@@ -203,8 +203,8 @@ impl Preemptible {
     /// Makes the watcher listen from here on.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
-        if !worker.executor().is_attended() {
-            worker.executor().set_attended(true);
+        if !worker.executor().has_arrival_notice() {
+            worker.executor().set_arrival_notice(true);
         }
         // A full barrier: earlier arrivals are seen here, and the watcher, when its timer has gone
         // off, sees the poll.

@@ -525,7 +525,7 @@ impl<'a> Watcher<'a> {
     /// Makes arrivals signal the eventfd from here on.
     fn listen(&self) {
         let vcpu = self.vcpu;
-        vcpu.worker().executor().set_attended(true);
+        vcpu.worker().executor().set_arrival_notice(true);
         vcpu.watch().unmask();
         fence(SeqCst);
     }

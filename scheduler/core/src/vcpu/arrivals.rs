@@ -129,8 +129,8 @@ impl<H: Host> Vcpu<H> {
             self.kick();
             return;
         }
-        if self.mail.attended.load(Relaxed) {
-            self.attend();
+        if self.mail.arrival_notice.load(Relaxed) {
+            self.notify_arrival();
         }
         if !pinned && self.shared().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
             self.shared().notify_idle(self);

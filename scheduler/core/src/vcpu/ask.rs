@@ -60,26 +60,27 @@ impl<H: Host> Vcpu<H> {
         self.ask(PREEMPT_HOST);
     }
 
-    /// Asks for one call of [`Host::attend`] when another thread makes a coroutine ready here, and
-    /// for those of [`Host::waits_here`]: the host supervises polls and sleeps meanwhile. One
-    /// sequentially consistent store, so that a later look at [`Vcpu::bitmap`] sees all work that
-    /// became ready earlier.
-    pub fn set_attended(&self, attended: bool) {
-        self.mail.attended.store(attended, SeqCst);
+    /// Requests one call of [`Host::notify_arrival`] when another thread makes a coroutine ready
+    /// here, and until then those of [`Host::waits_here`]: for a host that supervises polls and
+    /// sleeps meanwhile. One sequentially consistent store, so that a later look at
+    /// [`Vcpu::bitmap`] sees all work that became ready earlier.
+    pub fn set_arrival_notice(&self, requested: bool) {
+        self.mail.arrival_notice.store(requested, SeqCst);
         fence(SeqCst);
     }
 
-    /// Returns true if a call that [`Vcpu::set_attended`] has asked for is still to come. One load.
+    /// Returns true if the call that [`Vcpu::set_arrival_notice`] requested is still to come. One
+    /// load.
     #[inline]
     #[must_use]
-    pub fn is_attended(&self) -> bool {
-        self.mail.attended.load(Relaxed)
+    pub fn has_arrival_notice(&self) -> bool {
+        self.mail.arrival_notice.load(Relaxed)
     }
 
     #[cold]
-    pub(super) fn attend(&self) {
-        if self.mail.attended.swap(false, SeqCst) {
-            self.shared().host.attend(self.index);
+    pub(super) fn notify_arrival(&self) {
+        if self.mail.arrival_notice.swap(false, SeqCst) {
+            self.shared().host.notify_arrival(self.index);
         }
     }
 }

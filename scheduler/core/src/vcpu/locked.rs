@@ -187,7 +187,7 @@ impl<'a, H: Host> Locked<'a, H> {
         if urgent {
             vcpu.ask(PREEMPT_WAKE);
         }
-        if vcpu.mail.attended.load(Relaxed) && vcpu.is_polling() {
+        if vcpu.mail.arrival_notice.load(Relaxed) && vcpu.is_polling() {
             let host = &vcpu.shared().host;
             host.waits_here(Waits::of(running, level.bit()));
         }
@@ -418,8 +418,8 @@ impl<'a, H: Host> Locked<'a, H> {
             if self.queues().ready() & new.more_urgent_bits() != 0 {
                 vcpu.ask(PREEMPT_WAKE);
             }
-            if before < new.get() && vcpu.mail.attended.load(Relaxed) {
-                vcpu.attend();
+            if before < new.get() && vcpu.mail.arrival_notice.load(Relaxed) {
+                vcpu.notify_arrival();
             }
             return true;
         } else if block.word.is_owned() {
@@ -429,8 +429,10 @@ impl<'a, H: Host> Locked<'a, H> {
         } else {
             return true;
         }
-        if new.get() <= vcpu.published.running.load(Relaxed) && vcpu.mail.attended.load(Relaxed) {
-            vcpu.attend();
+        if new.get() <= vcpu.published.running.load(Relaxed)
+            && vcpu.mail.arrival_notice.load(Relaxed)
+        {
+            vcpu.notify_arrival();
         }
         true
     }

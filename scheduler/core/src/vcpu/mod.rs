@@ -31,7 +31,7 @@
 //! | `published.service` | executor, `add_vcpu` | any thread | `service` |
 //! | `mail.inbox`, `arriving` | wakers; emptied by a holder | owner, others | `arrivals` |
 //! | `mail.preempt` | any thread; cleared by the owner's pick | owner | `ask` |
-//! | `mail.attended` | the host; cleared by a waker | wakers | `ask` |
+//! | `mail.arrival_notice` | the host; cleared by a waker | wakers | `ask` |
 //! | `clock` | holder | others, watchdogs | `locked` |
 //! | `turn_began` | owner | owner, host | `current` |
 //! | `looked_at` | owner | owner | `search` |
@@ -167,8 +167,8 @@ struct Mail<H: Host> {
     arriving: AtomicU64,
     /// Reasons for the poll under way to yield.
     preempt: AtomicU32,
-    /// Set while the host wants to know of coroutines that become ready during a poll.
-    attended: AtomicBool,
+    /// Set while a call of `Host::notify_arrival` is requested and has not been made.
+    arrival_notice: AtomicBool,
 }
 
 /// The state of one vCPU; see [`Executor`](crate::Executor).
@@ -224,7 +224,7 @@ impl<H: Host> Vcpu<H> {
                 inbox: Inbox::new(),
                 arriving: AtomicU64::new(0),
                 preempt: AtomicU32::new(0),
-                attended: AtomicBool::new(false),
+                arrival_notice: AtomicBool::new(false),
             },
             lock: Lock::new(),
             clock: AtomicU64::new(0),

@@ -36,7 +36,7 @@ pub struct TestHost {
     pub time: AtomicU64,
     pub pended: Mutex<Vec<usize>>,
     /// vCPUs for which attention was asked.
-    pub attended: Mutex<Vec<usize>>,
+    pub notified: Mutex<Vec<usize>>,
     /// Urgency of coroutines that polls made ready on their own vCPU.
     pub waiting: Mutex<Vec<Waits>>,
     /// Watched polls, and when they ended.
@@ -59,8 +59,8 @@ unsafe impl Host for TestHost {
     fn kick(&self, index: usize) {
         self.pended.lock().unwrap().push(index);
     }
-    fn attend(&self, index: usize) {
-        self.attended.lock().unwrap().push(index);
+    fn notify_arrival(&self, index: usize) {
+        self.notified.lock().unwrap().push(index);
     }
     fn waits_here(&self, waits: Waits) {
         self.waiting.lock().unwrap().push(waits);
