@@ -2,7 +2,7 @@
 //! drive it. See `loom_state.rs` for how to run it, and `models` for the bounds.
 //!
 //! A vCPU that is parked at the end of a model would wait for ever. A vCPU that is not parked has
-//! been pended, or has not waited; it picks once more, and that must be enough.
+//! been kicked, or has not waited; it picks once more, and that must be enough.
 
 #![cfg(loom)]
 

@@ -16,7 +16,7 @@ fn two() -> (Domain<ModelHost>, Executor<ModelHost>, Executor<ModelHost>) {
     (domain, busy, idle)
 }
 
-/// Parks a vCPU. Returns true if it sleeps until it is pended.
+/// Parks a vCPU. Returns true if it sleeps until it is kicked.
 fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
     serving(idle, || idle.prepare_park() && idle.sleep_limit().is_none())
 }

@@ -204,19 +204,19 @@ fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
     let other = queued.id();
     let busy = async move {
         let me = d.current_id().unwrap();
-        let heard = |of: CoroutineId, to: u8| {
+        let notifies = |of: CoroutineId, to: u8| {
             d.vcpus().next().unwrap().set_arrival_notice(true);
             let before = d.host().notified.lock().unwrap().len();
             d.reprio(of, level(to)).unwrap();
             d.host().notified.lock().unwrap().len() > before
         };
-        assert!(!heard(me, 20), "as it was");
-        assert!(!heard(me, 15), "more urgent than before");
-        assert!(heard(me, 20), "less urgent than before");
-        assert!(!heard(other, 25), "still less urgent than what runs");
-        assert!(heard(other, 20));
-        assert!(heard(other, 10));
-        assert!(!heard(other, 40));
+        assert!(!notifies(me, 20), "as it was");
+        assert!(!notifies(me, 15), "more urgent than before");
+        assert!(notifies(me, 20), "less urgent than before");
+        assert!(!notifies(other, 25), "still less urgent than what runs");
+        assert!(notifies(other, 20));
+        assert!(notifies(other, 10));
+        assert!(!notifies(other, 40));
         // The last release takes back a loan of an equal, which changes nothing.
         d.vcpus().next().unwrap().set_arrival_notice(true);
         let before = d.host().notified.lock().unwrap().len();

@@ -45,7 +45,7 @@ pub struct ModelHost {
     /// True if the locks of vCPUs are biased to their owners.
     biases: bool,
     kicks: [AtomicUsize; 3],
-    /// Wake-up of a pended vCPU: kept until the vCPU waits, as by an eventfd or an interrupt.
+    /// Wake-up of a kicked vCPU: kept until the vCPU waits, as by an eventfd or an interrupt.
     wakes: [Notify; 3],
 }
 
@@ -79,12 +79,12 @@ unsafe impl Host for ModelHost {
 }
 
 impl ModelHost {
-    /// Returns how often a vCPU was pended.
+    /// Returns how often a vCPU was kicked.
     pub fn kicks(&self, index: usize) -> usize {
         self.kicks[index].load(Relaxed)
     }
 
-    /// Waits until the vCPU is pended; may return without cause.
+    /// Waits until the vCPU is kicked; may return without cause.
     pub fn wait(&self, index: usize) {
         self.wakes[index].wait();
     }

@@ -34,7 +34,7 @@ thread_local! {
 #[derive(Default)]
 pub struct TestHost {
     pub time: AtomicU64,
-    pub pended: Mutex<Vec<usize>>,
+    pub kicked: Mutex<Vec<usize>>,
     /// vCPUs for which attention was asked.
     pub notified: Mutex<Vec<usize>>,
     /// Urgency of coroutines that polls made ready on their own vCPU.
@@ -57,7 +57,7 @@ unsafe impl Host for TestHost {
         SERVED.get().map(Served::from)
     }
     fn kick(&self, index: usize) {
-        self.pended.lock().unwrap().push(index);
+        self.kicked.lock().unwrap().push(index);
     }
     fn notify_arrival(&self, index: usize) {
         self.notified.lock().unwrap().push(index);
