@@ -100,4 +100,4 @@ pub use poll::join::JoinHandle;
 pub use poll::running::{Picked, Polled, Running, Yielded};
 #[doc(hidden)]
 pub use poll::waker::new_table;
-pub use vcpu::{Aside, Vcpu};
+pub use vcpu::{SetAside, Vcpu};

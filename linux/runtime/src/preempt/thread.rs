@@ -71,7 +71,7 @@ pub(crate) struct Thread {
     /// Time at which its poll was suspended, ns.
     pub(super) since: AtomicU64,
     /// Its coroutine, while its poll is blocked.
-    pub(super) aside: Mutex<Option<Aside<Linux>>>,
+    pub(super) aside: Mutex<Option<SetAside<Linux>>>,
     /// Set while its poll is blocked: the thread is not to be kept from its sleep.
     pub(super) blocked: AtomicBool,
     /// Set while the thread waits in the ring, where a signal reaches it, and
@@ -298,7 +298,7 @@ impl Thread {
         matches!(line.get(end + 2), Some(b'S' | b'D'))
     }
 
-    pub(super) fn aside(&self) -> std::sync::MutexGuard<'_, Option<Aside<Linux>>> {
+    pub(super) fn aside(&self) -> std::sync::MutexGuard<'_, Option<SetAside<Linux>>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

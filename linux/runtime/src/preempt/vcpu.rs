@@ -447,7 +447,7 @@ impl Preemptible {
         thread.coroutine.store(aside.id().to_u64(), Release);
         self.tally.suspended.fetch_add(1, SeqCst);
         self.tally.blocked.fetch_sub(1, SeqCst);
-        aside.go_on();
+        aside.requeue();
         self.end_idle();
     }
 }

@@ -544,7 +544,7 @@ fn a_coroutine_that_is_set_aside_is_in_no_queue_until_it_resumes() {
         assert!(executor.pick(None).is_none());
         assert_eq!((executor.bitmap(), executor.suspended()), (0, 0));
         d.reprio(me, upshift_core::Level::at::<7>()).unwrap();
-        std::thread::spawn(|| aside.go_on()).join().unwrap();
+        std::thread::spawn(|| aside.requeue()).join().unwrap();
         assert_ne!(executor.bitmap() & 1 << 7, 0);
         assert!(matches!(executor.pick(None), Some(Picked::Resume { id, .. }) if id == me));
     };
