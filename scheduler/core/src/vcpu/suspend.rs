@@ -3,9 +3,8 @@
 //!
 //! A poll that is stopped has handed over the ownership of its coroutine. Either the coroutine is
 //! queued ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) returns
-//! [`Picked::Resume`] in its turn. Or it is in no queue ([`Vcpu::set_aside_current`]), because its
-//! thread sleeps in the middle of the poll and could not continue, until [`SetAside::requeue`] queues
-//! it.
+//! [`Picked::Resume`] in its turn. Or its thread sleeps in the middle of the poll and could not
+//! continue: then it is in no queue ([`Vcpu::set_aside_current`]) until [`SetAside::requeue`].
 
 use core::ptr::NonNull;
 
@@ -18,8 +17,8 @@ use crate::coroutine::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::tables::table::id_of;
 
-/// A coroutine that was set aside: stopped in the middle of its poll, and in no queue. Dropping this
-/// value queues the coroutine, too.
+/// A coroutine that was set aside: stopped in the middle of its poll, and in no queue. Dropping
+/// the value queues the coroutine, too.
 #[must_use = "the coroutine resumes when this is dropped"]
 pub struct SetAside<H: Host>(NonNull<Slot<H>>);
 
