@@ -47,7 +47,7 @@ fn mean_ratio(service: Service) -> f64 {
         at += 2 * arrival.service + 2 * SHARE * C;
     }
     let outcome = check(&load).unwrap();
-    // A vain look between two polls begins a rest.
+    // A stale look between two polls begins a rest.
     let noticed =
         |wait: &&Wait| wait.watcher == WatcherState::Listens && !wait.lacked && !wait.turned;
     let waits: Vec<_> = outcome.waits.iter().filter(noticed).collect();

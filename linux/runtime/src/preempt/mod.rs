@@ -26,7 +26,7 @@
 //! polls are short, it does the same as an inline vCPU, without any hand-over: enter the ring,
 //! reap, poll. At the beginning of a poll, one store into memory that the kernel reads unmasks the
 //! ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher only while
-//! a poll is under way. After a look in vain the watcher rests, and polls leave the eventfd
+//! a poll is under way. After a stale look the watcher rests, and polls leave the eventfd
 //! masked; they push a timer ahead instead, which goes off only behind a long one.
 //!
 //! # Stopping a poll

@@ -399,7 +399,7 @@ impl<'a> Watcher<'a> {
     /// Decides between polls, where the current thread looks at the ring itself; but a turn may be
     /// due, or the thread may be stuck.
     fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
-        if by_timer && self.policy.is_in_vain(0) {
+        if by_timer && self.policy.is_stale_look(0) {
             // A poll that begins meanwhile sets the timer for the end of the rest.
             self.policy.rest(now);
         }

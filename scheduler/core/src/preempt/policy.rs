@@ -79,7 +79,7 @@ pub struct Policy {
     turned_at: u64,
     /// Poll for which the next look is set, and the time of that look.
     awaited: Option<(u64, u64)>,
-    /// End of the watcher's rest after a vain look; 0 if it does not rest.
+    /// End of the watcher's rest after a stale look; 0 if it does not rest.
     rests_until: u64,
 }
 
@@ -164,7 +164,7 @@ impl Policy {
                 listens: false,
             };
         }
-        if by_timer && is_young && self.is_in_vain(snapshot.poll) {
+        if by_timer && is_young && self.is_stale_look(snapshot.poll) {
             return self.rest(now);
         }
         let wait = if may_sleep {
@@ -182,7 +182,7 @@ impl Policy {
         }
     }
 
-    /// Begins a rest, after a vain look by the clock.
+    /// Begins a rest, after a stale look by the clock.
     pub fn rest(&mut self, now: u64) -> Decision {
         self.budget.spend(self.looks.timer, now);
         self.awaited = None;
@@ -193,10 +193,10 @@ impl Policy {
         }
     }
 
-    /// Returns true if a look by the clock that finds this poll, or 0 for none, was set for a poll
-    /// that has ended. A look at the end of a rest was set for none.
+    /// Returns true if a look by the clock is stale: it finds this poll (0: none), but its timer
+    /// was set for another, which has ended. A look at the end of a rest is not stale.
     #[must_use]
-    pub fn is_in_vain(&self, poll: u64) -> bool {
+    pub fn is_stale_look(&self, poll: u64) -> bool {
         self.rests_until == 0 && self.awaited.is_none_or(|(awaited, _)| awaited != poll)
     }
 
@@ -405,7 +405,7 @@ mod tests {
 
     /// A look by the clock that finds another poll begins a rest, unless it suspends that poll.
     #[test]
-    fn after_a_vain_look_the_watcher_rests() {
+    fn after_a_stale_look_the_watcher_rests() {
         let mut policy = Policy::new(LOOKS, 0);
         assert_eq!(
             decide(&mut policy, &snapshot(5_000, EQUAL), false),

@@ -123,7 +123,7 @@ struct Guarded<H: Host> {
     picked: u8,
     /// Ticks that the coroutine which keeps its place at the head of a level had used of its turn.
     used: [u64; LEVELS],
-    /// Time for vain looks.
+    /// Time for fruitless looks.
     looks: TokenBucket,
 }
 

@@ -44,9 +44,9 @@
 //!
 //! Each wait that ends without work is charged a *period* of `SHARE · look_after` to a
 //! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So
-//! vain looks come at most once a period on average, at any load. A stranded coroutine waits for at
-//! most 2 · `look_after` plus the cost of a wake-up where long polls are found or rare, and for a
-//! period more where many short ones have used up the budget.
+//! fruitless looks come at most once a period on average, at any load. A stranded coroutine waits
+//! for at most 2 · `look_after` plus the cost of a wake-up where long polls are found or rare, and
+//! for a period more where many short ones have used up the budget.
 //!
 //! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): work that is more urgent
 //! than its own may be behind a long poll elsewhere, with no vCPU parked.
@@ -60,8 +60,8 @@ use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
-/// Reciprocal of the share of its time that a parked vCPU spends on vain looks, and number of such
-/// looks in advance.
+/// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks, and number of
+/// such looks in advance.
 pub(super) const SHARE: u64 = 20;
 
 /// Largest effective [`Config::look_after`](crate::Config::look_after): periods and a budget of

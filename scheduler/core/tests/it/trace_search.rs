@@ -115,7 +115,7 @@ fn work_that_becomes_ready_during_a_long_poll_is_announced_at_once() {
 }
 
 #[test]
-fn vain_looks_come_once_a_period_in_the_end() {
+fn fruitless_looks_come_once_a_period_in_the_end() {
     let (domain, a, b) = two();
     assert!(b.prepare_park());
     let mut looks = 0;

@@ -41,7 +41,7 @@ pub fn contend(load: &Load) -> Outcome {
         now: 0,
         outcome: Outcome {
             suspended: vec![Vec::new(); load.vcpus],
-            in_vain: vec![0; load.vcpus],
+            stale_looks: vec![0; load.vcpus],
             turns: vec![0; load.vcpus],
             set_aside: vec![0; load.vcpus],
             ..Outcome::default()
@@ -341,9 +341,9 @@ impl Machine<'_> {
     fn looks_between_polls(&mut self, index: usize, by_timer: bool) -> bool {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
-        if by_timer && vcpu.policy.is_in_vain(0) {
+        if by_timer && vcpu.policy.is_stale_look(0) {
             vcpu.policy.rest(now);
-            self.outcome.in_vain[index] += 1;
+            self.outcome.stale_looks[index] += 1;
         }
         vcpu.gives_turn(!vcpu.aside.is_empty(), now);
         false
@@ -385,7 +385,7 @@ impl Machine<'_> {
             .policy
             .decide(&rule, &snapshot, by_timer, || asleep, now);
         if vcpu.policy.rests_until() > rested.max(now) {
-            self.outcome.in_vain[index] += 1;
+            self.outcome.stale_looks[index] += 1;
         }
         match decision {
             Decision::Rest if vcpu.policy.rests_until() > now => {

@@ -238,12 +238,12 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             return Err(format!("theorem 3: {turns} turns in {end} ns"));
         }
         let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
-        let in_vain = outcome.in_vain[vcpu];
+        let stale_looks = outcome.stale_looks[vcpu];
         // A rest ends with a stop, and with a look at a poll that is resumed or has used its
         // quantum.
-        if in_vain > end / MAX_SUSPENSION + 2 * stopped + 1 {
+        if stale_looks > end / MAX_SUSPENSION + 2 * stopped + 1 {
             return Err(format!(
-                "theorem 3: {in_vain} looks in vain in {end} ns, {stopped} stopped"
+                "theorem 3: {stale_looks} stale looks in {end} ns, {stopped} stopped"
             ));
         }
     }
