@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 
-use upshift_core::preempt::{TURN, Waits};
+use upshift_core::preempt::{TURN_LENGTH, Waits};
 use upshift_core::{CoroutineId, Picked, Running, Yielded};
 
 use super::alarm::NEVER;
@@ -98,7 +98,7 @@ impl<'a> Kind<'a> for Shared<'a> {
     }
 
     fn resume(&mut self, id: CoroutineId, for_a_turn: bool) {
-        let turn = if for_a_turn { TURN } else { 0 };
+        let turn = if for_a_turn { TURN_LENGTH } else { 0 };
         self.vcpu.resume(self.worker, id, turn);
     }
 
@@ -289,7 +289,7 @@ impl Preemptible {
             if let Some(id) = id
                 && worker.executor().pick_suspended(id).is_some()
             {
-                return self.resume(worker, id, TURN);
+                return self.resume(worker, id, TURN_LENGTH);
             }
             std::thread::yield_now();
         }

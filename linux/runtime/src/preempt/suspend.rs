@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
-use upshift_core::preempt::{MAX_SUSPENSION, TURN};
+use upshift_core::preempt::{MAX_SUSPENSION, TURN_LENGTH};
 use upshift_core::{CoroutineId, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -110,7 +110,7 @@ impl Preemptible {
                 unreachable!("{id} is suspended on a thread");
             }
             roles.stop_for(role, successor);
-            self.resume_thread(worker, roles, successor, TURN);
+            self.resume_thread(worker, roles, successor, TURN_LENGTH);
             if role == Role::Suspended {
                 thread.interrupt();
             }

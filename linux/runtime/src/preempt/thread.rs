@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use upshift_core::Aside;
-use upshift_core::preempt::{Ran, TURN};
+use upshift_core::preempt::{Ran, TURN_LENGTH};
 use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
@@ -195,7 +195,7 @@ impl Thread {
         if lasted >= least {
             let clocks = self.clocks(parked);
             let began = self.began.load(Relaxed);
-            let turn = clock::to_ticks(Duration::from_nanos(TURN));
+            let turn = clock::to_ticks(Duration::from_nanos(TURN_LENGTH));
             (ran, may_sleep) = self.age.of(clocks, (began, before, since), turn);
             self.age.is(clocks, began, ran);
         }
@@ -237,7 +237,7 @@ impl Thread {
     /// has never waited.
     pub(super) fn is_to_wake(&self, now: u64) -> Option<u64> {
         let woken = self.woken.load(SeqCst);
-        let has_yet_to = || now.saturating_sub(woken) < TURN || self.awaits_permit();
+        let has_yet_to = || now.saturating_sub(woken) < TURN_LENGTH || self.awaits_permit();
         Some(woken).filter(|woken| *woken != 0 && has_yet_to())
     }
 

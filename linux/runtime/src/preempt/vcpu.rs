@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{Looks, MAX_SUSPENSION, Rule, TURN};
+use upshift_core::preempt::{Looks, MAX_SUSPENSION, Rule, TURN_LENGTH};
 use upshift_ring::RingWatch;
 
 use super::PreemptionStats;
@@ -81,7 +81,7 @@ impl Settings {
             rule,
             looks,
             threads: threads + SPARES,
-            spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
+            spare_time: clock::to_ticks(Duration::from_nanos(TURN_LENGTH)),
             cost_ticks: clock::to_ticks(Duration::from_nanos(rule.cost)),
             max_suspension_ticks: clock::to_ticks(Duration::from_nanos(MAX_SUSPENSION)),
         }

@@ -11,7 +11,7 @@
 //! # Waiters of suspended polls
 //!
 //! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`]
-//! and may be spinning, each suspended one gets a turn of [`TURN`] within [`MAX_SUSPENSION`]
+//! and may be spinning, each suspended one gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
 //! times their number, however urgent other work is. Its waiter may not show: a thread beside
 //! the vCPU, or a coroutine that tries again in short polls. So there are turns also while
 //! nothing shows, as far apart as [`REST`](upshift_core::preempt::REST) says. If the current
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::preempt::{Decision, MAX_SUSPENSION, Policy, Ran, Snapshot, TURN};
+use upshift_core::preempt::{Decision, MAX_SUSPENSION, Policy, Ran, Snapshot, TURN_LENGTH};
 use upshift_core::{Level, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -181,7 +181,7 @@ impl<'a> Watcher<'a> {
             at = at.min(now + self.policy.next_turn_in(now));
         }
         if vcpu.tally.suspended.load(Acquire) != 0 && self.current().is_starting() {
-            at = at.min(now + TURN);
+            at = at.min(now + TURN_LENGTH);
         }
         if vcpu.announcer.is_some() {
             at = at.min(now + clock::nanos(LOOK));
@@ -216,7 +216,7 @@ impl<'a> Watcher<'a> {
         }
         let used = current.cpu_time().unwrap_or(now);
         match &mut self.stuck {
-            Some(observed) if observed.id == id && is_asleep => now - observed.since >= TURN,
+            Some(observed) if observed.id == id && is_asleep => now - observed.since >= TURN_LENGTH,
             Some(observed) if observed.id == id => {
                 observed.spins |= used.saturating_sub(observed.used) >= MAX_SUSPENSION;
                 observed.spins
@@ -296,7 +296,7 @@ impl<'a> Watcher<'a> {
         };
         if let Some(woken) = thread.is_to_wake(now) {
             // The thread resumes its poll as soon as it gets the CPU, if it has been woken.
-            if now.saturating_sub(woken) >= TURN {
+            if now.saturating_sub(woken) >= TURN_LENGTH {
                 thread.wake_up();
                 if thread.attending.load(SeqCst) {
                     vcpu.watch().rouse();
@@ -498,9 +498,9 @@ impl<'a> Watcher<'a> {
             self.make_spinner_yield();
         }
         match (before, self.stuck) {
-            (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN),
+            (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN_LENGTH),
             // Most threads are found there once, and run: no timer is set for them.
-            _ if self.current().is_asleep() => Next::At(now + TURN),
+            _ if self.current().is_asleep() => Next::At(now + TURN_LENGTH),
             _ => Next::At(NEVER),
         }
     }

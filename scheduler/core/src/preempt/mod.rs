@@ -38,7 +38,7 @@ pub const SHARE: u64 = 10;
 /// depend on it, per suspended poll.
 pub const MAX_SUSPENSION: u64 = 2_000_000;
 /// Length of a suspended poll's turn in nanoseconds.
-pub const TURN: u64 = MAX_SUSPENSION / SHARE;
+pub const TURN_LENGTH: u64 = MAX_SUSPENSION / SHARE;
 /// Time in nanoseconds between turns while nothing visible depends on a suspended poll; also the
 /// watcher's rest after a stale look.
 pub const REST: u64 = SHARE * MAX_SUSPENSION;

@@ -1,6 +1,6 @@
 //! The decision of a vCPU's watcher at a look.
 
-use super::{BURST, MAX_SUSPENSION, RESERVE, REST, Ran, Rule, SHARE, TURN};
+use super::{BURST, MAX_SUSPENSION, RESERVE, REST, Ran, Rule, SHARE, TURN_LENGTH};
 use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
@@ -141,7 +141,7 @@ impl Policy {
         // An earlier look would take the CPU time that it waits for. The more time the poll has
         // lost to others, the longer it takes to use the rest.
         let lost = ran.lasted.saturating_sub(ran.in_all);
-        let least = (lost / 4).min(TURN).max(self.looks.timer);
+        let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
         let left = left.unwrap_or(MAX_SUSPENSION).clamp(least, MAX_SUSPENSION);
         let is_young = !snapshot.was_suspended && ran.in_all < rule.quantum;
         // The poll for which the timer is set has ended before the timer goes off.
@@ -376,7 +376,7 @@ mod tests {
     fn a_turn_is_not_cut_short() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut turn = snapshot(50_000, 1);
-        turn.turn = TURN;
+        turn.turn = TURN_LENGTH;
         turn.was_suspended = true;
         assert_eq!(decide(&mut policy, &turn, true), later(150_000, false));
     }

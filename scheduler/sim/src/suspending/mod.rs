@@ -19,7 +19,9 @@ mod vcpu;
 pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{Decision, Looks, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN, Waits};
+use upshift_core::preempt::{
+    Decision, Looks, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, Waits,
+};
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
 
@@ -239,7 +241,7 @@ impl Machine<'_> {
         if std::mem::take(&mut vcpu.turn)
             && let Some(poll) = vcpu.take_longest_off(now)
         {
-            return self.starts(index, poll, TURN);
+            return self.starts(index, poll, TURN_LENGTH);
         }
         if let Some(poll) = vcpu.pop(now) {
             return self.starts(index, poll, 0);

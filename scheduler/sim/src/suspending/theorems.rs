@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST, SHARE, TURN};
+use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST, SHARE, TURN_LENGTH};
 
 use super::{Arrival, Load, Outcome, Wait, WatcherState, contend, random};
 
@@ -178,7 +178,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     };
     // The watcher does not look sooner than a look costs, nor, where a poll has slept or waited for
     // the CPU, than a quarter of that time after the last look.
-    let lost = if loses { TURN } else { 0 };
+    let lost = if loses { TURN_LENGTH } else { 0 };
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
     let unheard = match wait.watcher {
         WatcherState::Listens => 0,
@@ -191,7 +191,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
         most += SHARE * (price + cost) + load.late + unheard;
     }
     if wait.turned {
-        most += TURN * slow + cost + load.late;
+        most += TURN_LENGTH * slow + cost + load.late;
     }
     (wait.needed * slow).min(most) + cost + 2 * load.late
 }
@@ -247,7 +247,8 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             ));
         }
     }
-    let apart = REST + (MAX_SUSPENSION + TURN) * load.slow + 2 * MAX_SUSPENSION + 3 * (cost + late);
+    let apart =
+        REST + (MAX_SUSPENSION + TURN_LENGTH) * load.slow + 2 * MAX_SUSPENSION + 3 * (cost + late);
     if outcome.kept_off > apart {
         let time = outcome.kept_off;
         return Err(format!("theorem 4: kept off for {time}, at most {apart}"));
