@@ -1,7 +1,7 @@
 //! The theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs a million
 //! of them.
 
-use upshift_core::preempt::{MAX_SUSPENSION, REST, SHARE, TURN_LENGTH};
+use upshift_core::preempt::{MAX_SUSPENSION, REST_LENGTH, SHARE, TURN_LENGTH};
 use upshift_sim::suspending::{
     Arrival, Levels, Load, Outcome, Service, Shape, Wait, WatcherState, check, contend,
     search_loads,
@@ -180,7 +180,7 @@ fn a_suspended_poll_gets_turns_beside_short_ones() {
     let busy = 400_000 * C / 8;
     let outcome = contend(&load(arrivals, 0));
     assert!(outcome.end < busy + busy / 10);
-    let most = REST + 3 * MAX_SUSPENSION + TURN_LENGTH + 3 * C;
+    let most = REST_LENGTH + 3 * MAX_SUSPENSION + TURN_LENGTH + 3 * C;
     assert!(outcome.kept_off <= most, "{} > {most}", outcome.kept_off);
 }
 

@@ -10,11 +10,11 @@
 //!
 //! # Waiters of suspended polls
 //!
-//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`]
-//! and may be spinning, each suspended one gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
-//! times their number, however urgent other work is. Its waiter may not show: a thread beside
-//! the vCPU, or a coroutine that tries again in short polls. So there are turns also while
-//! nothing shows, as far apart as [`REST`](upshift_core::preempt::REST) says. If the current
+//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
+//! may be spinning, each suspended one gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
+//! times their number, however urgent other work is. Its waiter may not show: a thread beside the
+//! vCPU, or a coroutine that tries again in short polls. So there are turns also while nothing
+//! shows, as far apart as [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) says. If the current
 //! thread makes no progress outside of a poll (it waits for the allocator's lock, or is starting
 //! and has no permit yet), suspended threads run without theirs.
 

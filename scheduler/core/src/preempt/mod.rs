@@ -14,8 +14,8 @@
 //! 3. **One budget**: suspensions, turns and stale looks are charged to one [`TokenBucket`] that is
 //!    refilled by a tenth of the time. Equals use it only while it is at least half full. While it
 //!    does not hold *C*, polls run on. After a stale look (the poll that it was meant for has
-//!    ended) the watcher ignores arrivals for 20 ms ([`REST`]), or until a poll is suspended; it
-//!    still looks at a poll that lasts for 2 to 4 ms.
+//!    ended) the watcher ignores arrivals for 20 ms ([`REST_LENGTH`]), or until a poll is
+//!    suspended; it still looks at a poll that lasts for 2 to 4 ms.
 //! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while other work may
 //!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that
 //!    sleeps while others wait behind it is set aside.
@@ -41,7 +41,7 @@ pub const MAX_SUSPENSION: u64 = 2_000_000;
 pub const TURN_LENGTH: u64 = MAX_SUSPENSION / SHARE;
 /// Time in nanoseconds between turns while nothing visible depends on a suspended poll; also the
 /// watcher's rest after a stale look.
-pub const REST: u64 = SHARE * MAX_SUSPENSION;
+pub const REST_LENGTH: u64 = SHARE * MAX_SUSPENSION;
 /// Capacity of the budget in nanoseconds: a burst of suspensions takes no longer than a suspended
 /// poll may be kept off the CPU.
 pub const BURST: u64 = MAX_SUSPENSION;

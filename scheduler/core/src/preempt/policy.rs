@@ -1,6 +1,6 @@
 //! The decision of a vCPU's watcher at a look.
 
-use super::{BURST, MAX_SUSPENSION, RESERVE, REST, Ran, Rule, SHARE, TURN_LENGTH};
+use super::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, Ran, Rule, SHARE, TURN_LENGTH};
 use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
@@ -186,7 +186,7 @@ impl Policy {
     pub fn rest(&mut self, now: u64) -> Decision {
         self.budget.spend(self.looks.timer, now);
         self.awaited = None;
-        self.rests_until = now + REST;
+        self.rests_until = now + REST_LENGTH;
         Decision::Later {
             wait: 2 * MAX_SUSPENSION,
             listens: false,
@@ -229,7 +229,11 @@ impl Policy {
     /// poll that may get it.
     #[must_use]
     pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
-        let apart = if depended_on { MAX_SUSPENSION } else { REST };
+        let apart = if depended_on {
+            MAX_SUSPENSION
+        } else {
+            REST_LENGTH
+        };
         (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
     }
 
@@ -390,15 +394,21 @@ mod tests {
             Some(MAX_SUSPENSION / 2)
         );
         assert_eq!(policy.turn_is_due(false, MAX_SUSPENSION), None);
-        assert_eq!(policy.turn_is_due(false, REST), Some(REST / 2));
-        policy.gives_turn(REST);
-        assert_eq!(policy.turn_is_due(true, REST + MAX_SUSPENSION - 1), None);
         assert_eq!(
-            policy.next_turn_in(REST + MAX_SUSPENSION / 4),
+            policy.turn_is_due(false, REST_LENGTH),
+            Some(REST_LENGTH / 2)
+        );
+        policy.gives_turn(REST_LENGTH);
+        assert_eq!(
+            policy.turn_is_due(true, REST_LENGTH + MAX_SUSPENSION - 1),
+            None
+        );
+        assert_eq!(
+            policy.next_turn_in(REST_LENGTH + MAX_SUSPENSION / 4),
             MAX_SUSPENSION * 3 / 4
         );
         assert_eq!(
-            policy.next_turn_in(REST + 3 * MAX_SUSPENSION),
+            policy.next_turn_in(REST_LENGTH + 3 * MAX_SUSPENSION),
             MAX_SUSPENSION
         );
     }
@@ -417,7 +427,7 @@ mod tests {
             decide(&mut policy, &other, true),
             later(2 * MAX_SUSPENSION, false)
         );
-        assert_eq!(policy.rests_until(), REST);
+        assert_eq!(policy.rests_until(), REST_LENGTH);
         assert_eq!(
             decide(&mut policy, &other, true),
             later(2 * MAX_SUSPENSION, false)

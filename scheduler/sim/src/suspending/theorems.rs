@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST, SHARE, TURN_LENGTH};
+use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, SHARE, TURN_LENGTH};
 
 use super::{Arrival, Load, Outcome, Wait, WatcherState, contend, random};
 
@@ -247,8 +247,10 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             ));
         }
     }
-    let apart =
-        REST + (MAX_SUSPENSION + TURN_LENGTH) * load.slow + 2 * MAX_SUSPENSION + 3 * (cost + late);
+    let apart = REST_LENGTH
+        + (MAX_SUSPENSION + TURN_LENGTH) * load.slow
+        + 2 * MAX_SUSPENSION
+        + 3 * (cost + late);
     if outcome.kept_off > apart {
         let time = outcome.kept_off;
         return Err(format!("theorem 4: kept off for {time}, at most {apart}"));
