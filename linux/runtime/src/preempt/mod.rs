@@ -130,9 +130,9 @@ pub struct PreemptionStats {
     #[cfg_attr(feature = "serde", serde(default))]
     pub blocked: usize,
     /// Wake-ups of watchers.
-    pub looks: u64,
+    pub wakeups: u64,
     /// Wake-ups of watchers that stopped nothing.
-    pub useless: u64,
+    pub spurious_wakeups: u64,
     /// System calls on a ring that its thread made for another one.
     pub services: u64,
 }

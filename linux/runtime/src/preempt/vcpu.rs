@@ -159,8 +159,8 @@ pub(super) struct Orders {
 /// Counts for [`PreemptionStats`].
 #[derive(Default)]
 pub(super) struct Counts {
-    pub(super) looks: AtomicU64,
-    pub(super) useless: AtomicU64,
+    pub(super) wakeups: AtomicU64,
+    pub(super) spurious_wakeups: AtomicU64,
     pub(super) set_aside: AtomicU64,
 }
 
@@ -418,8 +418,8 @@ impl Preempted for Preemptible {
     fn add_to(&self, stats: &mut PreemptionStats) {
         stats.vcpus += 1;
         stats.blocked += self.tally.blocked.load(Relaxed);
-        stats.looks += self.counts.looks.load(Relaxed);
-        stats.useless += self.counts.useless.load(Relaxed);
+        stats.wakeups += self.counts.wakeups.load(Relaxed);
+        stats.spurious_wakeups += self.counts.spurious_wakeups.load(Relaxed);
         stats.set_aside += self.counts.set_aside.load(Relaxed);
         stats.services += self.service.served.load(Relaxed);
     }

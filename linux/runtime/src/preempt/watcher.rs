@@ -132,7 +132,7 @@ impl<'a> Watcher<'a> {
     /// Looks and acts until there is nothing to do for now.
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
-        vcpu.counts.looks.fetch_add(1, Relaxed);
+        vcpu.counts.wakeups.fetch_add(1, Relaxed);
         // A poll that goes on for long reads no clock, and would seem to have run for no time.
         self.looked_at = clock::ticks_after(self.looked_at);
         if let Some(announcer) = &vcpu.announcer {
@@ -160,7 +160,7 @@ impl<'a> Watcher<'a> {
         }
         let now = clock::now();
         if next != Next::Done {
-            vcpu.counts.useless.fetch_add(1, Relaxed);
+            vcpu.counts.spurious_wakeups.fetch_add(1, Relaxed);
             if !by_timer {
                 self.policy.has_looked(now);
             }
