@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use upshift_core::Aside;
+use upshift_core::SetAside;
 use upshift_core::preempt::{Ran, TURN_LENGTH};
 use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;

@@ -83,7 +83,7 @@ pub(crate) use search::MAX_LOOK_AFTER;
 use search::WaitWord;
 use service::Service;
 use shared::Shared;
-pub use suspend::Aside;
+pub use suspend::SetAside;
 
 /// `running`: no coroutine runs.
 const NOBODY: u8 = LEVELS as u8;
