@@ -22,7 +22,7 @@ pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
 use crate::host::{self, Linux};
 use crate::sync::lock::Lock;
-use crate::sync::spare::Spare;
+use crate::sync::waker::LockSafeWaker;
 
 /// The value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
@@ -37,7 +37,7 @@ struct Alarm {
 impl Alarm {
     /// Creates an alarm. `level` returns the level of the arming coroutine.
     #[inline]
-    fn of(waker: &mut Spare<'_>, level: impl FnOnce() -> Option<Level>) -> Alarm {
+    fn of(waker: &mut LockSafeWaker<'_>, level: impl FnOnce() -> Option<Level>) -> Alarm {
         let level = if waker.is_foreign() {
             level().unwrap_or_default().get()
         } else {
@@ -234,7 +234,7 @@ impl Timers {
     pub(super) fn arm(
         self: &Arc<Self>,
         deadline: u64,
-        waker: &mut Spare<'_>,
+        waker: &mut LockSafeWaker<'_>,
         level: Option<Level>,
     ) -> Armed {
         let mut state = self.state.lock();
@@ -262,7 +262,7 @@ impl Timers {
 
     /// Checks whether a timer has fired. If not, it will wake this waker.
     pub(super) fn poll(&self, key: Key, waker: &Waker) -> Fired {
-        let mut waker = Spare::of(waker);
+        let mut waker = LockSafeWaker::new(waker);
         let mut state = self.state.lock();
         let Some(alarm_slot) = state.wheel.get_mut(key) else {
             return if state.closed {
@@ -304,7 +304,7 @@ mod tests {
 
     fn arm(timers: &Arc<Timers>, deadline: u64) -> (Held, Key) {
         let waker = Waker::noop();
-        match timers.arm(deadline, &mut Spare::of(waker), None) {
+        match timers.arm(deadline, &mut LockSafeWaker::new(waker), None) {
             Armed::At(held, key) => (held, key),
             Armed::Past | Armed::Closed => panic!("not armed"),
         }

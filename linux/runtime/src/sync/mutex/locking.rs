@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use super::super::atomic::Ordering;
 use super::super::may_proceed;
-use super::super::spare::Spare;
 use super::super::wait_queue::Key;
+use super::super::waker::LockSafeWaker;
 use super::{CONTENDED, Mutex, MutexGuard, UNLOCKED, UNNAMED, holder, locked_by};
 use crate::context;
 
@@ -50,7 +50,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
     #[cold]
     fn poll_contended(&mut self, cx: &mut Context<'_>) -> Option<Poll<MutexGuard<'a, T>>> {
         let mutex = self.mutex;
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut waiters = mutex.waiters.lock();
         let runtime = mutex.runtime.load(Ordering::Relaxed);
         let word = match self.key {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::super::atomic::Ordering;
-use super::super::spare::Spare;
 use super::super::wait_queue::Key;
+use super::super::waker::LockSafeWaker;
 use super::super::{may_proceed, waiting_level};
 use super::{By, Notify};
 
@@ -41,7 +41,7 @@ impl Waiting {
 
     fn advance(&mut self, notify: &Notify, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
         let before;
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = notify.state.lock();
         let here = match self.stage {
             Stage::Done => true,
