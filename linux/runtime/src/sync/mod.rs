@@ -74,7 +74,7 @@ use crate::lock;
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use cancel::{CancellationToken, Cancelled, DropGuard};
 pub(crate) use lock::{Guard, Lock};
-pub use mutex::{Locking, Mutex, MutexGuard, OwnedMutexGuard, TryLockError};
+pub use mutex::{Mutex, MutexGuard, MutexLockFuture, OwnedMutexGuard, TryLockError};
 pub use notify::{Notified, Notify, OwnedNotified};
 pub use once_cell::{OnceCell, SetError};
 pub use rwlock::{

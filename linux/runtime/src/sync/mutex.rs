@@ -48,11 +48,11 @@ use super::wake;
 use crate::context::{self, Taker};
 
 mod guard;
-mod locking;
+mod lock_future;
 mod owned;
 
 pub use guard::{MutexGuard, TryLockError};
-pub use locking::Locking;
+pub use lock_future::MutexLockFuture;
 pub use owned::OwnedMutexGuard;
 
 const UNLOCKED: u64 = 0;
@@ -182,8 +182,8 @@ impl<T: ?Sized> Mutex<T> {
     /// # });
     /// ```
     #[inline]
-    pub fn lock(&self) -> Locking<'_, T> {
-        Locking::new(self)
+    pub fn lock(&self) -> MutexLockFuture<'_, T> {
+        MutexLockFuture::new(self)
     }
 
     /// Locks the mutex if it is free.
