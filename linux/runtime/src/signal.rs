@@ -72,7 +72,7 @@ impl Hub {
             .name("upshift-signals".into())
             .stack_size(64 << 10)
             .spawn(move || {
-                preempt::serve_shortly();
+                preempt::schedule_as_waiter();
                 while wait_for_handler(&thread_eventfd) {
                     wake_all();
                 }

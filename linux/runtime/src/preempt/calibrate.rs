@@ -100,7 +100,7 @@ fn timer() -> u64 {
     thread::scope(|scope| {
         let (alarm, looks, ended) = (&alarm, &looks, &ended);
         let watcher = thread::Builder::new().spawn_scoped(scope, move || {
-            slice::of_watcher(false);
+            slice::schedule_as_watcher(false);
             while !ended.load(Acquire) {
                 alarm.wait();
                 alarm.take();

@@ -72,7 +72,7 @@ impl<'a> Kind<'a> for Shared<'a> {
         mut back: Option<Yielded<'a, Linux>>,
     ) -> Option<Picked<'a, Linux>> {
         let executor = worker.executor();
-        if self.vcpu.relay.turn.load(Relaxed) != NONE
+        if self.vcpu.handover.turn.load(Relaxed) != NONE
             && let Some(id) = self.vcpu.take_turn()
         {
             drop(back.take());
@@ -115,7 +115,7 @@ impl Preemptible {
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring().adopt() };
         self.ensure_spare();
-        thread.is_sampled(|now| self.parked(now));
+        thread.sample_clocks(|now| self.parked(now));
         // The cause of the suspension waits in the ring or in the queues.
         self.watch().mask();
         worker.turn();
@@ -151,7 +151,7 @@ impl Preemptible {
         compiler_fence(SeqCst);
         self.watch_over(worker);
         if thread.permit.leave() {
-            Preemptible::tell_watcher();
+            Preemptible::notify_watcher();
         }
     }
 
@@ -241,7 +241,7 @@ impl Preemptible {
         match role {
             Role::Main => return self.give_to(MAIN),
             // The poll that is suspended on that thread is resumed first.
-            Role::Suspended => self.relay.turn.store(MAIN, Relaxed),
+            Role::Suspended => self.handover.turn.store(MAIN, Relaxed),
             _ => {}
         }
         false
@@ -259,7 +259,7 @@ impl Preemptible {
         let thread = &self.threads[MAIN];
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring().adopt() };
-        thread.is_sampled(|now| self.parked(now));
+        thread.sample_clocks(|now| self.parked(now));
         // SAFETY: the list is the current thread's.
         while let Some(running) = unsafe { (*self.pinned.queue.0.get()).pop_front() } {
             // SAFETY: as above.

@@ -55,7 +55,7 @@ pub(crate) unsafe fn start(
 fn start_watcher(vcpu: &Arc<Preemptible>) -> io::Result<()> {
     let watched = vcpu.clone();
     let started = vcpu.starter.start("watcher", move || {
-        slice::of_watcher(watched.announcer.is_some());
+        slice::schedule_as_watcher(watched.announcer.is_some());
         watched.enlist(Role::Dispatcher);
         watcher::run(&watched);
     });

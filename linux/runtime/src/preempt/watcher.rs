@@ -1,12 +1,13 @@
 //! The watcher of a vCPU: the thread that stops polls.
 //!
 //! It sleeps until its eventfd is signalled (an arrival in the ring, a coroutine that became ready,
-//! the end of a use of a permit that it asked to hear of) or its timer goes off. Then it looks at
+//! the end of a use of a permit that it revoked) or its timer goes off. Then it looks at
 //! the current thread and follows the [policy](upshift_core::preempt). It allocates nothing and
 //! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
 //!
-//! Nothing is forgotten: before it sleeps the watcher says that it listens, then looks once more; a
-//! thread that makes something ready does the reverse. Both steps are separated by full barriers.
+//! No arrival is missed: before it sleeps the watcher publishes that it listens, then looks once
+//! more; a thread that makes something ready does the reverse. Both steps are separated by full
+//! barriers.
 //!
 //! # Waiters of suspended polls
 //!
@@ -176,7 +177,7 @@ impl<'a> Watcher<'a> {
         // show in no queue: a poll may have begun without seeing them.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
-            || self.current().is_to_wake(now).is_some()
+            || self.current().pending_resume(now).is_some()
         {
             at = at.min(now + self.policy.next_turn_in(now));
         }
@@ -294,18 +295,18 @@ impl<'a> Watcher<'a> {
             Some(level) if id.1 != 0 => level,
             _ => return self.between_polls(by_timer, now),
         };
-        if let Some(woken) = thread.is_to_wake(now) {
+        if let Some(requested) = thread.pending_resume(now) {
             // The thread resumes its poll as soon as it gets the CPU, if it has been woken.
-            if now.saturating_sub(woken) >= TURN_LENGTH {
+            if now.saturating_sub(requested) >= TURN_LENGTH {
                 thread.wake_up();
-                if thread.attending.load(SeqCst) {
+                if thread.waits_in_ring.load(SeqCst) {
                     vcpu.watch().rouse();
                 }
             }
             return Next::At(NEVER);
         }
         let rule = vcpu.rule();
-        let (ran, may_sleep) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
+        let (ran, may_sleep) = thread.run_time(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
         let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.give_turn(depended_on, now) && depended_on {
             return self.stop(id, rule.queue_end(ran), may_sleep, now);
@@ -390,7 +391,7 @@ impl<'a> Watcher<'a> {
             return Next::Done;
         }
         if watch.has_arrivals() {
-            vcpu.threads[FIRST].ask_to_enter();
+            vcpu.threads[FIRST].request_enter();
             return Next::Done;
         }
         Next::Rest
@@ -433,7 +434,7 @@ impl<'a> Watcher<'a> {
         };
         self.policy.gives_turn(now);
         self.last_turn = next;
-        vcpu.relay.turn.store(next, SeqCst);
+        vcpu.handover.turn.store(next, SeqCst);
         true
     }
 
@@ -452,7 +453,7 @@ impl<'a> Watcher<'a> {
             }
             Err(NotStopped::Over) => Next::Now,
             Err(NotStopped::NoThread) => {
-                vcpu.relay.turn.store(NONE, SeqCst);
+                vcpu.handover.turn.store(NONE, SeqCst);
                 self.report_standstill(id, now);
                 Next::At(now + MAX_SUSPENSION)
             }

@@ -199,7 +199,7 @@ impl Driver {
                 let _ = affinity::restore(cpus);
             }
             context::belong(&belongs, OUTSIDE);
-            preempt::serve_shortly();
+            preempt::schedule_as_waiter();
             if let Some(runtime) = take(&theirs) {
                 let _ = runtime.block_on(async {
                     drop(tokio::spawn(servers::watch()));
