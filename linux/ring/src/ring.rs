@@ -311,13 +311,13 @@ impl Ring {
         shared.assign(Owner(this_thread()));
         let rule = driver.deferred.defer_all();
         shared.read_mail();
-        let owes_call = driver.publish();
+        let needs_enter = driver.publish();
         driver.reap();
         driver.deferred.restore(rule);
         shared.assign(owner);
         StandInOutcome {
             wakers: driver.deferred.take(),
-            owes_call,
+            needs_enter,
         }
     }
 
@@ -372,7 +372,7 @@ pub struct StandInOutcome {
     /// Wakers and destructors that were due, to be run once the owner may continue.
     pub wakers: Vec<DeferredCall>,
     /// Set if the kernel has not taken all entries, or holds completions back.
-    pub owes_call: bool,
+    pub needs_enter: bool,
 }
 
 #[inline]

@@ -120,7 +120,7 @@ impl Arrivals {
                 let turn = unsafe { (*self.ring).stand_in() };
                 self.permit.grant();
                 self.permit.nudge();
-                if turn.owes_call {
+                if turn.needs_enter {
                     self.interrupt();
                 }
                 return turn.wakers;
