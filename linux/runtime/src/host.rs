@@ -262,8 +262,8 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn waits_here(&self, waits: Waits) {
-        preempt::waits_here(waits);
+    fn notify_local_arrival(&self, waits: Waits) {
+        preempt::notify_local_arrival(waits);
     }
 
     fn notify_arrival(&self, index: usize) {

@@ -139,7 +139,7 @@ unsafe impl Host for SimHost {
         }
     }
 
-    fn waits_here(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: Waits) {
         if waits != Waits::Nothing
             && let Some(world) = inhabited()
             && let Some(vcpu) = world.serving()

@@ -93,7 +93,7 @@ use std::io;
 
 pub(crate) use calibrate::costs;
 pub(crate) use current::answer_here;
-pub(crate) use serve::{at_once, waits_here};
+pub(crate) use serve::{at_once, notify_local_arrival};
 pub(crate) use slice::schedule_as_waiter;
 pub(crate) use start::start;
 pub(crate) use upshift_core::preempt::Rule;

@@ -322,7 +322,7 @@ impl Preemptible {
 
 /// Tells the vCPU that the poll of this thread has made a coroutine ready that waits for its end.
 #[inline]
-pub(crate) fn waits_here(waits: Waits) {
+pub(crate) fn notify_local_arrival(waits: Waits) {
     with_current(|vcpu, number| {
         if vcpu.current.load(Acquire) == number {
             vcpu.waiter(waits);

@@ -113,7 +113,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Tells that the poll under way on the calling thread has made a coroutine ready on its own
     /// vCPU, whose arrival notice is set. `waits` is the most urgent kind of work that this poll
     /// delays. Must be cheap: it may be called with every wake.
-    fn waits_here(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: Waits) {
         let _ = waits;
     }
 

@@ -61,8 +61,8 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Requests one call of [`Host::notify_arrival`] when another thread makes a coroutine ready
-    /// here, and until then those of [`Host::waits_here`]: for a host that supervises polls and
-    /// sleeps meanwhile. One sequentially consistent store, so that a later look at
+    /// here, and until then those of [`Host::notify_local_arrival`]: for a host that supervises
+    /// polls and sleeps meanwhile. One sequentially consistent store, so that a later look at
     /// [`Vcpu::bitmap`] sees all work that became ready earlier.
     pub fn set_arrival_notice(&self, requested: bool) {
         self.mail.arrival_notice.store(requested, SeqCst);

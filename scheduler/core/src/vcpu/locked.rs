@@ -189,7 +189,7 @@ impl<'a, H: Host> Locked<'a, H> {
         }
         if vcpu.mail.arrival_notice.load(Relaxed) && vcpu.is_polling() {
             let host = &vcpu.shared().host;
-            host.waits_here(Waits::of(running, level.bit()));
+            host.notify_local_arrival(Waits::of(running, level.bit()));
         }
         urgent
     }

@@ -62,7 +62,7 @@ unsafe impl Host for TestHost {
     fn notify_arrival(&self, index: usize) {
         self.notified.lock().unwrap().push(index);
     }
-    fn waits_here(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: Waits) {
         self.waiting.lock().unwrap().push(waits);
     }
     fn watched(&self, _: usize, poll: &upshift_core::Poll, ended: u64) {
