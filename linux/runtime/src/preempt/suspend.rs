@@ -191,7 +191,7 @@ impl Preemptible {
             self.tally.suspended.fetch_add(1, SeqCst);
             Stopped::Suspended
         };
-        let ran = clock::to_ticks(Duration::from_nanos(ran.in_all));
+        let ran = clock::to_ticks(Duration::from_nanos(ran.total));
         thread.ran.store(ran, Relaxed);
         Ok(stopped)
     }

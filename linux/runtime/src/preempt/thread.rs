@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use upshift_core::SetAside;
-use upshift_core::preempt::{Ran, TURN_LENGTH};
+use upshift_core::preempt::{RunTime, TURN_LENGTH};
 use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
@@ -188,11 +188,11 @@ impl Thread {
 
     /// Returns the time that its poll has run, for the watcher, and whether it may sleep. The
     /// thread's clock is read, by a system call, only if the poll has lasted for `least` ticks.
-    pub(super) fn run_time(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (Ran, bool) {
+    pub(super) fn run_time(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (RunTime, bool) {
         let (since, before) = self.stretch();
-        let lasted = before + clock::ticks().saturating_sub(since);
-        let (mut ran, mut may_sleep) = (lasted, false);
-        if lasted >= least {
+        let elapsed = before + clock::ticks().saturating_sub(since);
+        let (mut ran, mut may_sleep) = (elapsed, false);
+        if elapsed >= least {
             let clocks = self.clocks(parked);
             let began = self.began.load(Relaxed);
             let turn = clock::to_ticks(Duration::from_nanos(TURN_LENGTH));
@@ -200,10 +200,10 @@ impl Thread {
             self.age.is(clocks, began, ran);
         }
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
-        let ran = Ran {
-            in_all: nanos(ran),
+        let ran = RunTime {
+            total: nanos(ran),
             stretch: nanos(ran.saturating_sub(before)),
-            lasted: nanos(lasted),
+            elapsed: nanos(elapsed),
         };
         (ran, may_sleep)
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::preempt::{Decision, MAX_SUSPENSION, Policy, Ran, Snapshot, TURN_LENGTH};
+use upshift_core::preempt::{Decision, MAX_SUSPENSION, Policy, RunTime, Snapshot, TURN_LENGTH};
 use upshift_core::{Level, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -337,7 +337,14 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    fn snapshot(&self, id: PollId, level: Level, thread: &Thread, ran: Ran, now: u64) -> Snapshot {
+    fn snapshot(
+        &self,
+        id: PollId,
+        level: Level,
+        thread: &Thread,
+        ran: RunTime,
+        now: u64,
+    ) -> Snapshot {
         let executor = &self.vcpu.worker().executor();
         let hidden = self.hidden(now);
         Snapshot {

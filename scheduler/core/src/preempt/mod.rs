@@ -30,7 +30,7 @@ mod rule;
 
 pub use crate::base::events::Waits;
 pub use policy::{Decision, Looks, Policy, Snapshot};
-pub use rule::{Ran, Rule};
+pub use rule::{Rule, RunTime};
 
 /// Reciprocal of the share of a vCPU's time that preemption takes at most.
 pub const SHARE: u64 = 10;

@@ -1,6 +1,6 @@
 //! The decision of a vCPU's watcher at a look.
 
-use super::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, Ran, Rule, SHARE, TURN_LENGTH};
+use super::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, Rule, RunTime, SHARE, TURN_LENGTH};
 use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// Level of the poll.
     pub level: u8,
     /// Time that the poll has used.
-    pub ran: Ran,
+    pub ran: RunTime,
     /// True if the poll has been suspended before.
     pub was_suspended: bool,
     /// Guaranteed length of the current stretch: a turn, or 0.
@@ -134,16 +134,16 @@ impl Policy {
             });
         }
         // Most polls end before it matters whether they sleep.
-        let may_sleep = ran.lasted >= rule.cost;
+        let may_sleep = ran.elapsed >= rule.cost;
         if may_sleep && is_asleep() {
             return Decision::SetAside;
         }
         // An earlier look would take the CPU time that it waits for. The more time the poll has
         // lost to others, the longer it takes to use the rest.
-        let lost = ran.lasted.saturating_sub(ran.in_all);
+        let lost = ran.elapsed.saturating_sub(ran.total);
         let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
         let left = left.unwrap_or(MAX_SUSPENSION).clamp(least, MAX_SUSPENSION);
-        let is_young = !snapshot.was_suspended && ran.in_all < rule.quantum;
+        let is_young = !snapshot.was_suspended && ran.total < rule.quantum;
         // The poll for which the timer is set has ended before the timer goes off.
         let is_over = self
             .awaited
@@ -170,7 +170,7 @@ impl Policy {
         let wait = if may_sleep {
             left
         } else {
-            left.min((rule.cost - ran.lasted).max(self.looks.timer))
+            left.min((rule.cost - ran.elapsed).max(self.looks.timer))
         };
         self.awaited = Some((snapshot.poll, now + wait));
         self.rests_until = 0;
@@ -221,7 +221,7 @@ impl Policy {
     /// Returns true if other work on the vCPU may depend on a suspended poll while this one is
     /// under way.
     #[must_use]
-    pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
+    pub fn is_depended_on(blocked: bool, ran: RunTime) -> bool {
         blocked || ran.stretch >= MAX_SUSPENSION
     }
 
@@ -273,10 +273,10 @@ mod tests {
         Snapshot {
             poll: 1,
             level: 20,
-            ran: Ran {
-                in_all: stretch,
+            ran: RunTime {
+                total: stretch,
                 stretch,
-                lasted: stretch,
+                elapsed: stretch,
             },
             was_suspended: false,
             turn: 0,
@@ -343,7 +343,7 @@ mod tests {
         let mut policy = Policy::new(LOOKS, 0);
         for waiting in [URGENT, EQUAL] {
             let mut resumed = snapshot(0, waiting);
-            resumed.ran.in_all = RULE.quantum;
+            resumed.ran.total = RULE.quantum;
             let decision = decide(&mut policy, &resumed, false);
             assert_eq!(decision, Decision::Suspend(QueueEnd::Tail));
         }

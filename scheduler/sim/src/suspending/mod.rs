@@ -115,8 +115,8 @@ impl Machine<'_> {
             n,
             level: arrival.level,
             left: arrival.service,
-            in_all: 0,
-            lasted: 0,
+            total: 0,
+            elapsed: 0,
             sleeps: arrival.sleeps.map(|time| (arrival.service / 2, time)),
             suspended: false,
             was_suspended: false,
@@ -132,8 +132,8 @@ impl Machine<'_> {
             && under_way.sleeps.is_none()
         {
             let wait = Wait {
-                ran: ran.in_all,
-                needed: under_way.left - (ran.in_all - under_way.in_all),
+                ran: ran.total,
+                needed: under_way.left - (ran.total - under_way.total),
                 waited: 0,
                 is_equal: under_way.level == arrival.level,
                 watcher: vcpu.watcher(),
@@ -415,7 +415,7 @@ impl Machine<'_> {
             Decision::Suspend(end) => {
                 vcpu.policy.has_suspended(&rule, now);
                 let is_urgent = snapshot.waits() == Waits::Urgent;
-                let is_old = ran.in_all >= rule.quantum;
+                let is_old = ran.total >= rule.quantum;
                 self.outcome.for_lingering += u64::from(snapshot.waits() == Waits::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
@@ -444,7 +444,7 @@ impl Machine<'_> {
         else {
             unreachable!("only a sleeping poll is set aside")
         };
-        poll.lasted += now - stretch.began;
+        poll.elapsed += now - stretch.began;
         vcpu.aside.push((until, poll));
         vcpu.listens = false;
         self.outcome.set_aside[index] += 1;
@@ -464,7 +464,7 @@ impl Machine<'_> {
             unreachable!("only a running poll is suspended")
         };
         poll.runs_for((now - since) / self.load.slow);
-        poll.lasted += now - stretch.began;
+        poll.elapsed += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
         poll.was_suspended = true;
         poll.lingers = end == QueueEnd::Tail;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{Looks, MAX_SUSPENSION, Policy, Ran, Waits};
+use upshift_core::preempt::{Looks, MAX_SUSPENSION, Policy, RunTime, Waits};
 
 use super::load::{Outcome, Wait, WatcherState};
 
@@ -12,9 +12,9 @@ pub(super) struct Poll {
     pub(super) n: usize,
     pub(super) level: u8,
     pub(super) left: u64,
-    pub(super) in_all: u64,
+    pub(super) total: u64,
     /// Time since the poll began, without the time in which it was suspended.
-    pub(super) lasted: u64,
+    pub(super) elapsed: u64,
     /// Time left when the poll sleeps, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
@@ -193,7 +193,7 @@ impl Vcpu {
     }
 
     /// Returns the poll under way, its times, and whether it sleeps.
-    pub(super) fn under_way(&self, now: u64) -> Option<(&Poll, Stretch, Ran, bool)> {
+    pub(super) fn under_way(&self, now: u64) -> Option<(&Poll, Stretch, RunTime, bool)> {
         let (poll, stretch, runs, asleep) = match &self.doing {
             Doing::Polls {
                 poll,
@@ -203,10 +203,10 @@ impl Vcpu {
             Doing::Sleeps { poll, stretch, .. } => (poll, *stretch, 0, true),
             Doing::Idles | Doing::Switches { .. } => return None,
         };
-        let ran = Ran {
-            in_all: poll.in_all + runs,
+        let ran = RunTime {
+            total: poll.total + runs,
             stretch: stretch.ran + runs,
-            lasted: poll.lasted + (now - stretch.began),
+            elapsed: poll.elapsed + (now - stretch.began),
         };
         Some((poll, stretch, ran, asleep))
     }
@@ -315,6 +315,6 @@ impl Poll {
 
     pub(super) fn runs_for(&mut self, time: u64) {
         self.left -= time;
-        self.in_all += time;
+        self.total += time;
     }
 }
