@@ -184,7 +184,7 @@ impl Preemptible {
         if waiting != 0 {
             let level = worker.executor().running_level().unwrap_or_default();
             let waits = match Waits::of(level.get(), waiting) {
-                Waits::Equal if worker.executor().only_lingers(level) => Waits::Nothing,
+                Waits::Equal if worker.executor().only_expired(level) => Waits::Nothing,
                 waits => waits,
             };
             self.alarm.look_within(begins, self.look_after(waits));

@@ -354,7 +354,7 @@ impl<'a> Watcher<'a> {
             was_suspended: thread.resumed.load(Relaxed) != 0,
             turn: thread.turn.load(Relaxed),
             waiting: executor.bitmap() | hidden,
-            lingering: hidden & level.bit() == 0 && executor.only_lingers(level),
+            only_expired: hidden & level.bit() == 0 && executor.only_expired(level),
             beside_idle: self.waits_beside_an_idle_vcpu(),
             expects_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
             any_suspended: self.vcpu.tally.suspended.load(Acquire) != 0,

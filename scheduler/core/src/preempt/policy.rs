@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub waiting: u64,
     /// True if the only work that waits on the poll's own level is polls that have used their
     /// quantum.
-    pub lingering: bool,
+    pub only_expired: bool,
     /// True if work of any level has arrived there that an idle vCPU could run.
     pub beside_idle: bool,
     /// True while an operation is in flight that is more urgent than the poll.
@@ -46,7 +46,7 @@ impl Snapshot {
     #[must_use]
     pub fn waits(&self) -> Waits {
         match Waits::of(self.level, self.waiting) {
-            Waits::Equal if self.lingering => Waits::Nothing,
+            Waits::Equal if self.only_expired => Waits::Nothing,
             waits => waits,
         }
     }
@@ -281,7 +281,7 @@ mod tests {
             was_suspended: false,
             turn: 0,
             waiting,
-            lingering: false,
+            only_expired: false,
             beside_idle: false,
             expects_urgent: true,
             any_suspended: false,
@@ -327,7 +327,7 @@ mod tests {
     fn polls_that_have_had_their_quantum_do_not_interrupt_each_other() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut long = snapshot(RULE.quantum, EQUAL);
-        long.lingering = true;
+        long.only_expired = true;
         assert_eq!(
             decide(&mut policy, &long, true),
             later(MAX_SUSPENSION, true)

@@ -78,7 +78,7 @@ pub struct Outcome {
     /// Times of suspensions by the rule, for each vCPU.
     pub suspended: Vec<Vec<u64>>,
     /// Number of suspensions for the sake of polls that had used their quantum.
-    pub for_lingering: u64,
+    pub for_expired: u64,
     /// Number of suspensions for an equal of polls that had not used their quantum.
     pub before_quantum: u64,
     /// Number of stale looks, each of which begins a rest, for each vCPU.

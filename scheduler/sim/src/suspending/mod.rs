@@ -120,7 +120,7 @@ impl Machine<'_> {
             sleeps: arrival.sleeps.map(|time| (arrival.service / 2, time)),
             suspended: false,
             was_suspended: false,
-            lingers: false,
+            expired: false,
             off_since: now,
             among: 0,
         };
@@ -165,7 +165,7 @@ impl Machine<'_> {
         let vcpu = &mut self.vcpus[index];
         if let Some(place) = vcpu.aside.iter().position(|(until, _)| *until <= now) {
             let mut poll = vcpu.aside.swap_remove(place).1;
-            (poll.suspended, poll.lingers, poll.off_since) = (true, false, now);
+            (poll.suspended, poll.expired, poll.off_since) = (true, false, now);
             poll.was_suspended = true;
             poll.among = 1 + vcpu.suspended();
             vcpu.push(poll, QueueEnd::Head);
@@ -292,7 +292,7 @@ impl Machine<'_> {
             self.outcome.kept_off = self.outcome.kept_off.max(off);
         }
         let resumes = std::mem::take(&mut poll.suspended);
-        poll.lingers = false;
+        poll.expired = false;
         vcpu.seen_at = now;
         if !resumes {
             vcpu.watch_over(poll.level, self.rule.cost, now, late);
@@ -363,7 +363,7 @@ impl Machine<'_> {
             was_suspended: poll.was_suspended,
             turn: stretch.turn,
             waiting: vcpu.waiting,
-            lingering: vcpu.only_lingers(poll.level),
+            only_expired: vcpu.only_expired(poll.level),
             beside_idle: false,
             expects_urgent: self.load.expects_urgent,
             any_suspended: vcpu.suspended() != 0,
@@ -416,7 +416,7 @@ impl Machine<'_> {
                 vcpu.policy.has_suspended(&rule, now);
                 let is_urgent = snapshot.waits() == Waits::Urgent;
                 let is_old = ran.total >= rule.quantum;
-                self.outcome.for_lingering += u64::from(snapshot.waits() == Waits::Nothing);
+                self.outcome.for_expired += u64::from(snapshot.waits() == Waits::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
                 self.suspends(index, end);
@@ -467,7 +467,7 @@ impl Machine<'_> {
         poll.elapsed += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
         poll.was_suspended = true;
-        poll.lingers = end == QueueEnd::Tail;
+        poll.expired = end == QueueEnd::Tail;
         poll.among = 1 + vcpu.suspended();
         vcpu.listens = false;
         vcpu.close_waits(until, &mut self.outcome);

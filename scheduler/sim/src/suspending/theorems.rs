@@ -212,8 +212,8 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             return Err(format!("theorem {theorem}: {wait:?}, at most {most}"));
         }
     }
-    if outcome.for_lingering != 0 {
-        let count = outcome.for_lingering;
+    if outcome.for_expired != 0 {
+        let count = outcome.for_expired;
         return Err(format!(
             "theorem 2: {count} for polls that had used their quantum"
         ));

@@ -21,7 +21,7 @@ pub(super) struct Poll {
     /// Set once the poll has been suspended.
     pub(super) was_suspended: bool,
     /// Set if the poll was suspended after its quantum.
-    pub(super) lingers: bool,
+    pub(super) expired: bool,
     /// Time at which the poll was last on the CPU, or became ready.
     pub(super) off_since: u64,
     /// Number of polls suspended there then, this one included.
@@ -105,7 +105,7 @@ pub(super) struct Vcpu {
     pub(super) seen_at: u64,
     /// Time of the look because of an arrival, or `NEVER`.
     pub(super) notified_at: u64,
-    /// Time at which a lingering poll last went before a fresh one.
+    /// Time at which an expired poll last went before a fresh one.
     pub(super) turned: u64,
     /// Set if the next pick is for the turn of a suspended poll.
     pub(super) turn: bool,
@@ -178,7 +178,7 @@ impl Vcpu {
         self.listens = true;
         if self.waiting != 0 {
             let wait = match Waits::of(level, self.waiting) {
-                Waits::Equal if self.only_lingers(level) => MAX_SUSPENSION,
+                Waits::Equal if self.only_expired(level) => MAX_SUSPENSION,
                 Waits::Nothing => MAX_SUSPENSION,
                 Waits::Equal | Waits::Urgent => cost,
             };
@@ -186,10 +186,10 @@ impl Vcpu {
         }
     }
 
-    pub(super) fn only_lingers(&self, level: u8) -> bool {
+    pub(super) fn only_expired(&self, level: u8) -> bool {
         self.queues[usize::from(level)]
             .iter()
-            .all(|poll| poll.lingers)
+            .all(|poll| poll.expired)
     }
 
     /// Returns the poll under way, its times, and whether it sleeps.
@@ -237,25 +237,25 @@ impl Vcpu {
         }
     }
 
-    /// Picks as the queues of the core do: lingering polls are behind the others, except for one
+    /// Picks as the queues of the core do: expired polls are behind the others, except for one
     /// per MAX_SUSPENSION whose patience is over.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
-        let fresh = queue.iter().position(|poll| !poll.lingers);
-        let lingers = queue.iter().position(|poll| poll.lingers);
-        let place = match (fresh, lingers) {
-            (Some(fresh), Some(lingers)) => {
+        let fresh = queue.iter().position(|poll| !poll.expired);
+        let expired = queue.iter().position(|poll| poll.expired);
+        let place = match (fresh, expired) {
+            (Some(fresh), Some(expired)) => {
                 let was_patient =
-                    queue[lingers].off_since + MAX_SUSPENSION < queue[fresh].off_since;
+                    queue[expired].off_since + MAX_SUSPENSION < queue[fresh].off_since;
                 if queue[fresh].suspended || !was_patient || now < self.turned + MAX_SUSPENSION {
                     fresh
                 } else {
                     self.turned = now;
-                    lingers
+                    expired
                 }
             }
-            (fresh, lingers) => fresh.or(lingers)?,
+            (fresh, expired) => fresh.or(expired)?,
         };
         let poll = queue.remove(place);
         self.forget_empty(level);
