@@ -1,5 +1,5 @@
-//! Looks under the model checker: which vCPU watches, and the result of a look, while polls begin,
-//! end and make work (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
+//! LookCosts under the model checker: which vCPU watches, and the result of a look, while polls
+//! begin, end and make work (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
 
 #![cfg(loom)]
 

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{Looks, MAX_SUSPENSION, Rule, TURN_LENGTH};
+use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Rule, TURN_LENGTH};
 use upshift_ring::RingWatch;
 
 use super::PreemptionStats;
@@ -65,7 +65,7 @@ pub(super) const SPARES: usize = 2;
 pub(crate) struct Settings {
     pub(super) rule: Rule,
     /// Costs of looks of the watcher.
-    pub(super) looks: Looks,
+    pub(super) looks: LookCosts,
     /// Threads per vCPU. All but the first [`SPARES`] can hold a poll that is suspended or blocked.
     pub(super) threads: usize,
     /// Ticks for which a vCPU that was idle has time to spare.
@@ -76,7 +76,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(rule: Rule, looks: Looks, threads: usize) -> Settings {
+    pub(crate) fn new(rule: Rule, looks: LookCosts, threads: usize) -> Settings {
         Settings {
             rule,
             looks,

@@ -86,7 +86,7 @@ enum Next {
     Done,
 }
 
-/// Looks in a row while the state changes.
+/// LookCosts in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
 /// A use of a permit, or a time between polls, as it was first seen.
@@ -130,7 +130,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Looks and acts until there is nothing to do for now.
+    /// LookCosts and acts until there is nothing to do for now.
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
         vcpu.counts.wakeups.fetch_add(1, Relaxed);
@@ -163,7 +163,7 @@ impl<'a> Watcher<'a> {
         if next != Next::Done {
             vcpu.counts.spurious_wakeups.fetch_add(1, Relaxed);
             if !by_timer {
-                self.policy.has_looked(now);
+                self.policy.charge_look(now);
             }
         }
         vcpu.alarm.set_rest(now, self.policy.rests_until());
@@ -439,7 +439,7 @@ impl<'a> Watcher<'a> {
         else {
             return false;
         };
-        self.policy.gives_turn(now);
+        self.policy.record_turn(now);
         self.last_turn = next;
         vcpu.handover.turn.store(next, SeqCst);
         true
@@ -452,7 +452,7 @@ impl<'a> Watcher<'a> {
             Ok(stopped) => {
                 if stopped == Stopped::Suspended {
                     self.stopped = Some(id.0);
-                    self.policy.has_suspended(&vcpu.rule(), now);
+                    self.policy.record_suspension(&vcpu.rule(), now);
                 }
                 self.stuck = None;
                 self.waive_permits(false);

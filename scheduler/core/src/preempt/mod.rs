@@ -29,7 +29,7 @@ mod policy;
 mod rule;
 
 pub use crate::base::events::Waits;
-pub use policy::{Decision, Looks, Policy, Snapshot};
+pub use policy::{Decision, LookCosts, Policy, Snapshot};
 pub use rule::{Rule, RunTime};
 
 /// Reciprocal of the share of a vCPU's time that preemption takes at most.

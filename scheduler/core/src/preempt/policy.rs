@@ -5,12 +5,12 @@ use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
 
-/// CPU time that a look of the watcher takes from others, in nanoseconds.
+/// CPU time that a look of the watcher takes from other work, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Looks {
-    /// A look because of an arrival: two thread switches and little else.
+pub struct LookCosts {
+    /// Cost of a look because of an arrival: two thread switches and little else.
     pub event: u64,
-    /// A look by the clock, including the setting of the timer and its interrupt.
+    /// Cost of a look by the clock, including the setting of the timer and its interrupt.
     pub timer: u64,
 }
 
@@ -64,7 +64,7 @@ pub enum Decision {
         /// True if arrivals wake the watcher meanwhile.
         listens: bool,
     },
-    /// The poll is suspended, and queued at this end. [`Policy::has_suspended`] follows.
+    /// The poll is suspended, and queued at this end. [`Policy::record_suspension`] follows.
     Suspend(QueueEnd),
     /// The poll sleeps while other work waits, and is set aside.
     SetAside,
@@ -73,7 +73,7 @@ pub enum Decision {
 /// State of the decision, one per vCPU.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    looks: Looks,
+    looks: LookCosts,
     budget: TokenBucket,
     /// Time of the last turn of a suspended poll.
     turned_at: u64,
@@ -86,7 +86,7 @@ pub struct Policy {
 impl Policy {
     /// Creates the state of a vCPU, with a full budget.
     #[must_use]
-    pub fn new(looks: Looks, now: u64) -> Policy {
+    pub fn new(looks: LookCosts, now: u64) -> Policy {
         Policy {
             looks,
             budget: TokenBucket::new(SHARE, BURST, now),
@@ -207,12 +207,12 @@ impl Policy {
     }
 
     /// Charges a look because of an arrival that has suspended no poll.
-    pub fn has_looked(&mut self, now: u64) {
+    pub fn charge_look(&mut self, now: u64) {
         self.budget.spend(self.looks.event, now);
     }
 
-    /// Charges a suspension, by decision or for a turn.
-    pub fn has_suspended(&mut self, rule: &Rule, now: u64) {
+    /// Records a suspension, by decision or for a turn, and charges its cost. Ends a rest.
+    pub fn record_suspension(&mut self, rule: &Rule, now: u64) {
         self.budget.spend(rule.cost, now);
         self.awaited = None;
         self.rests_until = 0;
@@ -248,8 +248,8 @@ impl Policy {
         if due == 0 { MAX_SUSPENSION } else { due }
     }
 
-    /// Notes that a suspended poll gets its turn.
-    pub fn gives_turn(&mut self, now: u64) {
+    /// Records that a suspended poll gets its turn.
+    pub fn record_turn(&mut self, now: u64) {
         self.turned_at = now;
     }
 }
@@ -264,7 +264,7 @@ mod tests {
         interrupts: true,
     };
 
-    const LOOKS: Looks = Looks {
+    const LOOKS: LookCosts = LookCosts {
         event: 5_000,
         timer: 15_000,
     };
@@ -398,7 +398,7 @@ mod tests {
             policy.turn_is_due(false, REST_LENGTH),
             Some(REST_LENGTH / 2)
         );
-        policy.gives_turn(REST_LENGTH);
+        policy.record_turn(REST_LENGTH);
         assert_eq!(
             policy.turn_is_due(true, REST_LENGTH + MAX_SUSPENSION - 1),
             None
@@ -446,7 +446,7 @@ mod tests {
         let equal = snapshot(100_000, EQUAL);
         let mut suspended = 0;
         while let Decision::Suspend(_) = decide(&mut policy, &equal, true) {
-            policy.has_suspended(&RULE, 0);
+            policy.record_suspension(&RULE, 0);
             suspended += 1;
         }
         assert_eq!(suspended, RESERVE / RULE.cost);
@@ -461,7 +461,7 @@ mod tests {
         for _ in 0..BURST / RULE.cost {
             let decision = decide(&mut policy, &urgent, true);
             assert!(matches!(decision, Decision::Suspend(_)));
-            policy.has_suspended(&RULE, 0);
+            policy.record_suspension(&RULE, 0);
         }
         let wait = later(SHARE * RULE.cost, false);
         assert_eq!(decide(&mut policy, &urgent, true), wait);

@@ -1,4 +1,4 @@
-//! Looks: an idle vCPU finds work that waits behind a long poll of another one.
+//! LookCosts: an idle vCPU finds work that waits behind a long poll of another one.
 //!
 //! A vCPU that polls cannot tell others that work waits for the end of the poll. So parked vCPUs
 //! look, and the law that follows is *conservation*: while a vCPU of a domain is parked, no
@@ -320,7 +320,7 @@ impl<H: Host> Vcpu<H> {
         self.locked().guarded().looks.spend(period, now);
     }
 
-    /// Looks at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs,
+    /// LookCosts at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs,
     /// again at every look. Returns true if there is work to [`pick`](crate::Executor::pick) behind
     /// one of them, or `long` returned true.
     ///

@@ -1,4 +1,4 @@
-//! Looks (`vcpu/search.rs`): which vCPU looks, when, and with which result. Time is counted by
+//! LookCosts (`vcpu/search.rs`): which vCPU looks, when, and with which result. Time is counted by
 //! hand.
 
 use std::sync::atomic::Ordering::Relaxed;

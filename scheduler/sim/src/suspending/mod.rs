@@ -20,7 +20,7 @@ pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::QueueEnd;
 use upshift_core::preempt::{
-    Decision, Looks, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, Waits,
+    Decision, LookCosts, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, Waits,
 };
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
@@ -29,7 +29,7 @@ use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
 #[must_use]
 pub fn contend(load: &Load) -> Outcome {
     let rule = Rule::new(load.cost, load.quantum);
-    let looks = Looks {
+    let looks = LookCosts {
         event: load.look / 2,
         timer: load.look,
     };
@@ -330,7 +330,7 @@ impl Machine<'_> {
         if !stopped && by_timer {
             self.outcome.by_clock += 1;
         } else if !stopped {
-            vcpu.policy.has_looked(now);
+            vcpu.policy.charge_look(now);
             self.outcome.by_event += 1;
         }
         // As the runtime's watcher does while a poll is stopped.
@@ -347,7 +347,7 @@ impl Machine<'_> {
             vcpu.policy.rest(now);
             self.outcome.stale_looks[index] += 1;
         }
-        vcpu.gives_turn(!vcpu.aside.is_empty(), now);
+        vcpu.give_turn(!vcpu.aside.is_empty(), now);
         false
     }
 
@@ -369,14 +369,14 @@ impl Machine<'_> {
             any_suspended: vcpu.suspended() != 0,
         };
         let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
-        if vcpu.gives_turn(depended_on, now) && depended_on {
+        if vcpu.give_turn(depended_on, now) && depended_on {
             vcpu.open
                 .iter_mut()
                 .for_each(|(.., wait)| wait.turned = true);
             if asleep {
                 self.sets_aside(index);
             } else {
-                vcpu.policy.has_suspended(&rule, now);
+                vcpu.policy.record_suspension(&rule, now);
                 self.outcome.turns[index] += 1;
                 self.suspends(index, rule.queue_end(ran));
             }
@@ -413,7 +413,7 @@ impl Machine<'_> {
                 return true;
             }
             Decision::Suspend(end) => {
-                vcpu.policy.has_suspended(&rule, now);
+                vcpu.policy.record_suspension(&rule, now);
                 let is_urgent = snapshot.waits() == Waits::Urgent;
                 let is_old = ran.total >= rule.quantum;
                 self.outcome.for_expired += u64::from(snapshot.waits() == Waits::Nothing);

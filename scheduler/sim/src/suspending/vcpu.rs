@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{Looks, MAX_SUSPENSION, Policy, RunTime, Waits};
+use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Policy, RunTime, Waits};
 
 use super::load::{Outcome, Wait, WatcherState};
 
@@ -118,7 +118,7 @@ pub(super) struct Vcpu {
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Vcpu {
-    pub(super) fn new(looks: Looks, slow: u64) -> Vcpu {
+    pub(super) fn new(looks: LookCosts, slow: u64) -> Vcpu {
         Vcpu {
             slow,
             queues: vec![VecDeque::new(); 64],
@@ -277,7 +277,7 @@ impl Vcpu {
     }
 
     /// Gives a suspended poll the next turn, if one is due.
-    pub(super) fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
+    pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
             return false;
         };
@@ -286,7 +286,7 @@ impl Vcpu {
         if !suspended.any(|poll| poll.suspended && poll.off_since <= before) {
             return false;
         }
-        self.policy.gives_turn(now);
+        self.policy.record_turn(now);
         self.turn = true;
         true
     }
