@@ -148,7 +148,7 @@ pub use fd::{Fd, WeakFd};
 pub use io_uring::squeue::Entry;
 pub use offload::{Job, Offload};
 pub use operation::Operation;
-pub use owner::{Bracket, Owner, Proxy};
+pub use owner::{Owner, Proxy, UseHooks};
 pub use probe::ring as probe_ring;
 pub use recv::{RecvBuf, RecvMulti};
 pub use remote::Remote;

@@ -282,7 +282,7 @@ impl Ring {
     /// # Safety
     ///
     /// The caller ensures that one thread at a time uses this `Ring`, and that the owner changes
-    /// only while no thread is within its [`Bracket`](crate::Bracket). Threads other than the
+    /// only while no thread is within its [`UseHooks`](crate::UseHooks). Threads other than the
     /// ring's maker need a [proxy](Self::set_proxy) for system calls.
     pub unsafe fn adopt(&self) {
         self.shared().assign(Owner(this_thread()));

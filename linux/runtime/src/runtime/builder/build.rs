@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use upshift_board::Role;
 use upshift_core::{Config, Domain, Floor};
-use upshift_ring::Bracket;
+use upshift_ring::UseHooks;
 
 use super::Builder;
 use super::observation::Observation;
@@ -137,7 +137,7 @@ impl Builder {
         let mut ring = self.ring;
         ring.driver = driver.driver;
         ring.offload = Some(pool.clone());
-        ring.bracket = Some(Bracket {
+        ring.use_hooks = Some(UseHooks {
             enter: permit::begin_use,
             leave: permit::end_use,
         });
