@@ -44,7 +44,7 @@ pub(crate) struct InUse(Option<UseHooks>);
 impl InUse {
     #[inline]
     pub(crate) fn begin(use_hooks: Option<UseHooks>) -> Self {
-        if let Some(use_hooks) = bracket {
+        if let Some(use_hooks) = use_hooks {
             (use_hooks.enter)();
         }
         Self(use_hooks)
