@@ -258,7 +258,7 @@ impl Ring {
     /// The errno of making an eventfd or of its registration (EBUSY for a second one).
     pub fn watch(&self) -> io::Result<RingWatch> {
         let driver = &self.shared().driver;
-        // The poll of the eventfd by which `RingWatch::rouse` ends a wait is under way from here
+        // The poll of the eventfd by which `RingWatch::wake` ends a wait is under way from here
         // on.
         driver.submit()?;
         driver.backend.watch(driver.in_flight.levels(), &self.kick)

@@ -162,24 +162,24 @@ impl RingWatch {
     /// async-signal-safe. One system call, and one for published entries.
     ///
     /// With the readiness driver, whose arrivals any owner may fetch, it waits for the signal
-    /// alone. [`rouse`](Self::rouse) ends the wait with both drivers.
+    /// alone. [`wake`](Self::wake) ends the wait with both drivers.
     ///
     /// # Errors
     /// Those of `io_uring_enter`; EINTR for a signal.
     pub fn wait(&self, mask: u64) -> io::Result<()> {
         match &self.kind {
             Kernel(instance) => instance.wait(mask),
-            Readiness(notifier) => notifier.wait_to_be_roused(mask),
+            Readiness(notifier) => notifier.wait_for_wake(mask),
         }
     }
 
     /// Ends the [`wait`](Self::wait) under way, or the next one, without a signal: by an eventfd
     /// that the ring polls. The owner then reaps a completion without an operation. One `write`.
     /// May be called on any thread; async-signal-safe.
-    pub fn rouse(&self) {
+    pub fn wake(&self) {
         match &self.kind {
             Kernel(instance) => instance.kick.signal(),
-            Readiness(notifier) => notifier.rouse(),
+            Readiness(notifier) => notifier.wake(),
         }
     }
 

@@ -142,14 +142,14 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
         let watch = ring.watch().unwrap();
         for late in [true, false] {
             let other = watch.clone();
-            let rouses = thread::spawn(move || {
+            let waker = thread::spawn(move || {
                 if late {
                     thread::sleep(Duration::from_millis(20));
                 }
-                other.rouse();
+                other.wake();
             });
             if !late {
-                rouses.join().unwrap();
+                waker.join().unwrap();
             }
             watch.wait(u64::MAX).unwrap();
             ring.reap();

@@ -46,7 +46,7 @@ struct Outer {
     epoll: Epoll,
     eventfd: OwnedFd,
     /// Ends the owner's wait for a signal.
-    rouse: OwnedFd,
+    wake: OwnedFd,
 }
 
 impl Notifier {
@@ -66,7 +66,7 @@ impl Notifier {
         let outer = Outer {
             epoll: Epoll::new()?,
             eventfd: epoll::eventfd()?,
-            rouse: epoll::eventfd()?,
+            wake: epoll::eventfd()?,
         };
         let readable = libc::EPOLLIN as u32;
         outer.epoll.add(outer.eventfd.as_raw_fd(), readable, RUNG)?;
@@ -87,21 +87,21 @@ impl Notifier {
         }
     }
 
-    /// Ends the [wait](Self::wait_to_be_roused) under way, or the next one. Async-signal-safe.
-    pub(crate) fn rouse(&self) {
+    /// Ends the [wait](Self::wait_for_wake) under way, or the next one. Async-signal-safe.
+    pub(crate) fn wake(&self) {
         if let Some(outer) = self.outer.get() {
-            epoll::signal(&outer.rouse);
+            epoll::signal(&outer.wake);
         }
     }
 
-    /// Waits for [`rouse`](Self::rouse), or for a signal that `mask` does not block.
+    /// Waits for [`wake`](Self::wake), or for a signal that `mask` does not block.
     /// Async-signal-safe.
-    pub(crate) fn wait_to_be_roused(&self, mask: u64) -> io::Result<()> {
+    pub(crate) fn wait_for_wake(&self, mask: u64) -> io::Result<()> {
         let Some(outer) = self.outer.get() else {
             return Ok(());
         };
         let mut event = libc::pollfd {
-            fd: outer.rouse.as_raw_fd(),
+            fd: outer.wake.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -119,7 +119,7 @@ impl Notifier {
             )
         };
         epoll::checked(result as libc::c_int)?;
-        epoll::silence(&outer.rouse);
+        epoll::silence(&outer.wake);
         Ok(())
     }
 

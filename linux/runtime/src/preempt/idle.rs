@@ -74,7 +74,7 @@ impl Proxy for ByFirst {
             && !owner.is_off_the_cpu();
         let grace = if comes { vcpu.rule().cost } else { 0 };
         vcpu.service
-            .request(job, owner, grace, || vcpu.watch().rouse())
+            .request(job, owner, grace, || vcpu.watch().wake())
     }
 
     fn wait(&self, timeout: Option<Duration>) {

@@ -51,7 +51,7 @@
 //! | a poll has yet to resume (`resume_requested`) | a turn later, unless its thread waits for the permit |
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`enter_requested`) | each look that finds arrivals asks again |
-//! | a call on the ring is asked for (`service.rs`) | the ring's thread is roused, or not needed |
+//! | a call on the ring is asked for (`service.rs`) | the ring's thread is woken, or not needed |
 //! | the ring's thread is to serve (`command`) | its ring polls an eventfd |
 //!
 //! # The ring of a stopped thread

@@ -160,7 +160,7 @@ impl Preemptible {
             // The thread begins with a turn of the ring, and the completion that ends its wait is
             // no arrival: the watcher is not notified of it.
             self.watch().mask();
-            self.watch().rouse();
+            self.watch().wake();
         }
     }
 
@@ -290,7 +290,7 @@ impl Preemptible {
         let thread = &self.threads[number];
         thread.wake_up();
         if interrupt::is_lost() && thread.waits_in_ring.load(SeqCst) {
-            self.watch().rouse();
+            self.watch().wake();
         }
     }
 

@@ -75,7 +75,7 @@ pub(crate) struct Thread {
     /// Set while its poll is blocked: nothing may keep the thread from its sleep.
     pub(super) blocked: AtomicBool,
     /// Set while the thread waits in the ring, where a signal reaches it, and
-    /// [`rouse`](upshift_ring::RingWatch::rouse).
+    /// [`wake`](upshift_ring::RingWatch::wake).
     pub(super) waits_in_ring: AtomicBool,
     /// Set when the thread is to enter its ring.
     pub(super) enter_requested: AtomicBool,

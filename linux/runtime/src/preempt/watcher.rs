@@ -300,7 +300,7 @@ impl<'a> Watcher<'a> {
             if now.saturating_sub(requested) >= TURN_LENGTH {
                 thread.wake_up();
                 if thread.waits_in_ring.load(SeqCst) {
-                    vcpu.watch().rouse();
+                    vcpu.watch().wake();
                 }
             }
             return Next::At(NEVER);
