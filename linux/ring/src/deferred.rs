@@ -22,7 +22,7 @@ use std::task::{RawWakerVTable, Waker};
 pub struct DeferredCall {
     level: u8,
     waker: Option<Waker>,
-    remains: Option<Box<dyn Send>>,
+    value: Option<Box<dyn Send>>,
 }
 
 impl DeferredCall {
@@ -31,7 +31,7 @@ impl DeferredCall {
         Self {
             level,
             waker: Some(waker),
-            remains: None,
+            value: None,
         }
     }
 
@@ -54,8 +54,8 @@ impl Drop for DeferredCall {
         if let Some(waker) = self.waker.take() {
             catch_panic(|| waker.wake());
         }
-        if let Some(remains) = self.remains.take() {
-            catch_panic(|| drop(remains));
+        if let Some(value) = self.value.take() {
+            catch_panic(|| drop(value));
         }
     }
 }
@@ -165,11 +165,11 @@ impl Driver {
         let (result, flags) = (slot.result.get(), slot.flags.get());
         if table.drop_runs_user_code && self.deferred.defers.get() {
             // SAFETY: the operation is complete, has not been taken, and is not touched again.
-            let remains = unsafe { (table.take)(slot.payload(), result, flags) };
+            let value = unsafe { (table.take)(slot.payload(), result, flags) };
             self.deferred.push(DeferredCall {
                 level: slot.level.get(),
                 waker: None,
-                remains: Some(remains),
+                value: Some(value),
             });
         } else {
             // SAFETY: as above.

@@ -182,13 +182,13 @@ impl Ring {
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
         let shared = self.shared();
         let willing = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
-        let block = willing && self.kick.doze.sleep() == Sleep::Block;
+        let block = willing && self.kick.sleep_state.sleep() == Sleep::Block;
         // After the word says SLEEPING: messages posted from here on kick. Mail may run user code
         // that makes work.
         let mail = shared.read_mail();
         let result = shared.driver.wait(block && !mail, timeout);
         if block {
-            self.kick.doze.awake();
+            self.kick.sleep_state.awake();
         }
         result
     }
