@@ -109,7 +109,7 @@ impl World {
             if early || !cpu.executor.is_parked() || cpu.executor.has_arrivals() {
                 break;
             }
-            cpu.executor.waited_for_nothing();
+            cpu.executor.charge_fruitless_wait();
         }
         cpu.executor.unpark();
     }

@@ -8,7 +8,7 @@
 
 use core::ptr::NonNull;
 
-use super::{NOBODY, Vcpu};
+use super::{NONE_RUNNING, Vcpu};
 use crate::base::events::Step;
 use crate::base::host::Host;
 use crate::base::id::CoroutineId;
@@ -74,7 +74,7 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: the coroutine is being polled, so it is alive and in no queue; its poller is
         // stopped and has handed the ownership to us.
         unsafe { locked.enqueue(coroutine) };
-        self.set_running(NOBODY);
+        self.set_running(NONE_RUNNING);
         Some(id_of(coroutine))
     }
 
@@ -88,7 +88,7 @@ impl<H: Host> Vcpu<H> {
         let _locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
         self.interrupt(coroutine, QueueEnd::Head);
-        self.set_running(NOBODY);
+        self.set_running(NONE_RUNNING);
         Some(SetAside(coroutine))
     }
 

@@ -128,7 +128,7 @@ fn fruitless_looks_come_once_a_period_in_the_end() {
             // Polls are short: the one under way has just begun.
             a.refresh_clock();
             assert!(!b.look(|_| panic!("no poll is long")));
-            b.waited_for_nothing();
+            b.charge_fruitless_wait();
             looks += 1;
         }
     });
@@ -141,7 +141,7 @@ fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
     assert!(b.prepare_park());
     polling(&domain, &a, || {
         for _ in 0..200 {
-            b.waited_for_nothing();
+            b.charge_fruitless_wait();
         }
     });
     assert!(a.prepare_park());
@@ -150,7 +150,7 @@ fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
         waits += 1;
         assert!(waits < 10, "it wakes every {limit} ticks");
         pass(&domain, limit);
-        b.waited_for_nothing();
+        b.charge_fruitless_wait();
     }
 }
 
