@@ -2,21 +2,24 @@
 //!
 //! That level goes before all requests, so the work done at it has to be bounded, also for clients
 //! that mean harm: frames that ask for nothing, heads that are refused, health checks one after the
-//! other. One rule does it: a connection is polled [`FREE`] times at the level of receiving for
-//! each time that it is polled for a request at a level of its own. Further polls are paid for from
-//! a [`TokenBucket`] of CPU time, by their duration. The bucket receives one part in [`SHARE`] of
-//! the time, or less where all buckets together would receive more than one part in [`ALL`], holds
-//! [`MOST`] at most, owes [`MOST`] at most, and is full at first.
+//! other. One rule does it: a connection is polled [`FREE_POLLS`] times at the level of receiving
+//! for each time that it is polled for a request at a level of its own. Further polls are paid for
+//! from a [`TokenBucket`] of CPU time, by their duration. The bucket receives one part in
+//! [`CONNECTION_SHARE`] of the time, or less where all buckets together would receive more than one
+//! part in [`TOTAL_SHARE`], holds [`BUCKET_CAPACITY`] at most, owes [`BUCKET_CAPACITY`] at most,
+//! and is full at first.
 //!
-//! While it owes time the connection is received at a level *beyond*, until it holds [`POLL`] again
-//! or has been polled for a request. A coroutine at the level of receiving waits for that, since
-//! one that is beyond may not be polled at all, least of all behind a request of its own. A
-//! connection returns from its request to the level of receiving, also if it was beyond before.
+//! While it owes time the connection is *throttled*: it receives at another level, until it holds
+//! [`MAX_POLL_TIME`] again or has been polled for a request. A coroutine at the level of receiving
+//! waits for that, since one that is throttled may not be polled at all, least of all behind a
+//! request of its own. A connection returns from its request to the level of receiving, also if it
+//! was throttled before.
 //!
 //! So, while work of level *L* is ready, connections without a request of *L* or of a more urgent
-//! level take from it, by receiving, at most [`FREE`] + 1 polls and 2 [`MOST`] each, and a tenth of
-//! the time all together. A client whose requests are answered is not received beyond, however
-//! often the machine interrupts its polls, while it needs at most [`FREE`] of them for a request.
+//! level take from it, by receiving, at most [`FREE_POLLS`] + 1 polls and 2 [`BUCKET_CAPACITY`]
+//! each, and a tenth of the time all together. A client whose requests are answered is not
+//! throttled, however often the machine interrupts its polls, while it needs at most [`FREE_POLLS`]
+//! of them for a request.
 //!
 //! Cost: per poll some 20 instructions; at the level of receiving a reading of the clock.
 
@@ -38,90 +41,91 @@ use crate::time;
 use crate::time::clock;
 
 /// The reciprocal of a connection's share of the time.
-const SHARE: u64 = 1000;
+const CONNECTION_SHARE: u64 = 1000;
 /// The reciprocal of the share that all connections have together, at most.
-const ALL: u64 = 10;
+const TOTAL_SHARE: u64 = 10;
 /// Polls at the level of receiving for each poll of a request: one for the request, one for its
 /// reply, and some more for requests in pieces.
-const FREE: u32 = 5;
+const FREE_POLLS: u32 = 5;
 /// The longest time that a poll of reading takes.
-const POLL: Duration = budget::SHARE;
+const MAX_POLL_TIME: Duration = budget::SHARE;
 /// The contents of a full bucket: enough for a hundred streams of HTTP/2 that begin at once.
-const MOST: Duration = POLL.saturating_mul(FREE);
+const BUCKET_CAPACITY: Duration = MAX_POLL_TIME.saturating_mul(FREE_POLLS);
 
 /// The coroutine that is polled is at a level of its request's own.
-const OWN: u8 = 1;
+const AT_REQUEST_LEVEL: u8 = 1;
 /// A part of the poll was at the level of a request, which it got in the middle.
-const BOTH: u8 = 2;
+const AT_BOTH_LEVELS: u8 = 2;
 
 thread_local! {
-    static REQUEST: Cell<u8> = const { Cell::new(0) };
+    /// Bits that say at which levels the poll under way works.
+    static REQUEST_STATE: Cell<u8> = const { Cell::new(0) };
     /// The level of receiving of the connection that is polled.
-    static RECEIVES: Cell<Option<Level>> = const { Cell::new(None) };
+    static RECEIVE_LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
-/// A poll of a connection, which may panic.
-struct Receives;
+/// Guard of a poll of a connection, which may panic.
+struct ReceiveGuard;
 
-impl Receives {
+impl ReceiveGuard {
     #[inline]
-    fn at(level: Level) -> Receives {
-        RECEIVES.set(Some(level));
-        Receives
+    fn begin(level: Level) -> ReceiveGuard {
+        RECEIVE_LEVEL.set(Some(level));
+        ReceiveGuard
     }
 }
 
-impl Drop for Receives {
+impl Drop for ReceiveGuard {
     #[inline]
     fn drop(&mut self) {
-        RECEIVES.set(None);
+        RECEIVE_LEVEL.set(None);
     }
 }
 
 /// Returns the level to which a coroutine that is at `level` returns after a request at a level of
-/// its own: the connection that is polled may be beyond its level of receiving, and the request
+/// its own: the connection that is polled may be throttled, and the request
 /// frees its next polls.
 #[inline]
 pub(super) fn level_after(level: Level) -> Level {
-    RECEIVES.get().unwrap_or(level)
+    RECEIVE_LEVEL.get().unwrap_or(level)
 }
 
 /// Records that the coroutine that is being polled works on a request at a level of its own.
 /// `at_once`: within the same poll.
 #[inline]
 pub(super) fn begin_request(at_once: bool) {
-    REQUEST.set(OWN | if at_once { BOTH } else { 0 });
+    REQUEST_STATE.set(AT_REQUEST_LEVEL | if at_once { AT_BOTH_LEVELS } else { 0 });
 }
 
 /// Records that the coroutine receives again.
 #[inline]
 pub(super) fn end_request() {
-    REQUEST.set(REQUEST.get() & BOTH);
+    REQUEST_STATE.set(REQUEST_STATE.get() & AT_BOTH_LEVELS);
 }
 
 /// The levels at which a server receives, and the number of connections that share.
 #[derive(Debug)]
 pub struct Receiving {
     level: Level,
-    beyond: Level,
+    throttled: Level,
     open: AtomicU64,
-    /// [`MOST`] in ticks.
+    /// [`BUCKET_CAPACITY`] in ticks.
     most: u64,
-    /// [`POLL`] in ticks.
+    /// [`MAX_POLL_TIME`] in ticks.
     poll: u64,
 }
 
 impl Receiving {
-    /// Creates the levels of a server: `level`, and `beyond` for a connection that has used up its
-    /// [`Allowance`], which must not be more urgent.
+    /// Creates the levels of a server: `level`, and `throttled` for a connection that has used up
+    /// its [`Allowance`], which must not be more urgent.
     #[must_use]
-    pub fn new(level: Level, beyond: Level) -> Arc<Receiving> {
+    pub fn new(level: Level, throttled: Level) -> Arc<Receiving> {
         Arc::new(Receiving {
             level,
-            beyond: beyond.max(level),
+            throttled: throttled.max(level),
             open: AtomicU64::new(0),
-            most: clock::to_ticks(MOST).max(1),
-            poll: clock::to_ticks(POLL).max(1),
+            most: clock::to_ticks(BUCKET_CAPACITY).max(1),
+            poll: clock::to_ticks(MAX_POLL_TIME).max(1),
         })
     }
 
@@ -130,15 +134,19 @@ impl Receiving {
     pub fn open(self: &Arc<Receiving>) -> Arc<Allowance> {
         self.open.fetch_add(1, Relaxed);
         Arc::new(Allowance {
-            free: AtomicU32::new(FREE),
-            bucket: Mutex::new(TokenBucket::new(SHARE, self.most, clock::ticks())),
+            free: AtomicU32::new(FREE_POLLS),
+            bucket: Mutex::new(TokenBucket::new(
+                CONNECTION_SHARE,
+                self.most,
+                clock::ticks(),
+            )),
             receiving: self.clone(),
         })
     }
 
     /// Returns the reciprocal of the share of the time that each connection receives.
     fn share(&self) -> u64 {
-        (self.open.load(Relaxed) * ALL).max(SHARE)
+        (self.open.load(Relaxed) * TOTAL_SHARE).max(CONNECTION_SHARE)
     }
 }
 
@@ -161,7 +169,7 @@ impl Allowance {
             inner: future,
             allowance: self.clone(),
             requests: false,
-            beyond: None,
+            throttled: None,
         }
     }
 
@@ -197,8 +205,8 @@ impl Allowance {
     /// Frees the next polls, for a poll of a request.
     #[inline]
     fn free(&self) {
-        if self.free.load(Relaxed) != FREE {
-            self.free.store(FREE, Relaxed);
+        if self.free.load(Relaxed) != FREE_POLLS {
+            self.free.store(FREE_POLLS, Relaxed);
         }
     }
 
@@ -229,8 +237,8 @@ pin_project! {
         allowance: Arc<Allowance>,
         // The coroutine is at the level of a request.
         requests: bool,
-        // It is received beyond its level, unless it has gone to another one since.
-        beyond: Option<Arc<AtomicBool>>,
+        // It is throttled, unless it has gone to another one since.
+        throttled: Option<Arc<AtomicBool>>,
     }
 }
 
@@ -246,31 +254,31 @@ impl<F: Future> Future for Held<F> {
         let receiving = &*this.allowance.receiving;
         let requested = *this.requests;
         let receives = !requested && level <= receiving.level;
-        if receives && let Some(beyond) = this.beyond.take() {
-            beyond.store(false, Relaxed);
+        if receives && let Some(throttled) = this.throttled.take() {
+            throttled.store(false, Relaxed);
         }
         let pays = receives && !this.allowance.take_free();
         let began = if pays { clock::ticks() } else { 0 };
         if pays && this.allowance.bucket(began).owes(began) {
-            *this.beyond = go_beyond(this.allowance);
-            if this.beyond.is_some() {
+            *this.throttled = throttle(this.allowance);
+            if this.throttled.is_some() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
         }
-        REQUEST.set(if requested { OWN } else { 0 });
-        let at = Receives::at(receiving.level);
+        REQUEST_STATE.set(if requested { AT_REQUEST_LEVEL } else { 0 });
+        let at = ReceiveGuard::begin(receiving.level);
         let polled = this.inner.poll(cx);
         drop(at);
-        let request = REQUEST.replace(0);
-        *this.requests = request & OWN != 0;
+        let request = REQUEST_STATE.replace(0);
+        *this.requests = request & AT_REQUEST_LEVEL != 0;
         if *this.requests
-            && let Some(beyond) = this.beyond.take()
+            && let Some(throttled) = this.throttled.take()
         {
             // Its level is that of the request now.
-            beyond.store(false, Relaxed);
+            throttled.store(false, Relaxed);
         }
-        if requested || request & BOTH != 0 {
+        if requested || request & AT_BOTH_LEVELS != 0 {
             this.allowance.free();
         } else if pays {
             this.allowance.pay(began, clock::ticks());
@@ -279,32 +287,32 @@ impl<F: Future> Future for Held<F> {
     }
 }
 
-/// Moves the running coroutine beyond the level of receiving, and spawns one that takes it back.
+/// Throttles the running coroutine, and spawns one that ends that.
 /// `None`: there is no memory for that.
 #[cold]
-fn go_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
+fn throttle(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     let receiving = &allowance.receiving;
     let id = host::current_id()?;
-    let beyond = Arc::new(AtomicBool::new(true));
-    let back = take_back(allowance.clone(), id, beyond.clone());
+    let throttled = Arc::new(AtomicBool::new(true));
+    let back = unthrottle(allowance.clone(), id, throttled.clone());
     let spawned = crate::try_spawn(back, Priority::At(receiving.level));
     spawned.ok()?.detach();
     // It is alive.
-    let _ = crate::reprio(id, receiving.beyond);
-    Some(beyond)
+    let _ = crate::reprio(id, receiving.throttled);
+    Some(throttled)
 }
 
 /// Takes a coroutine back to the level of receiving when its bucket holds a poll again. A coroutine
 /// that begins a request on another vCPU at this very moment is received at that level until the
 /// request ends.
-async fn take_back(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
-    while beyond.load(Relaxed) {
+async fn unthrottle(allowance: Arc<Allowance>, id: CoroutineId, throttled: Arc<AtomicBool>) {
+    while throttled.load(Relaxed) {
         match allowance.wait(clock::ticks()) {
             0 => break,
             ticks => time::sleep(clock::from_ticks(ticks)).await,
         }
     }
-    if beyond.swap(false, Relaxed) {
+    if throttled.swap(false, Relaxed) {
         // It may have ended.
         let _ = crate::reprio(id, allowance.receiving.level);
     }
@@ -352,17 +360,17 @@ mod tests {
         let now = clock::ticks();
         allowance.pay(now - most, now);
         assert!(!allowance.bucket(now).owes(now));
-        assert_eq!(allowance.wait(now), SHARE * poll);
+        assert_eq!(allowance.wait(now), CONNECTION_SHARE * poll);
         allowance.pay(now - 10 * most, now);
         assert!(allowance.bucket(now).owes(now));
-        assert_eq!(allowance.wait(now), SHARE * (poll + most));
+        assert_eq!(allowance.wait(now), CONNECTION_SHARE * (poll + most));
     }
 
     #[test]
     fn each_poll_of_a_request_frees_some_of_receiving() {
         let allowance = receiving().open();
         for _ in 0..3 {
-            assert!((0..FREE).all(|_| allowance.take_free()));
+            assert!((0..FREE_POLLS).all(|_| allowance.take_free()));
             assert!(!allowance.take_free());
             allowance.free();
         }
@@ -371,11 +379,13 @@ mod tests {
     #[test]
     fn many_connections_share_a_tenth_of_the_time() {
         let receiving = receiving();
-        let hundred: Vec<_> = (0..SHARE / ALL).map(|_| receiving.open()).collect();
-        assert_eq!(receiving.share(), SHARE);
+        let hundred: Vec<_> = (0..CONNECTION_SHARE / TOTAL_SHARE)
+            .map(|_| receiving.open())
+            .collect();
+        assert_eq!(receiving.share(), CONNECTION_SHARE);
         let more: Vec<_> = hundred.iter().map(|_| receiving.open()).collect();
-        assert_eq!(receiving.share(), 2 * SHARE);
+        assert_eq!(receiving.share(), 2 * CONNECTION_SHARE);
         drop((hundred, more));
-        assert_eq!(receiving.share(), SHARE);
+        assert_eq!(receiving.share(), CONNECTION_SHARE);
     }
 }

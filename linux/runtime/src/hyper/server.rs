@@ -85,7 +85,7 @@ where
 pub struct Server<L = TcpListener> {
     listener: L,
     receive: Option<Level>,
-    beyond: Level,
+    throttled: Level,
     classify: Option<Classify>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
     header_timeout: Duration,
@@ -98,7 +98,7 @@ impl<L: Listener> Server<L> {
         Server {
             listener,
             receive: None,
-            beyond: Level::LEAST_URGENT,
+            throttled: Level::LEAST_URGENT,
             classify: None,
             end: Box::pin(pending()),
             header_timeout: HEADER_TIMEOUT,
@@ -123,8 +123,8 @@ impl<L: Listener> Server<L> {
     /// Sets the level at which a connection is received that has used up its [`Allowance`], for
     /// instance because it sends malformed requests without end (default: the least urgent). It
     /// matters only with [`levels`](Server::levels).
-    pub fn beyond_level(mut self, level: Level) -> Server<L> {
-        self.beyond = level;
+    pub fn throttled_level(mut self, level: Level) -> Server<L> {
+        self.throttled = level;
         self
     }
 
@@ -238,7 +238,7 @@ impl<L: Listener> Server<L> {
             make,
             receive,
             receiving: match (receive, &self.classify) {
-                (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.beyond)),
+                (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.throttled)),
                 // Requests run at the level of receiving.
                 _ => None,
             },

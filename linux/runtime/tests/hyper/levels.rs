@@ -144,12 +144,12 @@ fn flooded(builder: upshift::Builder) {
 struct Received(Arc<Mutex<Vec<u8>>>);
 
 impl Received {
-    /// A server that receives at level 3, beyond that at 50, and answers at level 8.
+    /// A server that receives at level 3, at 50 when throttled, and answers at level 8.
     fn by(&self, builder: Builder) -> Running {
         let received = self.clone();
         Running::on(builder, |server| {
             let server = server.receive_level(Level::at::<3>());
-            let server = server.beyond_level(Level::at::<50>());
+            let server = server.throttled_level(Level::at::<50>());
             server.levels(move |_| {
                 let level = upshift::current_level().unwrap();
                 received.0.lock().unwrap().push(level.get());
@@ -198,7 +198,7 @@ fn a_connection_that_was_beyond_returns_to_the_level_of_receiving_after_its_requ
         }
         assert!(
             was_beyond,
-            "a head in thousands of pieces is received beyond"
+            "a connection that sends a head in thousands of pieces is throttled"
         );
         for _ in 0..10 {
             stream.write_all(BLOCKING).unwrap();
@@ -226,8 +226,8 @@ fn clients_whose_requests_wait_for_blocking_functions_are_never_received_beyond(
                 streams.iter_mut().for_each(answer);
             }
             let levels = received.0.lock().unwrap();
-            let beyond = levels.iter().filter(|level| **level != 3).count();
-            assert_eq!((levels.len(), beyond), (CONNECTIONS * ROUNDS, 0));
+            let throttled = levels.iter().filter(|level| **level != 3).count();
+            assert_eq!((levels.len(), throttled), (CONNECTIONS * ROUNDS, 0));
         }
     }
 }
