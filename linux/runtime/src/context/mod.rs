@@ -16,7 +16,7 @@ use crate::host::Linux;
 use crate::preempt::permit::Critical;
 use crate::runtime::shared::Shared;
 use crate::time::timers::Timers;
-use crate::tokio::around::Within;
+use crate::tokio::thread_hooks::HooksGuard;
 use crate::worker::Worker;
 
 thread_local! {
@@ -44,20 +44,20 @@ pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
     runtime.get()?.upgrade()
 }
 
-/// Gives the calling thread this worker until the result is dropped, within the surroundings of
-/// polls. The surroundings end after the thread has given up the worker: user code could otherwise
+/// Gives the calling thread this worker until the result is dropped, within the thread's
+/// hooks. The hooks end after the thread has given up the worker: user code could otherwise
 /// start coroutines while another thread changes the queues.
 pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     Serving {
         _entered: enter(worker),
-        _within: worker.shared().surroundings.begin(),
+        _hooks: worker.shared().thread_hooks.begin(),
     }
 }
 
 /// A thread that [serves](serve) a worker. The fields end in their order.
 pub(crate) struct Serving<'a> {
     _entered: Entered,
-    _within: Within<'a>,
+    _hooks: HooksGuard<'a>,
 }
 
 /// Gives the calling thread this worker until the result is dropped, to run code of the runtime.

@@ -52,13 +52,13 @@ impl Watchdog {
         mask: Mask,
     ) -> io::Result<Watchdog> {
         let (weak, shown) = (Arc::downgrade(shared), monitor.clone());
-        let around = shared.outermost.clone();
+        let hooks = shared.outer_hooks.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-watchdog", shared.settings.name))
             .spawn(move || {
                 // If the CPUs have been taken away meanwhile, the thread stays where it is.
                 let _ = affinity::restore(&mask);
-                let _within = around.begin();
+                let _hooks = hooks.begin();
                 run(&weak, &shown, on_stall.as_ref(), reports);
             })?;
         let _ = monitor.thread.set(thread.thread().clone());

@@ -304,7 +304,7 @@ impl Preemptible {
             if thread.take_command().is_some() {
                 // Only while the thread is current: to start a coroutine takes the vCPU.
                 let _entered = context::enter(worker);
-                within.get_or_insert_with(|| worker.shared().surroundings.begin());
+                within.get_or_insert_with(|| worker.shared().thread_hooks.begin());
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
                 return Ok(());

@@ -27,9 +27,9 @@ use crate::runtime::shared::{Meters, Settings, Shared};
 use crate::runtime::{Engine, Observers, Runtime};
 use crate::stand_in::arrivals::AccessTable;
 use crate::time::clock;
-use crate::tokio::around::Surroundings;
 #[cfg(feature = "tokio-rt")]
-use crate::tokio::beside::Beside;
+use crate::tokio::embedded::TokioRuntime;
+use crate::tokio::thread_hooks::ThreadHooks;
 
 /// Cost of moving work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
 const COST_OF_MOVING: Duration = Duration::from_micros(50);
@@ -111,24 +111,24 @@ impl Builder {
             not(feature = "tokio-rt"),
             expect(unused_mut, reason = "tokio's is added")
         )]
-        let mut outermost = Surroundings::default();
+        let mut outer_hooks = ThreadHooks::default();
         let ours = Belonging::default();
         #[cfg(feature = "tokio-rt")]
-        let beside = if self.tokio {
+        let tokio = if self.tokio {
             let threads = self.blocking_threads.max(1);
-            Some(Beside::new(&self.name, threads, &ours)?)
+            Some(TokioRuntime::new(&self.name, threads, &ours)?)
         } else {
             None
         };
         #[cfg(feature = "tokio-rt")]
-        if let Some(beside) = &beside {
-            outermost.add(beside.around());
+        if let Some(tokio) = &tokio {
+            outer_hooks.add(tokio.thread_hook());
         }
-        let surroundings = outermost.with(self.surroundings);
+        let thread_hooks = outer_hooks.with(self.thread_hooks);
         let pool = Arc::new(Pool::new(
             self.blocking_threads.max(1),
             self.name.clone(),
-            outermost.clone(),
+            outer_hooks.clone(),
             {
                 let ours = ours.clone();
                 move || context::belong(&ours, OUTSIDE)
@@ -165,8 +165,8 @@ impl Builder {
             meters: Meters::default(),
             access: AccessTable::default(),
             monitor: OnceLock::new(),
-            outermost,
-            surroundings,
+            outer_hooks,
+            thread_hooks,
         });
         let _ = ours.set(Arc::downgrade(&shared));
         let (engine, affinity) = first_vcpu(&shared)?;
@@ -177,7 +177,7 @@ impl Builder {
             observers: Observers::default(),
             affinity,
             #[cfg(feature = "tokio-rt")]
-            _beside: beside,
+            _tokio: tokio,
             not_send: PhantomData,
         };
         for _ in 1..self.vcpus {
@@ -185,8 +185,8 @@ impl Builder {
         }
         runtime.shared.running.store(true, Ordering::Relaxed);
         #[cfg(feature = "tokio-rt")]
-        if let Some(beside) = &runtime._beside {
-            beside.drive_when_used(&runtime.shared, &ours)?;
+        if let Some(tokio) = &runtime._tokio {
+            tokio.drive_when_used(&runtime.shared, &ours)?;
         }
         join_board(&runtime.shared, self.board)?;
         observation.start(&mut runtime)?;
