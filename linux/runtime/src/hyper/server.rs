@@ -206,7 +206,7 @@ impl<L: Listener> Server<L> {
     {
         let receive = self.receiving();
         let accepts = crate::try_spawn(self.accept_all(make), receive);
-        let mut accepts = Accepts(accepts.map_err(io::Error::other)?);
+        let mut accepts = AcceptTask(accepts.map_err(io::Error::other)?);
         match (&mut accepts.0).await {
             Ok(ended) => ended,
             Err(error) => match error.try_into_panic() {
@@ -249,7 +249,7 @@ impl<L: Listener> Server<L> {
             let (handshake, peer) = match accept(&self.listener, &mut self.end).await {
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) => {
-                    survive(error).await?;
+                    tolerate(error).await?;
                     continue;
                 }
                 None => break,
@@ -278,9 +278,9 @@ impl<L: fmt::Debug> fmt::Debug for Server<L> {
 }
 
 /// The coroutine that accepts; cancelled when the server is dropped.
-struct Accepts(JoinHandle<io::Result<()>>);
+struct AcceptTask(JoinHandle<io::Result<()>>);
 
-impl Drop for Accepts {
+impl Drop for AcceptTask {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -303,7 +303,7 @@ async fn accept<L: Listener>(
 
 /// Continues after an error of one connection, or of a process that lacks a resource for now;
 /// returns other errors.
-async fn survive(error: io::Error) -> io::Result<()> {
+async fn tolerate(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
             time::sleep(OUT_OF_DESCRIPTORS).await;
@@ -362,7 +362,7 @@ impl<M> Settings<M> {
             let two = transport.is_http2().await?;
             io::Result::Ok((transport, TowerToHyperService::new(service), two))
         };
-        let begin = entered.table.or_end(begin);
+        let begin = entered.table.or_shutdown(begin);
         let begun = match self.header_timeout {
             Some(limit) => time::timeout(limit, begin).await.unwrap_or(None),
             None => begin.await,
@@ -376,18 +376,18 @@ impl<M> Settings<M> {
             Some(classify) => {
                 let service = Levelled::shared(service, classify.clone());
                 let _ = self
-                    .speak(transport, two, service, &entered, allowance)
+                    .serve_http(transport, two, service, &entered, allowance)
                     .await;
             }
             None => {
                 _ = self
-                    .speak(transport, two, service, &entered, allowance)
+                    .serve_http(transport, two, service, &entered, allowance)
                     .await
             }
         }
     }
 
-    async fn speak<S, B>(
+    async fn serve_http<S, B>(
         &self,
         mut io: impl Transport,
         two: bool,
@@ -468,7 +468,7 @@ impl Table {
     }
 
     /// Returns the output of `future`, or nothing if the server ends first.
-    async fn or_end<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    async fn or_shutdown<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
             if self.is_ending() {
@@ -502,7 +502,7 @@ impl Table {
         self.ending.store(true, Ordering::SeqCst);
         // The connection may end meanwhile.
         let ask = |id| _ = crate::wake(id);
-        if time::timeout(limit, self.none_left(ask)).await.is_ok() {
+        if time::timeout(limit, self.all_closed(ask)).await.is_ok() {
             return;
         }
         let count = self.open().count;
@@ -512,11 +512,11 @@ impl Table {
         let Ok(runtime) = crate::Handle::current() else {
             return;
         };
-        self.none_left(|id| _ = runtime.cancel(id)).await;
+        self.all_closed(|id| _ = runtime.cancel(id)).await;
     }
 
     /// Waits until no connection is open, and acts on each open one, now and after each end.
-    async fn none_left(&self, act: impl Fn(CoroutineId)) {
+    async fn all_closed(&self, act: impl Fn(CoroutineId)) {
         loop {
             let changed = self.changed.notified();
             let ids: Vec<_> = {

@@ -9,7 +9,7 @@ use upshift_elevate::dispatch::register_barrier;
 use super::idle::ByFirst;
 use super::vcpu::{Preemptible, SPARES, Settings};
 use super::{interrupt, refusal, slice, watcher};
-use crate::host::Preempted;
+use crate::host::PreemptibleVcpu;
 use crate::worker::Worker;
 
 /// Makes the vCPU of `worker`, which the calling thread made, preemptible.

@@ -51,7 +51,7 @@ use super::starter::Starter;
 use super::thread::{Command, Thread};
 use crate::board::Announcer;
 use crate::context;
-use crate::host::{Linux, Preempted};
+use crate::host::{Linux, PreemptibleVcpu};
 use crate::preempt::interrupt;
 use crate::preempt::permit::Critical;
 use crate::time::clock;
@@ -354,7 +354,7 @@ impl Preemptible {
     }
 }
 
-impl Preempted for Preemptible {
+impl PreemptibleVcpu for Preemptible {
     fn run(&self, done: &dyn Fn() -> bool) {
         let worker = self.worker();
         if interrupt::claim().is_err() {

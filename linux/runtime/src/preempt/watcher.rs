@@ -33,7 +33,7 @@ use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::board::LOOK;
-use crate::host::Preempted;
+use crate::host::PreemptibleVcpu;
 use crate::preempt::interrupt;
 use crate::time::clock;
 

@@ -45,7 +45,7 @@ use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{self, Lock};
 use super::wait_queue::WaitQueue;
 use super::wake;
-use crate::context::{self, Taker};
+use crate::context::{self, LockOwner};
 
 mod guard;
 mod lock_future;
@@ -241,10 +241,10 @@ impl<T: ?Sized> Mutex<T> {
     fn name(&self) -> (u64, Option<u64>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
         match context::lock_taken(runtime) {
-            Taker::Named(id) => (self.word_of(id), None),
-            Taker::Elsewhere(number) if runtime == NO_RUNTIME => self.adopt_runtime(number),
-            Taker::Elsewhere(number) => (UNNAMED, Some(number)),
-            Taker::Unnamed => (UNNAMED, None),
+            LockOwner::Named(id) => (self.word_of(id), None),
+            LockOwner::Elsewhere(number) if runtime == NO_RUNTIME => self.adopt_runtime(number),
+            LockOwner::Elsewhere(number) => (UNNAMED, Some(number)),
+            LockOwner::Unnamed => (UNNAMED, None),
         }
     }
 

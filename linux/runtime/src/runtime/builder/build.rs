@@ -32,7 +32,7 @@ use crate::tokio::embedded::TokioRuntime;
 use crate::tokio::thread_hooks::ThreadHooks;
 
 /// Cost of moving work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
-const COST_OF_MOVING: Duration = Duration::from_micros(50);
+const MIGRATION_COST: Duration = Duration::from_micros(50);
 /// Default of the longest time that a coroutine keeps an equal waiting.
 const QUANTUM: Duration = Duration::from_micros(500);
 /// Error text of calls that need a vCPU, on a thread for blocking functions.
@@ -203,7 +203,7 @@ impl Builder {
             chaos: self.chaos,
             coarse_below: clock::to_ticks(Duration::from_nanos(300)),
             notify_above: clock::to_ticks(Duration::from_micros(20)),
-            look_after: clock::to_ticks(COST_OF_MOVING),
+            look_after: clock::to_ticks(MIGRATION_COST),
             patience: clock::to_ticks(preempt::PATIENCE),
         }
     }

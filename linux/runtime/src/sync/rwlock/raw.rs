@@ -202,7 +202,7 @@ impl Raw {
 fn take_name() -> Name {
     let (runtime, id) = context::name()?;
     match context::lock_taken(runtime) {
-        context::Taker::Named(_) => Some((runtime, id)),
+        context::LockOwner::Named(_) => Some((runtime, id)),
         _ => None,
     }
 }
