@@ -62,7 +62,7 @@ unsafe impl Host for VdsoHost {
 
     /// Unparks the thread of a vCPU, which waits in the kernel. The thread becomes as urgent as the
     /// most urgent work, whose level costs loads only.
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         let Some(domain) = domain() else { return };
         let level = domain.bitmap().trailing_zeros().min(62);
         if let Some(line) = LINES.get(index) {

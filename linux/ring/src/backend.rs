@@ -83,9 +83,9 @@ impl Backend {
     /// Returns whether the calling thread may make the system calls. Any owner makes those of
     /// readiness.
     #[inline]
-    pub(crate) fn is_made_here(&self) -> bool {
+    pub(crate) fn is_on_issuer_thread(&self) -> bool {
         match self {
-            Self::Kernel(uring) => uring.is_made_here(),
+            Self::Kernel(uring) => uring.is_on_issuer_thread(),
             Self::Readiness(_) => true,
         }
     }

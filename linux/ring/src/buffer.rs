@@ -22,8 +22,8 @@ use std::sync::Arc;
 )]
 pub unsafe trait IoBuf: Send + 'static {
     /// Whether dropping the buffer may run user code; see
-    /// [`Operation::FOREIGN`](crate::Operation::FOREIGN).
-    const FOREIGN: bool = true;
+    /// [`Operation::DROP_RUNS_USER_CODE`](crate::Operation::DROP_RUNS_USER_CODE).
+    const DROP_RUNS_USER_CODE: bool = true;
 
     /// Returns a pointer to the first byte.
     fn io_ptr(&self) -> *const u8;
@@ -72,8 +72,8 @@ pub unsafe trait IoBuf: Send + 'static {
 )]
 pub unsafe trait IoBufMut: Send + 'static {
     /// Whether dropping the buffer may run user code; see
-    /// [`Operation::FOREIGN`](crate::Operation::FOREIGN).
-    const FOREIGN: bool = true;
+    /// [`Operation::DROP_RUNS_USER_CODE`](crate::Operation::DROP_RUNS_USER_CODE).
+    const DROP_RUNS_USER_CODE: bool = true;
 
     /// Returns a pointer to the first byte.
     fn io_mut_ptr(&mut self) -> *mut u8;
@@ -94,7 +94,7 @@ pub unsafe trait IoBufMut: Send + 'static {
 
 // SAFETY: the heap memory of a vector stays where it is.
 unsafe impl IoBuf for Vec<u8> {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     fn io_ptr(&self) -> *const u8 {
         self.as_ptr()
@@ -106,7 +106,7 @@ unsafe impl IoBuf for Vec<u8> {
 
 // SAFETY: as above, up to the capacity.
 unsafe impl IoBufMut for Vec<u8> {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -122,7 +122,7 @@ unsafe impl IoBufMut for Vec<u8> {
 
 // SAFETY: the heap memory of a box stays where it is.
 unsafe impl IoBufMut for Box<[u8]> {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -138,7 +138,7 @@ macro_rules! bytes {
                 // SAFETY: immutable bytes at an address that is stable while the owner is not
                 // moved.
         unsafe impl IoBuf for $type {
-            const FOREIGN: bool = false;
+            const DROP_RUNS_USER_CODE: bool = false;
 
             fn io_ptr(&self) -> *const u8 {
                 self.as_ptr()
@@ -161,7 +161,7 @@ bytes!(
 
 // SAFETY: inline bytes; operations do not move while in flight.
 unsafe impl<const N: usize> IoBuf for [u8; N] {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     fn io_ptr(&self) -> *const u8 {
         self.as_ptr()
@@ -173,7 +173,7 @@ unsafe impl<const N: usize> IoBuf for [u8; N] {
 
 // SAFETY: as above.
 unsafe impl<const N: usize> IoBufMut for [u8; N] {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -212,7 +212,7 @@ impl<B: IoBuf + Copy> Copy for Slice<B> {}
 
 // SAFETY: a part of memory whose contract `B` fulfils.
 unsafe impl<B: IoBuf> IoBuf for Slice<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     fn io_ptr(&self) -> *const u8 {
         // SAFETY: `start` is within the initialised bytes.

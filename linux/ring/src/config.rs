@@ -1,7 +1,7 @@
 //! The configuration of a ring, and its counters.
 
 use crate::offload::Offload;
-use crate::owner::Bracket;
+use crate::owner::UseHooks;
 use std::fmt;
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ pub struct Config {
     pub offload: Option<Arc<dyn Offload>>,
     /// Functions called around each use of a handle, needed if the ring's owner changes; see
     /// [`Ring::adopt`](crate::Ring::adopt).
-    pub bracket: Option<Bracket>,
+    pub use_hooks: Option<UseHooks>,
 }
 
 impl Default for Config {
@@ -126,7 +126,7 @@ impl Default for Config {
             driver: Driver::Auto,
             mode: Mode::DeferTaskrun,
             offload: None,
-            bracket: None,
+            use_hooks: None,
         }
     }
 }

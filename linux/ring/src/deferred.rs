@@ -1,13 +1,12 @@
 //! User code that the ring runs or defers: wakers of other executors, and destructors of values
 //! that operations own.
 //!
-//! User code may take long, or take a lock that a suspended poll holds. A runtime that has named
-//! its own wakers ([`Ring::set_own`](crate::Ring::set_own)) decides when and where other wakers are
-//! called and destructors run: they are deferred until
-//! [`Ring::take_foreign`](crate::Ring::take_foreign). The runtime's own wakers are called at once,
-//! at the cost of one comparison of addresses. A thread that stands in for the owner
-//! ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. A ring without
-//! [`set_own`](crate::Ring::set_own) runs everything at once.
+//! User code may take long, or take a lock that a suspended poll holds. A runtime that calls
+//! [`Ring::defer_user_code`](crate::Ring::defer_user_code) decides when and where it runs: it is
+//! deferred until [`Ring::take_deferred`](crate::Ring::take_deferred). The runtime's own wakers are
+//! still called at once, at the cost of one comparison of addresses. A thread that stands in for
+//! the owner ([`Ring::stand_in`](crate::Ring::stand_in)) calls no waker at all. By default the ring
+//! runs everything at once.
 
 use crate::catch_panic::catch_panic;
 use crate::driver::Driver;
@@ -17,21 +16,22 @@ use std::fmt;
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
 
-/// A waker to call, or a value to drop. Dropping a `Foreign` does either, and contains its panic.
-#[must_use = "dropped at once it runs at once"]
-pub struct Foreign {
+/// A deferred call of user code: of a waker, or of the destructor of a value. Dropping a
+/// `DeferredCall` makes the call, and contains its panic.
+#[must_use = "dropping it runs the user code at once"]
+pub struct DeferredCall {
     level: u8,
     waker: Option<Waker>,
-    remains: Option<Box<dyn Send>>,
+    value: Option<Box<dyn Send>>,
 }
 
-impl Foreign {
+impl DeferredCall {
     /// Creates a deferred call of a waker at a level.
     pub fn waker(level: u8, waker: Waker) -> Self {
         Self {
             level,
             waker: Some(waker),
-            remains: None,
+            value: None,
         }
     }
 
@@ -49,40 +49,40 @@ impl Foreign {
     pub fn run(self) {}
 }
 
-impl Drop for Foreign {
+impl Drop for DeferredCall {
     fn drop(&mut self) {
         if let Some(waker) = self.waker.take() {
             catch_panic(|| waker.wake());
         }
-        if let Some(remains) = self.remains.take() {
-            catch_panic(|| drop(remains));
+        if let Some(value) = self.value.take() {
+            catch_panic(|| drop(value));
         }
     }
 }
 
-impl fmt::Debug for Foreign {
+impl fmt::Debug for DeferredCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Foreign")
+        f.debug_struct("DeferredCall")
             .field("level", &self.level)
             .field("is_waker", &self.waker.is_some())
             .finish_non_exhaustive()
     }
 }
 
-/// Deferred user code that waits to be [taken](crate::Ring::take_foreign).
-pub(crate) struct Deferred {
+/// Deferred user code that waits to be [taken](crate::Ring::take_deferred).
+pub(crate) struct DeferredCalls {
     /// The vtable of wakers that are called at once; null: none.
     direct: Cell<*const RawWakerVTable>,
     /// Set if other wakers are deferred rather than called at once.
     defers: Cell<bool>,
-    queue: RefCell<Vec<Foreign>>,
+    queue: RefCell<Vec<DeferredCall>>,
     has_some: Cell<bool>,
 }
 
 /// The rule for wakers that a thread that stands in restores.
 pub(crate) struct WakerRule(*const RawWakerVTable, bool);
 
-impl Deferred {
+impl DeferredCalls {
     pub(crate) fn new() -> Self {
         Self {
             direct: Cell::new(ptr::null()),
@@ -92,8 +92,8 @@ impl Deferred {
         }
     }
 
-    /// Calls wakers with this vtable at once from now on; defers the others.
-    pub(crate) fn set_own(&self, own: &'static RawWakerVTable) {
+    /// See [`Ring::defer_user_code`](crate::Ring::defer_user_code).
+    pub(crate) fn defer_user_code(&self, own: &'static RawWakerVTable) {
         self.direct.set(own);
         self.defers.set(true);
     }
@@ -115,7 +115,7 @@ impl Deferred {
     }
 
     /// Takes the deferred user code.
-    pub(crate) fn take(&self) -> Vec<Foreign> {
+    pub(crate) fn take(&self) -> Vec<DeferredCall> {
         self.has_some.set(false);
         self.queue.take()
     }
@@ -124,12 +124,12 @@ impl Deferred {
     pub(crate) fn run_all(&self) {
         self.defers.set(false);
         while self.has_some() {
-            self.take().into_iter().for_each(Foreign::run);
+            self.take().into_iter().for_each(DeferredCall::run);
         }
     }
 
-    fn push(&self, foreign: Foreign) {
-        self.queue.borrow_mut().push(foreign);
+    fn push(&self, call: DeferredCall) {
+        self.queue.borrow_mut().push(call);
         self.has_some.set(true);
     }
 }
@@ -141,17 +141,17 @@ impl Driver {
         if ptr::eq(waker.vtable(), self.deferred.direct.get()) {
             waker.wake();
         } else {
-            self.wake_foreign(level, waker);
+            self.wake_deferrable(level, waker);
         }
     }
 
     #[cold]
-    fn wake_foreign(&self, level: u8, waker: Waker) {
-        let foreign = Foreign::waker(level, waker);
+    fn wake_deferrable(&self, level: u8, waker: Waker) {
+        let call = DeferredCall::waker(level, waker);
         if self.deferred.defers.get() {
-            self.deferred.push(foreign);
+            self.deferred.push(call);
         } else {
-            foreign.run();
+            call.run();
         }
     }
 
@@ -163,13 +163,13 @@ impl Driver {
         }
         let table = slot.table.get();
         let (result, flags) = (slot.result.get(), slot.flags.get());
-        if table.runs_user_code && self.deferred.defers.get() {
+        if table.drop_runs_user_code && self.deferred.defers.get() {
             // SAFETY: the operation is complete, has not been taken, and is not touched again.
-            let remains = unsafe { (table.take)(slot.payload(), result, flags) };
-            self.deferred.push(Foreign {
+            let value = unsafe { (table.take)(slot.payload(), result, flags) };
+            self.deferred.push(DeferredCall {
                 level: slot.level.get(),
                 waker: None,
-                remains: Some(remains),
+                value: Some(value),
             });
         } else {
             // SAFETY: as above.

@@ -11,7 +11,7 @@ use crate::backlog::Backlog;
 use crate::config::{Config, Stats};
 use crate::copy_limit::CopyLimit;
 use crate::counters::{Counters, count};
-use crate::deferred::Deferred;
+use crate::deferred::DeferredCalls;
 use crate::mailbox::Mailbox;
 use crate::operation::{Operation, Stored};
 use crate::pools::Pools;
@@ -76,7 +76,7 @@ pub(crate) struct Driver {
     pub(crate) handles: Cell<usize>,
     pub(crate) closing: Cell<bool>,
     /// User code that waits to be run.
-    pub(crate) deferred: Deferred,
+    pub(crate) deferred: DeferredCalls,
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -110,7 +110,7 @@ impl Driver {
             orphans: Cell::new(0),
             handles: Cell::new(1),
             closing: Cell::new(false),
-            deferred: Deferred::new(),
+            deferred: DeferredCalls::new(),
             watching: Cell::new(false),
             fetch_limit: config.fetch_limit(),
             recv_window: u32::from(config.recv_window.min(config.buffers / 2).max(1)),

@@ -76,7 +76,7 @@
 //! | no receive buffer | the stream allocates one if nothing is unread, or stops; datagrams wait |
 //! | slow consumer of a stream | the stream stops and resumes later |
 //! | EMFILE while accepting | an error from [`AcceptMulti`]; the next poll resumes |
-//! | slow waker or destructor of users | a runtime runs it elsewhere ([`Ring::take_foreign`]) |
+//! | slow waker or destructor of users | a runtime runs it elsewhere ([`Ring::take_deferred`]) |
 //! | handle dropped with I/O in flight | cancelled; memory stays until the kernel is done |
 //! | ring dropped with I/O in flight | cancelled, drained, closed, freed, in this order |
 //!
@@ -107,10 +107,10 @@ mod config;
 mod consumer;
 mod copy_limit;
 mod counters;
+mod cq_positions;
 mod datagram;
 mod deferred;
 mod driver;
-mod ends;
 mod fd;
 mod inbox;
 mod mailbox;
@@ -142,17 +142,17 @@ pub use buffer::{IoBuf, IoBufMut, Slice};
 pub use catch_panic::catch_panic;
 pub use config::{Config, Driver, Mode, Stats};
 pub use datagram::{Datagram, DatagramMulti};
-pub use deferred::Foreign;
+pub use deferred::DeferredCall;
 pub use fd::{Fd, WeakFd};
 /// The submission queue entry that describes an [`Operation`] to the kernel.
 pub use io_uring::squeue::Entry;
 pub use offload::{Job, Offload};
 pub use operation::Operation;
-pub use owner::{Bracket, Owner, Proxy};
+pub use owner::{Owner, Proxy, UseHooks};
 pub use probe::ring as probe_ring;
 pub use recv::{RecvBuf, RecvMulti};
 pub use remote::Remote;
-pub use ring::{Ring, StoodIn};
+pub use ring::{Ring, StandInOutcome};
 pub use setup::SetupError;
 pub use submission::Submission;
 pub use watch::RingWatch;

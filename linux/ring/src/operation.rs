@@ -24,9 +24,9 @@ pub unsafe trait Operation: Sized + Send + 'static {
     /// The output of the handle.
     type Output;
 
-    /// Whether dropping the operation or its output may run user code. If so, a ring that [knows
-    /// its runtime's wakers](crate::Ring::set_own) leaves the drop to the runtime.
-    const FOREIGN: bool = true;
+    /// Whether dropping the operation or its output may run user code. If so, a ring that [defers
+    /// user code](crate::Ring::defer_user_code) leaves the drop to the runtime.
+    const DROP_RUNS_USER_CODE: bool = true;
 
     /// Returns the bytes that a kernel thread copies for the operation, in competition with the
     /// ring's thread for its CPU: those of a write to the page cache. While a more urgent operation
@@ -49,7 +49,7 @@ pub(crate) struct Table {
     pub(crate) dispose: unsafe fn(*mut u8, i32, u32),
     /// Moves the operation out, to be disposed of by the drop of the returned value.
     pub(crate) take: unsafe fn(*mut u8, i32, u32) -> Box<dyn Send>,
-    pub(crate) runs_user_code: bool,
+    pub(crate) drop_runs_user_code: bool,
 }
 
 impl Table {
@@ -58,7 +58,7 @@ impl Table {
         entry: |_| io_uring::opcode::Nop::new().build(),
         dispose: |_, _, _| {},
         take: |_, _, _| Box::new(()),
-        runs_user_code: false,
+        drop_runs_user_code: false,
     };
 }
 
@@ -101,7 +101,7 @@ impl<T: Operation> Stored<T> {
                 flags,
             })
         },
-        runs_user_code: T::FOREIGN,
+        drop_runs_user_code: T::DROP_RUNS_USER_CODE,
     };
 
     /// Stores a value.

@@ -7,14 +7,14 @@
 //! calls for it ([`Proxy`]).
 //!
 //! The owner's handles work on the ring directly. A change of owner must not interrupt such a use,
-//! so each use is enclosed by the runtime's [`Bracket`]. All other threads go through the mailbox.
+//! so each use is enclosed by the runtime's [`UseHooks`]. All other threads go through the mailbox.
 
 use std::time::Duration;
 
 /// Functions that a runtime provides, called before and after each use of a handle: between the two
 /// the thread neither gains nor loses the ring. The calls nest.
 #[derive(Clone, Copy, Debug)]
-pub struct Bracket {
+pub struct UseHooks {
     /// Called before a use.
     pub enter: fn(),
     /// Called after a use.
@@ -39,23 +39,23 @@ pub trait Proxy: Send + Sync {
 pub struct Owner(pub(crate) usize);
 
 /// A guard of a use of a handle.
-pub(crate) struct InUse(Option<Bracket>);
+pub(crate) struct InUse(Option<UseHooks>);
 
 impl InUse {
     #[inline]
-    pub(crate) fn begin(bracket: Option<Bracket>) -> Self {
-        if let Some(bracket) = bracket {
-            (bracket.enter)();
+    pub(crate) fn begin(use_hooks: Option<UseHooks>) -> Self {
+        if let Some(use_hooks) = use_hooks {
+            (use_hooks.enter)();
         }
-        Self(bracket)
+        Self(use_hooks)
     }
 }
 
 impl Drop for InUse {
     #[inline]
     fn drop(&mut self) {
-        if let Some(bracket) = self.0 {
-            (bracket.leave)();
+        if let Some(use_hooks) = self.0 {
+            (use_hooks.leave)();
         }
     }
 }

@@ -29,9 +29,9 @@ const SLEEPING: u32 = 1;
 const KICKED: u32 = 2;
 
 /// The state word of the sleeper.
-pub(crate) struct Doze(AtomicU32);
+pub(crate) struct SleepState(AtomicU32);
 
-/// The decision of [`Doze::sleep`].
+/// The decision of [`SleepState::sleep`].
 #[must_use]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sleep {
@@ -41,7 +41,7 @@ pub(crate) enum Sleep {
     Kicked,
 }
 
-impl Doze {
+impl SleepState {
     pub(crate) fn new() -> Self {
         Self(AtomicU32::new(AWAKE))
     }
@@ -75,7 +75,7 @@ impl Doze {
 
 /// The state word and the eventfd of a ring.
 pub(crate) struct Kick {
-    pub(crate) doze: Doze,
+    pub(crate) sleep_state: SleepState,
     eventfd: OwnedFd,
 }
 
@@ -87,7 +87,7 @@ impl Kick {
             return Err(io::Error::last_os_error());
         }
         Ok(Self {
-            doze: Doze::new(),
+            sleep_state: SleepState::new(),
             // SAFETY: a fresh descriptor with no other owner.
             eventfd: unsafe { OwnedFd::from_raw_fd(fd) },
         })
@@ -98,14 +98,14 @@ impl Kick {
     }
 
     pub(crate) fn kick(&self) {
-        if self.doze.kick() {
+        if self.sleep_state.kick() {
             self.signal();
         }
     }
 
     /// Kicks, and signals also while the ring's thread is awake, which makes a completion.
     pub(crate) fn kick_always(&self) {
-        let _ = self.doze.kick();
+        let _ = self.sleep_state.kick();
         self.signal();
     }
 
@@ -158,24 +158,25 @@ mod models {
     #[test]
     fn no_kick_is_lost() {
         loom::model(|| {
-            let doze = Arc::new(Doze::new());
+            let sleep_state = Arc::new(SleepState::new());
             let signalled = Arc::new(AtomicBool::new(false));
             let work = Arc::new(AtomicBool::new(false));
             let thread = {
-                let (doze, signalled, work) = (doze.clone(), signalled.clone(), work.clone());
+                let (sleep_state, signalled, work) =
+                    (sleep_state.clone(), signalled.clone(), work.clone());
                 loom::thread::spawn(move || {
                     work.store(true, Ordering::Relaxed);
-                    if doze.kick() {
+                    if sleep_state.kick() {
                         signalled.store(true, Ordering::Release);
                     }
                 })
             };
             while !work.load(Ordering::Relaxed) {
-                if doze.sleep() == Sleep::Block {
+                if sleep_state.sleep() == Sleep::Block {
                     while !signalled.load(Ordering::Acquire) {
                         loom::thread::yield_now();
                     }
-                    doze.awake();
+                    sleep_state.awake();
                     assert!(work.load(Ordering::Relaxed));
                 }
             }

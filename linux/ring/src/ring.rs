@@ -4,7 +4,7 @@ use crate::accept::AcceptMulti;
 use crate::backlog::LEVELS;
 use crate::config::{Config, Mode, Stats};
 use crate::datagram::DatagramMulti;
-use crate::deferred::Foreign;
+use crate::deferred::DeferredCall;
 use crate::fd::Fd;
 use crate::operation::Operation;
 use crate::owner::{Owner, Proxy, this_thread};
@@ -182,13 +182,13 @@ impl Ring {
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
         let shared = self.shared();
         let willing = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
-        let block = willing && self.kick.doze.sleep() == Sleep::Block;
+        let block = willing && self.kick.sleep_state.sleep() == Sleep::Block;
         // After the word says SLEEPING: messages posted from here on kick. Mail may run user code
         // that makes work.
         let mail = shared.read_mail();
         let result = shared.driver.wait(block && !mail, timeout);
         if block {
-            self.kick.doze.awake();
+            self.kick.sleep_state.awake();
         }
         result
     }
@@ -216,7 +216,7 @@ impl Ring {
     }
 
     /// Returns whether a [`RingWatch`] reports arrivals while the ring's thread is busy.
-    pub fn tells_of_arrivals(&self) -> bool {
+    pub fn reports_arrivals(&self) -> bool {
         matches!(self.mode(), Mode::DeferTaskrun | Mode::Readiness)
     }
 
@@ -258,17 +258,17 @@ impl Ring {
     /// The errno of making an eventfd or of its registration (EBUSY for a second one).
     pub fn watch(&self) -> io::Result<RingWatch> {
         let driver = &self.shared().driver;
-        // The poll of the eventfd by which `RingWatch::rouse` ends a wait is under way from here
+        // The poll of the eventfd by which `RingWatch::wake` ends a wait is under way from here
         // on.
         driver.submit()?;
         driver.backend.watch(driver.in_flight.levels(), &self.kick)
     }
 
-    /// Returns whether the calling thread made this ring. Other threads enter the kernel through
-    /// its [proxy](Self::set_proxy).
+    /// Returns whether the calling thread is the ring's issuer: the thread that made it. Other
+    /// threads enter the kernel through the [proxy](Self::set_proxy).
     #[inline]
-    pub fn is_made_here(&self) -> bool {
-        self.shared().driver.backend.is_made_here()
+    pub fn is_on_issuer_thread(&self) -> bool {
+        self.shared().driver.backend.is_on_issuer_thread()
     }
 
     /// Returns the thread that owns the user-space side of this ring.
@@ -282,7 +282,7 @@ impl Ring {
     /// # Safety
     ///
     /// The caller ensures that one thread at a time uses this `Ring`, and that the owner changes
-    /// only while no thread is within its [`Bracket`](crate::Bracket). Threads other than the
+    /// only while no thread is within its [`UseHooks`](crate::UseHooks). Threads other than the
     /// ring's maker need a [proxy](Self::set_proxy) for system calls.
     pub unsafe fn adopt(&self) {
         self.shared().assign(Owner(this_thread()));
@@ -305,37 +305,38 @@ impl Ring {
     /// # Safety
     ///
     /// As [`adopt`](Self::adopt), from the call to its return.
-    pub unsafe fn stand_in(&self) -> StoodIn {
+    pub unsafe fn stand_in(&self) -> StandInOutcome {
         let shared = self.shared();
         let (owner, driver) = (shared.owner(), &shared.driver);
         shared.assign(Owner(this_thread()));
         let rule = driver.deferred.defer_all();
         shared.read_mail();
-        let owes_call = driver.publish();
+        let needs_enter = driver.publish();
         driver.reap();
         driver.deferred.restore(rule);
         shared.assign(owner);
-        StoodIn {
+        StandInOutcome {
             wakers: driver.deferred.take(),
-            owes_call,
+            needs_enter,
         }
     }
 
-    /// Restricts [`reap`](Self::reap) and the other methods to wakers with the vtable `own`. Other
-    /// wakers, and the remains of operations without a handle that may run [user
-    /// code](crate::Operation::FOREIGN), are deferred until [`take_foreign`](Self::take_foreign).
-    pub fn set_own(&self, own: &'static RawWakerVTable) {
-        self.shared().driver.deferred.set_own(own);
+    /// Defers user code until [`take_deferred`](Self::take_deferred): wakers, and destructors of
+    /// operations without a handle that [may run user
+    /// code](crate::Operation::DROP_RUNS_USER_CODE). Wakers with the vtable `own` are the
+    /// runtime's, and are still called at once.
+    pub fn defer_user_code(&self, own: &'static RawWakerVTable) {
+        self.shared().driver.deferred.defer_user_code(own);
     }
 
-    /// Returns whether there is deferred user code to [take](Self::take_foreign). One load.
+    /// Returns whether there is deferred user code to [take](Self::take_deferred). One load.
     #[inline]
-    pub fn has_foreign(&self) -> bool {
+    pub fn has_deferred(&self) -> bool {
         self.shared().driver.deferred.has_some()
     }
 
     /// Takes the deferred user code, in the order in which it was due. Dropping an element runs it.
-    pub fn take_foreign(&self) -> Vec<Foreign> {
+    pub fn take_deferred(&self) -> Vec<DeferredCall> {
         self.shared().driver.deferred.take()
     }
 
@@ -367,11 +368,11 @@ impl Ring {
 /// The outcome of [`Ring::stand_in`].
 #[must_use = "the wakers must be called"]
 #[derive(Debug)]
-pub struct StoodIn {
+pub struct StandInOutcome {
     /// Wakers and destructors that were due, to be run once the owner may continue.
-    pub wakers: Vec<Foreign>,
+    pub wakers: Vec<DeferredCall>,
     /// Set if the kernel has not taken all entries, or holds completions back.
-    pub owes_call: bool,
+    pub needs_enter: bool,
 }
 
 #[inline]

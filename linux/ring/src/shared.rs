@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::counters::count;
 use crate::driver::Driver;
 use crate::mailbox::{Closed, Mailbox, Message};
-use crate::owner::{Bracket, InUse, Owner, this_thread};
+use crate::owner::{InUse, Owner, UseHooks, this_thread};
 use crate::remote::Kick;
 use crate::slot::Slot;
 use std::cell::Cell;
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Shared {
     /// The owner's thread, or 0.
     owner: AtomicUsize,
-    bracket: Option<Bracket>,
+    use_hooks: Option<UseHooks>,
     /// Number of handles alive after the mailbox has closed.
     references: AtomicUsize,
     mail: Arc<Mailbox>,
@@ -42,7 +42,7 @@ impl Shared {
         let shared = Self {
             owner: AtomicUsize::new(this_thread()),
             references: AtomicUsize::new(0),
-            bracket: config.bracket,
+            use_hooks: config.use_hooks,
             mail: mail.clone(),
             spare: Cell::new(Vec::new()),
             driver: Driver::new(config, mail)?,
@@ -59,7 +59,7 @@ impl Shared {
     /// Begins a use of a handle, which lasts until the returned guard is dropped.
     #[inline]
     pub(crate) fn begin_use(&self) -> InUse {
-        InUse::begin(self.bracket)
+        InUse::begin(self.use_hooks)
     }
 
     pub(crate) fn owner(&self) -> Owner {

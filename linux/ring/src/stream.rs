@@ -111,7 +111,7 @@ unsafe impl Send for StreamOp {}
 // it until the completion. All other data goes into buffers of the pool. `fd` keeps the descriptor
 // open. The operation completes many times, which the driver handles by the slot's kind.
 unsafe impl Operation for StreamOp {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = ();
 

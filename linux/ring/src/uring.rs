@@ -130,14 +130,14 @@ impl Uring {
     }
 
     #[inline]
-    pub(crate) fn is_made_here(&self) -> bool {
+    pub(crate) fn is_on_issuer_thread(&self) -> bool {
         self.issuer == this_thread()
     }
 
     /// Makes a system call, or has the issuer make it.
     #[inline]
     fn on_issuer<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-        if self.is_made_here() {
+        if self.is_on_issuer_thread() {
             call()
         } else {
             self.by_proxy(&mut call)
@@ -258,7 +258,7 @@ impl Uring {
         if let Some(time) = &time {
             args = args.timespec(time);
         }
-        if !self.is_made_here() {
+        if !self.is_on_issuer_thread() {
             return self.hand_over_and_wait(pending, want, timeout);
         }
         // SAFETY: `args` has the type that EXT_ARG announces; it and the time outlive the call.

@@ -14,7 +14,7 @@
 //! signals (`readiness/notifier.rs`).
 
 use crate::backlog::LEVELS;
-use crate::ends::Ends;
+use crate::cq_positions::CqPositions;
 use crate::readiness::epoll;
 use crate::readiness::notifier::Notifier;
 use crate::remote::Kick;
@@ -75,7 +75,7 @@ impl RingWatch {
     pub fn notify(&self) {
         match &self.kind {
             Kernel(instance) => epoll::signal(&instance.eventfd),
-            Readiness(notifier) => notifier.ring(),
+            Readiness(notifier) => notifier.notify(),
         }
     }
 
@@ -113,7 +113,9 @@ impl RingWatch {
     pub fn has_arrivals(&self) -> bool {
         match &self.kind {
             Kernel(instance) => {
-                instance.sq.taskrun() || instance.sq.cq_overflow() || instance.ends.unread() != 0
+                instance.sq.taskrun()
+                    || instance.sq.cq_overflow()
+                    || instance.positions.unread() != 0
             }
             Readiness(notifier) => notifier.has_arrivals(),
         }
@@ -125,7 +127,7 @@ impl RingWatch {
     #[inline]
     pub fn has_completions(&self) -> bool {
         match &self.kind {
-            Kernel(instance) => instance.ends.unread() != 0,
+            Kernel(instance) => instance.positions.unread() != 0,
             Readiness(notifier) => notifier.has_arrivals(),
         }
     }
@@ -162,24 +164,24 @@ impl RingWatch {
     /// async-signal-safe. One system call, and one for published entries.
     ///
     /// With the readiness driver, whose arrivals any owner may fetch, it waits for the signal
-    /// alone. [`rouse`](Self::rouse) ends the wait with both drivers.
+    /// alone. [`wake`](Self::wake) ends the wait with both drivers.
     ///
     /// # Errors
     /// Those of `io_uring_enter`; EINTR for a signal.
     pub fn wait(&self, mask: u64) -> io::Result<()> {
         match &self.kind {
             Kernel(instance) => instance.wait(mask),
-            Readiness(notifier) => notifier.wait_to_be_roused(mask),
+            Readiness(notifier) => notifier.wait_for_wake(mask),
         }
     }
 
     /// Ends the [`wait`](Self::wait) under way, or the next one, without a signal: by an eventfd
     /// that the ring polls. The owner then reaps a completion without an operation. One `write`.
     /// May be called on any thread; async-signal-safe.
-    pub fn rouse(&self) {
+    pub fn wake(&self) {
         match &self.kind {
             Kernel(instance) => instance.kick.signal(),
-            Readiness(notifier) => notifier.rouse(),
+            Readiness(notifier) => notifier.wake(),
         }
     }
 
@@ -196,7 +198,7 @@ struct Instance {
     eventfd: OwnedFd,
     sq: ManuallyDrop<SubmissionQueue<'static>>,
     cq: ManuallyDrop<CompletionQueue<'static>>,
-    ends: Ends,
+    positions: CqPositions,
     /// The eventfd that the ring polls.
     kick: Arc<Kick>,
     /// Keeps the queues mapped.
@@ -221,14 +223,14 @@ impl Instance {
         };
         let (sq, cq) = (ManuallyDrop::new(sq), ManuallyDrop::new(cq));
         // SAFETY: used while the instance lives.
-        let ends = unsafe { Ends::of(&cq) };
+        let positions = unsafe { CqPositions::of(&cq) };
         cq.disable_eventfd();
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
         Ok(Self {
             eventfd,
             sq,
             cq,
-            ends,
+            positions,
             kick,
             ring,
         })
@@ -292,7 +294,7 @@ impl Instance {
         static UNREAD_TIMEOUT: Timespec = Timespec::new().nsec(20_000_000);
         self.hand_over();
         let submitter = self.ring.submitter();
-        let unread = self.ends.unread();
+        let unread = self.positions.unread();
         let argument = Argument {
             mask: &raw const mask as u64,
             mask_size: size_of::<u64>() as u32,

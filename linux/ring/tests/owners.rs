@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, RingWatch, op};
+use upshift_ring::{Config, DeferredCall, Driver, Fd, Mode, Proxy, Ring, RingWatch, op};
 
 /// Returns whether the eventfd is signalled within `millis` milliseconds.
 fn rings(watch: &RingWatch, millis: i32) -> bool {
@@ -24,7 +24,7 @@ fn rings(watch: &RingWatch, millis: i32) -> bool {
 
 fn ring() -> Option<Ring> {
     let ring = Ring::new(Config::default()).expect("a ring");
-    if ring.tells_of_arrivals() {
+    if ring.reports_arrivals() {
         Some(ring)
     } else {
         let _ = writeln!(
@@ -135,21 +135,21 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
             ..Config::default()
         })
         .unwrap();
-        if !ring.tells_of_arrivals() {
+        if !ring.reports_arrivals() {
             println!("skipped: the kernel has no deferred task work");
             continue;
         }
         let watch = ring.watch().unwrap();
         for late in [true, false] {
             let other = watch.clone();
-            let rouses = thread::spawn(move || {
+            let waker = thread::spawn(move || {
                 if late {
                     thread::sleep(Duration::from_millis(20));
                 }
-                other.rouse();
+                other.wake();
             });
             if !late {
-                rouses.join().unwrap();
+                waker.join().unwrap();
             }
             watch.wait(u64::MAX).unwrap();
             ring.reap();
@@ -204,7 +204,7 @@ fn another_thread_adopts_the_ring_and_returns_it() {
                 // SAFETY: until this thread has ended, the maker only runs jobs.
                 unsafe { ring.adopt() };
                 // With readiness any owner makes the calls.
-                assert_eq!(ring.is_made_here(), ring.mode() == Mode::Readiness);
+                assert_eq!(ring.is_on_issuer_thread(), ring.mode() == Mode::Readiness);
                 let data = finish(ring, stream.next()).unwrap();
                 // A level that has no buffers yet, a cancelled operation, and a send.
                 drop(ring.start(op::Nop::new(), round % 64));
@@ -301,7 +301,7 @@ fn a_thread_that_stands_in_runs_no_user_code() {
     }
     assert_eq!(woken(), 0);
     assert_eq!(wakers.len(), 1);
-    wakers.into_iter().for_each(Foreign::run);
+    wakers.into_iter().for_each(DeferredCall::run);
     assert_eq!(woken(), 1);
     // With the event and the nop, without the orphan.
     assert_eq!(ring.0.slots_in_use(), slots + 1);

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
-use upshift_ring::{Bracket, Config, Fd, IoBuf, IoBufMut, Ring, op};
+use upshift_ring::{Config, Fd, IoBuf, IoBufMut, Ring, UseHooks, op};
 
 thread_local! {
     /// Number of uses of a ring that are under way on this thread.
@@ -27,9 +27,9 @@ fn outside(what: &'static str) {
     }
 }
 
-fn bracketed() -> Ring {
+fn ring_with_use_hooks() -> Ring {
     Ring::new(Config {
-        bracket: Some(Bracket {
+        use_hooks: Some(UseHooks {
             enter: || USES.set(USES.get() + 1),
             leave: || USES.set(USES.get() - 1),
         }),
@@ -116,7 +116,7 @@ fn a_waker_that_reaps_when_it_is_cloned_loses_no_completion() {
 
 #[test]
 fn user_code_runs_outside_of_uses() {
-    let ring = bracketed();
+    let ring = ring_with_use_hooks();
     let waker = waker(std::ptr::null());
     let mut cx = Context::from_waker(&waker);
     let (fd, mut peer) = pair();

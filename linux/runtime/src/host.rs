@@ -64,7 +64,7 @@ pub(crate) fn is_own_waker(waker: &Waker) -> bool {
 }
 
 /// A preemptible vCPU, as the rest of the runtime uses it. No method is called once per poll.
-pub(crate) trait Preempted: Send + Sync {
+pub(crate) trait PreemptibleVcpu: Send + Sync {
     /// Serves the vCPU on the thread that made it, until `done` returns true, which is checked
     /// after each of its polls and waits.
     fn run(&self, done: &dyn Fn() -> bool);
@@ -86,7 +86,7 @@ pub(crate) trait Preempted: Send + Sync {
 }
 
 /// A vCPU's preemption, if it is preemptible.
-type MaybePreempted = Option<Arc<dyn Preempted>>;
+type MaybePreemptible = Option<Arc<dyn PreemptibleVcpu>>;
 
 /// The scheduler's view of the process: clock, thread identity, wake-ups.
 pub struct Linux {
@@ -95,7 +95,7 @@ pub struct Linux {
     /// Wakers of the preemptible vCPUs' watchers.
     watches: Box<[Mutex<Option<RingWatch>>]>,
     /// The preemptible vCPUs.
-    preemptible: Box<[Mutex<MaybePreempted>]>,
+    preemptible: Box<[Mutex<MaybePreemptible>]>,
     /// Record of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
@@ -128,11 +128,11 @@ impl Linux {
             .unwrap_or_else(PoisonError::into_inner) = remote;
     }
 
-    pub(crate) fn set_preemptible(&self, index: usize, vcpu: MaybePreempted) {
+    pub(crate) fn set_preemptible(&self, index: usize, vcpu: MaybePreemptible) {
         *self.preemptible(index) = vcpu;
     }
 
-    pub(crate) fn preemptible(&self, index: usize) -> MutexGuard<'_, MaybePreempted> {
+    pub(crate) fn preemptible(&self, index: usize) -> MutexGuard<'_, MaybePreemptible> {
         self.preemptible[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -218,7 +218,7 @@ unsafe impl Host for Linux {
         served().map(Served::from)
     }
 
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         let remote = self.remotes[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -262,11 +262,11 @@ unsafe impl Host for Linux {
     }
 
     #[inline]
-    fn waits_here(&self, waits: Waits) {
-        preempt::waits_here(waits);
+    fn notify_local_arrival(&self, waits: Waits) {
+        preempt::notify_local_arrival(waits);
     }
 
-    fn attend(&self, index: usize) {
+    fn notify_arrival(&self, index: usize) {
         let watch = self.watches[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);

@@ -18,7 +18,7 @@ use signal_hook_registry::SigId;
 
 use crate::notice::no_thread;
 use crate::preempt;
-use crate::sync::{Lock, Spare, register, wake};
+use crate::sync::{Lock, LockSafeWaker, register, wake};
 
 /// The number of SIGINT (Ctrl-C).
 pub const SIGINT: i32 = libc::SIGINT;
@@ -72,7 +72,7 @@ impl Hub {
             .name("upshift-signals".into())
             .stack_size(64 << 10)
             .spawn(move || {
-                preempt::serve_shortly();
+                preempt::schedule_as_waiter();
                 while wait_for_handler(&thread_eventfd) {
                     wake_all();
                 }
@@ -215,7 +215,7 @@ impl Shared {
         if let Some(number) = self.take() {
             return Poll::Ready(Ok(number));
         }
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let before = register(&mut self.waiter.lock(), &mut waker);
         drop(before);
         // A signal that arrived before the registration has found no waiter.

@@ -79,7 +79,7 @@ use upshift_ring::{Fd, IoBuf, IoBufMut, Operation, Submission, op};
 use crate::context;
 use crate::host;
 use crate::runtime::handle::Handle;
-use crate::sync::{Lock, Spare, register, wake};
+use crate::sync::{Lock, LockSafeWaker, register, wake};
 
 /// Has the allocator give back to the kernel what is free in its heaps, if it is glibc's, which
 /// keeps what lies between blocks in use. Takes some 0.1 ms for each MiB that goes back, while
@@ -390,7 +390,7 @@ impl<T: Operation<Output = O>, O: Unpin> Future for AsyncCall<T, O> {
                 };
                 if host::current_id() != Some(notify.cid) {
                     // Another coroutine awaits it: both are to be woken.
-                    let mut other = Spare::of(cx.waker());
+                    let mut other = LockSafeWaker::new(cx.waker());
                     let before = register(&mut notify.other.lock(), &mut other);
                     // Code of users, perhaps: not with the lock held.
                     drop(before);

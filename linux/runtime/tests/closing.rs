@@ -33,8 +33,8 @@ fn on_both(test: impl AsyncFn()) {
 /// Begins a call, passes it to the kernel, and drops it.
 async fn give_up<T>(call: impl Future<Output = T>) {
     let mut call = Box::pin(call);
-    let pends = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
-    assert!(pends);
+    let is_pending = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await;
+    assert!(is_pending);
     upshift::time::sleep(Duration::from_millis(5)).await;
 }
 

@@ -53,7 +53,7 @@
 //!     }
 //!     fn now(&self) -> u64 { 0 }
 //!     fn current(&self) -> Option<Served> { None }
-//!     fn pend(&self, _vcpu: usize) {}
+//!     fn kick(&self, _vcpu: usize) {}
 //! }
 //!
 //! let domain = Domain::new(Bare, Config::default());
@@ -100,4 +100,4 @@ pub use poll::join::JoinHandle;
 pub use poll::running::{Picked, Polled, Running, Yielded};
 #[doc(hidden)]
 pub use poll::waker::new_table;
-pub use vcpu::{Aside, Vcpu};
+pub use vcpu::{SetAside, Vcpu};

@@ -2,7 +2,7 @@
 //! drive it. See `loom_state.rs` for how to run it, and `models` for the bounds.
 //!
 //! A vCPU that is parked at the end of a model would wait for ever. A vCPU that is not parked has
-//! been pended, or has not waited; it picks once more, and that must be enough.
+//! been kicked, or has not waited; it picks once more, and that must be enough.
 
 #![cfg(loom)]
 
@@ -26,7 +26,7 @@ fn runs_and_parks(vcpu: &Executor<ModelHost>) -> bool {
 
 /// Runs a vCPU that is awake. Invariant 5: the bitmap of a parked vCPU is exact.
 fn run_if_awake(domain: &Domain<ModelHost>, vcpu: &Executor<ModelHost>) {
-    if vcpu.is_parked() && domain.host().pends(vcpu.index()) == 0 {
+    if vcpu.is_parked() && domain.host().kicks(vcpu.index()) == 0 {
         assert_eq!(vcpu.bitmap(), 0);
         return;
     }
@@ -92,7 +92,7 @@ fn two_wakes_of_a_parked_vcpu_pend_it_once() {
         });
         second.0.wake(&domain, second.1);
         waker.join().unwrap();
-        assert_eq!(domain.host().pends(0), 1);
+        assert_eq!(domain.host().kicks(0), 1);
         assert_eq!(domain.idle_vcpus(), 0);
         run_if_awake(&domain, &vcpu);
         assert_eq!((first.0.polls(), second.0.polls()), (2, 2));
@@ -276,7 +276,7 @@ fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
                 if hart.running_level() == Some(level(63)) && hart.prepare_park() {
                     // The instruction ends if an interrupt is pending, or becomes pending.
                     waker.join().unwrap();
-                    assert_eq!(domain.host().pends(0), 1);
+                    assert_eq!(domain.host().kicks(0), 1);
                 } else {
                     waker.join().unwrap();
                 }

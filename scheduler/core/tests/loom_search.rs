@@ -1,5 +1,5 @@
-//! Looks under the model checker: which vCPU watches, and the result of a look, while polls begin,
-//! end and make work (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
+//! LookCosts under the model checker: which vCPU watches, and the result of a look, while polls
+//! begin, end and make work (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
 
 #![cfg(loom)]
 
@@ -16,7 +16,7 @@ fn two() -> (Domain<ModelHost>, Executor<ModelHost>, Executor<ModelHost>) {
     (domain, busy, idle)
 }
 
-/// Parks a vCPU. Returns true if it sleeps until it is pended.
+/// Parks a vCPU. Returns true if it sleeps until it is kicked.
 fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
     serving(idle, || idle.prepare_park() && idle.sleep_limit().is_none())
 }
@@ -25,7 +25,7 @@ fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
 /// to sleep meanwhile or not.
 fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     assert!(
-        !sleeps || domain.host().pends(1) != 0,
+        !sleeps || domain.host().kicks(1) != 0,
         "a poll is under way, and nothing will look at it"
     );
 }
@@ -117,7 +117,7 @@ fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_annou
             work.spawn(&domain, 50);
             let (found, idle) = looker.join().unwrap();
             assert!(
-                found || domain.host().pends(1) != 0,
+                found || domain.host().kicks(1) != 0,
                 "it waits for the end of a long poll, and a vCPU sleeps"
             );
             idle.unpark();

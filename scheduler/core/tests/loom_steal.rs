@@ -56,7 +56,7 @@ fn a_pinned_coroutine_is_not_left_when_a_thief_empties_the_inbox_and_its_vcpu_pa
         let parked = serving(&owner, || owner.prepare_park());
         waker.join().unwrap();
         drop(stealer.join().unwrap());
-        if parked && domain.host().pends(0) == 0 {
+        if parked && domain.host().kicks(0) == 0 {
             assert_eq!(owner.bitmap(), 0);
             assert_eq!(work.polls(), 2);
         }
@@ -106,7 +106,7 @@ fn a_change_of_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
         run(&owner);
         let parked = serving(&owner, || owner.prepare_park());
         waker.join().unwrap();
-        if parked && domain.host().pends(0) == 0 {
+        if parked && domain.host().kicks(0) == 0 {
             assert_eq!(owner.bitmap(), 0);
             assert_eq!(work.polls(), 2);
         }
@@ -150,7 +150,7 @@ fn work_woken_while_its_vcpu_retires_is_passed_on() {
         serving(&leaver, || leaver.retire());
         let parked = serving(&successor, || successor.prepare_park());
         waker.join().unwrap();
-        assert!(!parked || domain.host().pends(1) != 0);
+        assert!(!parked || domain.host().kicks(1) != 0);
         successor.unpark();
         run(&successor);
         assert_eq!(work.polls(), 2);

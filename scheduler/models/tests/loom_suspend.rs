@@ -17,7 +17,7 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use loom::sync::atomic::{AtomicBool, fence};
 use loom::thread;
 use models::{ModelHost, Work, check, domain, interrupting, serving};
-use upshift_core::{Aside, CoroutineId, Domain, Executor, Picked, Polled, QueueEnd};
+use upshift_core::{CoroutineId, Domain, Executor, Picked, Polled, QueueEnd, SetAside};
 use upshift_elevate::dispatch::Permit;
 
 /// The first thread of a vCPU, and the state that all its threads share.
@@ -101,7 +101,7 @@ impl Seat {
             .then(|| stopped().expect("a poll is under way"))
     }
 
-    fn sets_aside(&self) -> Option<Aside<ModelHost>> {
+    fn sets_aside(&self) -> Option<SetAside<ModelHost>> {
         // SAFETY: the polling thread continues when the coroutine has been picked; the domain
         // outlives the result.
         let stopped = || unsafe { self.vcpu.set_aside_current() };
@@ -246,7 +246,7 @@ fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
             while needed.polls() == 0 {
                 awake.wait();
             }
-            interrupting(|| aside.go_on());
+            interrupting(|| aside.requeue());
             serves
         });
         serves.join().unwrap();

@@ -105,7 +105,7 @@ unsafe impl Host for SimHost {
         inhabited()?.current().map(Served::from)
     }
 
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         step();
         if let Some(world) = inhabited() {
             world.end_wait(index, world.machine.wake);
@@ -132,14 +132,14 @@ unsafe impl Host for SimHost {
         step();
     }
 
-    fn attend(&self, index: usize) {
+    fn notify_arrival(&self, index: usize) {
         step();
         if let Some(world) = inhabited() {
             world.supervise(index);
         }
     }
 
-    fn waits_here(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: Waits) {
         if waits != Waits::Nothing
             && let Some(world) = inhabited()
             && let Some(vcpu) = world.serving()

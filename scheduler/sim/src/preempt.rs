@@ -52,7 +52,7 @@ impl World {
             return self.at(self.now() + 1_000, Event::Watch { vcpu, poll });
         };
         if until <= self.now() || !self.must_give_way(vcpu, preemption) {
-            return cpu.executor.set_attended(true);
+            return cpu.executor.set_arrival_notice(true);
         }
         // The thread is stopped first.
         owner.epoch.set(owner.epoch.get() + 1);
@@ -118,6 +118,6 @@ impl World {
         cpu.began.set(self.now() + cost);
         let resumed = self.laws.borrow_mut().begins(self, vcpu, true);
         self.report(resumed);
-        cpu.executor.set_attended(true);
+        cpu.executor.set_arrival_notice(true);
     }
 }

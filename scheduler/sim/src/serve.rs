@@ -56,7 +56,7 @@ impl World {
         let began = self.laws.borrow_mut().begins(self, vcpu, false);
         self.report(began);
         if self.machine.preemption.is_some() {
-            cpu.executor.set_attended(true);
+            cpu.executor.set_arrival_notice(true);
             self.supervise(vcpu);
         }
     }
@@ -109,7 +109,7 @@ impl World {
             if early || !cpu.executor.is_parked() || cpu.executor.has_arrivals() {
                 break;
             }
-            cpu.executor.waited_for_nothing();
+            cpu.executor.charge_fruitless_wait();
         }
         cpu.executor.unpark();
     }

@@ -1,7 +1,7 @@
 //! The theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs a million
 //! of them.
 
-use upshift_core::preempt::{MAX_SUSPENSION, REST, SHARE, TURN};
+use upshift_core::preempt::{MAX_SUSPENSION, REST_LENGTH, SHARE, TURN_LENGTH};
 use upshift_sim::suspending::{
     Arrival, Levels, Load, Outcome, Service, Shape, Wait, WatcherState, check, contend,
     search_loads,
@@ -47,7 +47,7 @@ fn mean_ratio(service: Service) -> f64 {
         at += 2 * arrival.service + 2 * SHARE * C;
     }
     let outcome = check(&load).unwrap();
-    // A vain look between two polls begins a rest.
+    // A stale look between two polls begins a rest.
     let noticed =
         |wait: &&Wait| wait.watcher == WatcherState::Listens && !wait.lacked && !wait.turned;
     let waits: Vec<_> = outcome.waits.iter().filter(noticed).collect();
@@ -143,7 +143,7 @@ fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
     for (suspended, late) in [(1, 0), (2, 50_000), (5, 100_000), (20, 0)] {
         // Each is suspended by the next; then comes one that does not end.
         let mut arrivals: Vec<_> = (0..suspended)
-            .map(|n| poll(n * 3 * C, 60 - n as u8, 20 * TURN))
+            .map(|n| poll(n * 3 * C, 60 - n as u8, 20 * TURN_LENGTH))
             .collect();
         arrivals.push(poll(suspended * 3 * C, 1, 400 * MAX_SUSPENSION * suspended));
         let outcome = check(&load(arrivals, late)).unwrap();
@@ -175,12 +175,12 @@ fn long_polls_of_a_level_take_turns() {
 /// beside short and more urgent ones that take the whole CPU.
 #[test]
 fn a_suspended_poll_gets_turns_beside_short_ones() {
-    let mut arrivals = vec![poll(0, 60, 10 * TURN)];
+    let mut arrivals = vec![poll(0, 60, 10 * TURN_LENGTH)];
     arrivals.extend((0..400_000).map(|n| poll(2 * C + n * C / 8, 1, C / 8)));
     let busy = 400_000 * C / 8;
     let outcome = contend(&load(arrivals, 0));
     assert!(outcome.end < busy + busy / 10);
-    let most = REST + 3 * MAX_SUSPENSION + TURN + 3 * C;
+    let most = REST_LENGTH + 3 * MAX_SUSPENSION + TURN_LENGTH + 3 * C;
     assert!(outcome.kept_off <= most, "{} > {most}", outcome.kept_off);
 }
 

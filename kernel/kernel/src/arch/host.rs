@@ -53,7 +53,7 @@ unsafe impl Host for KernelHost {
         NonNull::new(hart.vcpu.load(Relaxed)).map(Served::from)
     }
 
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         hart::interrupt(index);
     }
 }

@@ -40,7 +40,7 @@ impl OpenAt {
 
 // SAFETY: the path is owned heap memory.
 unsafe impl Operation for OpenAt {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<OwnedFd>;
 
@@ -94,7 +94,7 @@ impl Statx {
 
 // SAFETY: path and answer are owned heap memory.
 unsafe impl Operation for Statx {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<Box<libc::statx>>;
 
@@ -150,7 +150,7 @@ impl Fsync {
 
 // SAFETY: the entry has no pointers.
 unsafe impl Operation for Fsync {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<()>;
 
@@ -181,7 +181,7 @@ impl Ftruncate {
 
 // SAFETY: the entry has no pointers.
 unsafe impl Operation for Ftruncate {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<()>;
 

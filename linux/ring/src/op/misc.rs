@@ -19,7 +19,7 @@ impl Nop {
 
 // SAFETY: the entry has no pointers.
 unsafe impl Operation for Nop {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<()>;
 
@@ -48,7 +48,7 @@ impl PollAdd {
 
 // SAFETY: the entry has no pointers.
 unsafe impl Operation for PollAdd {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<u32>;
 

@@ -89,7 +89,7 @@ impl OpenAt2 {
 
 // SAFETY: the path is owned heap memory; `how` lies in the operation, which does not move.
 unsafe impl Operation for OpenAt2 {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<OwnedFd>;
 
@@ -129,7 +129,7 @@ impl MkDirAt {
 
 // SAFETY: the path is owned heap memory.
 unsafe impl Operation for MkDirAt {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<()>;
 
@@ -179,7 +179,7 @@ impl UnlinkAt {
 
 // SAFETY: the path is owned heap memory.
 unsafe impl Operation for UnlinkAt {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<()>;
 
@@ -225,7 +225,7 @@ macro_rules! two_paths {
 
         // SAFETY: the paths are owned heap memory.
         unsafe impl Operation for $name {
-            const FOREIGN: bool = false;
+            const DROP_RUNS_USER_CODE: bool = false;
 
             type Output = io::Result<()>;
 
@@ -284,7 +284,7 @@ impl SymlinkAt {
 
 // SAFETY: the paths are owned heap memory.
 unsafe impl Operation for SymlinkAt {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<()>;
 

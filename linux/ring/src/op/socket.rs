@@ -27,7 +27,7 @@ impl Connect {
 
 // SAFETY: the address lies in the operation.
 unsafe impl Operation for Connect {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<()>;
 
@@ -56,7 +56,7 @@ impl Accept {
 
 // SAFETY: the entry points to nothing.
 unsafe impl Operation for Accept {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     type Output = io::Result<OwnedFd>;
 

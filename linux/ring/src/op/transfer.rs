@@ -7,14 +7,14 @@ use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::io;
 
-/// Returns result and buffer of a transfer into a buffer whose first `before` bytes were filled
+/// Returns result and buffer of a transfer into a buffer whose first `prefilled` bytes were filled
 /// earlier.
-fn filled<B: IoBufMut>(result: i32, before: u32, mut buffer: B) -> (io::Result<usize>, B) {
-    let before = before as usize;
+fn filled<B: IoBufMut>(result: i32, prefilled: u32, mut buffer: B) -> (io::Result<usize>, B) {
+    let prefilled = prefilled as usize;
     let result = match outcome(result) {
         // An error does not take back the bytes of earlier reads.
-        Err(_) if before > 0 => Ok(before),
-        result => result.map(|count| before + count),
+        Err(_) if prefilled > 0 => Ok(prefilled),
+        result => result.map(|count| prefilled + count),
     };
     if let Ok(count) = result {
         // SAFETY: the first `count` bytes have been written, and fit.
@@ -30,7 +30,7 @@ pub struct ReadAt<B> {
     fd: Fd,
     buffer: B,
     offset: u64,
-    before: u32,
+    prefilled: u32,
     ioprio: u16,
 }
 
@@ -42,21 +42,21 @@ impl<B: IoBufMut> ReadAt<B> {
             fd,
             buffer,
             offset,
-            before: 0,
+            prefilled: 0,
             ioprio: 0,
         }
     }
 
-    /// Declares that the first `count` bytes at the offset are in the buffer already: the operation
-    /// reads the bytes behind them, and resolves to the number of both. An error is then left to
-    /// the next read.
+    /// Declares that the first `count` bytes at the offset are in the buffer already. The operation
+    /// reads the bytes that follow them, and resolves to the number of both. An error is then left
+    /// to the next read.
     ///
     /// # Safety
     ///
     /// The first `count` bytes of the buffer are initialised, and `count` is at most its capacity.
     #[must_use]
-    pub unsafe fn behind(mut self, count: u32) -> Self {
-        self.before = count;
+    pub unsafe fn prefilled(mut self, count: u32) -> Self {
+        self.prefilled = count;
         self
     }
 
@@ -70,27 +70,27 @@ impl<B: IoBufMut> ReadAt<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 
     fn entry(&mut self) -> Entry {
-        let before = self.before as usize;
-        let length = clamp(self.buffer.io_capacity() - before);
-        // SAFETY: `before` is at most the capacity.
-        let start = unsafe { self.buffer.io_mut_ptr().add(before) };
+        let prefilled = self.prefilled as usize;
+        let length = clamp(self.buffer.io_capacity() - prefilled);
+        // SAFETY: `prefilled` is at most the capacity.
+        let start = unsafe { self.buffer.io_mut_ptr().add(prefilled) };
         opcode::Read::new(self.fd.target(), start, length)
-            .offset(match self.before {
+            .offset(match self.prefilled {
                 // May be the marker of the file's own position.
                 0 => self.offset,
-                before => self.offset + u64::from(before),
+                prefilled => self.offset + u64::from(prefilled),
             })
             .ioprio(self.ioprio)
             .build()
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
-        filled(result, self.before, self.buffer)
+        filled(result, self.prefilled, self.buffer)
     }
 }
 
@@ -135,7 +135,7 @@ impl<B: IoBuf> WriteAt<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBuf> Operation for WriteAt<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 
@@ -189,7 +189,7 @@ impl<B: IoBufMut> Recv<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBufMut> Operation for Recv<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 
@@ -241,7 +241,7 @@ impl<B: IoBuf> Send<B> {
 
 // SAFETY: the buffer guarantees its memory, and lies in the operation.
 unsafe impl<B: IoBuf> Operation for Send<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, B);
 

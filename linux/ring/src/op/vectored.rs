@@ -85,7 +85,7 @@ at_position!(ReadVectored, IoBufMut);
 // SAFETY: the buffers guarantee their memory; they and the vectors lie in the operation's own heap
 // memory.
 unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, Vec<B>);
 
@@ -136,7 +136,7 @@ impl<B: IoBuf> WriteVectored<B> {
 
 // SAFETY: as for `ReadVectored`.
 unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, Vec<B>);
 
@@ -200,7 +200,7 @@ impl<B: IoBuf> SendVectored<B> {
 
 // SAFETY: as for `ReadVectored`; the header lies in the operation, which does not move.
 unsafe impl<B: IoBuf> Operation for SendVectored<B> {
-    const FOREIGN: bool = B::FOREIGN;
+    const DROP_RUNS_USER_CODE: bool = B::DROP_RUNS_USER_CODE;
 
     type Output = (io::Result<usize>, Vec<B>);
 

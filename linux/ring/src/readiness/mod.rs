@@ -191,7 +191,7 @@ impl Readiness {
 
     #[cold]
     pub(crate) fn has_completions(&self) -> bool {
-        self.more.get() || self.unread() != 0 || self.notifier.has_rung()
+        self.more.get() || self.unread() != 0 || self.notifier.is_notified()
     }
 
     pub(crate) fn has_arrivals(&self) -> bool {

@@ -7,8 +7,8 @@
 //!
 //! | | unmasked (`wanted`) | masked |
 //! |---|---|---|
-//! | armed in the kernel | an arrival rings | the next arrival may ring needlessly |
-//! | not armed | an arrival has rung | silence |
+//! | armed in the kernel | an arrival notifies | the next arrival may notify needlessly |
+//! | not armed | an arrival has notified | silence |
 //!
 //! A masked notifier is disarmed before the owner fetches.
 //!
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 const ARRIVAL: u64 = 0;
-const RUNG: u64 = 1;
+const NOTIFIED: u64 = 1;
 
 /// The notifier of a ring. Methods may be called on any thread unless marked "Owner". Outlives the
 /// ring.
@@ -37,8 +37,8 @@ pub(crate) struct Notifier {
     unread: AtomicU32,
     wanted: AtomicBool,
     armed: AtomicBool,
-    /// Set when an arrival has rung, until the owner fetches.
-    rung: AtomicBool,
+    /// Set when an arrival has notified, until the owner fetches.
+    notified: AtomicBool,
     outer: OnceLock<Outer>,
 }
 
@@ -46,7 +46,7 @@ struct Outer {
     epoll: Epoll,
     eventfd: OwnedFd,
     /// Ends the owner's wait for a signal.
-    rouse: OwnedFd,
+    wake: OwnedFd,
 }
 
 impl Notifier {
@@ -56,7 +56,7 @@ impl Notifier {
             unread: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
             armed: AtomicBool::new(false),
-            rung: AtomicBool::new(false),
+            notified: AtomicBool::new(false),
             outer: OnceLock::new(),
         })
     }
@@ -66,42 +66,44 @@ impl Notifier {
         let outer = Outer {
             epoll: Epoll::new()?,
             eventfd: epoll::eventfd()?,
-            rouse: epoll::eventfd()?,
+            wake: epoll::eventfd()?,
         };
         let readable = libc::EPOLLIN as u32;
-        outer.epoll.add(outer.eventfd.as_raw_fd(), readable, RUNG)?;
+        outer
+            .epoll
+            .add(outer.eventfd.as_raw_fd(), readable, NOTIFIED)?;
         outer.epoll.add(self.epoll.raw_fd(), 0, ARRIVAL)?;
         let registered = self.outer.set(outer);
         registered.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Returns a descriptor that is readable when the notifier rings.
+    /// Returns a descriptor that is readable when the notifier is notified.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.outer.get().map_or(-1, |outer| outer.epoll.raw_fd())
     }
 
-    /// Rings, masked or not. Async-signal-safe.
-    pub(crate) fn ring(&self) {
+    /// Notifies, masked or not. Async-signal-safe.
+    pub(crate) fn notify(&self) {
         if let Some(outer) = self.outer.get() {
             epoll::signal(&outer.eventfd);
         }
     }
 
-    /// Ends the [wait](Self::wait_to_be_roused) under way, or the next one. Async-signal-safe.
-    pub(crate) fn rouse(&self) {
+    /// Ends the [wait](Self::wait_for_wake) under way, or the next one. Async-signal-safe.
+    pub(crate) fn wake(&self) {
         if let Some(outer) = self.outer.get() {
-            epoll::signal(&outer.rouse);
+            epoll::signal(&outer.wake);
         }
     }
 
-    /// Waits for [`rouse`](Self::rouse), or for a signal that `mask` does not block.
+    /// Waits for [`wake`](Self::wake), or for a signal that `mask` does not block.
     /// Async-signal-safe.
-    pub(crate) fn wait_to_be_roused(&self, mask: u64) -> io::Result<()> {
+    pub(crate) fn wait_for_wake(&self, mask: u64) -> io::Result<()> {
         let Some(outer) = self.outer.get() else {
             return Ok(());
         };
         let mut event = libc::pollfd {
-            fd: outer.rouse.as_raw_fd(),
+            fd: outer.wake.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -119,7 +121,7 @@ impl Notifier {
             )
         };
         epoll::checked(result as libc::c_int)?;
-        epoll::silence(&outer.rouse);
+        epoll::silence(&outer.wake);
         Ok(())
     }
 
@@ -134,7 +136,7 @@ impl Notifier {
             let Event { u64: token, .. } = *event;
             match token {
                 ARRIVAL => {
-                    self.rung.store(true, SeqCst);
+                    self.notified.store(true, SeqCst);
                     self.armed.store(false, SeqCst);
                 }
                 _ => epoll::silence(&outer.eventfd),
@@ -148,14 +150,14 @@ impl Notifier {
         self.wanted.store(false, Relaxed);
     }
 
-    /// Lets the next arrival ring; a full barrier. An arrival that has rung does not ring again
-    /// before it is fetched: the owner sees it in [`has_rung`](Self::has_rung), others in
-    /// [`has_arrivals`](Self::has_arrivals).
+    /// Lets the next arrival notify; a full barrier. An arrival that has notified does not notify
+    /// again before it is fetched: the owner sees it in [`is_notified`](Self::is_notified), others
+    /// in [`has_arrivals`](Self::has_arrivals).
     #[inline]
     pub(crate) fn unmask(&self) {
         self.wanted.swap(true, SeqCst);
-        let has_rung = || self.rung.load(SeqCst) && self.epoll.is_ready();
-        if !self.armed.load(SeqCst) && !has_rung() {
+        let is_notified = || self.notified.load(SeqCst) && self.epoll.is_ready();
+        if !self.armed.load(SeqCst) && !is_notified() {
             self.arm();
         }
     }
@@ -170,10 +172,10 @@ impl Notifier {
         false
     }
 
-    /// Returns whether an arrival has rung and has not been fetched.
+    /// Returns whether an arrival has notified and has not been fetched.
     #[inline]
-    pub(crate) fn has_rung(&self) -> bool {
-        self.rung.load(Relaxed)
+    pub(crate) fn is_notified(&self) -> bool {
+        self.notified.load(Relaxed)
     }
 
     #[inline]
@@ -191,8 +193,8 @@ impl Notifier {
     /// Owner: announces a fetch, which may sleep. Arrivals that it fetches must not ring.
     #[inline]
     pub(crate) fn before_fetch(&self) {
-        if self.rung.load(Relaxed) {
-            self.rung.store(false, Relaxed);
+        if self.notified.load(Relaxed) {
+            self.notified.store(false, Relaxed);
         }
         if self.armed.load(Relaxed) && !self.wanted.load(Relaxed) {
             self.disarm();

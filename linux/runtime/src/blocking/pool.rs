@@ -20,7 +20,7 @@ use crate::affinity::{self, Mask};
 use crate::metrics::BlockingMetrics;
 use crate::notice::{no_thread, notice};
 use crate::preempt::permit::Critical;
-use crate::tokio::around::Surroundings;
+use crate::tokio::thread_hooks::ThreadHooks;
 use crate::user_code::catch_panic::catch_panic;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
-    surroundings: Surroundings,
+    thread_hooks: ThreadHooks,
     /// Called first on each thread.
     begin: Box<dyn Fn() + Send + Sync>,
     /// The CPUs of the process.
@@ -89,18 +89,18 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of at most `most` threads. Each calls `begin` and then enters `surroundings`.
+    /// Creates a pool of at most `most` threads. Each calls `begin` and then enters `thread_hooks`.
     pub(crate) fn new(
         max_threads: usize,
         name: String,
-        surroundings: Surroundings,
+        thread_hooks: ThreadHooks,
         begin: impl Fn() + Send + Sync + 'static,
     ) -> Pool {
         Pool {
             shared: Arc::new(Shared {
                 queue: Mutex::default(),
                 work: Condvar::new(),
-                surroundings,
+                thread_hooks,
                 begin: Box::new(begin),
                 cpus: affinity::current().ok(),
             }),
@@ -193,7 +193,7 @@ fn serve(shared: &Shared) {
         let _ = affinity::restore(cpus);
     }
     (shared.begin)();
-    let _within = shared.surroundings.begin();
+    let _hooks = shared.thread_hooks.begin();
     serve_queue(shared);
 }
 

@@ -16,7 +16,7 @@ use crate::host::Linux;
 use crate::preempt::permit::Critical;
 use crate::runtime::shared::Shared;
 use crate::time::timers::Timers;
-use crate::tokio::around::Within;
+use crate::tokio::thread_hooks::HooksGuard;
 use crate::worker::Worker;
 
 thread_local! {
@@ -44,20 +44,20 @@ pub(crate) fn belongs_to() -> Option<Arc<Shared>> {
     runtime.get()?.upgrade()
 }
 
-/// Gives the calling thread this worker until the result is dropped, within the surroundings of
-/// polls. The surroundings end after the thread has given up the worker: user code could otherwise
+/// Gives the calling thread this worker until the result is dropped, within the thread's
+/// hooks. The hooks end after the thread has given up the worker: user code could otherwise
 /// start coroutines while another thread changes the queues.
 pub(crate) fn serve(worker: &Worker) -> Serving<'_> {
     Serving {
         _entered: enter(worker),
-        _within: worker.shared().surroundings.begin(),
+        _hooks: worker.shared().thread_hooks.begin(),
     }
 }
 
 /// A thread that [serves](serve) a worker. The fields end in their order.
 pub(crate) struct Serving<'a> {
     _entered: Entered,
-    _within: Within<'a>,
+    _hooks: HooksGuard<'a>,
 }
 
 /// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
@@ -140,20 +140,20 @@ pub(crate) fn outside() -> io::Error {
 
 /// Returns why the calling thread serves no vCPU, and which call to use instead.
 pub(crate) fn why_outside() -> &'static str {
-    const NOWHERE: &str = "no upshift runtime on this thread: call this from a coroutine (of `#[upshift::main]`, \
+    const MESSAGE: &str = "no upshift runtime on this thread: call this from a coroutine (of `#[upshift::main]`, \
                            `Runtime::block_on` or `upshift::spawn`), or spawn through an `upshift::Handle` that one has handed out. \
                            Tasks of a tokio runtime that you have started yourself are no coroutines; those of \
                            `tokio::spawn` in a coroutine belong to its runtime";
     if belongs_to().is_none() {
-        return NOWHERE;
+        return MESSAGE;
     }
     BELONGS
-        .try_with(|cell| cell.get().map_or(NOWHERE, |(_, why)| why))
-        .unwrap_or(NOWHERE)
+        .try_with(|cell| cell.get().map_or(MESSAGE, |(_, why)| why))
+        .unwrap_or(MESSAGE)
 }
 
 /// Holder of a lock, as [`lock_taken`] identifies it.
-pub(crate) enum Taker {
+pub(crate) enum LockOwner {
     /// A coroutine of the lock's runtime: counted, and identified by its id.
     Named(CoroutineId),
     /// A coroutine of the runtime with this number, which is not the lock's.
@@ -165,21 +165,21 @@ pub(crate) enum Taker {
 /// Records that the current coroutine takes a lock that lends, of the runtime with this number; see
 /// [`upshift_core::Domain::lock_taken`].
 #[inline]
-pub(crate) fn lock_taken(runtime: u64) -> Taker {
+pub(crate) fn lock_taken(runtime: u64) -> LockOwner {
     with(|worker| {
         let number = &worker.shared().number;
         if number.get() == runtime {
             match worker.executor().domain().lock_taken() {
-                Some(id) => Taker::Named(id),
-                None => Taker::Unnamed,
+                Some(id) => LockOwner::Named(id),
+                None => LockOwner::Unnamed,
             }
         } else if number.is_named() {
-            Taker::Elsewhere(number.get())
+            LockOwner::Elsewhere(number.get())
         } else {
-            Taker::Unnamed
+            LockOwner::Unnamed
         }
     })
-    .unwrap_or(Taker::Unnamed)
+    .unwrap_or(LockOwner::Unnamed)
 }
 
 /// Returns the number of the calling coroutine's runtime, and its id; `None` unless both exist.

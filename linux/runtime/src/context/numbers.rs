@@ -1,7 +1,7 @@
 //! The runtimes of this process, by number: locks identify the runtime of their holder by it.
 //!
 //! A number is never reused, so a stale one refers to no runtime. Its low bits are a slot of a
-//! table. A runtime that finds no free slot is [`NAMELESS`], and locks do not lend levels in it.
+//! table. A runtime that finds no free slot is [`UNNUMBERED`], and locks do not lend levels in it.
 //! Checking whether a number is alive is one load; access to the domain, which is rare, takes a
 //! lock.
 
@@ -17,7 +17,7 @@ use crate::preempt::permit::Critical;
 /// Number of runtimes of a process that can be told apart at a time.
 const SLOTS: usize = 64;
 /// The number of runtimes beyond that.
-const NAMELESS: u64 = u64::MAX;
+const UNNUMBERED: u64 = u64::MAX;
 
 struct Slot {
     /// The number of the runtime in this slot; 0 if it is free.
@@ -48,7 +48,7 @@ impl Number {
                 return Number(number);
             }
         }
-        Number(NAMELESS)
+        Number(UNNUMBERED)
     }
 
     #[inline]
@@ -58,7 +58,7 @@ impl Number {
 
     /// Returns whether locks can identify the runtime by this number.
     pub(crate) fn is_named(&self) -> bool {
-        self.0 != NAMELESS
+        self.0 != UNNUMBERED
     }
 }
 

@@ -67,18 +67,18 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
         permit,
         calls: Arc::default(),
     };
-    let calls_of_holder = permit::Calls {
-        tell: || (),
-        wait: permit::just_wait,
+    let hooks = permit::Hooks {
+        notify: || (),
+        wait: permit::wait_for_grant,
     };
     // SAFETY: the permit is never freed, and this thread is in no use of one.
-    let before = unsafe { permit::hold(permit, calls_of_holder) };
+    let before = unsafe { permit::hold(permit, hooks) };
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(main(&user));
     drop(runtime);
     assert!(!permit.in_use());
     // SAFETY: the permit was held when the function began.
-    unsafe { permit::put_back(before) };
+    unsafe { permit::restore(before) };
     assert!(user.calls.all.load(Relaxed) >= calls);
     assert_eq!(user.calls.amiss.load(Relaxed), 0);
 }

@@ -31,7 +31,7 @@ use crate::time::clock;
 use crate::worker::Worker;
 
 /// The most tests between two readings of the clock.
-const MOST_TESTS: u32 = 32;
+const MAX_TESTS: u32 = 32;
 
 /// Queue position of a coroutine whose poll should give way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ fn look(budget: &Budget) -> Option<GiveWay> {
         let took = now.saturating_sub(before).max(1);
         let step = budget.step.get();
         let fit = u64::from(step).saturating_mul(worker.pace().look) / took;
-        let step = fit.clamp(1, u64::from((2 * step).min(MOST_TESTS))) as u32;
+        let step = fit.clamp(1, u64::from((2 * step).min(MAX_TESTS))) as u32;
         budget.step.set(step);
         budget.tests.set(step);
         is_overrun(worker, now)

@@ -82,7 +82,7 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         }
         let read = op::ReadAt::new(self.file.fd().clone(), buffer, self.offset);
         // SAFETY: `filled` bytes have been written, and there is room for more.
-        let read = unsafe { read.behind(filled) };
+        let read = unsafe { read.prefilled(filled) };
         match start_read(read) {
             Ok(submission) => self.state = State::Ring(submission),
             Err(_) => {

@@ -27,7 +27,7 @@ struct Tail(Vec<u8>);
 // SAFETY: the heap memory of a vector stays in place, including the part behind its length, up to
 // its capacity.
 unsafe impl IoBufMut for Tail {
-    const FOREIGN: bool = false;
+    const DROP_RUNS_USER_CODE: bool = false;
 
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.0.spare_capacity_mut().as_mut_ptr().cast()

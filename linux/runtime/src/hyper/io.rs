@@ -262,7 +262,8 @@ impl Io {
         }
         // While the thread that created the ring is suspended, other threads submit through a
         // queue, which is slower than a system call.
-        let is_ring_local = context::with(|worker| worker.ring().is_made_here()) == Some(true);
+        let is_ring_local =
+            context::with(|worker| worker.ring().is_on_issuer_thread()) == Some(true);
         if length <= Self::COPIED && is_ring_local {
             let mut buffer = mem::take(&mut self.spare_buffer);
             buffer.clear();

@@ -8,15 +8,17 @@
 //! at more than 1/[`TOTAL_DIVISOR`]. It holds at most [`BUCKET_CAPACITY`], owes at most as much,
 //! and is full at first.
 //!
-//! A connection whose bucket owes time is received at a less urgent level *beyond*, until the
-//! bucket holds [`POLL_TIME`] again or the connection is polled for a request. A second coroutine,
-//! at the level of receiving, waits for that, since a coroutine beyond may not be polled at all. A
-//! connection returns from its request to the level of receiving, also if it was beyond before.
+//! A connection whose bucket owes time is *throttled*: received at a less urgent level, until
+//! the bucket holds [`POLL_TIME`] again or the connection is polled for a request. A second
+//! coroutine, at the level of receiving, waits for that, since a throttled coroutine may not be
+//! polled at all. A connection returns from its request to the level of receiving, also if it
+//! was throttled before.
 //!
-//! So, while work of level *L* is ready, connections without a request of *L* or of a more urgent
-//! level delay it, by receiving, for at most [`FREE_POLLS`] + 1 polls and 2 [`BUCKET_CAPACITY`]
-//! each, and for a tenth of the time in all. A client whose requests are answered is not received
-//! beyond while it needs at most [`FREE_POLLS`] polls for a request, regardless of their durations.
+//! So, while work of level *L* is ready, connections without a request of *L* or of a more
+//! urgent level delay it, by receiving, for at most [`FREE_POLLS`] + 1 polls and 2
+//! [`BUCKET_CAPACITY`] each, and for a tenth of the time in all. A client whose requests are
+//! answered is not throttled while it needs at most [`FREE_POLLS`] polls for a request,
+//! regardless of their durations.
 //!
 //! Cost: per poll some 20 instructions; at the level of receiving a reading of the clock.
 
@@ -79,7 +81,7 @@ impl Drop for ReceiveGuard {
 }
 
 /// Returns the level to which a coroutine at `level` returns after a request: the level of
-/// receiving even if the polled connection is beyond, since the request restores its free polls.
+/// receiving even if the polled connection is throttled, since the request restores its free polls.
 #[inline]
 pub(super) fn return_level(level: Level) -> Level {
     RECEIVE_LEVEL.get().unwrap_or(level)
@@ -102,7 +104,7 @@ pub(super) fn end_request() {
 #[derive(Debug)]
 pub struct Receiving {
     level: Level,
-    beyond: Level,
+    throttled: Level,
     connections: AtomicU64,
     /// [`BUCKET_CAPACITY`] in ticks.
     capacity: u64,
@@ -111,13 +113,13 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// Creates the levels of a server: `level`, and `beyond` for a connection that has used up its
-    /// [`Allowance`], which must not be more urgent.
+    /// Creates the levels of a server: `level`, and `throttled` for a connection that has used
+    /// up its [`Allowance`], which must not be more urgent.
     #[must_use]
-    pub fn new(level: Level, beyond: Level) -> Arc<Receiving> {
+    pub fn new(level: Level, throttled: Level) -> Arc<Receiving> {
         Arc::new(Receiving {
             level,
-            beyond: beyond.max(level),
+            throttled: throttled.max(level),
             connections: AtomicU64::new(0),
             capacity: clock::to_ticks(BUCKET_CAPACITY).max(1),
             poll_ticks: clock::to_ticks(POLL_TIME).max(1),
@@ -164,7 +166,7 @@ impl Allowance {
             inner: future,
             allowance: self.clone(),
             at_request_level: false,
-            beyond: None,
+            throttled: None,
         }
     }
 
@@ -232,9 +234,9 @@ pin_project! {
         allowance: Arc<Allowance>,
         // Set while the coroutine is at the level of a request.
         at_request_level: bool,
-        // Flag shared with the coroutine that returns this one from beyond; cleared when this one
+        // Flag shared with the coroutine that ends this one's throttling; cleared when this one
         // has taken another level.
-        beyond: Option<Arc<AtomicBool>>,
+        throttled: Option<Arc<AtomicBool>>,
     }
 }
 
@@ -250,14 +252,14 @@ impl<F: Future> Future for Held<F> {
         let receiving = &*this.allowance.receiving;
         let was_at_request_level = *this.at_request_level;
         let is_receiving = !was_at_request_level && level <= receiving.level;
-        if is_receiving && let Some(beyond) = this.beyond.take() {
-            beyond.store(false, Relaxed);
+        if is_receiving && let Some(throttled) = this.throttled.take() {
+            throttled.store(false, Relaxed);
         }
         let is_charged = is_receiving && !this.allowance.take_free_poll();
         let began = if is_charged { clock::ticks() } else { 0 };
         if is_charged && this.allowance.bucket(began).owes(began) {
-            *this.beyond = move_beyond(this.allowance);
-            if this.beyond.is_some() {
+            *this.throttled = throttle(this.allowance);
+            if this.throttled.is_some() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -273,10 +275,10 @@ impl<F: Future> Future for Held<F> {
         let request = REQUEST_FLAGS.replace(0);
         *this.at_request_level = request & AT_REQUEST_LEVEL != 0;
         if *this.at_request_level
-            && let Some(beyond) = this.beyond.take()
+            && let Some(throttled) = this.throttled.take()
         {
             // The coroutine has the level of the request now.
-            beyond.store(false, Relaxed);
+            throttled.store(false, Relaxed);
         }
         if was_at_request_level || request & MIXED != 0 {
             this.allowance.reset_free_polls();
@@ -287,32 +289,36 @@ impl<F: Future> Future for Held<F> {
     }
 }
 
-/// Moves the running coroutine beyond the level of receiving, and spawns a coroutine that returns
+/// Moves the running coroutine to the throttled level, and spawns a coroutine that returns
 /// it. Returns `None` if there is no memory for that.
 #[cold]
-fn move_beyond(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
+fn throttle(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     let receiving = &allowance.receiving;
     let id = host::current_id()?;
-    let beyond = Arc::new(AtomicBool::new(true));
-    let back = return_when_refilled(allowance.clone(), id, beyond.clone());
+    let throttled = Arc::new(AtomicBool::new(true));
+    let back = return_when_refilled(allowance.clone(), id, throttled.clone());
     let spawned = crate::try_spawn(back, Priority::At(receiving.level));
     spawned.ok()?.detach();
     // A running coroutine is alive.
-    let _ = crate::reprio(id, receiving.beyond);
-    Some(beyond)
+    let _ = crate::reprio(id, receiving.throttled);
+    Some(throttled)
 }
 
 /// Returns a coroutine to the level of receiving when its bucket holds [`POLL_TIME`] again. If the
 /// coroutine begins a request on another vCPU at the same time, it runs at the level of receiving
 /// until the request ends.
-async fn return_when_refilled(allowance: Arc<Allowance>, id: CoroutineId, beyond: Arc<AtomicBool>) {
-    while beyond.load(Relaxed) {
+async fn return_when_refilled(
+    allowance: Arc<Allowance>,
+    id: CoroutineId,
+    throttled: Arc<AtomicBool>,
+) {
+    while throttled.load(Relaxed) {
         match allowance.ticks_until_poll(clock::ticks()) {
             0 => break,
             ticks => time::sleep(clock::from_ticks(ticks)).await,
         }
     }
-    if beyond.swap(false, Relaxed) {
+    if throttled.swap(false, Relaxed) {
         // The coroutine may have ended.
         let _ = crate::reprio(id, allowance.receiving.level);
     }

@@ -82,7 +82,7 @@ where
 pub struct Server<L = TcpListener> {
     listener: L,
     receive_level: Option<Level>,
-    beyond: Level,
+    throttled: Level,
     classify: Option<Classify>,
     shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
     header_timeout: Duration,
@@ -95,7 +95,7 @@ impl<L: Listener> Server<L> {
         Server {
             listener,
             receive_level: None,
-            beyond: Level::LEAST_URGENT,
+            throttled: Level::LEAST_URGENT,
             classify: None,
             shutdown: Box::pin(pending()),
             header_timeout: HEADER_TIMEOUT,
@@ -120,8 +120,8 @@ impl<L: Listener> Server<L> {
     /// Sets the level at which a connection is received that has used up its
     /// [`Allowance`](super::Allowance), for instance because it sends malformed requests without
     /// end (default: the least urgent). It matters only with [`levels`](Server::levels).
-    pub fn beyond_level(mut self, level: Level) -> Server<L> {
-        self.beyond = level;
+    pub fn throttled_level(mut self, level: Level) -> Server<L> {
+        self.throttled = level;
         self
     }
 
@@ -235,7 +235,7 @@ impl<L: Listener> Server<L> {
             make,
             receive_level,
             receiving: match (receive_level, &self.classify) {
-                (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.beyond)),
+                (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.throttled)),
                 // Requests run at the level of receiving.
                 _ => None,
             },

@@ -216,8 +216,8 @@ families! { RING of VcpuMetrics:
 families! { PREEMPTION of Metrics:
     Number "preemption_vcpus" "vCPUs that can interrupt a poll." preemption.vcpus;
     Count "preemption_suspensions_total" "Polls suspended, over all vCPUs." preemption.suspensions;
-    Count "preemption_looks_total" "Times a watcher woke up." preemption.looks;
-    Count "preemption_useless_looks_total" "Times a watcher woke up for nothing." preemption.useless;
+    Count "preemption_looks_total" "Times a watcher woke up." preemption.wakeups;
+    Count "preemption_useless_looks_total" "Times a watcher woke up for nothing." preemption.spurious_wakeups;
     Count "preemption_services_total" "Ring system calls made by a suspended thread." preemption.services;
     Count "stalls_total" "Polls that took longer than the stall limit." stalls.count;
 }

@@ -40,8 +40,8 @@ impl Metrics {
         }
         let (mine, theirs) = (&mut now.preemption, &earlier.preemption);
         less(&mut mine.suspensions, theirs.suspensions);
-        less(&mut mine.looks, theirs.looks);
-        less(&mut mine.useless, theirs.useless);
+        less(&mut mine.wakeups, theirs.wakeups);
+        less(&mut mine.spurious_wakeups, theirs.spurious_wakeups);
         less(&mut mine.services, theirs.services);
         for work in &mut now.named {
             if let Some(before) = earlier.named.iter().find(|old| old.name == work.name) {

@@ -67,7 +67,7 @@ pub(crate) fn start<T: Operation>(operation: T) -> io::Result<Submission<T>> {
 /// errors.
 #[inline]
 pub(crate) fn send_without_ring<B: IoBuf>(fd: &Fd, buffer: &B) -> Option<usize> {
-    context::with(|worker| !worker.ring().is_made_here())?.then_some(())?;
+    context::with(|worker| !worker.ring().is_on_issuer_thread())?.then_some(())?;
     // SAFETY: the buffer is valid for its length; the socket does not block.
     let sent = at_once(|| unsafe {
         libc::send(

@@ -1,9 +1,9 @@
 //! [`Starved`]: levels with a ready coroutine that get no turn on a vCPU.
 //!
-//! No clock and no I/O: the watchdog passes its observations at each look. A level is starved when
-//! none of it was polled for [`LIMIT`] although a coroutine was ready at each of [`LOOKS`] looks: a
-//! process that was stopped meanwhile does not look like a busy vCPU. A level behind one long poll
-//! is stalled, not starved. O(levels) per look.
+//! No clock and no I/O: the watchdog passes its observations at each look. A level is starved
+//! when none of it was polled for [`LIMIT`] although a coroutine was ready at each of
+//! [`MIN_LOOKS`] looks: a process that was stopped meanwhile does not look like a busy vCPU. A
+//! level behind one long poll is stalled, not starved. O(levels) per look.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use upshift_core::{LEVELS, Level};
 /// Time without a turn. Strict priority lets less urgent levels wait, so a short wait is normal.
 const LIMIT: Duration = Duration::from_secs(1);
 /// Number of looks in a row that find the level waiting; fewer than a second has.
-const LOOKS: u32 = 5;
+const MIN_LOOKS: u32 = 5;
 /// Interval between two reports of the same level.
-const AGAIN: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// State of a level of a vCPU at a look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,9 +102,9 @@ impl Starved {
             let time = now.saturating_duration_since(wait.since);
             let others = others_now.saturating_sub(wait.others);
             // Without polls of other levels the cause is a long poll, or a vCPU that does not run.
-            let is_starved = time >= LIMIT && wait.looks >= LOOKS && others > 1;
-            let recently =
-                self.reported[index].is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
+            let is_starved = time >= LIMIT && wait.looks >= MIN_LOOKS && others > 1;
+            let recently = self.reported[index]
+                .is_some_and(|at| now.saturating_duration_since(at) < REPORT_INTERVAL);
             if is_starved && !recently && starved.is_none() {
                 self.reported[index] = Some(now);
                 starved = Some(Starvation {

@@ -28,12 +28,12 @@ use crate::user_code::catch_panic::catch_panic;
 /// Looks without any poll after which the watchdog sleeps.
 const IDLE_LOOKS: u32 = 20;
 /// Interval between two default reports of the same name or spawn location.
-const AGAIN: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Looks that see a poll before it is reported. With fewer, the time may be that in which the
 /// process was stopped.
-const SEEN: u32 = 3;
+const MIN_LOOKS: u32 = 3;
 /// Largest number of reports to the program per second.
-const REPORTS: u32 = 10;
+const MAX_REPORTS_PER_SECOND: u32 = 10;
 
 /// Handle to the thread, which ends when it is dropped.
 pub(crate) struct Watchdog {
@@ -52,13 +52,13 @@ impl Watchdog {
         mask: Mask,
     ) -> io::Result<Watchdog> {
         let (weak, shown) = (Arc::downgrade(shared), monitor.clone());
-        let around = shared.outermost.clone();
+        let hooks = shared.outer_hooks.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-watchdog", shared.settings.name))
             .spawn(move || {
                 // If the CPUs have been taken away meanwhile, the thread stays where it is.
                 let _ = affinity::restore(&mask);
-                let _within = around.begin();
+                let _hooks = hooks.begin();
                 run(&weak, &shown, on_stall.as_ref(), reports);
             })?;
         let _ = monitor.thread.set(thread.thread().clone());
@@ -167,7 +167,7 @@ fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) ->
         let now = clock::ticks();
         if now.saturating_sub(poll.began) >= limit {
             let is_reported =
-                last.looks >= SEEN && clock::from_ticks(now - poll.began) >= monitor.reported;
+                last.looks >= MIN_LOOKS && clock::from_ticks(now - poll.began) >= monitor.reported;
             let is_new = last.reported != poll.began && is_reported;
             if is_new {
                 last.reported = poll.began;
@@ -204,12 +204,14 @@ fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
 struct RecentReports(Vec<(String, Instant)>);
 
 impl RecentReports {
-    /// Reports pending stalls while their polls are under way, and each name or spawn location once
-    /// in [`AGAIN`]. Polls that preemption can suspend delay no others and are not reported.
+    /// Reports pending stalls while their polls are under way, and each name or spawn location
+    /// once in [`REPORT_INTERVAL`]. Polls that preemption can suspend delay no others and are
+    /// not reported.
     fn report(&mut self, shared: &Weak<Shared>, monitor: &Monitor) {
         while let Some(stall) = monitor.longest.next_report() {
             let now = Instant::now();
-            self.0.retain(|(_, at)| now.duration_since(*at) < AGAIN);
+            self.0
+                .retain(|(_, at)| now.duration_since(*at) < REPORT_INTERVAL);
             let preempts = |shared: Arc<Shared>| shared.settings.preemption.is_some();
             if !stall.is_running || shared.upgrade().is_some_and(preempts) {
                 continue;
@@ -245,7 +247,7 @@ impl RateLimit {
             *self = RateLimit::new();
         }
         self.reports += 1;
-        self.reports <= REPORTS
+        self.reports <= MAX_REPORTS_PER_SECOND
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::thread;
 
-use upshift_core::preempt::Looks;
+use upshift_core::preempt::LookCosts;
 
 use super::alarm::Alarm;
 use super::slice;
@@ -29,7 +29,7 @@ pub(crate) struct Costs {
     /// Cost of suspending a poll and resuming it.
     pub(crate) suspension: u64,
     /// Costs of looks that stop nothing.
-    pub(crate) looks: Looks,
+    pub(crate) looks: LookCosts,
 }
 
 impl Costs {
@@ -42,7 +42,7 @@ impl Costs {
         let timer = timer.max(event + switch);
         Costs {
             suspension: event + timer + 6 * switch,
-            looks: Looks { event, timer },
+            looks: LookCosts { event, timer },
         }
     }
 }
@@ -100,7 +100,7 @@ fn timer() -> u64 {
     thread::scope(|scope| {
         let (alarm, looks, ended) = (&alarm, &looks, &ended);
         let watcher = thread::Builder::new().spawn_scoped(scope, move || {
-            slice::of_watcher(false);
+            slice::schedule_as_watcher(false);
             while !ended.load(Acquire) {
                 alarm.wait();
                 alarm.take();
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_suspension_costs_more_than_a_look() {
         let costs = costs(affinity::current().unwrap().cpus()[0]);
-        let Looks { event, timer } = costs.looks;
+        let LookCosts { event, timer } = costs.looks;
         assert!(
             event > 0 && timer > event && costs.suspension > event,
             "{costs:?}"

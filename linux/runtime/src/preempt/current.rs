@@ -28,7 +28,7 @@ struct Registration {
 
 /// While it lives, the calling thread is thread `number` of a preemptible vCPU.
 pub(super) struct Registered<'a> {
-    before: (Registration, permit::Before),
+    before: (Registration, permit::Saved),
     thread: &'a Thread,
     _stack: OnStack,
 }
@@ -41,12 +41,12 @@ impl<'a> Registered<'a> {
         let stack = OnStack::begin();
         // SAFETY: cannot fail.
         let id = unsafe { libc::gettid() } as u32;
-        thread.is_born(number, id);
+        thread.open_status(number, id);
         // The loop may be within a poll of another runtime, whose permit stays in use.
         permit::enter();
         let registration = THREAD.replace(Registration { vcpu, number });
-        // An earlier signal was not answered, and one sent before the number was known went
-        // nowhere. The next request sends the signal.
+        // An earlier signal was not answered, and one sent before the number was known was lost.
+        // The next request sends the signal.
         thread.id.store(id, SeqCst);
         thread.sent.is_answered();
         // SAFETY: the drop puts the former permit back; the thread is `vcpu`'s, which is borrowed
@@ -54,8 +54,8 @@ impl<'a> Registered<'a> {
         let permit = unsafe {
             permit::hold(
                 &thread.permit,
-                permit::Calls {
-                    tell: Preemptible::tell_watcher,
+                permit::Hooks {
+                    notify: Preemptible::notify_watcher,
                     wait: wait_here,
                 },
             )
@@ -76,7 +76,7 @@ impl Drop for Registered<'_> {
         // A signal for the former registration has found this one.
         with_current(|vcpu, number| vcpu.threads[number].sent.is_answered());
         // SAFETY: the thread held that permit before.
-        unsafe { permit::put_back(self.before.1) };
+        unsafe { permit::restore(self.before.1) };
         permit::leave();
         self.thread.began.store(0, Relaxed);
     }
@@ -99,7 +99,7 @@ fn wait_here(permit: &Permit) {
         vcpu.start_next();
         vcpu.returns_from_sleep(number);
         if number == FIRST {
-            vcpu.attend_blocked(|| !permit.is_revoked());
+            vcpu.block_signal_and_wait_in_ring(|| !permit.is_revoked());
         } else {
             let _batch = BatchPolicy::begin();
             permit.wait_until(|| false);
@@ -113,11 +113,10 @@ fn wait_here(permit: &Permit) {
 
 /// Records that the calling thread has resumed its poll.
 fn mark_resumed(vcpu: &Preemptible, thread: &Thread) {
-    if thread.woken.load(Relaxed) == 0 {
+    if thread.resume_requested.load(Relaxed) == 0 {
         return;
     }
-    let woken = thread.woken.swap(0, SeqCst);
-    if woken != 0 {
+    if thread.resume_requested.swap(0, SeqCst) != 0 {
         thread.resumed.store(clock::ticks(), Relaxed);
         if thread.turn.load(Relaxed) == 0 {
             // The watcher may have looked at the arrivals while this poll had yet to wake up.
@@ -136,11 +135,11 @@ pub(crate) fn answer_here() {
         thread.sent.is_answered();
         if number == FIRST {
             vcpu.service.answer();
-            if thread.owes_enter.swap(false, SeqCst) {
+            if thread.enter_requested.swap(false, SeqCst) {
                 vcpu.watch().enter();
             }
-            if thread.attending.load(Relaxed) {
-                // `attend` looks again when this handler returns.
+            if thread.waits_in_ring.load(Relaxed) {
+                // `wait_in_ring` looks again when this handler returns.
                 return;
             }
         }
@@ -158,16 +157,16 @@ pub(crate) fn answer_here() {
                 mark_resumed(vcpu, thread);
             }
             if number == FIRST && !thread.permit.in_use() {
-                // Other threads may have served meanwhile, and have asked for this in vain.
+                // Other threads may have served meanwhile, and requested this without an answer.
                 vcpu.watch().hand_over();
             }
             return;
         }
         if number == FIRST {
             // The next thread finds the arrivals, and need not ask for them.
-            if vcpu.relay.next_up.load(SeqCst) != NONE {
-                // Nor need the watcher hear of them. A next thread that runs already, because this
-                // signal came late, listens for its own poll.
+            if vcpu.handover.next_up.load(SeqCst) != NONE {
+                // Nor need the watcher be notified of them. A next thread that runs already,
+                // because this signal came late, listens for its own poll.
                 vcpu.watch().mask();
             }
             vcpu.watch().fetch();
@@ -179,7 +178,7 @@ pub(crate) fn answer_here() {
         };
         if number == FIRST {
             // The signal is blocked while its handler runs.
-            vcpu.attend(|| are_waived() || !thread.permit.is_revoked());
+            vcpu.wait_in_ring(|| are_waived() || !thread.permit.is_revoked());
         } else {
             let _batch = BatchPolicy::begin();
             thread.permit.wait_until(are_waived);
@@ -191,37 +190,37 @@ pub(crate) fn answer_here() {
 }
 
 impl Preemptible {
-    /// Waits in the ring, on the ring's thread, so that completions go on, and makes the calls that
-    /// others ask for, until `over` returns true. With the signal blocked. Async-signal-safe.
-    pub(super) fn attend(&self, over: impl Fn() -> bool) {
+    /// Waits in the ring, on the ring's thread, so that completions continue, and makes the calls
+    /// that others request, until `over` returns true. The signal is blocked. Async-signal-safe.
+    pub(super) fn wait_in_ring(&self, over: impl Fn() -> bool) {
         let thread = &self.threads[FIRST];
         let mask = interrupt::mask_without_own();
-        thread.attending.store(true, SeqCst);
+        thread.waits_in_ring.store(true, SeqCst);
         loop {
             self.service.answer();
             // After the call, which may fetch the completion that was to end the wait.
             if over() {
                 break;
             }
-            // Everything that ends the wait is looked at again.
+            // All conditions that end the wait are checked again.
             let _ = self.watch().wait(mask);
             // A replaced handler ends the wait as well.
             thread.sent.is_answered();
             self.end_idle();
         }
-        thread.attending.store(false, Release);
+        thread.waits_in_ring.store(false, Release);
         // Requests that came while the thread left, or were withdrawn because they came too late:
         // its poll may be long.
         self.service.answer();
         self.watch().hand_over();
     }
 
-    /// Calls [`attend`](Preemptible::attend) where the signal is not blocked.
-    pub(super) fn attend_blocked(&self, over: impl Fn() -> bool) {
+    /// Calls [`wait_in_ring`](Preemptible::wait_in_ring) where the signal is not blocked.
+    pub(super) fn block_signal_and_wait_in_ring(&self, over: impl Fn() -> bool) {
         let Ok(before) = interrupt::block_own() else {
             return;
         };
-        self.attend(over);
+        self.wait_in_ring(over);
         interrupt::restore(&before);
     }
 }

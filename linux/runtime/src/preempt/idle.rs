@@ -30,7 +30,7 @@ impl Preemptible {
         self.watch().unmask();
         if !self.watch().has_completions() {
             if self.watch().has_arrivals() {
-                self.threads[FIRST].ask_to_enter();
+                self.threads[FIRST].request_enter();
             }
             let longest = Duration::from_secs(1);
             let time = timeout.unwrap_or(longest).min(longest);
@@ -68,13 +68,13 @@ impl Proxy for ByFirst {
         let owner = &vcpu.threads[FIRST];
         // The arrivals may have been fetched while the kernel's flag for them stands
         // (`Ring::submit`): then nothing wakes the owner.
-        let comes = owner.attending.load(Relaxed)
+        let comes = owner.waits_in_ring.load(Relaxed)
             && vcpu.watch().has_arrivals()
             && !vcpu.watch().has_completions()
             && !owner.is_off_the_cpu();
         let grace = if comes { vcpu.rule().cost } else { 0 };
         vcpu.service
-            .request(job, owner, grace, || vcpu.watch().rouse())
+            .request(job, owner, grace, || vcpu.watch().wake())
     }
 
     fn wait(&self, timeout: Option<Duration>) {

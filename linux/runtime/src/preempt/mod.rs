@@ -26,7 +26,7 @@
 //! polls are short, it does the same as an inline vCPU, without any hand-over: enter the ring,
 //! reap, poll. At the beginning of a poll, one store into memory that the kernel reads unmasks the
 //! ring's completion eventfd. So **the arrival is the interrupt**: it wakes the watcher only while
-//! a poll is under way. After a look in vain the watcher rests, and polls leave the eventfd
+//! a poll is under way. After a stale look the watcher rests, and polls leave the eventfd
 //! masked; they push a timer ahead instead, which goes off only behind a long one.
 //!
 //! # Stopping a poll
@@ -48,16 +48,16 @@
 //! | state | ends without the handler |
 //! |---|---|
 //! | the next thread is to be woken (`next_up`) | the next look wakes it |
-//! | a poll has yet to go on (`woken`) | a turn later, unless its thread waits for the permit |
+//! | a poll has yet to resume (`resume_requested`) | a turn later, unless its thread waits for the permit |
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
-//! | the ring is to be entered (`owes_enter`) | each look that finds arrivals asks again |
-//! | a call on the ring is asked for (`service.rs`) | the ring's thread is roused, or not needed |
-//! | the ring's thread is to serve (`go`) | its ring polls an eventfd |
+//! | the ring is to be entered (`enter_requested`) | each look that finds arrivals asks again |
+//! | a call on the ring is asked for (`service.rs`) | the ring's thread is woken, or not needed |
+//! | the ring's thread is to serve (`command`) | its ring polls an eventfd |
 //!
 //! # The ring of a stopped thread
 //!
 //! Only the thread that made a ring may enter it. While others serve, it waits in the ring from its
-//! handler, so completions go on without a signal for each, and makes the calls that the current
+//! handler, so completions continue without a signal for each, and makes the calls that the current
 //! thread asks for (`service.rs`).
 //!
 //! # Pinned futures
@@ -93,8 +93,8 @@ use std::io;
 
 pub(crate) use calibrate::costs;
 pub(crate) use current::answer_here;
-pub(crate) use serve::{at_once, waits_here};
-pub(crate) use slice::of_waiter as serve_shortly;
+pub(crate) use serve::{at_once, notify_local_arrival};
+pub(crate) use slice::schedule_as_waiter;
 pub(crate) use start::start;
 pub(crate) use upshift_core::preempt::Rule;
 pub(crate) use vcpu::{Preemptible, Settings};
@@ -130,9 +130,9 @@ pub struct PreemptionStats {
     #[cfg_attr(feature = "serde", serde(default))]
     pub blocked: usize,
     /// Wake-ups of watchers.
-    pub looks: u64,
+    pub wakeups: u64,
     /// Wake-ups of watchers that stopped nothing.
-    pub useless: u64,
+    pub spurious_wakeups: u64,
     /// System calls on a ring that its thread made for another one.
     pub services: u64,
 }

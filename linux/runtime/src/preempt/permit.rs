@@ -14,43 +14,43 @@ use upshift_elevate::dispatch::Permit;
 
 thread_local! {
     static PERMIT: Cell<*const Permit> = const { Cell::new(null()) };
-    static CALLS: Cell<Calls> = const { Cell::new(Calls { tell: || (), wait: just_wait }) };
+    static HOOKS: Cell<Hooks> = const { Cell::new(Hooks { notify: || (), wait: wait_for_grant }) };
 }
 
-/// Calls by the holder of a permit for the threads that revoke it.
+/// Hooks of the holder of a permit, called on account of the threads that revoke it.
 #[derive(Clone, Copy)]
-pub(crate) struct Calls {
+pub(crate) struct Hooks {
     /// Called at the end of a use of the permit for which another thread waits.
-    pub(crate) tell: fn(),
+    pub(crate) notify: fn(),
     /// Called when the permit is revoked: returns when it is granted again.
     pub(crate) wait: fn(&Permit),
 }
 
 /// Sleeps until the permit is granted.
-pub(crate) fn just_wait(permit: &Permit) {
+pub(crate) fn wait_for_grant(permit: &Permit) {
     permit.wait_until(|| false);
 }
 
-/// The permit of a thread before it held another one.
+/// The former permit of a thread that holds another one.
 #[derive(Clone, Copy)]
-pub(crate) struct Before(*const Permit, Calls);
+pub(crate) struct Saved(*const Permit, Hooks);
 
 /// Gives the calling thread this permit. Returns its former one.
 ///
 /// # Safety
-/// The permit outlives the thread, or [`put_back`] is called before. No use is under way that ends
+/// The permit outlives the thread, or [`restore`] is called before. No use is under way that ends
 /// later.
-pub(crate) unsafe fn hold(permit: &Permit, calls: Calls) -> Before {
-    Before(PERMIT.replace(permit), CALLS.replace(calls))
+pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
+    Saved(PERMIT.replace(permit), HOOKS.replace(hooks))
 }
 
-/// Puts back the permit that [`hold`] has returned.
+/// Restores the permit that [`hold`] has returned.
 ///
 /// # Safety
 /// The demands of [`hold`], for that permit.
-pub(crate) unsafe fn put_back(before: Before) {
-    PERMIT.set(before.0);
-    CALLS.set(before.1);
+pub(crate) unsafe fn restore(saved: Saved) {
+    PERMIT.set(saved.0);
+    HOOKS.set(saved.1);
 }
 
 /// Begins a use of the state that the threads of a vCPU share.
@@ -68,7 +68,7 @@ pub(crate) fn enter() {
 
 #[cold]
 fn wait(permit: &Permit) {
-    (CALLS.get().wait)(permit);
+    (HOOKS.get().wait)(permit);
 }
 
 /// Ends the use that [`enter`] began.
@@ -77,13 +77,13 @@ pub(crate) fn leave() {
     let permit = PERMIT.get();
     // SAFETY: a permit is there while a thread holds it.
     if !permit.is_null() && unsafe { &*permit }.leave() {
-        tell();
+        notify();
     }
 }
 
 #[cold]
-fn tell() {
-    (CALLS.get().tell)();
+fn notify() {
+    (HOOKS.get().notify)();
 }
 
 #[cfg(debug_assertions)]

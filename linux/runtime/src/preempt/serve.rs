@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 
-use upshift_core::preempt::{TURN, Waits};
+use upshift_core::preempt::{TURN_LENGTH, Waits};
 use upshift_core::{CoroutineId, Picked, Running, Yielded};
 
 use super::alarm::NEVER;
@@ -72,7 +72,7 @@ impl<'a> Kind<'a> for Shared<'a> {
         mut back: Option<Yielded<'a, Linux>>,
     ) -> Option<Picked<'a, Linux>> {
         let executor = worker.executor();
-        if self.vcpu.relay.turn.load(Relaxed) != NONE
+        if self.vcpu.handover.turn.load(Relaxed) != NONE
             && let Some(id) = self.vcpu.take_turn()
         {
             drop(back.take());
@@ -98,7 +98,7 @@ impl<'a> Kind<'a> for Shared<'a> {
     }
 
     fn resume(&mut self, id: CoroutineId, for_a_turn: bool) {
-        let turn = if for_a_turn { TURN } else { 0 };
+        let turn = if for_a_turn { TURN_LENGTH } else { 0 };
         self.vcpu.resume(self.worker, id, turn);
     }
 
@@ -115,7 +115,7 @@ impl Preemptible {
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring().adopt() };
         self.ensure_spare();
-        thread.is_sampled(|now| self.parked(now));
+        thread.sample_clocks(|now| self.parked(now));
         // The cause of the suspension waits in the ring or in the queues.
         self.watch().mask();
         worker.turn();
@@ -151,7 +151,7 @@ impl Preemptible {
         compiler_fence(SeqCst);
         self.watch_over(worker);
         if thread.permit.leave() {
-            Preemptible::tell_watcher();
+            Preemptible::notify_watcher();
         }
     }
 
@@ -184,7 +184,7 @@ impl Preemptible {
         if waiting != 0 {
             let level = worker.executor().running_level().unwrap_or_default();
             let waits = match Waits::of(level.get(), waiting) {
-                Waits::Equal if worker.executor().only_lingers(level) => Waits::Nothing,
+                Waits::Equal if worker.executor().only_expired(level) => Waits::Nothing,
                 waits => waits,
             };
             self.alarm.look_within(begins, self.look_after(waits));
@@ -203,8 +203,8 @@ impl Preemptible {
     /// Makes the watcher listen from here on.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
-        if !worker.executor().is_attended() {
-            worker.executor().set_attended(true);
+        if !worker.executor().has_arrival_notice() {
+            worker.executor().set_arrival_notice(true);
         }
         // A full barrier: earlier arrivals are seen here, and the watcher, when its timer has gone
         // off, sees the poll.
@@ -241,7 +241,7 @@ impl Preemptible {
         match role {
             Role::Main => return self.give_to(MAIN),
             // The poll that is suspended on that thread is resumed first.
-            Role::Suspended => self.relay.turn.store(MAIN, Relaxed),
+            Role::Suspended => self.handover.turn.store(MAIN, Relaxed),
             _ => {}
         }
         false
@@ -259,7 +259,7 @@ impl Preemptible {
         let thread = &self.threads[MAIN];
         // SAFETY: this thread is current: it alone uses the ring.
         unsafe { worker.ring().adopt() };
-        thread.is_sampled(|now| self.parked(now));
+        thread.sample_clocks(|now| self.parked(now));
         // SAFETY: the list is the current thread's.
         while let Some(running) = unsafe { (*self.pinned.queue.0.get()).pop_front() } {
             // SAFETY: as above.
@@ -289,7 +289,7 @@ impl Preemptible {
             if let Some(id) = id
                 && worker.executor().pick_suspended(id).is_some()
             {
-                return self.resume(worker, id, TURN);
+                return self.resume(worker, id, TURN_LENGTH);
             }
             std::thread::yield_now();
         }
@@ -322,7 +322,7 @@ impl Preemptible {
 
 /// Tells the vCPU that the poll of this thread has made a coroutine ready that waits for its end.
 #[inline]
-pub(crate) fn waits_here(waits: Waits) {
+pub(crate) fn notify_local_arrival(waits: Waits) {
     with_current(|vcpu, number| {
         if vcpu.current.load(Acquire) == number {
             vcpu.waiter(waits);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The requester (1) fills the call in and sends the owner a signal: at once, or a little later if
-//! the owner seems to come by itself. Without an answer the requester rouses the owner through the
+//! the owner seems to come by itself. Without an answer the requester wakes the owner through the
 //! ring. The owner waits in its ring, or in the handler of the signal, or sleeps in a poll; it
 //! makes the call (2, 3) and waits on. An owner that blocks the signal, or is in an
 //! uninterruptible sleep, does not answer: the requester withdraws (5) and tries again later.
@@ -51,14 +51,14 @@ impl Service {
 
     /// Makes the owner run `job`. Returns false if the owner does not answer, and will not run it.
     /// An owner that seems to come, because the kernel has woken it for an arrival, is sent no
-    /// signal for `grace` ns: it may be about to sleep. `rouse` ends the owner's wait in the ring
+    /// signal for `grace` ns: it may be about to sleep. `wake` ends the owner's wait in the ring
     /// without a signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
         owner: &Thread,
         grace: u64,
-        rouse: impl Fn(),
+        wake: impl Fn(),
     ) -> bool {
         // SAFETY: only the lifetime is forgotten: the job is done or withdrawn when this returns.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
@@ -74,7 +74,7 @@ impl Service {
             futex_wait_for(&self.state, REQUESTED, MAX_SUSPENSION);
         }
         if self.state.load(Acquire) == REQUESTED {
-            rouse();
+            wake();
         }
         for state in [REQUESTED, TAKEN] {
             if self.state.load(Acquire) == state {

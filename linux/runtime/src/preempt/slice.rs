@@ -52,7 +52,7 @@ fn is_ordinary(attributes: &Attributes) -> bool {
 /// bounded. Without rights it gets a short slice, if the kernel knows of slices; so also with a
 /// `daemon`, which elevates it above all that computes when others compete, and leaves alone
 /// threads that have a real-time priority of their own.
-pub(super) fn of_watcher(daemon: bool) {
+pub(super) fn schedule_as_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
         flags: RESET_ON_FORK,
@@ -66,7 +66,7 @@ pub(super) fn of_watcher(daemon: bool) {
 
 /// Prepares the calling thread to mostly wait, and to wake coroutines. It keeps no real-time
 /// priority of the thread that started it.
-pub(crate) fn of_waiter() {
+pub(crate) fn schedule_as_waiter() {
     if get().is_some_and(|attributes| !is_ordinary(&attributes)) {
         set(&mut Attributes::default());
     }

@@ -9,7 +9,7 @@ use upshift_elevate::dispatch::register_barrier;
 use super::idle::ByFirst;
 use super::vcpu::{Preemptible, SPARES, Settings};
 use super::{interrupt, refusal, slice, watcher};
-use crate::host::Preempted;
+use crate::host::PreemptibleVcpu;
 use crate::worker::Worker;
 
 /// Makes the vCPU of `worker`, which the calling thread made, preemptible.
@@ -27,7 +27,7 @@ pub(crate) unsafe fn start(
     register_barrier().map_err(|error| refusal(format_args!("membarrier: {error}")))?;
     interrupt::may_send().map_err(|error| refusal(format_args!("tgkill: {error}")))?;
     interrupt::claim().map_err(refusal)?;
-    if !worker.ring().tells_of_arrivals() {
+    if !worker.ring().reports_arrivals() {
         return Err(refusal(
             "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
         ));
@@ -55,7 +55,7 @@ pub(crate) unsafe fn start(
 fn start_watcher(vcpu: &Arc<Preemptible>) -> io::Result<()> {
     let watched = vcpu.clone();
     let started = vcpu.starter.start("watcher", move || {
-        slice::of_watcher(watched.announcer.is_some());
+        slice::schedule_as_watcher(watched.announcer.is_some());
         watched.enlist(Role::Dispatcher);
         watcher::run(&watched);
     });

@@ -4,12 +4,12 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
-use upshift_core::preempt::{MAX_SUSPENSION, TURN};
+use upshift_core::preempt::{MAX_SUSPENSION, TURN_LENGTH};
 use upshift_core::{CoroutineId, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
 use super::roles::{NONE, Role, Roles};
-use super::thread::Go;
+use super::thread::Command;
 use super::vcpu::Preemptible;
 use crate::preempt::interrupt;
 use crate::time::clock;
@@ -44,7 +44,7 @@ impl Preemptible {
     /// hold.
     ///
     /// The decision was about this poll, and the vCPU may have gone to another one since. A poll
-    /// that is to go on and has not got the CPU yet is left alone: it would pay for a suspension
+    /// that is to resume and has not got the CPU yet is left alone: it would pay for a suspension
     /// without having run. A poll that has lost no time does not sleep: `may_sleep` is false, and
     /// the kernel is not asked.
     pub(super) fn stop_current(
@@ -57,14 +57,14 @@ impl Preemptible {
         let mut roles = self.roles();
         let current = self.current.load(Acquire);
         let thread = &self.threads[current];
-        if current != poll.0 || thread.is_to_wake(clock::now()).is_some() {
+        if current != poll.0 || thread.pending_resume(clock::now()).is_some() {
             return Err(NotStopped::Over);
         }
         if thread.permit.revoke(heavy_barrier).is_err() {
             return Err(NotStopped::InUse);
         }
         let is_asleep = may_sleep && thread.is_asleep();
-        let turn = self.relay.turn.load(Relaxed);
+        let turn = self.handover.turn.load(Relaxed);
         let level = self.worker().executor().running_level().unwrap_or_default();
         // If every thread holds an unfinished poll, one of these resumes in place of a poll that
         // sleeps or that others wait behind: it may hold the lock that they wait for. After its
@@ -99,10 +99,10 @@ impl Preemptible {
         let _ = thread.owner.set(worker.ring().owner());
         if let Some(successor) = successor {
             let takes_turn = role == Role::Suspended && turn != NONE;
-            self.relay.turn.store(NONE, Relaxed);
-            self.relay.displaced_level.store(level.get(), Relaxed);
+            self.handover.turn.store(NONE, Relaxed);
+            self.handover.displaced_level.store(level.get(), Relaxed);
             let displaced = if takes_turn { current } else { NONE };
-            self.relay.displaced.store(displaced, Relaxed);
+            self.handover.displaced.store(displaced, Relaxed);
             let id = self.suspended_on(successor);
             // This thread stands in for the stopped one: that one's permit is revoked, and no other
             // thread is current.
@@ -110,7 +110,7 @@ impl Preemptible {
                 unreachable!("{id} is suspended on a thread");
             }
             roles.stop_for(role, successor);
-            self.resume_thread(worker, roles, successor, TURN);
+            self.resume_thread(worker, roles, successor, TURN_LENGTH);
             if role == Role::Suspended {
                 thread.interrupt();
             }
@@ -126,7 +126,7 @@ impl Preemptible {
             // The stopped thread wakes the next one, from its handler. If this thread did, the next
             // one might run in its place, and this thread would wait in the kernel's queue behind
             // the next poll, where nothing wakes it.
-            self.relay.next_up.store(next, SeqCst);
+            self.handover.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
                 self.start_next();
             } else {
@@ -134,7 +134,7 @@ impl Preemptible {
             }
         } else {
             drop(roles);
-            self.tell_to_serve(next);
+            self.start_serving(next);
         }
         stopped
     }
@@ -142,25 +142,25 @@ impl Preemptible {
     /// Wakes the thread that has been made current in place of a suspended one, unless that has
     /// been done. Async-signal-safe.
     pub(super) fn start_next(&self) {
-        if self.relay.next_up.load(SeqCst) == NONE {
+        if self.handover.next_up.load(SeqCst) == NONE {
             return;
         }
-        let next = self.relay.next_up.swap(NONE, SeqCst);
+        let next = self.handover.next_up.swap(NONE, SeqCst);
         if next < self.threads.len() {
-            self.tell_to_serve(next);
+            self.start_serving(next);
         }
     }
 
     /// Wakes a thread that has been made current and holds no poll, without a signal.
     /// Async-signal-safe.
-    fn tell_to_serve(&self, number: usize) {
+    fn start_serving(&self, number: usize) {
         let thread = &self.threads[number];
-        thread.tell(Go::Serve);
-        if thread.attending.load(SeqCst) {
+        thread.send(Command::Serve);
+        if thread.waits_in_ring.load(SeqCst) {
             // The thread begins with a turn of the ring, and the completion that ends its wait is
-            // no arrival: the watcher is not to hear of it.
+            // no arrival: the watcher is not notified of it.
             self.watch().mask();
-            self.watch().rouse();
+            self.watch().wake();
         }
     }
 
@@ -173,7 +173,7 @@ impl Preemptible {
     ) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
         let executor = &self.worker().executor();
-        let (ran, _) = thread.has_run(self.settings.cost_ticks, |now| self.parked(now));
+        let (ran, _) = thread.run_time(self.settings.cost_ticks, |now| self.parked(now));
         let stopped = if asleep {
             // SAFETY: the thread that polls the coroutine is outside of the core, and comes back to
             // it only with its permit, which `resume` grants when the coroutine has been picked;
@@ -191,7 +191,7 @@ impl Preemptible {
             self.tally.suspended.fetch_add(1, SeqCst);
             Stopped::Suspended
         };
-        let ran = clock::to_ticks(Duration::from_nanos(ran.in_all));
+        let ran = clock::to_ticks(Duration::from_nanos(ran.total));
         thread.ran.store(ran, Relaxed);
         Ok(stopped)
     }
@@ -214,7 +214,7 @@ impl Preemptible {
         roles.give_to(to);
         self.current.store(to, Release);
         drop(roles);
-        self.tell_to_serve(to);
+        self.start_serving(to);
         true
     }
 
@@ -244,10 +244,10 @@ impl Preemptible {
     /// Returns the thread whose poll made room for the turn of the poll under way, unless the
     /// latter, which is of this level, is more urgent.
     fn displaced_by(&self, roles: &Roles, level: u8) -> Option<usize> {
-        let displaced = self.relay.displaced.load(Relaxed);
+        let displaced = self.handover.displaced.load(Relaxed);
         let is_due = displaced != NONE
             && roles.role(displaced) == Role::Suspended
-            && self.relay.displaced_level.load(Relaxed) <= level;
+            && self.handover.displaced_level.load(Relaxed) <= level;
         is_due.then_some(displaced)
     }
 
@@ -258,7 +258,7 @@ impl Preemptible {
         thread.coroutine.store(0, Relaxed);
         thread.turn.store(turn, Relaxed);
         thread.resumed.store(clock::ticks(), Relaxed);
-        thread.woken.store(clock::now(), Relaxed);
+        thread.resume_requested.store(clock::now(), Relaxed);
         self.tally.suspended.fetch_sub(1, SeqCst);
         self.current.store(to, Release);
         worker.publish(worker.executor().running_level().unwrap_or_default().get());
@@ -283,20 +283,20 @@ impl Preemptible {
         self.wake_up(to);
     }
 
-    /// Wakes a thread that may go on with its poll, or run without its permit. In the ring it is
+    /// Wakes a thread that may resume its poll, or run without its permit. In the ring it is
     /// woken by the signal, because a completion would look like an arrival behind its poll; by a
     /// completion where the signal has been found not to work.
     pub(super) fn wake_up(&self, number: usize) {
         let thread = &self.threads[number];
         thread.wake_up();
-        if interrupt::is_lost() && thread.attending.load(SeqCst) {
-            self.watch().rouse();
+        if interrupt::is_lost() && thread.waits_in_ring.load(SeqCst) {
+            self.watch().wake();
         }
     }
 
     /// Takes the turn that the watcher has given, and returns the coroutine of its suspended poll.
     pub(super) fn take_turn(&self) -> Option<CoroutineId> {
-        let turn = self.relay.turn.swap(NONE, Relaxed);
+        let turn = self.handover.turn.swap(NONE, Relaxed);
         if turn == NONE || self.roles().role(turn) != Role::Suspended {
             return None;
         }
@@ -334,14 +334,14 @@ mod tests {
         runtime.block_on(async { with_current(|here, _| vcpu = Some(here.held())) });
         let vcpu = vcpu.unwrap();
         let end = Arc::new(AtomicBool::new(false));
-        let (told, seen) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let until = end.clone();
         let began = Instant::now();
         let spins = async move {
             while !until.load(Relaxed) && began.elapsed() < Duration::from_secs(20) {
                 spin_loop();
             }
-            let _ = told.send(());
+            let _ = sender.send(());
         };
         runtime
             .handle()
@@ -360,7 +360,7 @@ mod tests {
             }
         }
         end.store(true, Relaxed);
-        let ended = seen.recv_timeout(Duration::from_secs(20));
+        let ended = receiver.recv_timeout(Duration::from_secs(20));
         assert!(ended.is_ok(), "the poll was stopped, and nothing wakes it");
         assert!(suspensions > 0);
         assert_eq!(vcpu.counts.set_aside.load(Relaxed), 0, "it never slept");

@@ -16,8 +16,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use upshift_core::Aside;
-use upshift_core::preempt::{Ran, TURN};
+use upshift_core::SetAside;
+use upshift_core::preempt::{RunTime, TURN_LENGTH};
 use upshift_elevate::dispatch::Permit;
 use upshift_ring::Owner;
 
@@ -27,9 +27,9 @@ use crate::host::Linux;
 use crate::preempt::interrupt::Sent;
 use crate::time::clock;
 
-/// The next task of a thread.
+/// A command to a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Go {
+pub(super) enum Command {
     /// Serve the vCPU.
     Serve,
     /// End: the vCPU ends.
@@ -50,19 +50,19 @@ const END: u32 = 2;
 pub(crate) struct Thread {
     pub(super) permit: Permit,
     /// A futex: WAIT, SERVE or END.
-    go: AtomicU32,
+    command: AtomicU32,
     /// Id of the thread in the kernel.
     pub(super) id: AtomicU32,
     /// Ticks at which its poll began; 0: none is under way.
     pub(super) began: AtomicU64,
-    /// Ticks at which its poll went on after a suspension; 0: it was not suspended.
+    /// Ticks at which its poll resumed after a suspension; 0: it was not suspended.
     pub(super) resumed: AtomicU64,
     /// Ticks that its poll had run when it was suspended last.
     pub(super) ran: AtomicU64,
-    /// Time (ns) at which its poll was to go on; 0 once the thread has said that it does. See
-    /// [`is_to_wake`](Thread::is_to_wake).
-    pub(super) woken: AtomicU64,
-    /// Time (ns) that it may run after it went on, also if other work waits.
+    /// Time (ns) at which its poll was to resume; 0 once the thread has recorded that it does. See
+    /// [`pending_resume`](Thread::pending_resume).
+    pub(super) resume_requested: AtomicU64,
+    /// Time (ns) that its poll may run after it resumed, also if other work waits.
     pub(super) turn: AtomicU64,
     /// The coroutine whose poll is suspended here, packed; 0: none.
     pub(super) coroutine: AtomicU64,
@@ -71,14 +71,14 @@ pub(crate) struct Thread {
     /// Time at which its poll was suspended, ns.
     pub(super) since: AtomicU64,
     /// Its coroutine, while its poll is blocked.
-    pub(super) aside: Mutex<Option<Aside<Linux>>>,
-    /// Set while its poll is blocked: the thread is not to be kept from its sleep.
+    pub(super) aside: Mutex<Option<SetAside<Linux>>>,
+    /// Set while its poll is blocked: nothing may keep the thread from its sleep.
     pub(super) blocked: AtomicBool,
     /// Set while the thread waits in the ring, where a signal reaches it, and
-    /// [`rouse`](upshift_ring::RingWatch::rouse).
-    pub(super) attending: AtomicBool,
+    /// [`wake`](upshift_ring::RingWatch::wake).
+    pub(super) waits_in_ring: AtomicBool,
     /// Set when the thread is to enter its ring.
-    pub(super) owes_enter: AtomicBool,
+    pub(super) enter_requested: AtomicBool,
     /// The last signal to this thread.
     pub(super) sent: Sent,
     /// Its status in the kernel, held open by the threads before [`HOLD_OPEN`].
@@ -91,77 +91,77 @@ impl Thread {
     pub(super) fn new() -> Thread {
         Thread {
             permit: Permit::new(),
-            go: AtomicU32::new(WAIT),
+            command: AtomicU32::new(WAIT),
             id: AtomicU32::new(0),
             began: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             ran: AtomicU64::new(0),
-            woken: AtomicU64::new(0),
+            resume_requested: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             coroutine: AtomicU64::new(0),
             age: Age::default(),
             since: AtomicU64::new(0),
             aside: Mutex::new(None),
             blocked: AtomicBool::new(false),
-            attending: AtomicBool::new(false),
-            owes_enter: AtomicBool::new(false),
+            waits_in_ring: AtomicBool::new(false),
+            enter_requested: AtomicBool::new(false),
             sent: Sent::default(),
             status: OnceLock::new(),
             owner: OnceLock::new(),
         }
     }
 
-    /// Gives the thread its next task and ends its wait on this word. A wait in the ring is the
+    /// Sends the thread a command and ends its wait on this word. A wait in the ring is the
     /// caller's to end.
-    pub(super) fn tell(&self, go: Go) {
-        let word = match go {
-            Go::Serve => SERVE,
-            Go::End => END,
+    pub(super) fn send(&self, command: Command) {
+        let word = match command {
+            Command::Serve => SERVE,
+            Command::End => END,
         };
-        self.go.store(word, SeqCst);
-        futex_wake(&self.go);
+        self.command.store(word, SeqCst);
+        futex_wake(&self.command);
     }
 
-    /// Takes the task that the thread has been given, if any.
-    pub(super) fn told(&self) -> Option<Go> {
-        match self.go.load(Acquire) {
+    /// Takes the command that the thread has been sent, if any.
+    pub(super) fn take_command(&self) -> Option<Command> {
+        match self.command.load(Acquire) {
             SERVE => {
-                self.go.store(WAIT, Relaxed);
-                Some(Go::Serve)
+                self.command.store(WAIT, Relaxed);
+                Some(Command::Serve)
             }
-            END => Some(Go::End),
+            END => Some(Command::End),
             _ => None,
         }
     }
 
-    /// Returns whether the thread has been given a task.
-    pub(super) fn has_been_told(&self) -> bool {
-        self.go.load(Acquire) != WAIT
+    /// Returns whether the thread has been sent a command.
+    pub(super) fn has_command(&self) -> bool {
+        self.command.load(Acquire) != WAIT
     }
 
-    /// Waits for a task.
-    pub(super) fn wait(&self) -> Go {
+    /// Waits for a command.
+    pub(super) fn wait_for_command(&self) -> Command {
         loop {
-            match self.told() {
-                Some(go) => return go,
-                None => futex_wait(&self.go, WAIT),
+            match self.take_command() {
+                Some(command) => return command,
+                None => futex_wait(&self.command, WAIT),
             }
         }
     }
 
-    /// Waits for a task, for at most a millisecond if the thread is `patient`.
-    pub(super) fn wait_a_while(&self, patient: bool) {
+    /// Waits for a command; may return without one, and does within a millisecond if `patient`.
+    pub(super) fn wait_once(&self, patient: bool) {
         if patient {
-            futex_wait_for(&self.go, WAIT, 1_000_000);
+            futex_wait_for(&self.command, WAIT, 1_000_000);
         } else {
-            futex_wait(&self.go, WAIT);
+            futex_wait(&self.command, WAIT);
         }
     }
 
     /// Ends the wait of the thread for its permit, which has been granted.
     pub(super) fn wake_up(&self) {
         self.permit.nudge();
-        if self.attending.load(SeqCst) {
+        if self.waits_in_ring.load(SeqCst) {
             self.interrupt();
         }
     }
@@ -171,9 +171,9 @@ impl Thread {
         self.sent.send(self.id.load(Relaxed));
     }
 
-    /// Has the thread enter its ring, in the middle of its poll or of its sleep.
-    pub(super) fn ask_to_enter(&self) {
-        self.owes_enter.store(true, SeqCst);
+    /// Makes the thread enter its ring, in the middle of its poll or of its sleep.
+    pub(super) fn request_enter(&self) {
+        self.enter_requested.store(true, SeqCst);
         self.interrupt();
     }
 
@@ -186,31 +186,31 @@ impl Thread {
         }
     }
 
-    /// Returns how long its poll has run, for the watcher, and whether it may sleep. The thread's
-    /// clock is read, by a system call, only if the poll has lasted for `least` ticks.
-    pub(super) fn has_run(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (Ran, bool) {
+    /// Returns the time that its poll has run, for the watcher, and whether it may sleep. The
+    /// thread's clock is read, by a system call, only if the poll has lasted for `least` ticks.
+    pub(super) fn run_time(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (RunTime, bool) {
         let (since, before) = self.stretch();
-        let lasted = before + clock::ticks().saturating_sub(since);
-        let (mut ran, mut may_sleep) = (lasted, false);
-        if lasted >= least {
+        let elapsed = before + clock::ticks().saturating_sub(since);
+        let (mut ran, mut may_sleep) = (elapsed, false);
+        if elapsed >= least {
             let clocks = self.clocks(parked);
             let began = self.began.load(Relaxed);
-            let turn = clock::to_ticks(Duration::from_nanos(TURN));
+            let turn = clock::to_ticks(Duration::from_nanos(TURN_LENGTH));
             (ran, may_sleep) = self.age.of(clocks, (began, before, since), turn);
             self.age.is(clocks, began, ran);
         }
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
-        let ran = Ran {
-            in_all: nanos(ran),
+        let ran = RunTime {
+            total: nanos(ran),
             stretch: nanos(ran.saturating_sub(before)),
-            lasted: nanos(lasted),
+            elapsed: nanos(elapsed),
         };
         (ran, may_sleep)
     }
 
-    /// Records that the calling thread, which is this one, begins to serve: from here on its
-    /// running time is known.
-    pub(super) fn is_sampled(&self, parked: impl FnOnce(u64) -> u64) {
+    /// Reads the clocks of the calling thread, which is this one and begins to serve: from here on
+    /// its running time is known.
+    pub(super) fn sample_clocks(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
         let (began, ran) = (self.began.load(Relaxed), self.ran.load(Relaxed));
         self.age.is(clocks, began, ran);
@@ -227,18 +227,18 @@ impl Thread {
     pub(super) fn forget_suspension(&self) {
         self.resumed.store(0, Relaxed);
         self.ran.store(0, Relaxed);
-        self.woken.store(0, Relaxed);
+        self.resume_requested.store(0, Relaxed);
         self.turn.store(0, Relaxed);
     }
 
-    /// Returns when (ns) its poll was to go on, if that has yet to happen: the thread waits for its
-    /// permit, or was woken less than a turn before `now` and has not recorded that it resumes. A
-    /// thread that does not wait has gone on without a word: with the signal blocked or late it
-    /// has never waited.
-    pub(super) fn is_to_wake(&self, now: u64) -> Option<u64> {
-        let woken = self.woken.load(SeqCst);
-        let has_yet_to = || now.saturating_sub(woken) < TURN || self.awaits_permit();
-        Some(woken).filter(|woken| *woken != 0 && has_yet_to())
+    /// Returns the time (ns) at which its poll was to resume, if that has yet to happen: the thread
+    /// waits for its permit, or was woken less than a turn before `now` and has not recorded that
+    /// it resumes. A thread that does not wait runs without having recorded it: with the signal
+    /// blocked or late it has never waited.
+    pub(super) fn pending_resume(&self, now: u64) -> Option<u64> {
+        let requested = self.resume_requested.load(SeqCst);
+        let has_yet_to = || now.saturating_sub(requested) < TURN_LENGTH || self.awaits_permit();
+        Some(requested).filter(|requested| *requested != 0 && has_yet_to())
     }
 
     /// Returns the CPU time that the thread has used, ns. A system call. `None` before the thread
@@ -263,11 +263,11 @@ impl Thread {
 
     /// Returns whether the thread waits for its permit, asleep or about to be.
     pub(super) fn awaits_permit(&self) -> bool {
-        self.permit.is_awaited() || self.attending.load(SeqCst)
+        self.permit.is_awaited() || self.waits_in_ring.load(SeqCst)
     }
 
-    /// Records that the calling thread is this one, number `number` of its vCPU.
-    pub(super) fn is_born(&self, number: usize, id: u32) {
+    /// Opens the status of the calling thread, which is this one, number `number` of its vCPU.
+    pub(super) fn open_status(&self, number: usize, id: u32) {
         if number < HOLD_OPEN
             && self.status.get().is_none()
             && let Ok(file) = status_of(id)
@@ -276,7 +276,7 @@ impl Thread {
         }
     }
 
-    /// Returns whether the thread, if it is current, is on its way to its first use of its permit.
+    /// Returns whether the thread, if it is current, has yet to use its permit for the first time.
     /// It polls nothing then, and any other current thread that polls nothing uses its permit.
     pub(super) fn is_starting(&self) -> bool {
         self.began.load(Acquire) == 0 && !self.permit.in_use()
@@ -298,7 +298,7 @@ impl Thread {
         matches!(line.get(end + 2), Some(b'S' | b'D'))
     }
 
-    pub(super) fn aside(&self) -> std::sync::MutexGuard<'_, Option<Aside<Linux>>> {
+    pub(super) fn aside(&self) -> std::sync::MutexGuard<'_, Option<SetAside<Linux>>> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,9 +9,9 @@
 //! | `worker`, `index`, `settings`, `announcer`, `watch` | set before the threads start | all |
 //! | `roles`, `starter` | any thread of the vCPU, under their locks | the same |
 //! | `threads` | see [`Thread`] | all |
-//! | `current`, `relay.displaced` | the giver of the vCPU (below) | all |
-//! | `relay.next_up` | the giver; the thread that wakes the next one | all |
-//! | `relay.turn` | the watcher, and the giver of the vCPU | the giver |
+//! | `current`, `handover.displaced` | the giver of the vCPU (below) | all |
+//! | `handover.next_up` | the giver; the thread that wakes the next one | all |
+//! | `handover.turn` | the watcher, and the giver of the vCPU | the giver |
 //! | `tally` | the giver; a blocked thread that wakes up, or the watcher for it | all |
 //! | `pinned.queue` | the current thread | the current thread |
 //! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use upshift_board as board;
 use upshift_core::Running;
-use upshift_core::preempt::{Looks, MAX_SUSPENSION, Rule, TURN};
+use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Rule, TURN_LENGTH};
 use upshift_ring::RingWatch;
 
 use super::PreemptionStats;
@@ -48,10 +48,10 @@ use super::roles::{FIRST, MAIN, NONE, Role, Roles};
 use super::service::Service;
 use super::slice::BatchPolicy;
 use super::starter::Starter;
-use super::thread::{Go, Thread};
+use super::thread::{Command, Thread};
 use crate::board::Announcer;
 use crate::context;
-use crate::host::{Linux, Preempted};
+use crate::host::{Linux, PreemptibleVcpu};
 use crate::preempt::interrupt;
 use crate::preempt::permit::Critical;
 use crate::time::clock;
@@ -65,7 +65,7 @@ pub(super) const SPARES: usize = 2;
 pub(crate) struct Settings {
     pub(super) rule: Rule,
     /// Costs of looks of the watcher.
-    pub(super) looks: Looks,
+    pub(super) looks: LookCosts,
     /// Threads per vCPU. All but the first [`SPARES`] can hold a poll that is suspended or blocked.
     pub(super) threads: usize,
     /// Ticks for which a vCPU that was idle has time to spare.
@@ -76,12 +76,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(rule: Rule, looks: Looks, threads: usize) -> Settings {
+    pub(crate) fn new(rule: Rule, looks: LookCosts, threads: usize) -> Settings {
         Settings {
             rule,
             looks,
             threads: threads + SPARES,
-            spare_time: clock::to_ticks(Duration::from_nanos(TURN)),
+            spare_time: clock::to_ticks(Duration::from_nanos(TURN_LENGTH)),
             cost_ticks: clock::to_ticks(Duration::from_nanos(rule.cost)),
             max_suspension_ticks: clock::to_ticks(Duration::from_nanos(MAX_SUSPENSION)),
         }
@@ -104,7 +104,7 @@ pub(crate) struct Preemptible {
     roles: Mutex<Roles>,
     /// The current thread, for the watcher.
     pub(super) current: AtomicUsize,
-    pub(super) relay: Relay,
+    pub(super) handover: HandOver,
     pub(super) tally: Tally,
     pub(super) pinned: Pinned,
     pub(super) service: Service,
@@ -118,7 +118,7 @@ pub(crate) struct Preemptible {
 }
 
 /// The threads that serve next.
-pub(super) struct Relay {
+pub(super) struct HandOver {
     /// The thread that has been made current and is to be woken, or NONE.
     pub(super) next_up: AtomicUsize,
     /// The thread whose suspended poll is to be resumed next, before all other work, or NONE.
@@ -159,8 +159,8 @@ pub(super) struct Orders {
 /// Counts for [`PreemptionStats`].
 #[derive(Default)]
 pub(super) struct Counts {
-    pub(super) looks: AtomicU64,
-    pub(super) useless: AtomicU64,
+    pub(super) wakeups: AtomicU64,
+    pub(super) spurious_wakeups: AtomicU64,
     pub(super) set_aside: AtomicU64,
 }
 
@@ -196,7 +196,7 @@ impl Preemptible {
             threads: (0..most).map(|_| Thread::new()).collect(),
             roles: Mutex::new(Roles::new(most)),
             current: AtomicUsize::new(FIRST),
-            relay: Relay {
+            handover: HandOver {
                 next_up: AtomicUsize::new(NONE),
                 turn: AtomicUsize::new(NONE),
                 displaced: AtomicUsize::new(NONE),
@@ -271,11 +271,11 @@ impl Preemptible {
         }
         let _registered = Registered::begin(self, number);
         loop {
-            let told = {
+            let command = {
                 let _batch = BatchPolicy::begin();
-                thread.wait()
+                thread.wait_for_command()
             };
-            if told == Go::End {
+            if command == Command::End {
                 return;
             }
             let _serving = context::serve(self.worker());
@@ -298,18 +298,18 @@ impl Preemptible {
         self.roles().set_main(true);
         // Coroutines that were pinned and waited are polled now: when the vCPU waits, or by an end
         // to the poll under way, for which they do not show as ready.
-        upshift_core::Host::pend(worker.shared().domain.host(), self.index);
+        upshift_core::Host::kick(worker.shared().domain.host(), self.index);
         self.watch.notify();
         loop {
-            if thread.told().is_some() {
+            if thread.take_command().is_some() {
                 // Only while the thread is current: to start a coroutine takes the vCPU.
                 let _entered = context::enter(worker);
-                within.get_or_insert_with(|| worker.shared().surroundings.begin());
+                within.get_or_insert_with(|| worker.shared().thread_hooks.begin());
                 self.serve_main();
             } else if done() && self.roles().set_main(false) {
                 return Ok(());
             } else {
-                thread.wait_a_while(patient);
+                thread.wait_once(patient);
             }
         }
     }
@@ -339,7 +339,7 @@ impl Preemptible {
     }
 
     /// Wakes the watcher of the vCPU that the calling thread belongs to.
-    pub(super) fn tell_watcher() {
+    pub(super) fn notify_watcher() {
         with_current(|vcpu, _| vcpu.watch.notify());
     }
 
@@ -354,7 +354,7 @@ impl Preemptible {
     }
 }
 
-impl Preempted for Preemptible {
+impl PreemptibleVcpu for Preemptible {
     fn run(&self, done: &dyn Fn() -> bool) {
         let worker = self.worker();
         if interrupt::claim().is_err() {
@@ -366,8 +366,8 @@ impl Preempted for Preemptible {
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
             // Other threads serve, and ask this one for system calls on the ring.
-            while thread.told().is_none() {
-                self.attend_blocked(|| thread.has_been_told());
+            while thread.take_command().is_none() {
+                self.block_signal_and_wait_in_ring(|| thread.has_command());
             }
         }
     }
@@ -405,7 +405,7 @@ impl Preempted for Preemptible {
         host.set_watch(self.index, None);
         host.set_preemptible(self.index, None);
         for thread in &self.threads[1..] {
-            thread.tell(Go::End);
+            thread.send(Command::End);
         }
         self.starter.end(is_over);
         is_over
@@ -418,8 +418,8 @@ impl Preempted for Preemptible {
     fn add_to(&self, stats: &mut PreemptionStats) {
         stats.vcpus += 1;
         stats.blocked += self.tally.blocked.load(Relaxed);
-        stats.looks += self.counts.looks.load(Relaxed);
-        stats.useless += self.counts.useless.load(Relaxed);
+        stats.wakeups += self.counts.wakeups.load(Relaxed);
+        stats.spurious_wakeups += self.counts.spurious_wakeups.load(Relaxed);
         stats.set_aside += self.counts.set_aside.load(Relaxed);
         stats.services += self.service.served.load(Relaxed);
     }
@@ -447,7 +447,7 @@ impl Preemptible {
         thread.coroutine.store(aside.id().to_u64(), Release);
         self.tally.suspended.fetch_add(1, SeqCst);
         self.tally.blocked.fetch_sub(1, SeqCst);
-        aside.go_on();
+        aside.requeue();
         self.end_idle();
     }
 }
@@ -529,10 +529,10 @@ mod tests {
             spin_until(20, || vcpu.threads[last].is_asleep()),
             "the watcher does not see that the current thread sleeps"
         );
-        let (told, seen) = mpsc::channel();
-        spawn(0, Box::new(move || _ = told.send(())));
+        let (sender, receiver) = mpsc::channel();
+        spawn(0, Box::new(move || _ = sender.send(())));
         release.store(true, SeqCst);
-        let polled = seen.recv_timeout(Duration::from_secs(60));
+        let polled = receiver.recv_timeout(Duration::from_secs(60));
         assert!(polled.is_ok(), "nothing runs, and something has arrived");
     }
 }

@@ -1,20 +1,21 @@
 //! The watcher of a vCPU: the thread that stops polls.
 //!
 //! It sleeps until its eventfd is signalled (an arrival in the ring, a coroutine that became ready,
-//! the end of a use of a permit that it asked to hear of) or its timer goes off. Then it looks at
+//! the end of a use of a permit that it revoked) or its timer goes off. Then it looks at
 //! the current thread and follows the [policy](upshift_core::preempt). It allocates nothing and
 //! takes no lock that a poll may hold: a poll that is suspended in the allocator does not stop it.
 //!
-//! Nothing is forgotten: before it sleeps the watcher says that it listens, then looks once more; a
-//! thread that makes something ready does the reverse. Both steps are separated by full barriers.
+//! No arrival is missed: before it sleeps the watcher publishes that it listens, then looks once
+//! more; a thread that makes something ready does the reverse. Both steps are separated by full
+//! barriers.
 //!
 //! # Waiters of suspended polls
 //!
-//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`]
-//! and may be spinning, each suspended one gets a turn of [`TURN`] within [`MAX_SUSPENSION`]
-//! times their number, however urgent other work is. Its waiter may not show: a thread beside
-//! the vCPU, or a coroutine that tries again in short polls. So there are turns also while
-//! nothing shows, as far apart as [`REST`](upshift_core::preempt::REST) says. If the current
+//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
+//! may be spinning, each suspended one gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
+//! times their number, however urgent other work is. Its waiter may not show: a thread beside the
+//! vCPU, or a coroutine that tries again in short polls. So there are turns also while nothing
+//! shows, as far apart as [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH) says. If the current
 //! thread makes no progress outside of a poll (it waits for the allocator's lock, or is starting
 //! and has no permit yet), suspended threads run without theirs.
 
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use upshift_core::preempt::{Decision, MAX_SUSPENSION, Policy, Ran, Snapshot, TURN};
+use upshift_core::preempt::{Decision, MAX_SUSPENSION, Policy, RunTime, Snapshot, TURN_LENGTH};
 use upshift_core::{Level, QueueEnd};
 use upshift_elevate::dispatch::heavy_barrier;
 
@@ -32,7 +33,7 @@ use super::suspend::{NotStopped, PollId, Stopped};
 use super::thread::Thread;
 use super::vcpu::Preemptible;
 use crate::board::LOOK;
-use crate::host::Preempted;
+use crate::host::PreemptibleVcpu;
 use crate::preempt::interrupt;
 use crate::time::clock;
 
@@ -85,7 +86,7 @@ enum Next {
     Done,
 }
 
-/// Looks in a row while the state changes.
+/// LookCosts in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
 /// A use of a permit, or a time between polls, as it was first seen.
@@ -129,10 +130,10 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Looks and acts until there is nothing to do for now.
+    /// LookCosts and acts until there is nothing to do for now.
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
-        vcpu.counts.looks.fetch_add(1, Relaxed);
+        vcpu.counts.wakeups.fetch_add(1, Relaxed);
         // A poll that goes on for long reads no clock, and would seem to have run for no time.
         self.looked_at = clock::ticks_after(self.looked_at);
         if let Some(announcer) = &vcpu.announcer {
@@ -160,9 +161,9 @@ impl<'a> Watcher<'a> {
         }
         let now = clock::now();
         if next != Next::Done {
-            vcpu.counts.useless.fetch_add(1, Relaxed);
+            vcpu.counts.spurious_wakeups.fetch_add(1, Relaxed);
             if !by_timer {
-                self.policy.has_looked(now);
+                self.policy.charge_look(now);
             }
         }
         vcpu.alarm.set_rest(now, self.policy.rests_until());
@@ -176,12 +177,12 @@ impl<'a> Watcher<'a> {
         // show in no queue: a poll may have begun without seeing them.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
-            || self.current().is_to_wake(now).is_some()
+            || self.current().pending_resume(now).is_some()
         {
             at = at.min(now + self.policy.next_turn_in(now));
         }
         if vcpu.tally.suspended.load(Acquire) != 0 && self.current().is_starting() {
-            at = at.min(now + TURN);
+            at = at.min(now + TURN_LENGTH);
         }
         if vcpu.announcer.is_some() {
             at = at.min(now + clock::nanos(LOOK));
@@ -216,7 +217,7 @@ impl<'a> Watcher<'a> {
         }
         let used = current.cpu_time().unwrap_or(now);
         match &mut self.stuck {
-            Some(observed) if observed.id == id && is_asleep => now - observed.since >= TURN,
+            Some(observed) if observed.id == id && is_asleep => now - observed.since >= TURN_LENGTH,
             Some(observed) if observed.id == id => {
                 observed.spins |= used.saturating_sub(observed.used) >= MAX_SUSPENSION;
                 observed.spins
@@ -294,18 +295,18 @@ impl<'a> Watcher<'a> {
             Some(level) if id.1 != 0 => level,
             _ => return self.between_polls(by_timer, now),
         };
-        if let Some(woken) = thread.is_to_wake(now) {
+        if let Some(requested) = thread.pending_resume(now) {
             // The thread resumes its poll as soon as it gets the CPU, if it has been woken.
-            if now.saturating_sub(woken) >= TURN {
+            if now.saturating_sub(requested) >= TURN_LENGTH {
                 thread.wake_up();
-                if thread.attending.load(SeqCst) {
-                    vcpu.watch().rouse();
+                if thread.waits_in_ring.load(SeqCst) {
+                    vcpu.watch().wake();
                 }
             }
             return Next::At(NEVER);
         }
         let rule = vcpu.rule();
-        let (ran, may_sleep) = thread.has_run(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
+        let (ran, may_sleep) = thread.run_time(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
         let depended_on = Policy::is_depended_on(vcpu.tally.blocked.load(Acquire) != 0, ran);
         if self.give_turn(depended_on, now) && depended_on {
             return self.stop(id, rule.queue_end(ran), may_sleep, now);
@@ -336,7 +337,14 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    fn snapshot(&self, id: PollId, level: Level, thread: &Thread, ran: Ran, now: u64) -> Snapshot {
+    fn snapshot(
+        &self,
+        id: PollId,
+        level: Level,
+        thread: &Thread,
+        ran: RunTime,
+        now: u64,
+    ) -> Snapshot {
         let executor = &self.vcpu.worker().executor();
         let hidden = self.hidden(now);
         Snapshot {
@@ -346,7 +354,7 @@ impl<'a> Watcher<'a> {
             was_suspended: thread.resumed.load(Relaxed) != 0,
             turn: thread.turn.load(Relaxed),
             waiting: executor.bitmap() | hidden,
-            lingering: hidden & level.bit() == 0 && executor.only_lingers(level),
+            only_expired: hidden & level.bit() == 0 && executor.only_expired(level),
             beside_idle: self.waits_beside_an_idle_vcpu(),
             expects_urgent: self.vcpu.watch().levels_in_flight() & level.more_urgent_bits() != 0,
             any_suspended: self.vcpu.tally.suspended.load(Acquire) != 0,
@@ -390,7 +398,7 @@ impl<'a> Watcher<'a> {
             return Next::Done;
         }
         if watch.has_arrivals() {
-            vcpu.threads[FIRST].ask_to_enter();
+            vcpu.threads[FIRST].request_enter();
             return Next::Done;
         }
         Next::Rest
@@ -399,7 +407,7 @@ impl<'a> Watcher<'a> {
     /// Decides between polls, where the current thread looks at the ring itself; but a turn may be
     /// due, or the thread may be stuck.
     fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
-        if by_timer && self.policy.is_in_vain(0) {
+        if by_timer && self.policy.is_stale_look(0) {
             // A poll that begins meanwhile sets the timer for the end of the rest.
             self.policy.rest(now);
         }
@@ -431,9 +439,9 @@ impl<'a> Watcher<'a> {
         else {
             return false;
         };
-        self.policy.gives_turn(now);
+        self.policy.record_turn(now);
         self.last_turn = next;
-        vcpu.relay.turn.store(next, SeqCst);
+        vcpu.handover.turn.store(next, SeqCst);
         true
     }
 
@@ -444,7 +452,7 @@ impl<'a> Watcher<'a> {
             Ok(stopped) => {
                 if stopped == Stopped::Suspended {
                     self.stopped = Some(id.0);
-                    self.policy.has_suspended(&vcpu.rule(), now);
+                    self.policy.record_suspension(&vcpu.rule(), now);
                 }
                 self.stuck = None;
                 self.waive_permits(false);
@@ -452,7 +460,7 @@ impl<'a> Watcher<'a> {
             }
             Err(NotStopped::Over) => Next::Now,
             Err(NotStopped::NoThread) => {
-                vcpu.relay.turn.store(NONE, SeqCst);
+                vcpu.handover.turn.store(NONE, SeqCst);
                 self.report_standstill(id, now);
                 Next::At(now + MAX_SUSPENSION)
             }
@@ -498,9 +506,9 @@ impl<'a> Watcher<'a> {
             self.make_spinner_yield();
         }
         match (before, self.stuck) {
-            (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN),
+            (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN_LENGTH),
             // Most threads are found there once, and run: no timer is set for them.
-            _ if self.current().is_asleep() => Next::At(now + TURN),
+            _ if self.current().is_asleep() => Next::At(now + TURN_LENGTH),
             _ => Next::At(NEVER),
         }
     }
@@ -525,7 +533,7 @@ impl<'a> Watcher<'a> {
     /// Makes arrivals signal the eventfd from here on.
     fn listen(&self) {
         let vcpu = self.vcpu;
-        vcpu.worker().executor().set_attended(true);
+        vcpu.worker().executor().set_arrival_notice(true);
         vcpu.watch().unmask();
         fence(SeqCst);
     }

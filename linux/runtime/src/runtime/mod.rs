@@ -54,7 +54,7 @@ pub struct Runtime {
     pub(crate) observers: Observers,
     /// tokio's context. It ends after the vCPUs.
     #[cfg(feature = "tokio-rt")]
-    pub(crate) _beside: Option<crate::tokio::beside::Beside>,
+    pub(crate) _tokio: Option<crate::tokio::embedded::TokioRuntime>,
     pub(crate) not_send: PhantomData<*const ()>,
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `domain`, `pool`, `access`, `meters` | all, as they document | all |
 //! | `number`, `settings`, `membership`, `built` | set by the builder | all |
-//! | `outermost`, `surroundings` | set by the builder | all |
+//! | `outer_hooks`, `thread_hooks` | set by the builder | all |
 //! | `vcpu_threads` | threads that add or release a vCPU, under its lock | the same, the end |
 //! | `reported`, `retired` | the first vCPU that sees the failure | vCPUs that see it |
 //! | `running` | the builder, once | threads that add a vCPU |
@@ -29,7 +29,7 @@ use crate::observe::Monitor;
 use crate::preempt::{self, PreemptionStats};
 use crate::runtime::driver::Choice;
 use crate::stand_in::arrivals::AccessTable;
-use crate::tokio::around::Surroundings;
+use crate::tokio::thread_hooks::ThreadHooks;
 
 /// The shared state of a runtime; see the module.
 pub(crate) struct Shared {
@@ -53,9 +53,9 @@ pub(crate) struct Shared {
     /// Set if a watchdog observes the polls.
     pub(crate) monitor: OnceLock<Arc<Monitor>>,
     /// Contexts of all threads that run user code.
-    pub(crate) outermost: Surroundings,
-    /// Contexts of threads while they poll: `outermost` and the user's hooks.
-    pub(crate) surroundings: Surroundings,
+    pub(crate) outer_hooks: ThreadHooks,
+    /// Contexts of threads while they poll: `outer_hooks` and the user's hooks.
+    pub(crate) thread_hooks: ThreadHooks,
 }
 
 /// Settings with which vCPUs are created.

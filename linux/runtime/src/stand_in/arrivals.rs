@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
-use upshift_ring::{Fd, Foreign, Ring, RingWatch, Submission, op};
+use upshift_ring::{DeferredCall, Fd, Ring, RingWatch, Submission, op};
 
 use crate::preempt::interrupt::{self, OnStack, Sent};
 use crate::preempt::permit;
@@ -68,7 +68,7 @@ pub(crate) struct Arrivals {
     /// The last signal to the owner.
     sent: Sent,
     /// Set while the owner is to enter its ring.
-    owes_enter: AtomicBool,
+    enter_requested: AtomicBool,
     /// Set while an idle vCPU listens to the ring. The owner clears it.
     pub(crate) listened: AtomicBool,
 }
@@ -84,7 +84,7 @@ impl Arrivals {
     /// Creates the access to the ring of the calling thread; `None` where the kernel does not
     /// announce arrivals during a poll.
     pub(crate) fn of(ring: &Ring) -> Option<Arc<Arrivals>> {
-        if !ring.tells_of_arrivals() || register_barrier().is_err() {
+        if !ring.reports_arrivals() || register_barrier().is_err() {
             return None;
         }
         interrupt::claim().ok()?;
@@ -94,7 +94,7 @@ impl Arrivals {
             ring,
             owner: AtomicU32::new(0),
             sent: Sent::default(),
-            owes_enter: AtomicBool::new(false),
+            enter_requested: AtomicBool::new(false),
             listened: AtomicBool::new(false),
         }))
     }
@@ -105,13 +105,13 @@ impl Arrivals {
         if self.listened.load(Ordering::Relaxed) {
             self.listened.store(false, Ordering::Relaxed);
             // A signal that is still on its way finds nothing to do.
-            self.owes_enter.store(false, Ordering::Relaxed);
+            self.enter_requested.store(false, Ordering::Relaxed);
             self.watch.mask();
         }
     }
 
     /// Works on the ring in place of its owner. The caller holds the vCPU's entry.
-    pub(crate) fn turn(&self) -> Vec<Foreign> {
+    pub(crate) fn turn(&self) -> Vec<DeferredCall> {
         // Twice: the owner may have ended its use between the attempt and the question.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
@@ -120,7 +120,7 @@ impl Arrivals {
                 let turn = unsafe { (*self.ring).stand_in() };
                 self.permit.grant();
                 self.permit.nudge();
-                if turn.owes_call {
+                if turn.needs_enter {
                     self.interrupt();
                 }
                 return turn.wakers;
@@ -136,7 +136,7 @@ impl Arrivals {
 
     /// Has the owner enter its ring; the eventfd is signalled when it has.
     pub(crate) fn interrupt(&self) {
-        self.owes_enter.store(true, Ordering::SeqCst);
+        self.enter_requested.store(true, Ordering::SeqCst);
         self.sent.send(self.owner.load(Ordering::Relaxed));
     }
 }
@@ -151,19 +151,19 @@ pub(crate) fn answer_here() {
     // SAFETY: set while the loop runs, which holds it.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
         own.sent.is_answered();
-        if own.owes_enter.swap(false, Ordering::SeqCst) {
+        if own.enter_requested.swap(false, Ordering::SeqCst) {
             own.watch.enter();
         }
     }
 }
 
-const CALLS: permit::Calls = permit::Calls {
-    tell: notify_own,
-    wait: permit::just_wait,
+const HOOKS: permit::Hooks = permit::Hooks {
+    notify: notify_stand_in,
+    wait: permit::wait_for_grant,
 };
 
 /// Notifies the vCPU that found a use under way, which has now ended.
-fn notify_own() {
+fn notify_stand_in() {
     // SAFETY: set while the loop runs, which holds it.
     if let Some(own) = unsafe { OWN.get().as_ref() } {
         own.watch.notify();
@@ -176,7 +176,7 @@ pub(crate) struct StandInGuard<'a> {
     access: &'a AccessTable,
     index: usize,
     arrivals: &'a Arrivals,
-    permit: permit::Before,
+    permit: permit::Saved,
     own: *const Arrivals,
     _stack: OnStack,
 }
@@ -195,7 +195,7 @@ impl<'a> StandInGuard<'a> {
         // In a loop within a poll of another runtime, the outer permit stays in use.
         permit::enter();
         // SAFETY: the drop puts the former permit back, and the vCPU keeps this one until then.
-        let permit = unsafe { permit::hold(&arrivals.permit, CALLS) };
+        let permit = unsafe { permit::hold(&arrivals.permit, HOOKS) };
         permit::enter();
         let own = OWN.replace(Arc::as_ptr(arrivals));
         access.set_arrivals(index, Some(arrivals.clone()));
@@ -218,7 +218,7 @@ impl Drop for StandInGuard<'_> {
         permit::leave();
         OWN.set(self.own);
         // SAFETY: the permit was held when the guard was created.
-        unsafe { permit::put_back(self.permit) };
+        unsafe { permit::restore(self.permit) };
         permit::leave();
     }
 }

@@ -33,7 +33,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use upshift_ring::{Fd, Foreign, Ring, Submission, op};
+use upshift_ring::{DeferredCall, Fd, Ring, Submission, op};
 
 use crate::stand_in::arrivals::{AccessTable, Arrivals, Listening, StandInGuard, VcpuAccess};
 use crate::time::clock;
@@ -131,12 +131,12 @@ impl<'a> Look<'a> {
 
     /// Does the work of vCPU `index`, which is in a long poll; `run` calls the wakers. Returns true
     /// if something became ready.
-    pub(crate) fn stand_in_for(&mut self, index: usize, run: impl Fn(Vec<Foreign>)) -> bool {
+    pub(crate) fn stand_in_for(&mut self, index: usize, run: impl Fn(Vec<DeferredCall>)) -> bool {
         let Some(timers) = self.access.timers(index) else {
             return false;
         };
         let mut late = Vec::new();
-        let mut found = timers.expire(clock::now(), |foreign| late.push(foreign)) != 0;
+        let mut found = timers.expire(clock::now(), |call| late.push(call)) != 0;
         if let Some(deadline) = timers.next_deadline() {
             self.look_again_at(deadline);
         }

@@ -57,8 +57,8 @@ mod park;
 mod rwlock;
 mod semaphore;
 mod set_once;
-pub(crate) mod spare;
 mod wait_queue;
+pub(crate) mod waker;
 pub mod watch;
 
 use std::future::poll_fn;
@@ -74,7 +74,7 @@ use crate::lock;
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use cancel::{CancellationToken, Cancelled, DropGuard};
 pub(crate) use lock::{Guard, Lock};
-pub use mutex::{Locking, Mutex, MutexGuard, OwnedMutexGuard, TryLockError};
+pub use mutex::{Mutex, MutexGuard, MutexLockFuture, OwnedMutexGuard, TryLockError};
 pub use notify::{Notified, Notify, OwnedNotified};
 pub use once_cell::{OnceCell, SetError};
 pub use rwlock::{
@@ -86,7 +86,7 @@ pub use semaphore::{
     TryAcquireError,
 };
 pub use set_once::{SetOnce, SetOnceError};
-pub(crate) use spare::{Spare, register, wake};
+pub(crate) use waker::{LockSafeWaker, register, wake};
 
 /// Returns true if a future that could complete may do so now. If false, the poll has used up
 /// its budget: the future releases its locks, wakes itself and returns `Pending`.

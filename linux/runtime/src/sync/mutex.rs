@@ -45,14 +45,14 @@ use super::atomic::{AtomicU64, Ordering, const_fn};
 use super::lock::{self, Lock};
 use super::wait_queue::WaitQueue;
 use super::wake;
-use crate::context::{self, Taker};
+use crate::context::{self, LockOwner};
 
 mod guard;
-mod locking;
+mod lock_future;
 mod owned;
 
 pub use guard::{MutexGuard, TryLockError};
-pub use locking::Locking;
+pub use lock_future::MutexLockFuture;
 pub use owned::OwnedMutexGuard;
 
 const UNLOCKED: u64 = 0;
@@ -182,8 +182,8 @@ impl<T: ?Sized> Mutex<T> {
     /// # });
     /// ```
     #[inline]
-    pub fn lock(&self) -> Locking<'_, T> {
-        Locking::new(self)
+    pub fn lock(&self) -> MutexLockFuture<'_, T> {
+        MutexLockFuture::new(self)
     }
 
     /// Locks the mutex if it is free.
@@ -241,10 +241,10 @@ impl<T: ?Sized> Mutex<T> {
     fn name(&self) -> (u64, Option<u64>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
         match context::lock_taken(runtime) {
-            Taker::Named(id) => (self.word_of(id), None),
-            Taker::Elsewhere(number) if runtime == NO_RUNTIME => self.adopt_runtime(number),
-            Taker::Elsewhere(number) => (UNNAMED, Some(number)),
-            Taker::Unnamed => (UNNAMED, None),
+            LockOwner::Named(id) => (self.word_of(id), None),
+            LockOwner::Elsewhere(number) if runtime == NO_RUNTIME => self.adopt_runtime(number),
+            LockOwner::Elsewhere(number) => (UNNAMED, Some(number)),
+            LockOwner::Unnamed => (UNNAMED, None),
         }
     }
 

@@ -54,12 +54,12 @@ pub struct Notify {
 
 struct State {
     permit: bool,
-    waiters: WaitQueue<By>,
+    waiters: WaitQueue<WokenBy>,
 }
 
 /// The call that took a waiter out of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum WokenBy {
     None,
     One,
     Last,
@@ -148,7 +148,7 @@ impl Notify {
     /// # });
     /// ```
     pub fn notify_one(&self) {
-        self.pass_on(self.state.lock(), By::One);
+        self.pass_on(self.state.lock(), WokenBy::One);
     }
 
     /// Wakes the most urgent waiter, of equals the one that came last, or stores the
@@ -167,7 +167,7 @@ impl Notify {
     /// # });
     /// ```
     pub fn notify_last(&self) {
-        self.pass_on(self.state.lock(), By::Last);
+        self.pass_on(self.state.lock(), WokenBy::Last);
     }
 
     /// Wakes all waiters, and stores no permit. O(waiters).
@@ -184,15 +184,15 @@ impl Notify {
     pub fn notify_waiters(&self) {
         let mut state = self.state.lock();
         self.broadcasts.fetch_add(1, Ordering::Release);
-        let woken = state.waiters.pop_all(|_| By::All);
+        let woken = state.waiters.pop_all(|_| WokenBy::All);
         drop(state);
         woken.into_iter().for_each(wake);
     }
 
-    fn pass_on(&self, mut state: Guard<'_, State>, by: By) {
+    fn pass_on(&self, mut state: Guard<'_, State>, by: WokenBy) {
         let waker = match by {
-            By::Last => state.waiters.pop_newest(|_| By::Last),
-            _ => state.waiters.pop(|_| By::One),
+            WokenBy::Last => state.waiters.pop_newest(|_| WokenBy::Last),
+            _ => state.waiters.pop(|_| WokenBy::One),
         };
         if waker.is_none() {
             state.permit = true;

@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::spare::{Spare, register};
+use super::waker::{LockSafeWaker, register};
 use super::{Guard, Lock, may_proceed, park, wake};
 
 pub mod error;
@@ -135,7 +135,7 @@ impl<T> Sender<T> {
     /// Polls for the end of the receiver: [`closed`](Sender::closed) for hand-written futures.
     /// Only the waker of the last call is woken.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.shared().lock();
         if state.closed {
             let proceed = may_proceed();
@@ -312,7 +312,7 @@ impl<T> Future for Receiver<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         assert!(!this.done, "a oneshot receiver was polled after its end");
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = this.shared.lock();
         if state.value.is_some() || state.sent || state.closed {
             if !may_proceed() {

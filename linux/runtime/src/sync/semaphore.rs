@@ -16,8 +16,8 @@ use upshift_core::Level;
 use super::atomic::const_fn;
 use super::lock::{Guard, Lock};
 use super::park;
-use super::spare::Spare;
 use super::wait_queue::{Key, WaitQueue};
+use super::waker::LockSafeWaker;
 use super::{may_proceed, waiting_level, wake};
 
 mod error;
@@ -528,7 +528,7 @@ impl Request {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), AcquireError>> {
         let level = waiting_level();
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = semaphore.state.lock();
         let here = match self.key {
             Some(key) => state.waiters.granted(key),

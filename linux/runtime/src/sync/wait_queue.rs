@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use upshift_core::{LEVELS, Level};
 
-use super::spare::{Spare, register};
+use super::waker::{LockSafeWaker, register};
 
 const NONE: u32 = u32::MAX;
 
@@ -155,7 +155,7 @@ impl<P: Copy> WaitQueue<P> {
         &mut self,
         key: Key,
         level: Level,
-        waker: &mut Spare<'_>,
+        waker: &mut LockSafeWaker<'_>,
     ) -> Option<Waker> {
         let inner = self.inner.as_mut()?;
         let node = inner.node(key.0);
@@ -318,7 +318,7 @@ mod tests {
                     6 if !naive.is_empty() => {
                         let at = index.index(naive.len());
                         let (before, number, key) = naive[at];
-                        queue.refresh(key, level(n), &mut Spare::of(Waker::noop()));
+                        queue.refresh(key, level(n), &mut LockSafeWaker::new(Waker::noop()));
                         if before != level(n) {
                             naive.remove(at);
                             naive.push((level(n), number, key));

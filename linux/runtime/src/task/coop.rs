@@ -37,13 +37,13 @@ impl<F: Future> Future for Unconstrained<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         /// Restores the budget, also if the poll panics.
-        struct Back(u32);
-        impl Drop for Back {
+        struct RestoreBudget(u32);
+        impl Drop for RestoreBudget {
             fn drop(&mut self) {
                 budget::replace(self.0);
             }
         }
-        let _back = Back(budget::replace(u32::MAX));
+        let _restore = RestoreBudget(budget::replace(u32::MAX));
         // SAFETY: structural pinning of a field: the struct has no `Drop`, and nothing moves the
         // field.
         unsafe { self.map_unchecked_mut(|whole| &mut whole.inner) }.poll(cx)

@@ -41,9 +41,9 @@ struct Running {
 }
 
 /// Counts a coroutine that has not exited.
-struct One(Rc<Running>);
+struct RunningGuard(Rc<Running>);
 
-impl Drop for One {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
         self.0.count.set(self.0.count.get() - 1);
         if self.0.count.get() == 0
@@ -74,9 +74,9 @@ impl LocalSet {
         F::Output: Send + 'static,
     {
         self.running.count.set(self.running.count.get() + 1);
-        let one = One(self.running.clone());
+        let guard = RunningGuard(self.running.clone());
         spawn_local(async move {
-            let _one = one;
+            let _guard = guard;
             future.await
         })
     }

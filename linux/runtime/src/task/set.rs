@@ -16,7 +16,7 @@ use upshift_core::Priority;
 
 use super::{AbortHandle, Id, JoinError, JoinHandle, LocalSet};
 use crate::Handle;
-use crate::sync::{Lock, Spare, may_proceed, register, wake};
+use crate::sync::{Lock, LockSafeWaker, may_proceed, register, wake};
 
 /// Coroutines that are awaited together, in the order in which they exit. Dropping the set cancels
 /// those that are left.
@@ -340,7 +340,7 @@ impl Exits {
 
     /// Registers `waker` for the next exit. Returns false if there has been one.
     fn wait(&self, waker: &Waker) -> bool {
-        let mut waker = Spare::of(waker);
+        let mut waker = LockSafeWaker::new(waker);
         let mut state = self.state.lock();
         if !state.numbers.is_empty() {
             return false;

@@ -16,7 +16,7 @@ use super::pause;
 use super::timers::{Armed, Fired, Held, Key, Timers};
 use super::{Instant, nanos_of, now, now_or_later};
 use crate::context;
-use crate::sync::{Spare, may_proceed, wake};
+use crate::sync::{LockSafeWaker, may_proceed, wake};
 use crate::time::clock;
 use crate::user_code::on_vcpu::OnVcpu;
 
@@ -276,7 +276,7 @@ impl Sleep {
             None => {}
         }
         let deadline = real(self.deadline);
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let armed = context::with(|worker| {
             let level = worker.executor().running_level();
             match worker.timers().arm(deadline, &mut waker, level) {

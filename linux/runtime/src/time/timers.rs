@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use upshift_core::Level;
-use upshift_ring::Foreign;
+use upshift_ring::DeferredCall;
 
 pub(super) use super::wheel::Key;
 use super::wheel::Wheel;
 use crate::host::{self, Linux};
 use crate::sync::lock::Lock;
-use crate::sync::spare::Spare;
+use crate::sync::waker::LockSafeWaker;
 
 /// The value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
@@ -37,7 +37,7 @@ struct Alarm {
 impl Alarm {
     /// Creates an alarm. `level` returns the level of the arming coroutine.
     #[inline]
-    fn of(waker: &mut Spare<'_>, level: impl FnOnce() -> Option<Level>) -> Alarm {
+    fn of(waker: &mut LockSafeWaker<'_>, level: impl FnOnce() -> Option<Level>) -> Alarm {
         let level = if waker.is_foreign() {
             level().unwrap_or_default().get()
         } else {
@@ -47,8 +47,8 @@ impl Alarm {
         Alarm { waker, level }
     }
 
-    fn foreign(self) -> Foreign {
-        Foreign::waker(self.level, self.waker)
+    fn into_deferred_call(self) -> DeferredCall {
+        DeferredCall::waker(self.level, self.waker)
     }
 }
 
@@ -176,9 +176,9 @@ impl Timers {
     }
 
     /// Wakes all coroutines whose deadline is at or before `now` (ns), in the order of their
-    /// deadlines, and passes foreign wakers to `foreign`. Returns the number of timers that
+    /// deadlines, and passes foreign wakers to `defer`. Returns the number of timers that
     /// fired.
-    pub(crate) fn expire(&self, now: u64, mut foreign: impl FnMut(Foreign)) -> usize {
+    pub(crate) fn expire(&self, now: u64, mut defer: impl FnMut(DeferredCall)) -> usize {
         if self.next.load(Ordering::Relaxed) > now {
             return 0;
         }
@@ -197,7 +197,7 @@ impl Timers {
             if host::is_own_waker(&alarm.waker) {
                 alarm.waker.wake();
             } else {
-                foreign(alarm.foreign());
+                defer(alarm.into_deferred_call());
             }
         }
         let mut state = self.state.lock();
@@ -224,7 +224,7 @@ impl Timers {
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
         for alarm in woken {
-            alarm.foreign().run();
+            alarm.into_deferred_call().run();
         }
     }
 
@@ -234,7 +234,7 @@ impl Timers {
     pub(super) fn arm(
         self: &Arc<Self>,
         deadline: u64,
-        waker: &mut Spare<'_>,
+        waker: &mut LockSafeWaker<'_>,
         level: Option<Level>,
     ) -> Armed {
         let mut state = self.state.lock();
@@ -262,7 +262,7 @@ impl Timers {
 
     /// Checks whether a timer has fired. If not, it will wake this waker.
     pub(super) fn poll(&self, key: Key, waker: &Waker) -> Fired {
-        let mut waker = Spare::of(waker);
+        let mut waker = LockSafeWaker::new(waker);
         let mut state = self.state.lock();
         let Some(alarm_slot) = state.wheel.get_mut(key) else {
             return if state.closed {
@@ -304,7 +304,7 @@ mod tests {
 
     fn arm(timers: &Arc<Timers>, deadline: u64) -> (Held, Key) {
         let waker = Waker::noop();
-        match timers.arm(deadline, &mut Spare::of(waker), None) {
+        match timers.arm(deadline, &mut LockSafeWaker::new(waker), None) {
             Armed::At(held, key) => (held, key),
             Armed::Past | Armed::Closed => panic!("not armed"),
         }
@@ -318,7 +318,7 @@ mod tests {
             let alive = Arc::downgrade(&timers);
             let (one, first) = arm(&timers, 10_000);
             let (two, second) = arm(&timers, 20_000);
-            assert_eq!(timers.expire(15_000, Foreign::run), 1);
+            assert_eq!(timers.expire(15_000, DeferredCall::run), 1);
             assert!(one.cancel(first).is_none(), "it has fired");
             if closes_first {
                 timers.close();

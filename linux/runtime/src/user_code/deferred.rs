@@ -7,34 +7,32 @@
 //! is a poll like any other. Wakers of Upshift's own coroutines are called by the loop.
 
 use upshift_core::{Domain, JoinHandle, Level, Priority};
-use upshift_ring::Foreign;
+use upshift_ring::DeferredCall;
 
 use crate::coroutine::coop;
 use crate::host::Linux;
 
 /// Calls the wakers of coroutines, and defers the rest: a coroutine for each level, in order.
-pub(crate) fn run(domain: &Domain<Linux>, all: Vec<Foreign>) {
+pub(crate) fn run(domain: &Domain<Linux>, all: Vec<DeferredCall>) {
     let mut rest = Vec::new();
-    for foreign in all {
-        if foreign.is_waker_of(Domain::<Linux>::waker_table()) {
-            foreign.run();
+    for call in all {
+        if call.is_waker_of(Domain::<Linux>::waker_table()) {
+            call.run();
         } else {
-            rest.push(foreign);
+            rest.push(call);
         }
     }
-    while let Some(level) = rest.first().map(Foreign::level) {
-        let (these, others) = rest
-            .into_iter()
-            .partition(|foreign| foreign.level() == level);
+    while let Some(level) = rest.first().map(DeferredCall::level) {
+        let (these, others) = rest.into_iter().partition(|call| call.level() == level);
         rest = others;
         start(domain, level, these);
     }
 }
 
-fn start(domain: &Domain<Linux>, level: u8, all: Vec<Foreign>) {
+fn start(domain: &Domain<Linux>, level: u8, all: Vec<DeferredCall>) {
     let one_by_one = async move {
-        for foreign in all {
-            foreign.run();
+        for call in all {
+            call.run();
             coop::yield_if_needed().await;
         }
     };

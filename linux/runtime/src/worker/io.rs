@@ -2,7 +2,7 @@
 
 #[cfg(feature = "hyper")]
 use upshift_core::Level;
-use upshift_ring::{Fd, Foreign, Operation, Submission};
+use upshift_ring::{DeferredCall, Fd, Operation, Submission};
 
 use super::{Worker, more_urgent_than};
 use crate::time::clock;
@@ -38,10 +38,10 @@ impl Worker {
 
     /// Ends the operations on a descriptor whose futures have been dropped, in the middle of a
     /// poll. The caller runs the user code that is returned.
-    pub(crate) fn settle(&self, fd: &Fd) -> Vec<Foreign> {
+    pub(crate) fn settle(&self, fd: &Fd) -> Vec<DeferredCall> {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.settle(fd));
-        self.ring.take_foreign()
+        self.ring.take_deferred()
     }
 
     /// Returns whether the calling coroutine can go on undisturbed: no I/O of a more urgent level

@@ -56,7 +56,7 @@ use upshift_ring::Ring;
 use crate::board::Post;
 use crate::context;
 use crate::coroutine::budget;
-use crate::host::{Linux, Preempted};
+use crate::host::{Linux, PreemptibleVcpu};
 use crate::metrics::Meter;
 use crate::preempt::permit;
 use crate::runtime::shared::Shared;
@@ -96,7 +96,7 @@ pub(crate) struct Worker {
     /// another one, which does not notify it.
     is_ending: Cell<bool>,
     /// The threads of the vCPU, if its polls can be interrupted.
-    preemptible: OnceCell<Arc<dyn Preempted>>,
+    preemptible: OnceCell<Arc<dyn PreemptibleVcpu>>,
     /// Set when this vCPU is to leave its service.
     stop: Arc<AtomicBool>,
     /// Connection to the board, through which other processes of the machine see the vCPU's levels.
@@ -178,12 +178,12 @@ pub(crate) trait Kind<'a> {
 }
 
 /// An inline vCPU: one thread serves it, and no poll is interrupted.
-struct Alone<'a> {
+struct InlineVcpu<'a> {
     /// Set if other vCPUs may stand in while this one polls.
     guard: Option<StandInGuard<'a>>,
 }
 
-impl<'a> Kind<'a> for Alone<'a> {
+impl<'a> Kind<'a> for InlineVcpu<'a> {
     const SHARES: bool = false;
 
     #[inline(always)]
@@ -301,7 +301,7 @@ impl Worker {
         fence(Ordering::SeqCst);
         self.notify_watchdog();
         let guard = self.allow_stand_in();
-        self.serve_as(Alone { guard }, done);
+        self.serve_as(InlineVcpu { guard }, done);
     }
 
     /// Runs the loop of a vCPU. Returns true if the thread that serves it is done, and false if
@@ -492,8 +492,8 @@ impl Worker {
     fn reap(&self) {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.reap());
-        if self.ring.has_foreign() {
-            deferred::run(self.executor.domain(), self.ring.take_foreign());
+        if self.ring.has_deferred() {
+            deferred::run(self.executor.domain(), self.ring.take_deferred());
         }
     }
 
@@ -501,8 +501,7 @@ impl Worker {
     fn expire(&self) {
         if self.timers.next_deadline().is_some() {
             let mut late = Vec::new();
-            self.timers
-                .expire(clock::now(), |foreign| late.push(foreign));
+            self.timers.expire(clock::now(), |call| late.push(call));
             if !late.is_empty() {
                 deferred::run(self.executor.domain(), late);
             }

@@ -34,7 +34,7 @@ impl Shared {
             affinity::pin(cpu)?;
         }
         let ring = Ring::new(self.settings.ring.clone())?;
-        ring.set_own(Domain::<Linux>::waker_table());
+        ring.defer_user_code(Domain::<Linux>::waker_table());
         self.domain.host().set_remote(index, Some(ring.remote()));
         let timers = Arc::new(Timers::new(clock::now(), self.domain.host()));
         self.access.set(index, Some(&timers));
@@ -159,7 +159,7 @@ impl Shared {
 
     pub(crate) fn stop(&self, thread: &VcpuThread) {
         thread.stop.store(true, Ordering::Relaxed);
-        upshift_core::Host::pend(self.domain.host(), thread.index);
+        upshift_core::Host::kick(self.domain.host(), thread.index);
     }
 
     pub(crate) fn vcpu_threads(&self) -> std::sync::MutexGuard<'_, Vec<VcpuThread>> {

@@ -78,7 +78,7 @@ impl Worker {
             if early || told || self.stop.load(Ordering::Relaxed) {
                 break false;
             }
-            self.executor.waited_for_nothing();
+            self.executor.charge_fruitless_wait();
         };
         self.executor.unpark();
         self.executor.refresh_clock();
@@ -91,7 +91,7 @@ impl Worker {
         self.meter.publish(&self.ring);
         self.expire();
         if !found && !self.executor.has_arrivals() {
-            self.executor.waited_for_nothing();
+            self.executor.charge_fruitless_wait();
         }
         spin.worthwhile =
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.settings.spin.is_zero();

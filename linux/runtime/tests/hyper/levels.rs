@@ -92,7 +92,7 @@ fn replies_of_one_level_are_submitted_together() {
 
 /// A client that sends PINGs and reads the answers takes little CPU time at the level of receiving.
 #[test]
-fn floods_are_received_beyond_the_level_of_receiving() {
+fn floods_are_throttled() {
     let builder = || upshift::Runtime::builder().vcpus(1);
     flooded(builder());
     flooded(builder().driver(Driver::Readiness));
@@ -144,12 +144,12 @@ fn flooded(builder: upshift::Builder) {
 struct Received(Arc<Mutex<Vec<u8>>>);
 
 impl Received {
-    /// A server that receives at level 3, beyond that at 50, and answers at level 8.
+    /// A server that receives at level 3, at 50 when throttled, and answers at level 8.
     fn by(&self, builder: Builder) -> Running {
         let received = self.clone();
         Running::on(builder, |server| {
             let server = server.receive_level(Level::at::<3>());
-            let server = server.beyond_level(Level::at::<50>());
+            let server = server.throttled_level(Level::at::<50>());
             server.levels(move |_| {
                 let level = upshift::current_level().unwrap();
                 received.0.lock().unwrap().push(level.get());
@@ -173,7 +173,7 @@ fn answer(stream: &mut std::net::TcpStream) {
 
 /// Its request waits for a thread: it is over in another poll than the one that has received it.
 #[test]
-fn a_connection_that_was_beyond_returns_to_the_level_of_receiving_after_its_request() {
+fn a_connection_that_was_throttled_returns_to_the_level_of_receiving_after_its_request() {
     for driver in [Driver::Auto, Driver::Readiness] {
         let received = Received::default();
         let server = received.by(Runtime::builder().vcpus(1).driver(driver));
@@ -181,7 +181,7 @@ fn a_connection_that_was_beyond_returns_to_the_level_of_receiving_after_its_requ
         let _others: Vec<_> = (0..20).map(|_| server.connect()).collect();
         let mut stream = server.connect();
         stream.set_nodelay(true).unwrap();
-        let mut was_beyond = false;
+        let mut was_throttled = false;
         for _ in 0..50 {
             stream
                 .write_all(b"GET /blocking HTTP/1.1\r\nhost: test\r\nx: ")
@@ -192,13 +192,13 @@ fn a_connection_that_was_beyond_returns_to_the_level_of_receiving_after_its_requ
             stream.write_all(b"\r\n\r\n").unwrap();
             answer(&mut stream);
             if received.last() == 50 {
-                was_beyond = true;
+                was_throttled = true;
                 break;
             }
         }
         assert!(
-            was_beyond,
-            "a head in thousands of pieces is received beyond"
+            was_throttled,
+            "a connection that sends a head in thousands of pieces is throttled"
         );
         for _ in 0..10 {
             stream.write_all(BLOCKING).unwrap();
@@ -210,7 +210,7 @@ fn a_connection_that_was_beyond_returns_to_the_level_of_receiving_after_its_requ
 
 /// However long the functions wait for each other, and the threads for the CPU.
 #[test]
-fn clients_whose_requests_wait_for_blocking_functions_are_never_received_beyond() {
+fn clients_whose_requests_wait_for_blocking_functions_are_never_throttled() {
     const CONNECTIONS: usize = 80;
     const ROUNDS: usize = 20;
     for driver in [Driver::Auto, Driver::Readiness] {
@@ -226,8 +226,8 @@ fn clients_whose_requests_wait_for_blocking_functions_are_never_received_beyond(
                 streams.iter_mut().for_each(answer);
             }
             let levels = received.0.lock().unwrap();
-            let beyond = levels.iter().filter(|level| **level != 3).count();
-            assert_eq!((levels.len(), beyond), (CONNECTIONS * ROUNDS, 0));
+            let throttled = levels.iter().filter(|level| **level != 3).count();
+            assert_eq!((levels.len(), throttled), (CONNECTIONS * ROUNDS, 0));
         }
     }
 }

@@ -44,7 +44,7 @@ struct Round {
 
 impl Round {
     /// Called in the poll in which the other coroutine begins to wait.
-    fn waits_here(&self) {
+    fn notify_local_arrival(&self) {
         *self.polled_by.lock().unwrap() = Some(thread::current().id());
     }
 
@@ -65,7 +65,7 @@ where
     let round = round.clone();
     upshift::spawn(
         async move {
-            round.waits_here();
+            round.notify_local_arrival();
             wait.await;
             round.end();
         },

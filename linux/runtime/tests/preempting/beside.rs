@@ -122,5 +122,8 @@ fn looks_stay_within_their_bound_beside_others() {
     // factor of nine.
     let paid = time / 100 + 1_000 + stats.suspensions * 50;
     println!("{stats:?}: {free} free, {paid} us paid");
-    assert!(stats.useless <= free + paid / 10, "{stats:?} in {time} us");
+    assert!(
+        stats.spurious_wakeups <= free + paid / 10,
+        "{stats:?} in {time} us"
+    );
 }

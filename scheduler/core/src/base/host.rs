@@ -64,10 +64,10 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// `None`: its wakes then go through the inbox.
     fn current(&self) -> Option<Served>;
 
-    /// Ends the wait of vCPU `index`, which is parked and has work.
+    /// Kicks vCPU `index`, which is parked and has work: its wait ends.
     ///
     /// Called once per park at most, from any thread.
-    fn pend(&self, index: usize);
+    fn kick(&self, index: usize);
 
     /// Passes time in a spin loop. Locks of this crate are held for a few instructions, but a
     /// hypervisor or an oversubscribed kernel may stop the holder: after many `spins` the host
@@ -103,17 +103,17 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     #[inline]
     fn leave() {}
 
-    /// Tells that another thread has made a coroutine ready on vCPU `index`, which is not parked.
-    /// Called from any thread, once per [`Vcpu::set_attended`](crate::Vcpu::set_attended), which
-    /// asks for this call.
-    fn attend(&self, index: usize) {
+    /// Notifies the host that another thread has made a coroutine ready on vCPU `index`, which is
+    /// not parked. Called from any thread, once per
+    /// [`Vcpu::set_arrival_notice`](crate::Vcpu::set_arrival_notice), which requests this call.
+    fn notify_arrival(&self, index: usize) {
         let _ = index;
     }
 
     /// Tells that the poll under way on the calling thread has made a coroutine ready on its own
-    /// vCPU, which is attended. `waits` is the most urgent that this poll has to let pass. Must be
-    /// cheap: it may come with every wake.
-    fn waits_here(&self, waits: Waits) {
+    /// vCPU, whose arrival notice is set. `waits` is the most urgent kind of work that this poll
+    /// delays. Must be cheap: it may be called with every wake.
+    fn notify_local_arrival(&self, waits: Waits) {
         let _ = waits;
     }
 

@@ -362,7 +362,7 @@ unsafe impl Host for Probe {
     fn current(&self) -> Option<Served> {
         None
     }
-    fn pend(&self, _: usize) {}
+    fn kick(&self, _: usize) {}
 }
 
 #[cfg(not(loom))]

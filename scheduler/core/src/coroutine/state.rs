@@ -166,18 +166,18 @@ impl StateWord {
     /// 2: wakes through a reference.
     #[inline]
     pub(crate) fn wake(&self) -> TransitionToReady {
-        self.wake_giving(0)
+        self.wake_releasing(0)
     }
 
     /// 2: wakes through a reference and releases it, unless the coroutine has exited. The reference
     /// was not the last: the coroutine has one of its own until it has exited.
     #[inline]
     pub(crate) fn wake_and_release(&self) -> TransitionToReady {
-        self.wake_giving(REF)
+        self.wake_releasing(REF)
     }
 
     #[inline]
-    fn wake_giving(&self, given: u64) -> TransitionToReady {
+    fn wake_releasing(&self, given: u64) -> TransitionToReady {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             if seen & EXITED != 0 {
@@ -207,7 +207,7 @@ impl StateWord {
         let mut wake = TransitionToReady::Exited;
         let cancel = if cancel { CANCELLED } else { 0 };
         let _ = self.update(|word| {
-            if !lives(word, generation) {
+            if !is_live(word, generation) {
                 wake = TransitionToReady::Exited;
                 None
             } else if word & OWNED != 0 {
@@ -323,7 +323,7 @@ impl StateWord {
 
     /// Adds a reference for a caller that has only an id. Returns false if the coroutine is dead.
     pub(crate) fn retain_by_id(&self, generation: u32) -> bool {
-        self.update(|word| lives(word, generation).then_some(word + REF))
+        self.update(|word| is_live(word, generation).then_some(word + REF))
             .is_ok()
     }
 
@@ -373,7 +373,7 @@ impl StateWord {
 
     /// Sets the generation of a slot that is about to be free, to test the end of generations.
     #[cfg(test)]
-    pub(crate) fn age(&self, generation: u32) {
+    pub(crate) fn set_generation(&self, generation: u32) {
         self.0.fetch_and(u64::from(u32::MAX), Ordering::Relaxed);
         self.0
             .fetch_or(u64::from(generation) << GENERATION, Ordering::Relaxed);
@@ -460,10 +460,10 @@ impl StateWord {
     }
 
     /// Returns the generation of the living tenant, if the slot has one.
-    pub(crate) fn tenant(&self) -> Option<u32> {
+    pub(crate) fn live_generation(&self) -> Option<u32> {
         let word = self.0.load(Ordering::Acquire);
         let generation = (word >> GENERATION) as u32;
-        lives(word, generation).then_some(generation)
+        is_live(word, generation).then_some(generation)
     }
 }
 
@@ -488,6 +488,6 @@ fn released(word: u64, given: u64) -> TransitionToFree {
 
 /// Returns true if the word is that of a living coroutine of this generation: referenced, not
 /// exited.
-fn lives(word: u64, generation: u32) -> bool {
+fn is_live(word: u64, generation: u32) -> bool {
     (word >> GENERATION) as u32 == generation && word & REFS != 0 && word & EXITED == 0
 }

@@ -350,7 +350,7 @@ impl<H: Host> Domain<H> {
     pub fn cancel_all(&self) -> usize {
         let mut living = 0;
         for (index, slot) in self.shared.table.slots() {
-            if let Some(generation) = slot.word.tenant() {
+            if let Some(generation) = slot.word.live_generation() {
                 living += 1;
                 let _ = self.cancel(CoroutineId::new(index, generation));
             }

@@ -14,7 +14,7 @@ impl<H: Host> Vcpu<H> {
     pub(crate) fn pinned(&self) -> impl Iterator<Item = (CoroutineId, NonNull<Slot<H>>)> {
         let shared = self.shared();
         shared.table.slots().filter_map(move |(index, slot)| {
-            let id = CoroutineId::new(index, slot.word.tenant()?);
+            let id = CoroutineId::new(index, slot.word.live_generation()?);
             let ours = shared.with(id, |coroutine| {
                 // SAFETY: `with` holds a reference.
                 let block = unsafe { coroutine.as_ref() };

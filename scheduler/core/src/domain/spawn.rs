@@ -125,7 +125,7 @@ impl<H: Host> Shared<H> {
             }
             let mut living = false;
             for (index, slot) in self.table.slots() {
-                let Some(generation) = slot.word.tenant() else {
+                let Some(generation) = slot.word.live_generation() else {
                     continue;
                 };
                 living = true;

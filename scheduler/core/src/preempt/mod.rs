@@ -11,11 +11,11 @@
 //! 2. A poll may be suspended for an **equal** once it has used its **quantum**, at least 4 *C*. It
 //!    returns to the tail, and from then on makes room for fresh equals as in 1. Polls of a level
 //!    that have used their quantum do not interrupt each other: they take turns.
-//! 3. **One budget**: suspensions, turns and vain looks are charged to one [`TokenBucket`] that is
+//! 3. **One budget**: suspensions, turns and stale looks are charged to one [`TokenBucket`] that is
 //!    refilled by a tenth of the time. Equals use it only while it is at least half full. While it
-//!    does not hold *C*, polls run on. After a vain look (the poll that it was meant for has ended)
-//!    the watcher ignores arrivals for 20 ms ([`REST`]), or until a poll is suspended; it still
-//!    looks at a poll that lasts for 2 to 4 ms.
+//!    does not hold *C*, polls run on. After a stale look (the poll that it was meant for has
+//!    ended) the watcher ignores arrivals for 20 ms ([`REST_LENGTH`]), or until a poll is
+//!    suspended; it still looks at a poll that lasts for 2 to 4 ms.
 //! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while other work may
 //!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that
 //!    sleeps while others wait behind it is set aside.
@@ -29,8 +29,8 @@ mod policy;
 mod rule;
 
 pub use crate::base::events::Waits;
-pub use policy::{Decision, Looks, Policy, Snapshot};
-pub use rule::{Ran, Rule};
+pub use policy::{Decision, LookCosts, Policy, Snapshot};
+pub use rule::{Rule, RunTime};
 
 /// Reciprocal of the share of a vCPU's time that preemption takes at most.
 pub const SHARE: u64 = 10;
@@ -38,10 +38,10 @@ pub const SHARE: u64 = 10;
 /// depend on it, per suspended poll.
 pub const MAX_SUSPENSION: u64 = 2_000_000;
 /// Length of a suspended poll's turn in nanoseconds.
-pub const TURN: u64 = MAX_SUSPENSION / SHARE;
+pub const TURN_LENGTH: u64 = MAX_SUSPENSION / SHARE;
 /// Time in nanoseconds between turns while nothing visible depends on a suspended poll; also the
-/// watcher's rest after a vain look.
-pub const REST: u64 = SHARE * MAX_SUSPENSION;
+/// watcher's rest after a stale look.
+pub const REST_LENGTH: u64 = SHARE * MAX_SUSPENSION;
 /// Capacity of the budget in nanoseconds: a burst of suspensions takes no longer than a suspended
 /// poll may be kept off the CPU.
 pub const BURST: u64 = MAX_SUSPENSION;

@@ -1,16 +1,16 @@
 //! The decision of a vCPU's watcher at a look.
 
-use super::{BURST, MAX_SUSPENSION, RESERVE, REST, Ran, Rule, SHARE, TURN};
+use super::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, Rule, RunTime, SHARE, TURN_LENGTH};
 use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
 
-/// CPU time that a look of the watcher takes from others, in nanoseconds.
+/// CPU time that a look of the watcher takes from other work, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Looks {
-    /// A look because of an arrival: two thread switches and little else.
+pub struct LookCosts {
+    /// Cost of a look because of an arrival: two thread switches and little else.
     pub event: u64,
-    /// A look by the clock, including the setting of the timer and its interrupt.
+    /// Cost of a look by the clock, including the setting of the timer and its interrupt.
     pub timer: u64,
 }
 
@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// Level of the poll.
     pub level: u8,
     /// Time that the poll has used.
-    pub ran: Ran,
+    pub ran: RunTime,
     /// True if the poll has been suspended before.
     pub was_suspended: bool,
     /// Guaranteed length of the current stretch: a turn, or 0.
@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub waiting: u64,
     /// True if the only work that waits on the poll's own level is polls that have used their
     /// quantum.
-    pub lingering: bool,
+    pub only_expired: bool,
     /// True if work of any level has arrived there that an idle vCPU could run.
     pub beside_idle: bool,
     /// True while an operation is in flight that is more urgent than the poll.
@@ -46,7 +46,7 @@ impl Snapshot {
     #[must_use]
     pub fn waits(&self) -> Waits {
         match Waits::of(self.level, self.waiting) {
-            Waits::Equal if self.lingering => Waits::Nothing,
+            Waits::Equal if self.only_expired => Waits::Nothing,
             waits => waits,
         }
     }
@@ -64,7 +64,7 @@ pub enum Decision {
         /// True if arrivals wake the watcher meanwhile.
         listens: bool,
     },
-    /// The poll is suspended, and queued at this end. [`Policy::has_suspended`] follows.
+    /// The poll is suspended, and queued at this end. [`Policy::record_suspension`] follows.
     Suspend(QueueEnd),
     /// The poll sleeps while other work waits, and is set aside.
     SetAside,
@@ -73,20 +73,20 @@ pub enum Decision {
 /// State of the decision, one per vCPU.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    looks: Looks,
+    looks: LookCosts,
     budget: TokenBucket,
     /// Time of the last turn of a suspended poll.
     turned_at: u64,
     /// Poll for which the next look is set, and the time of that look.
     awaited: Option<(u64, u64)>,
-    /// End of the watcher's rest after a vain look; 0 if it does not rest.
+    /// End of the watcher's rest after a stale look; 0 if it does not rest.
     rests_until: u64,
 }
 
 impl Policy {
     /// Creates the state of a vCPU, with a full budget.
     #[must_use]
-    pub fn new(looks: Looks, now: u64) -> Policy {
+    pub fn new(looks: LookCosts, now: u64) -> Policy {
         Policy {
             looks,
             budget: TokenBucket::new(SHARE, BURST, now),
@@ -134,16 +134,16 @@ impl Policy {
             });
         }
         // Most polls end before it matters whether they sleep.
-        let may_sleep = ran.lasted >= rule.cost;
+        let may_sleep = ran.elapsed >= rule.cost;
         if may_sleep && is_asleep() {
             return Decision::SetAside;
         }
         // An earlier look would take the CPU time that it waits for. The more time the poll has
         // lost to others, the longer it takes to use the rest.
-        let lost = ran.lasted.saturating_sub(ran.in_all);
-        let least = (lost / 4).min(TURN).max(self.looks.timer);
+        let lost = ran.elapsed.saturating_sub(ran.total);
+        let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
         let left = left.unwrap_or(MAX_SUSPENSION).clamp(least, MAX_SUSPENSION);
-        let is_young = !snapshot.was_suspended && ran.in_all < rule.quantum;
+        let is_young = !snapshot.was_suspended && ran.total < rule.quantum;
         // The poll for which the timer is set has ended before the timer goes off.
         let is_over = self
             .awaited
@@ -164,13 +164,13 @@ impl Policy {
                 listens: false,
             };
         }
-        if by_timer && is_young && self.is_in_vain(snapshot.poll) {
+        if by_timer && is_young && self.is_stale_look(snapshot.poll) {
             return self.rest(now);
         }
         let wait = if may_sleep {
             left
         } else {
-            left.min((rule.cost - ran.lasted).max(self.looks.timer))
+            left.min((rule.cost - ran.elapsed).max(self.looks.timer))
         };
         self.awaited = Some((snapshot.poll, now + wait));
         self.rests_until = 0;
@@ -182,21 +182,21 @@ impl Policy {
         }
     }
 
-    /// Begins a rest, after a vain look by the clock.
+    /// Begins a rest, after a stale look by the clock.
     pub fn rest(&mut self, now: u64) -> Decision {
         self.budget.spend(self.looks.timer, now);
         self.awaited = None;
-        self.rests_until = now + REST;
+        self.rests_until = now + REST_LENGTH;
         Decision::Later {
             wait: 2 * MAX_SUSPENSION,
             listens: false,
         }
     }
 
-    /// Returns true if a look by the clock that finds this poll, or 0 for none, was set for a poll
-    /// that has ended. A look at the end of a rest was set for none.
+    /// Returns true if a look by the clock is stale: it finds this poll (0: none), but its timer
+    /// was set for another, which has ended. A look at the end of a rest is not stale.
     #[must_use]
-    pub fn is_in_vain(&self, poll: u64) -> bool {
+    pub fn is_stale_look(&self, poll: u64) -> bool {
         self.rests_until == 0 && self.awaited.is_none_or(|(awaited, _)| awaited != poll)
     }
 
@@ -207,12 +207,12 @@ impl Policy {
     }
 
     /// Charges a look because of an arrival that has suspended no poll.
-    pub fn has_looked(&mut self, now: u64) {
+    pub fn charge_look(&mut self, now: u64) {
         self.budget.spend(self.looks.event, now);
     }
 
-    /// Charges a suspension, by decision or for a turn.
-    pub fn has_suspended(&mut self, rule: &Rule, now: u64) {
+    /// Records a suspension, by decision or for a turn, and charges its cost. Ends a rest.
+    pub fn record_suspension(&mut self, rule: &Rule, now: u64) {
         self.budget.spend(rule.cost, now);
         self.awaited = None;
         self.rests_until = 0;
@@ -221,7 +221,7 @@ impl Policy {
     /// Returns true if other work on the vCPU may depend on a suspended poll while this one is
     /// under way.
     #[must_use]
-    pub fn is_depended_on(blocked: bool, ran: Ran) -> bool {
+    pub fn is_depended_on(blocked: bool, ran: RunTime) -> bool {
         blocked || ran.stretch >= MAX_SUSPENSION
     }
 
@@ -229,7 +229,11 @@ impl Policy {
     /// poll that may get it.
     #[must_use]
     pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
-        let apart = if depended_on { MAX_SUSPENSION } else { REST };
+        let apart = if depended_on {
+            MAX_SUSPENSION
+        } else {
+            REST_LENGTH
+        };
         (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
     }
 
@@ -244,8 +248,8 @@ impl Policy {
         if due == 0 { MAX_SUSPENSION } else { due }
     }
 
-    /// Notes that a suspended poll gets its turn.
-    pub fn gives_turn(&mut self, now: u64) {
+    /// Records that a suspended poll gets its turn.
+    pub fn record_turn(&mut self, now: u64) {
         self.turned_at = now;
     }
 }
@@ -260,7 +264,7 @@ mod tests {
         interrupts: true,
     };
 
-    const LOOKS: Looks = Looks {
+    const LOOKS: LookCosts = LookCosts {
         event: 5_000,
         timer: 15_000,
     };
@@ -269,15 +273,15 @@ mod tests {
         Snapshot {
             poll: 1,
             level: 20,
-            ran: Ran {
-                in_all: stretch,
+            ran: RunTime {
+                total: stretch,
                 stretch,
-                lasted: stretch,
+                elapsed: stretch,
             },
             was_suspended: false,
             turn: 0,
             waiting,
-            lingering: false,
+            only_expired: false,
             beside_idle: false,
             expects_urgent: true,
             any_suspended: false,
@@ -323,7 +327,7 @@ mod tests {
     fn polls_that_have_had_their_quantum_do_not_interrupt_each_other() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut long = snapshot(RULE.quantum, EQUAL);
-        long.lingering = true;
+        long.only_expired = true;
         assert_eq!(
             decide(&mut policy, &long, true),
             later(MAX_SUSPENSION, true)
@@ -339,7 +343,7 @@ mod tests {
         let mut policy = Policy::new(LOOKS, 0);
         for waiting in [URGENT, EQUAL] {
             let mut resumed = snapshot(0, waiting);
-            resumed.ran.in_all = RULE.quantum;
+            resumed.ran.total = RULE.quantum;
             let decision = decide(&mut policy, &resumed, false);
             assert_eq!(decision, Decision::Suspend(QueueEnd::Tail));
         }
@@ -376,7 +380,7 @@ mod tests {
     fn a_turn_is_not_cut_short() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut turn = snapshot(50_000, 1);
-        turn.turn = TURN;
+        turn.turn = TURN_LENGTH;
         turn.was_suspended = true;
         assert_eq!(decide(&mut policy, &turn, true), later(150_000, false));
     }
@@ -390,22 +394,28 @@ mod tests {
             Some(MAX_SUSPENSION / 2)
         );
         assert_eq!(policy.turn_is_due(false, MAX_SUSPENSION), None);
-        assert_eq!(policy.turn_is_due(false, REST), Some(REST / 2));
-        policy.gives_turn(REST);
-        assert_eq!(policy.turn_is_due(true, REST + MAX_SUSPENSION - 1), None);
         assert_eq!(
-            policy.next_turn_in(REST + MAX_SUSPENSION / 4),
+            policy.turn_is_due(false, REST_LENGTH),
+            Some(REST_LENGTH / 2)
+        );
+        policy.record_turn(REST_LENGTH);
+        assert_eq!(
+            policy.turn_is_due(true, REST_LENGTH + MAX_SUSPENSION - 1),
+            None
+        );
+        assert_eq!(
+            policy.next_turn_in(REST_LENGTH + MAX_SUSPENSION / 4),
             MAX_SUSPENSION * 3 / 4
         );
         assert_eq!(
-            policy.next_turn_in(REST + 3 * MAX_SUSPENSION),
+            policy.next_turn_in(REST_LENGTH + 3 * MAX_SUSPENSION),
             MAX_SUSPENSION
         );
     }
 
     /// A look by the clock that finds another poll begins a rest, unless it suspends that poll.
     #[test]
-    fn after_a_vain_look_the_watcher_rests() {
+    fn after_a_stale_look_the_watcher_rests() {
         let mut policy = Policy::new(LOOKS, 0);
         assert_eq!(
             decide(&mut policy, &snapshot(5_000, EQUAL), false),
@@ -417,7 +427,7 @@ mod tests {
             decide(&mut policy, &other, true),
             later(2 * MAX_SUSPENSION, false)
         );
-        assert_eq!(policy.rests_until(), REST);
+        assert_eq!(policy.rests_until(), REST_LENGTH);
         assert_eq!(
             decide(&mut policy, &other, true),
             later(2 * MAX_SUSPENSION, false)
@@ -436,7 +446,7 @@ mod tests {
         let equal = snapshot(100_000, EQUAL);
         let mut suspended = 0;
         while let Decision::Suspend(_) = decide(&mut policy, &equal, true) {
-            policy.has_suspended(&RULE, 0);
+            policy.record_suspension(&RULE, 0);
             suspended += 1;
         }
         assert_eq!(suspended, RESERVE / RULE.cost);
@@ -451,7 +461,7 @@ mod tests {
         for _ in 0..BURST / RULE.cost {
             let decision = decide(&mut policy, &urgent, true);
             assert!(matches!(decision, Decision::Suspend(_)));
-            policy.has_suspended(&RULE, 0);
+            policy.record_suspension(&RULE, 0);
         }
         let wait = later(SHARE * RULE.cost, false);
         assert_eq!(decide(&mut policy, &urgent, true), wait);

@@ -5,23 +5,23 @@ use crate::base::kind::QueueEnd;
 
 /// Time that a poll under way has used: CPU time, unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ran {
-    /// Since the poll began.
-    pub in_all: u64,
-    /// Since the poll began or was last resumed.
+pub struct RunTime {
+    /// Time since the poll began.
+    pub total: u64,
+    /// Time since the poll began or was last resumed.
     pub stretch: u64,
     /// Wall-clock time since the poll began, without the time in which it was suspended, but with
     /// the time in which it slept or waited for the CPU.
-    pub lasted: u64,
+    pub elapsed: u64,
 }
 
 /// Parameters of the decision.
 ///
 /// ```
-/// use upshift_core::preempt::{Ran, Rule, Waits};
+/// use upshift_core::preempt::{RunTime, Rule, Waits};
 ///
 /// let rule = Rule::new(20_000, 100_000);
-/// let ran = Ran { in_all: 5_000, stretch: 5_000, lasted: 5_000 };
+/// let ran = RunTime { total: 5_000, stretch: 5_000, elapsed: 5_000 };
 /// assert_eq!(rule.left(Waits::Urgent, ran), Some(15_000));
 /// assert_eq!(rule.left(Waits::Equal, ran), Some(95_000));
 /// assert_eq!(rule.left(Waits::Nothing, ran), None);
@@ -51,8 +51,8 @@ impl Rule {
     /// Returns the end of its level to which a suspended poll goes: the head until it has used its
     /// quantum.
     #[must_use]
-    pub fn queue_end(&self, ran: Ran) -> QueueEnd {
-        if ran.in_all < self.quantum {
+    pub fn queue_end(&self, ran: RunTime) -> QueueEnd {
+        if ran.total < self.quantum {
             QueueEnd::Head
         } else {
             QueueEnd::Tail
@@ -61,12 +61,12 @@ impl Rule {
 
     /// Returns how much longer the poll may run, apart from the budget; `None`: without limit.
     #[must_use]
-    pub fn left(&self, waits: Waits, ran: Ran) -> Option<u64> {
+    pub fn left(&self, waits: Waits, ran: RunTime) -> Option<u64> {
         match waits {
             _ if !self.interrupts => None,
             Waits::Nothing => None,
-            Waits::Urgent => Some(self.cost.saturating_sub(ran.in_all)),
-            Waits::Equal => Some(self.quantum.saturating_sub(ran.in_all)),
+            Waits::Urgent => Some(self.cost.saturating_sub(ran.total)),
+            Waits::Equal => Some(self.quantum.saturating_sub(ran.total)),
         }
     }
 }
@@ -99,10 +99,10 @@ mod tests {
 
     #[test]
     fn a_poll_runs_for_what_suspending_it_costs() {
-        let ran = |in_all, stretch| Ran {
-            in_all,
+        let ran = |total, stretch| RunTime {
+            total,
             stretch,
-            lasted: in_all,
+            elapsed: total,
         };
         assert_eq!(RULE.left(Waits::Nothing, ran(1_000, 1_000)), None);
         assert_eq!(RULE.left(Waits::Urgent, ran(5, 5)), Some(15));
@@ -117,10 +117,10 @@ mod tests {
             interrupts: false,
             ..RULE
         };
-        let ran = Ran {
-            in_all: 1_000,
+        let ran = RunTime {
+            total: 1_000,
             stretch: 1_000,
-            lasted: 1_000,
+            elapsed: 1_000,
         };
         assert_eq!(tolerant.left(Waits::Urgent, ran), None);
     }

@@ -112,8 +112,8 @@ impl<H: Host> Lists<H> {
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
-    /// Number of suspended coroutines of each level that have had their turn.
-    lingering: [Statistic; LEVELS],
+    /// Number of expired coroutines of each level: suspended after they have used their quantum.
+    expired: [Statistic; LEVELS],
 }
 
 impl Lengths {
@@ -121,7 +121,7 @@ impl Lengths {
         Arc::new(Lengths {
             levels: zeros(),
             suspended: Statistic::new(0),
-            lingering: zeros(),
+            expired: zeros(),
         })
     }
 
@@ -130,11 +130,11 @@ impl Lengths {
         self.levels[level.index()].load(Relaxed) as usize
     }
 
-    /// Returns true if all coroutines queued on a level are suspended and have had their turn.
+    /// Returns true if all coroutines queued on a level are expired, and there are some.
     #[inline]
-    pub(crate) fn all_linger(&self, level: Level) -> bool {
-        let lingering = self.lingering[level.index()].load(Relaxed);
-        lingering != 0 && lingering == self.levels[level.index()].load(Relaxed)
+    pub(crate) fn all_expired(&self, level: Level) -> bool {
+        let expired = self.expired[level.index()].load(Relaxed);
+        expired != 0 && expired == self.levels[level.index()].load(Relaxed)
     }
 
     /// Returns the number of suspended coroutines, on all levels.
@@ -226,7 +226,7 @@ impl<H: Host> ReadyQueues<H> {
         if block.goes_first() {
             (&mut lists.first, true)
         } else {
-            add(&self.lengths.lingering[level.index()], one);
+            add(&self.lengths.expired[level.index()], one);
             (&mut lists.suspended, false)
         }
     }

@@ -166,7 +166,7 @@ mod tests {
         // SAFETY: no other thread can reach the cache.
         unsafe {
             let slot = cache.take(&table).unwrap();
-            slot.as_ref().word.age(u32::MAX);
+            slot.as_ref().word.set_generation(u32::MAX);
             cache.give(&table, slot);
             assert_eq!((cache.len(), table.count_free()), (0, 1));
             assert_ne!(cache.take(&table), Some(slot));

@@ -421,7 +421,7 @@ pub(crate) mod tests {
         let table = Table::<Probe>::new();
         let first = table.take().unwrap();
         // SAFETY: slots live as long as the table.
-        unsafe { first.as_ref() }.word.age(u32::MAX - 1);
+        unsafe { first.as_ref() }.word.set_generation(u32::MAX - 1);
         table.give_back(first);
         assert_eq!(table.take(), Some(first));
         // SAFETY: as above.
@@ -431,7 +431,7 @@ pub(crate) mod tests {
         let second = table.take().unwrap();
         assert_ne!(second, first);
         // SAFETY: as above.
-        assert_eq!(unsafe { first.as_ref() }.word.tenant(), None);
+        assert_eq!(unsafe { first.as_ref() }.word.live_generation(), None);
     }
 
     /// A host whose memory is lazy.
@@ -451,7 +451,7 @@ pub(crate) mod tests {
         fn current(&self) -> Option<crate::Served> {
             None
         }
-        fn pend(&self, _: usize) {}
+        fn kick(&self, _: usize) {}
     }
 
     fn indices_lead_to_slots_and_back<H: Host>() {

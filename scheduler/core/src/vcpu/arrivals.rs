@@ -29,7 +29,7 @@ impl<H: Host> Vcpu<H> {
         if self.mail.arriving.load(Relaxed) & levels == 0 {
             self.mail.arriving.fetch_or(levels, SeqCst);
         }
-        self.ask(ARRIVED);
+        self.set_preempt_flag(ARRIVED);
     }
 
     /// Puts a coroutine that the caller owns into the queue where it belongs.
@@ -77,7 +77,7 @@ impl<H: Host> Vcpu<H> {
             && (home.is_parked() || home.is_retired())
         {
             // See `settle`: the new vCPU is stored before the level is read.
-            block.moves_to(here);
+            block.move_to(here);
             fence(SeqCst);
             // SAFETY: the contract is the caller's.
             return unsafe { here.admit_here(coroutine) };
@@ -113,7 +113,7 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: the coroutine is owned, hence alive; it is read before it is given away.
         let (level, pinned, now) = unsafe {
             let block = coroutine.as_ref();
-            block.moves_to(self);
+            block.move_to(self);
             let now = block.ready_at.load(Relaxed);
             (block.level(), block.is_pinned(), now)
         };
@@ -129,10 +129,10 @@ impl<H: Host> Vcpu<H> {
             self.kick();
             return;
         }
-        if self.mail.attended.load(Relaxed) {
-            self.attend();
+        if self.mail.arrival_notice.load(Relaxed) {
+            self.notify_arrival();
         }
-        if !pinned && self.shared().idle.load(Relaxed) != 0 && self.keeps_waiting(level, now) {
+        if !pinned && self.shared().idle.load(Relaxed) != 0 && self.should_announce(level, now) {
             self.shared().notify_idle(self);
         }
     }

@@ -63,12 +63,12 @@ impl<H: Host> Vcpu<H> {
                 if let Some(coroutine) = entry {
                     // SAFETY: the coroutine is out of the queue, so owned by us.
                     let block = unsafe { coroutine.as_ref() };
-                    block.moves_to(self);
+                    block.move_to(self);
                 }
             }
             theirs.publish();
         }
-        theirs.ask_to_give_way();
+        theirs.request_yield();
         drop(theirs);
         victim.look_again();
         if bits == 0 {
@@ -115,7 +115,7 @@ impl<H: Host> Vcpu<H> {
                 if let Some(coroutine) = next {
                     // Under the lock: a change of its level finds it in a queue or on its way.
                     // SAFETY: the coroutine is out of the queue, so owned by us.
-                    unsafe { coroutine.as_ref() }.moves_to(successor);
+                    unsafe { coroutine.as_ref() }.move_to(successor);
                 }
                 locked.publish();
                 next

@@ -112,7 +112,7 @@ impl<H: Host> Vcpu<H> {
         self.current.store(coroutine.as_ptr(), Release);
         if resumed.is_some() && block.word.is_cancelled() {
             // It was not being polled when it was cancelled, and its poll continues.
-            self.ask(PREEMPT_HOST);
+            self.set_preempt_flag(PREEMPT_HOST);
         }
         self.trace(
             coroutine,

@@ -20,16 +20,15 @@ impl<H: Host> Slot<H> {
         ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
     }
 
-    /// Stores this vCPU, whose lock is held, as the one where the coroutine is queued.
+    /// Stores the vCPU where the coroutine is queued; the caller holds its lock.
     #[inline]
-    pub(super) fn stays_on(&self, vcpu: &Vcpu<H>) {
+    pub(super) fn set_vcpu(&self, vcpu: &Vcpu<H>) {
         self.vcpu
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Relaxed);
     }
 
-    /// Moves the coroutine, which the caller owns and which is in no queue. Moves the coroutine,
-    /// which the caller owns and which is in no queue.
-    pub(crate) fn moves_to(&self, vcpu: &Vcpu<H>) {
+    /// Moves the coroutine, which the caller owns and which is in no queue, to a vCPU.
+    pub(crate) fn move_to(&self, vcpu: &Vcpu<H>) {
         // Release, for `settle`: under the lock of the new vCPU it must not see the coroutine still
         // queued on the old one.
         self.vcpu

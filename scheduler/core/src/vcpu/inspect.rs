@@ -55,13 +55,13 @@ impl<H: Host> Vcpu<H> {
         self.lengths.of(level)
     }
 
-    /// Returns true if all work of a level here is polls that were suspended at its
-    /// [tail](crate::QueueEnd::Tail) and have had their turn. Three loads, from any thread;
-    /// concurrent changes may be seen or not.
+    /// Returns true if all work of a level here is *expired* polls: suspended at the
+    /// [tail](crate::QueueEnd::Tail) of the level, after they have used their quantum. Three loads,
+    /// from any thread; concurrent changes may be seen or not.
     #[inline]
     #[must_use]
-    pub fn only_lingers(&self, level: Level) -> bool {
-        self.lengths.all_linger(level) && self.mail.arriving.load(Relaxed) & level.bit() == 0
+    pub fn only_expired(&self, level: Level) -> bool {
+        self.lengths.all_expired(level) && self.mail.arriving.load(Relaxed) & level.bit() == 0
     }
 
     /// Returns the number of coroutines suspended here: interrupted in the middle of a poll, and

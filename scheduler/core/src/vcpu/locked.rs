@@ -27,7 +27,7 @@ impl<H: Host> Vcpu<H> {
     /// Charges polls of these levels with equal shares of the ticks since the last reading; returns
     /// one share.
     #[inline(never)]
-    fn share_out(&self, elapsed: u64, levels: &[u8]) -> u64 {
+    fn charge_shares(&self, elapsed: u64, levels: &[u8]) -> u64 {
         let count = levels.len() as u64;
         // Mostly the batch is full: then without a division.
         let each = if levels.len() == COARSE_POLLS as usize {
@@ -106,7 +106,7 @@ impl<'a, H: Host> Locked<'a, H> {
                     floor.charge(each, now);
                 }
             } else {
-                each = vcpu.share_out(elapsed, &guarded.batch[..guarded.polls as usize]);
+                each = vcpu.charge_shares(elapsed, &guarded.batch[..guarded.polls as usize]);
             }
             guarded.mean = (guarded.mean * 7 + each) / 8;
             guarded.coarse = each < domain.config.coarse_below;
@@ -148,14 +148,14 @@ impl<'a, H: Host> Locked<'a, H> {
 
     /// Asks the poll under way to yield to more urgent work, after another thread has drained the
     /// inbox, where [`Vcpu::need_preempt`] does not see that work any more.
-    pub(super) fn ask_to_give_way(&mut self) {
+    pub(super) fn request_yield(&mut self) {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
         if ready != 0
             && ready.trailing_zeros() < u32::from(vcpu.published.running.load(Relaxed))
             && vcpu.is_polling()
         {
-            vcpu.ask(PREEMPT_WAKE);
+            vcpu.set_preempt_flag(PREEMPT_WAKE);
         }
     }
 
@@ -185,11 +185,11 @@ impl<'a, H: Host> Locked<'a, H> {
         let running = vcpu.published.running.load(Relaxed);
         let urgent = level.get() < running && vcpu.is_polling();
         if urgent {
-            vcpu.ask(PREEMPT_WAKE);
+            vcpu.set_preempt_flag(PREEMPT_WAKE);
         }
-        if vcpu.mail.attended.load(Relaxed) && vcpu.is_polling() {
+        if vcpu.mail.arrival_notice.load(Relaxed) && vcpu.is_polling() {
             let host = &vcpu.shared().host;
-            host.waits_here(Waits::of(running, level.bit()));
+            host.notify_local_arrival(Waits::of(running, level.bit()));
         }
         urgent
     }
@@ -265,7 +265,7 @@ impl<'a, H: Host> Locked<'a, H> {
     pub(super) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, since: u64) -> Level {
         // SAFETY: the coroutine is owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        block.stays_on(self.vcpu);
+        block.set_vcpu(self.vcpu);
         if !block.is_suspended() {
             block.set_state(State::Ready);
         }
@@ -372,7 +372,7 @@ impl<'a, H: Host> Locked<'a, H> {
         // Not every poll is asked: a poll that is asked yields before it completes what it waits
         // for.
         if guarded.random >> 32 & 1 == 0 {
-            vcpu.ask(PREEMPT_HOST);
+            vcpu.set_preempt_flag(PREEMPT_HOST);
         }
         (level, guarded.random & 1 == 0)
     }
@@ -406,7 +406,7 @@ impl<'a, H: Host> Locked<'a, H> {
             unsafe { guarded.queues.relink(coroutine) };
             self.publish();
             if new.get() < vcpu.published.running.load(Relaxed) && vcpu.is_polling() {
-                vcpu.ask(PREEMPT_WAKE);
+                vcpu.set_preempt_flag(PREEMPT_WAKE);
             }
         } else if vcpu.current.load(Relaxed) == coroutine.as_ptr() {
             let before = vcpu.published.running.load(Relaxed);
@@ -416,10 +416,10 @@ impl<'a, H: Host> Locked<'a, H> {
             }
             vcpu.set_running(new.get());
             if self.queues().ready() & new.more_urgent_bits() != 0 {
-                vcpu.ask(PREEMPT_WAKE);
+                vcpu.set_preempt_flag(PREEMPT_WAKE);
             }
-            if before < new.get() && vcpu.mail.attended.load(Relaxed) {
-                vcpu.attend();
+            if before < new.get() && vcpu.mail.arrival_notice.load(Relaxed) {
+                vcpu.notify_arrival();
             }
             return true;
         } else if block.word.is_owned() {
@@ -429,8 +429,10 @@ impl<'a, H: Host> Locked<'a, H> {
         } else {
             return true;
         }
-        if new.get() <= vcpu.published.running.load(Relaxed) && vcpu.mail.attended.load(Relaxed) {
-            vcpu.attend();
+        if new.get() <= vcpu.published.running.load(Relaxed)
+            && vcpu.mail.arrival_notice.load(Relaxed)
+        {
+            vcpu.notify_arrival();
         }
         true
     }

@@ -30,8 +30,8 @@
 //! | `published.wait` | owner | others | `search` |
 //! | `published.service` | executor, `add_vcpu` | any thread | `service` |
 //! | `mail.inbox`, `arriving` | wakers; emptied by a holder | owner, others | `arrivals` |
-//! | `mail.preempt` | any thread; cleared by the owner's pick | owner | `ask` |
-//! | `mail.attended` | the host; cleared by a waker | wakers | `ask` |
+//! | `mail.preempt` | any thread; cleared by the owner's pick | owner | `requests` |
+//! | `mail.arrival_notice` | the host; cleared by a waker | wakers | `requests` |
 //! | `clock` | holder | others, watchdogs | `locked` |
 //! | `turn_began` | owner | owner, host | `current` |
 //! | `looked_at` | owner | owner | `search` |
@@ -46,7 +46,6 @@ use core::cell::UnsafeCell;
 use core::ptr::{NonNull, null_mut};
 
 mod arrivals;
-mod ask;
 mod balance;
 mod current;
 mod floor;
@@ -55,6 +54,7 @@ mod inspect;
 mod locked;
 mod park;
 pub(crate) mod release;
+mod requests;
 mod search;
 mod service;
 pub(crate) mod shared;
@@ -83,10 +83,10 @@ pub(crate) use search::MAX_LOOK_AFTER;
 use search::WaitWord;
 use service::Service;
 use shared::Shared;
-pub use suspend::Aside;
+pub use suspend::SetAside;
 
 /// `running`: no coroutine runs.
-const NOBODY: u8 = LEVELS as u8;
+const NONE_RUNNING: u8 = LEVELS as u8;
 /// `preempt`: a coroutine more urgent than the running one was queued here.
 const PREEMPT_WAKE: u32 = 1;
 /// `preempt`: the host or a cancellation asked.
@@ -123,7 +123,7 @@ struct Guarded<H: Host> {
     picked: u8,
     /// Ticks that the coroutine which keeps its place at the head of a level had used of its turn.
     used: [u64; LEVELS],
-    /// Time for vain looks.
+    /// Time for fruitless looks.
     looks: TokenBucket,
 }
 
@@ -148,7 +148,7 @@ struct Published {
     ready: AtomicU64,
     /// Bitmap of the ready coroutines that may move to another vCPU.
     movable: AtomicU64,
-    /// Level of the poll under way, or [`NOBODY`].
+    /// Level of the poll under way, or [`NONE_RUNNING`].
     running: AtomicU8,
     parked: AtomicBool,
     /// Set when the poll under way has been found to be long.
@@ -167,8 +167,8 @@ struct Mail<H: Host> {
     arriving: AtomicU64,
     /// Reasons for the poll under way to yield.
     preempt: AtomicU32,
-    /// Set while the host wants to know of coroutines that become ready during a poll.
-    attended: AtomicBool,
+    /// Set while a call of `Host::notify_arrival` is requested and has not been made.
+    arrival_notice: AtomicBool,
 }
 
 /// The state of one vCPU; see [`Executor`](crate::Executor).
@@ -213,7 +213,7 @@ impl<H: Host> Vcpu<H> {
             published: Published {
                 ready: AtomicU64::new(0),
                 movable: AtomicU64::new(0),
-                running: AtomicU8::new(NOBODY),
+                running: AtomicU8::new(NONE_RUNNING),
                 parked: AtomicBool::new(false),
                 long: AtomicBool::new(false),
                 surplus: AtomicU8::new(search::NO_SURPLUS),
@@ -224,7 +224,7 @@ impl<H: Host> Vcpu<H> {
                 inbox: Inbox::new(),
                 arriving: AtomicU64::new(0),
                 preempt: AtomicU32::new(0),
-                attended: AtomicBool::new(false),
+                arrival_notice: AtomicBool::new(false),
             },
             lock: Lock::new(),
             clock: AtomicU64::new(0),
@@ -249,7 +249,7 @@ impl<H: Host> Vcpu<H> {
                 floor: config.floor.map(floor::FloorBudget::new),
                 random: seed | 1,
                 served: [0; LEVELS],
-                picked: NOBODY,
+                picked: NONE_RUNNING,
                 used: [0; LEVELS],
                 looks: search::budget(config.look_after),
             }),
@@ -384,10 +384,10 @@ impl<H: Host> Vcpu<H> {
             locked = self.look_elsewhere(locked);
             // With vCPUs that look, one that parks meanwhile looks at this one again.
             must_offer = domain.config.look_after == 0;
-            passes_on = must_offer && self.published.wait.picks_after();
+            passes_on = must_offer && self.published.wait.begin_pick();
         }
         let Some((coroutine, resumed)) = locked.next() else {
-            self.set_running(NOBODY);
+            self.set_running(NONE_RUNNING);
             self.current.store(null_mut(), Relaxed);
             return None;
         };

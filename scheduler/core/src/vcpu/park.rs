@@ -11,7 +11,7 @@ use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
     /// Announces that the vCPU is about to wait. Returns true if it may wait: every wake from now
-    /// on ends in [`Host::pend`]. Returns false if there is work.
+    /// on ends in [`Host::kick`]. Returns false if there is work.
     pub fn prepare_park(&self) -> bool {
         let domain = self.shared();
         // Before the flag is set: the thread that clears the flag subtracts.
@@ -69,7 +69,7 @@ impl<H: Host> Vcpu<H> {
         let was_parked = self.published.parked.swap(false, SeqCst);
         if was_parked {
             self.shared().idle.fetch_sub(1, SeqCst);
-            self.shared().host.pend(self.index);
+            self.shared().host.kick(self.index);
         }
         was_parked
     }

@@ -1,4 +1,4 @@
-//! Looks: an idle vCPU finds work that waits behind a long poll of another one.
+//! LookCosts: an idle vCPU finds work that waits behind a long poll of another one.
 //!
 //! A vCPU that polls cannot tell others that work waits for the end of the poll. So parked vCPUs
 //! look, and the law that follows is *conservation*: while a vCPU of a domain is parked, no
@@ -44,24 +44,24 @@
 //!
 //! Each wait that ends without work is charged a *period* of `SHARE · look_after` to a
 //! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So
-//! vain looks come at most once a period on average, at any load. A stranded coroutine waits for at
-//! most 2 · `look_after` plus the cost of a wake-up where long polls are found or rare, and for a
-//! period more where many short ones have used up the budget.
+//! fruitless looks come at most once a period on average, at any load. A stranded coroutine waits
+//! for at most 2 · `look_after` plus the cost of a wake-up where long polls are found or rare, and
+//! for a period more where many short ones have used up the budget.
 //!
 //! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): work that is more urgent
 //! than its own may be behind a long poll elsewhere, with no vCPU parked.
 //!
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 
-use super::{NOBODY, Vcpu};
+use super::{NONE_RUNNING, Vcpu};
 use crate::base::host::Host;
 use crate::base::level::Level;
 use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
-/// Reciprocal of the share of its time that a parked vCPU spends on vain looks, and number of such
-/// looks in advance.
+/// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks, and number of
+/// such looks in advance.
 pub(super) const SHARE: u64 = 20;
 
 /// Largest effective [`Config::look_after`](crate::Config::look_after): periods and a budget of
@@ -71,7 +71,7 @@ pub(crate) const MAX_LOOK_AFTER: u64 = u64::MAX / (SHARE * SHARE);
 /// `surplus`: none.
 pub(super) const NO_SURPLUS: u8 = 0;
 /// `surplus`: work was there at a look, and has been since.
-const SEEN: u8 = 1;
+const SURPLUS_SEEN: u8 = 1;
 /// `surplus`: idle vCPUs may take work, until none is left.
 pub(super) const SURPLUS: u8 = 2;
 
@@ -135,7 +135,7 @@ impl WaitWord {
     }
 
     /// Marks that the vCPU picks. Returns true if a wait of it has ended since the last pick.
-    pub(super) fn picks_after(&self) -> bool {
+    pub(super) fn begin_pick(&self) -> bool {
         let ended = self.is(Wait::Ended) || self.is(Wait::Saved);
         if ended {
             self.set(Wait::Over);
@@ -170,7 +170,7 @@ impl<H: Host> Vcpu<H> {
         let running = self.published.running.load(Relaxed);
         self.published.surplus.load(Relaxed) == SURPLUS
             || self.is_overdue(now)
-            || (running != NOBODY && give.trailing_zeros() < u32::from(running))
+            || (running != NONE_RUNNING && give.trailing_zeros() < u32::from(running))
     }
 
     /// Returns true if the vCPU has not picked for so long that its work is better off elsewhere.
@@ -181,9 +181,9 @@ impl<H: Host> Vcpu<H> {
 
     /// Returns true if work of this level that arrived here at tick `now` should be announced to an
     /// idle vCPU.
-    pub(super) fn keeps_waiting(&self, level: Level, now: u64) -> bool {
+    pub(super) fn should_announce(&self, level: Level, now: u64) -> bool {
         let running = self.published.running.load(Relaxed);
-        (running != NOBODY && level.get() < running) || self.is_overdue(now)
+        (running != NONE_RUNNING && level.get() < running) || self.is_overdue(now)
     }
 
     fn others(&self) -> impl Iterator<Item = &Vcpu<H>> {
@@ -311,7 +311,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Charges a wait that ended without work to the budget of looks. A wait whose purpose was to
     /// pay off the budget is not charged, since an idle vCPU would never come to rest.
-    pub fn waited_for_nothing(&self) {
+    pub fn charge_fruitless_wait(&self) {
         if matches!(self.published.wait.get(), Wait::Saves | Wait::Saved) {
             return;
         }
@@ -320,7 +320,7 @@ impl<H: Host> Vcpu<H> {
         self.locked().guarded().looks.spend(period, now);
     }
 
-    /// Looks at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs,
+    /// LookCosts at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs,
     /// again at every look. Returns true if there is work to [`pick`](crate::Executor::pick) behind
     /// one of them, or `long` returned true.
     ///
@@ -356,7 +356,11 @@ impl<H: Host> Vcpu<H> {
     /// since.
     fn is_surplus_at_look(&self) -> bool {
         let before = self.published.surplus.load(Relaxed);
-        let now = if before == NO_SURPLUS { SEEN } else { SURPLUS };
+        let now = if before == NO_SURPLUS {
+            SURPLUS_SEEN
+        } else {
+            SURPLUS
+        };
         self.published.surplus.store(now, Relaxed);
         now == SURPLUS
     }

@@ -3,13 +3,12 @@
 //!
 //! A poll that is stopped has handed over the ownership of its coroutine. Either the coroutine is
 //! queued ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) returns
-//! [`Picked::Resume`] in its turn. Or it is in no queue ([`Vcpu::set_aside_current`]), because its
-//! thread sleeps in the middle of the poll and could not continue, until [`Aside::go_on`] queues
-//! it.
+//! [`Picked::Resume`] in its turn. Or its thread sleeps in the middle of the poll and could not
+//! continue: then it is in no queue ([`Vcpu::set_aside_current`]) until [`SetAside::requeue`].
 
 use core::ptr::NonNull;
 
-use super::{NOBODY, Vcpu};
+use super::{NONE_RUNNING, Vcpu};
 use crate::base::events::Step;
 use crate::base::host::Host;
 use crate::base::id::CoroutineId;
@@ -18,33 +17,33 @@ use crate::coroutine::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::tables::table::id_of;
 
-/// A coroutine that has been stopped in the middle of its poll and is in no queue. Dropping it
-/// queues the coroutine, too.
+/// A coroutine that was set aside: stopped in the middle of its poll, and in no queue. Dropping
+/// the value queues the coroutine, too.
 #[must_use = "the coroutine resumes when this is dropped"]
-pub struct Aside<H: Host>(NonNull<Slot<H>>);
+pub struct SetAside<H: Host>(NonNull<Slot<H>>);
 
-// SAFETY: it is the ownership of a coroutine on which no thread works; any thread may queue it.
-unsafe impl<H: Host> Send for Aside<H> {}
+// SAFETY: the value is the ownership of a coroutine that no thread polls; any thread may queue it.
+unsafe impl<H: Host> Send for SetAside<H> {}
 
-impl<H: Host> core::fmt::Debug for Aside<H> {
+impl<H: Host> core::fmt::Debug for SetAside<H> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Aside").field(&self.id()).finish()
+        f.debug_tuple("SetAside").field(&self.id()).finish()
     }
 }
 
-impl<H: Host> Aside<H> {
+impl<H: Host> SetAside<H> {
     /// Returns the id of the coroutine.
     #[must_use]
     pub fn id(&self) -> CoroutineId {
         id_of(self.0)
     }
 
-    /// Queues the coroutine, whose thread could continue, first in its level on the vCPU that it
-    /// was stopped on. From any thread.
-    pub fn go_on(self) {}
+    /// Queues the coroutine, whose thread can continue, first in its level on the vCPU that it was
+    /// stopped on. From any thread.
+    pub fn requeue(self) {}
 }
 
-impl<H: Host> Drop for Aside<H> {
+impl<H: Host> Drop for SetAside<H> {
     fn drop(&mut self) {
         // SAFETY: the coroutine is owned by us and in no queue; vCPUs live as long as their domain,
         // which outlives this value (`set_aside_current`).
@@ -75,7 +74,7 @@ impl<H: Host> Vcpu<H> {
         // SAFETY: the coroutine is being polled, so it is alive and in no queue; its poller is
         // stopped and has handed the ownership to us.
         unsafe { locked.enqueue(coroutine) };
-        self.set_running(NOBODY);
+        self.set_running(NONE_RUNNING);
         Some(id_of(coroutine))
     }
 
@@ -83,14 +82,14 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// As [`Vcpu::suspend_current`]; and the domain outlives the result.
-    pub unsafe fn set_aside_current(&self) -> Option<Aside<H>> {
+    pub unsafe fn set_aside_current(&self) -> Option<SetAside<H>> {
         // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
         // meanwhile.
         let _locked = unsafe { self.locked_by_owner() };
         let coroutine = self.current()?;
         self.interrupt(coroutine, QueueEnd::Head);
-        self.set_running(NOBODY);
-        Some(Aside(coroutine))
+        self.set_running(NONE_RUNNING);
+        Some(SetAside(coroutine))
     }
 
     fn interrupt(&self, coroutine: NonNull<Slot<H>>, end: QueueEnd) {

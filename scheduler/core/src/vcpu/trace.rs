@@ -13,12 +13,12 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         if self.shared().host.is_tracing() {
-            self.tell(coroutine, step);
+            self.emit(coroutine, step);
         }
     }
 
     #[cold]
-    fn tell(&self, coroutine: NonNull<Slot<H>>, step: Step) {
+    fn emit(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         let domain = self.shared();
         // SAFETY: the caller owns the coroutine, so it is alive.
         let block = unsafe { coroutine.as_ref() };

@@ -56,7 +56,7 @@ pub(crate) unsafe fn cancel_slot<H: Host>(
         // SAFETY: `Enqueue` makes the coroutine ours.
         TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
         // SAFETY: the caller holds a reference.
-        TransitionToReady::Absorbed => unsafe { Vcpu::ask_cancelled(slot) },
+        TransitionToReady::Absorbed => unsafe { Vcpu::preempt_cancelled(slot) },
         TransitionToReady::Exited => {}
     }
     wake

@@ -192,7 +192,7 @@ fn times_of_any_length_are_taken() {
             let _ = serving(&other, || other.look(|_| false));
             if other.prepare_park() {
                 let _ = other.sleep_limit();
-                other.waited_for_nothing();
+                other.charge_fruitless_wait();
             }
             other.unpark();
             assert!(!one.is_look_due());

@@ -28,7 +28,7 @@ unsafe impl Host for Counting {
     fn current(&self) -> Option<Served> {
         None
     }
-    fn pend(&self, _: usize) {}
+    fn kick(&self, _: usize) {}
 
     unsafe fn allocate(layout: Layout) -> *mut u8 {
         if IS_OUT.get() {

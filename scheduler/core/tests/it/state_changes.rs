@@ -41,7 +41,7 @@ unsafe impl Host for Tracing {
     fn current(&self) -> Option<Served> {
         SERVED.get().map(Served::from)
     }
-    fn pend(&self, _: usize) {}
+    fn kick(&self, _: usize) {}
 }
 
 fn run(executor: &Executor<Tracing>) {

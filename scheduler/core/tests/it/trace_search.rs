@@ -1,4 +1,4 @@
-//! Looks (`vcpu/search.rs`): which vCPU looks, when, and with which result. Time is counted by
+//! LookCosts (`vcpu/search.rs`): which vCPU looks, when, and with which result. Time is counted by
 //! hand.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,8 +26,8 @@ fn pass(domain: &Domain<Host>, ticks: u64) {
     domain.host().time.fetch_add(ticks, Relaxed);
 }
 
-fn pended(domain: &Domain<Host>) -> Vec<usize> {
-    std::mem::take(&mut *domain.host().pended.lock().unwrap())
+fn kicked(domain: &Domain<Host>) -> Vec<usize> {
+    std::mem::take(&mut *domain.host().kicked.lock().unwrap())
 }
 
 /// Polls a coroutine on `vcpu`, and calls `during` in the middle of its poll.
@@ -64,13 +64,13 @@ fn a_poll_that_begins_wakes_a_vcpu_that_sleeps() {
     assert_eq!((a.sleep_limit(), b.sleep_limit()), (None, None));
     a.unpark();
     polling(&domain, &a, || {
-        assert_eq!(pended(&domain), [1]);
+        assert_eq!(kicked(&domain), [1]);
         b.unpark();
         assert!(b.prepare_park());
         assert_eq!(b.sleep_limit(), Some(AFTER));
     });
     // A vCPU that watches is not woken again.
-    polling(&domain, &a, || assert_eq!(pended(&domain), []));
+    polling(&domain, &a, || assert_eq!(kicked(&domain), []));
 }
 
 #[test]
@@ -106,16 +106,16 @@ fn work_that_becomes_ready_during_a_long_poll_is_announced_at_once() {
         assert!(!b.look(|_| false));
         // A poll that is known to be long needs no more looks.
         assert_eq!(b.sleep_limit(), None);
-        pended(&domain);
+        kicked(&domain);
         domain.spawn(async {}, at(50)).unwrap().detach();
-        assert_eq!(pended(&domain), [1]);
+        assert_eq!(kicked(&domain), [1]);
         b.unpark();
         assert_eq!(run(&b, 10), 1);
     });
 }
 
 #[test]
-fn vain_looks_come_once_a_period_in_the_end() {
+fn fruitless_looks_come_once_a_period_in_the_end() {
     let (domain, a, b) = two();
     assert!(b.prepare_park());
     let mut looks = 0;
@@ -128,7 +128,7 @@ fn vain_looks_come_once_a_period_in_the_end() {
             // Polls are short: the one under way has just begun.
             a.refresh_clock();
             assert!(!b.look(|_| panic!("no poll is long")));
-            b.waited_for_nothing();
+            b.charge_fruitless_wait();
             looks += 1;
         }
     });
@@ -141,7 +141,7 @@ fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
     assert!(b.prepare_park());
     polling(&domain, &a, || {
         for _ in 0..200 {
-            b.waited_for_nothing();
+            b.charge_fruitless_wait();
         }
     });
     assert!(a.prepare_park());
@@ -150,7 +150,7 @@ fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
         waits += 1;
         assert!(waits < 10, "it wakes every {limit} ticks");
         pass(&domain, limit);
-        b.waited_for_nothing();
+        b.charge_fruitless_wait();
     }
 }
 
@@ -179,10 +179,10 @@ fn one_of_several_looks_and_the_next_takes_its_place() {
     polling(&domain, &a, || {
         assert_eq!(b.sleep_limit(), Some(AFTER));
         assert_eq!((c.sleep_limit(), d.sleep_limit()), (None, None));
-        assert_eq!(pended(&domain), []);
+        assert_eq!(kicked(&domain), []);
         // The one that watched has found work.
         b.unpark();
-        polling(&domain, &b, || assert_eq!(pended(&domain), [2]));
+        polling(&domain, &b, || assert_eq!(kicked(&domain), [2]));
         c.unpark();
         assert!(c.prepare_park());
         assert_eq!(c.sleep_limit(), Some(AFTER));
@@ -216,7 +216,7 @@ fn without_look_after_no_vcpu_looks() {
         assert_eq!(b.sleep_limit(), None);
         domain.spawn(async {}, at(50)).unwrap().detach();
         assert!(!b.look(|_| true));
-        assert_eq!(pended(&domain), []);
+        assert_eq!(kicked(&domain), []);
     });
     run(&a, 10);
 }
@@ -235,19 +235,19 @@ fn a_vcpu_that_is_told_of_work_and_finds_other_work_tells_another() {
         }
     });
     polling(&domain, &a, || {
-        assert_eq!(pended(&domain), [b.index()]);
+        assert_eq!(kicked(&domain), [b.index()]);
         b.unpark();
         serving(&b, || {
             let first = b.pick(None);
             assert!(matches!(first, Some(Picked::Poll(_))));
             // It has taken two of the three, and one of those waits for the end of its poll.
-            assert_eq!(pended(&domain), [c.index()]);
+            assert_eq!(kicked(&domain), [c.index()]);
             c.unpark();
             serving(&c, || {
                 // The third is taken from where it was; the other two vCPUs are in their polls.
                 let third = c.pick(None);
                 assert!(matches!(third, Some(Picked::Poll(_))));
-                assert_eq!(pended(&domain), [d.index()]);
+                assert_eq!(kicked(&domain), [d.index()]);
                 d.unpark();
                 assert_eq!(run(&d, 10), 1);
                 let Some(Picked::Poll(third)) = third else {

@@ -165,10 +165,10 @@ fn suspensions_are_counted() {
 fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    vcpu.set_attended(true);
+    vcpu.set_arrival_notice(true);
     let d = domain.clone();
     let busy = async move {
-        let (attended, waiting) = (&d.host().attended, &d.host().waiting);
+        let (notified, waiting) = (&d.host().notified, &d.host().waiting);
         assert!(waiting.lock().unwrap().is_empty(), "queued between polls");
         for level in [30, 20, 10] {
             d.spawn(async {}, at(level)).unwrap().detach();
@@ -183,16 +183,16 @@ fn the_host_is_told_of_coroutines_that_become_ready_during_a_poll() {
             });
         };
         from_outside();
-        assert_eq!(attended.lock().unwrap().len(), 1);
+        assert_eq!(notified.lock().unwrap().len(), 1);
         from_outside();
-        assert_eq!(attended.lock().unwrap().len(), 1, "once is enough");
-        d.vcpus().next().unwrap().set_attended(true);
+        assert_eq!(notified.lock().unwrap().len(), 1, "once is enough");
+        d.vcpus().next().unwrap().set_arrival_notice(true);
         from_outside();
-        assert_eq!(attended.lock().unwrap().len(), 2);
+        assert_eq!(notified.lock().unwrap().len(), 2);
     };
     crate::support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap().detach());
     run(&vcpu, 20);
-    assert_eq!(domain.host().attended.lock().unwrap().len(), 2);
+    assert_eq!(domain.host().notified.lock().unwrap().len(), 2);
 }
 
 #[test]
@@ -204,26 +204,26 @@ fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
     let other = queued.id();
     let busy = async move {
         let me = d.current_id().unwrap();
-        let heard = |of: CoroutineId, to: u8| {
-            d.vcpus().next().unwrap().set_attended(true);
-            let before = d.host().attended.lock().unwrap().len();
+        let notifies = |of: CoroutineId, to: u8| {
+            d.vcpus().next().unwrap().set_arrival_notice(true);
+            let before = d.host().notified.lock().unwrap().len();
             d.reprio(of, level(to)).unwrap();
-            d.host().attended.lock().unwrap().len() > before
+            d.host().notified.lock().unwrap().len() > before
         };
-        assert!(!heard(me, 20), "as it was");
-        assert!(!heard(me, 15), "more urgent than before");
-        assert!(heard(me, 20), "less urgent than before");
-        assert!(!heard(other, 25), "still less urgent than what runs");
-        assert!(heard(other, 20));
-        assert!(heard(other, 10));
-        assert!(!heard(other, 40));
+        assert!(!notifies(me, 20), "as it was");
+        assert!(!notifies(me, 15), "more urgent than before");
+        assert!(notifies(me, 20), "less urgent than before");
+        assert!(!notifies(other, 25), "still less urgent than what runs");
+        assert!(notifies(other, 20));
+        assert!(notifies(other, 10));
+        assert!(!notifies(other, 40));
         // The last release takes back a loan of an equal, which changes nothing.
-        d.vcpus().next().unwrap().set_attended(true);
-        let before = d.host().attended.lock().unwrap().len();
+        d.vcpus().next().unwrap().set_arrival_notice(true);
+        let before = d.host().notified.lock().unwrap().len();
         let _ = d.lock_taken();
         d.lend_to_holder(me);
         d.lock_released(me);
-        assert_eq!(d.host().attended.lock().unwrap().len(), before);
+        assert_eq!(d.host().notified.lock().unwrap().len(), before);
     };
     let busy = crate::support::serving(&vcpu, || domain.spawn(busy, at(20)).unwrap());
     run(&vcpu, 20);
@@ -544,7 +544,7 @@ fn a_coroutine_that_is_set_aside_is_in_no_queue_until_it_resumes() {
         assert!(executor.pick(None).is_none());
         assert_eq!((executor.bitmap(), executor.suspended()), (0, 0));
         d.reprio(me, upshift_core::Level::at::<7>()).unwrap();
-        std::thread::spawn(|| aside.go_on()).join().unwrap();
+        std::thread::spawn(|| aside.requeue()).join().unwrap();
         assert_ne!(executor.bitmap() & 1 << 7, 0);
         assert!(matches!(executor.pick(None), Some(Picked::Resume { id, .. }) if id == me));
     };

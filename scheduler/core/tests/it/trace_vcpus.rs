@@ -177,19 +177,19 @@ fn a_suspended_coroutine_is_not_taken() {
 fn a_wake_ends_the_wait_of_a_parked_vcpu_once() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let pended = || std::mem::take(&mut *domain.host().pended.lock().unwrap());
+    let kicked = || std::mem::take(&mut *domain.host().kicked.lock().unwrap());
     let one = domain.spawn(block_once(), at(7)).unwrap();
     let two = domain.spawn(block_once(), at(7)).unwrap();
     assert!(!vcpu.prepare_park());
     run(&vcpu, 10);
-    assert!(pended().is_empty());
+    assert!(kicked().is_empty());
     // A second wake changes nothing.
     assert!(vcpu.prepare_park());
     assert!(vcpu.prepare_park());
     assert_eq!(domain.idle_vcpus(), 1);
     domain.wake(one.id()).unwrap();
     domain.wake(two.id()).unwrap();
-    assert_eq!(pended(), [0]);
+    assert_eq!(kicked(), [0]);
     assert_eq!(domain.idle_vcpus(), 0);
     vcpu.unpark();
     assert_eq!(domain.idle_vcpus(), 0);
@@ -209,9 +209,9 @@ fn a_surplus_wakes_an_idle_vcpu() {
             domain.spawn(yield_now(), at(7)).unwrap().detach();
         }
     });
-    assert!(domain.host().pended.lock().unwrap().is_empty());
+    assert!(domain.host().kicked.lock().unwrap().is_empty());
     step(&a);
-    assert_eq!(*domain.host().pended.lock().unwrap(), [1]);
+    assert_eq!(*domain.host().kicked.lock().unwrap(), [1]);
     b.unpark();
     assert!(step(&b).is_some());
 }

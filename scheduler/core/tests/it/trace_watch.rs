@@ -59,7 +59,7 @@ fn coroutines_of_one_type_know_each_where_it_was_spawned() {
             seen.send(poll.unwrap().location).unwrap();
         };
         let handle = serving(&vcpu, || {
-            let future = Looks(Some(Box::new(looks)));
+            let future = LookCosts(Some(Box::new(looks)));
             domain.spawn_at(future, at(9), place).unwrap()
         });
         run(&vcpu, 10);
@@ -68,9 +68,9 @@ fn coroutines_of_one_type_know_each_where_it_was_spawned() {
     }
 }
 
-struct Looks(Option<Box<dyn FnOnce() + Send>>);
+struct LookCosts(Option<Box<dyn FnOnce() + Send>>);
 
-impl Future for Looks {
+impl Future for LookCosts {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
         if let Some(looks) = self.0.take() {

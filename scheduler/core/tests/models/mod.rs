@@ -44,8 +44,8 @@ pub struct ModelHost {
     time: AtomicU64,
     /// True if the locks of vCPUs are biased to their owners.
     biases: bool,
-    pends: [AtomicUsize; 3],
-    /// Wake-up of a pended vCPU: kept until the vCPU waits, as by an eventfd or an interrupt.
+    kicks: [AtomicUsize; 3],
+    /// Wake-up of a kicked vCPU: kept until the vCPU waits, as by an eventfd or an interrupt.
     wakes: [Notify; 3],
 }
 
@@ -62,8 +62,8 @@ unsafe impl Host for ModelHost {
     fn current(&self) -> Option<Served> {
         SERVED.with(Cell::get).map(Served::from)
     }
-    fn pend(&self, index: usize) {
-        self.pends[index].fetch_add(1, Relaxed);
+    fn kick(&self, index: usize) {
+        self.kicks[index].fetch_add(1, Relaxed);
         self.wakes[index].notify();
     }
     fn relax(&self, _: u32) {
@@ -79,12 +79,12 @@ unsafe impl Host for ModelHost {
 }
 
 impl ModelHost {
-    /// Returns how often a vCPU was pended.
-    pub fn pends(&self, index: usize) -> usize {
-        self.pends[index].load(Relaxed)
+    /// Returns how often a vCPU was kicked.
+    pub fn kicks(&self, index: usize) -> usize {
+        self.kicks[index].load(Relaxed)
     }
 
-    /// Waits until the vCPU is pended; may return without cause.
+    /// Waits until the vCPU is kicked; may return without cause.
     pub fn wait(&self, index: usize) {
         self.wakes[index].wait();
     }
@@ -122,7 +122,7 @@ fn domain_of(look_after: u64, biases: bool) -> Domain<ModelHost> {
     let host = ModelHost {
         biases,
         time: AtomicU64::new(EPOCH),
-        pends: [const { AtomicUsize::new(0) }; 3],
+        kicks: [const { AtomicUsize::new(0) }; 3],
         wakes: [Notify::new(), Notify::new(), Notify::new()],
     };
     let config = Config {

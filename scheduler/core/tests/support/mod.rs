@@ -34,9 +34,9 @@ thread_local! {
 #[derive(Default)]
 pub struct TestHost {
     pub time: AtomicU64,
-    pub pended: Mutex<Vec<usize>>,
+    pub kicked: Mutex<Vec<usize>>,
     /// vCPUs for which attention was asked.
-    pub attended: Mutex<Vec<usize>>,
+    pub notified: Mutex<Vec<usize>>,
     /// Urgency of coroutines that polls made ready on their own vCPU.
     pub waiting: Mutex<Vec<Waits>>,
     /// Watched polls, and when they ended.
@@ -56,13 +56,13 @@ unsafe impl Host for TestHost {
     fn current(&self) -> Option<Served> {
         SERVED.get().map(Served::from)
     }
-    fn pend(&self, index: usize) {
-        self.pended.lock().unwrap().push(index);
+    fn kick(&self, index: usize) {
+        self.kicked.lock().unwrap().push(index);
     }
-    fn attend(&self, index: usize) {
-        self.attended.lock().unwrap().push(index);
+    fn notify_arrival(&self, index: usize) {
+        self.notified.lock().unwrap().push(index);
     }
-    fn waits_here(&self, waits: Waits) {
+    fn notify_local_arrival(&self, waits: Waits) {
         self.waiting.lock().unwrap().push(waits);
     }
     fn watched(&self, _: usize, poll: &upshift_core::Poll, ended: u64) {

@@ -1,4 +1,4 @@
-//! A host of real threads: each serves one vCPU and parks when it has no work; `pend` unparks it. A
+//! A host of real threads: each serves one vCPU and parks when it has no work; `kick` unparks it. A
 //! lost wake is a wait that does not end.
 
 #![allow(
@@ -41,7 +41,7 @@ unsafe impl Host for ThreadHost {
     fn current(&self) -> Option<Served> {
         SERVED.get().map(Served::from)
     }
-    fn pend(&self, index: usize) {
+    fn kick(&self, index: usize) {
         let thread = self.threads[index].lock().unwrap().clone();
         thread.expect("a thread that parks is served").unpark();
     }

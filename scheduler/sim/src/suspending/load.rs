@@ -42,7 +42,7 @@ pub enum WatcherState {
     Listens,
     /// Arrivals do not wake the watcher, which looks by the clock.
     Ignores,
-    /// The watcher rests after a vain look.
+    /// The watcher rests after a stale look.
     Rests,
 }
 
@@ -78,11 +78,11 @@ pub struct Outcome {
     /// Times of suspensions by the rule, for each vCPU.
     pub suspended: Vec<Vec<u64>>,
     /// Number of suspensions for the sake of polls that had used their quantum.
-    pub for_lingering: u64,
+    pub for_expired: u64,
     /// Number of suspensions for an equal of polls that had not used their quantum.
     pub before_quantum: u64,
-    /// Number of vain looks, each of which begins a rest, for each vCPU.
-    pub in_vain: Vec<u64>,
+    /// Number of stale looks, each of which begins a rest, for each vCPU.
+    pub stale_looks: Vec<u64>,
     /// Number of looks because of an arrival that suspended no poll.
     pub by_event: u64,
     /// Number of looks by the clock that suspended no poll.

@@ -19,7 +19,9 @@ mod vcpu;
 pub use load::{Arrival, Load, Outcome, Wait, WatcherState};
 pub use theorems::{Levels, Service, Shape, check, search_loads, shapes};
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{Decision, Looks, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN, Waits};
+use upshift_core::preempt::{
+    Decision, LookCosts, MAX_SUSPENSION, Policy, Rule, Snapshot, TURN_LENGTH, Waits,
+};
 
 use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
 
@@ -27,7 +29,7 @@ use vcpu::{Doing, NEVER, Poll, Stretch, Vcpu};
 #[must_use]
 pub fn contend(load: &Load) -> Outcome {
     let rule = Rule::new(load.cost, load.quantum);
-    let looks = Looks {
+    let looks = LookCosts {
         event: load.look / 2,
         timer: load.look,
     };
@@ -41,7 +43,7 @@ pub fn contend(load: &Load) -> Outcome {
         now: 0,
         outcome: Outcome {
             suspended: vec![Vec::new(); load.vcpus],
-            in_vain: vec![0; load.vcpus],
+            stale_looks: vec![0; load.vcpus],
             turns: vec![0; load.vcpus],
             set_aside: vec![0; load.vcpus],
             ..Outcome::default()
@@ -113,12 +115,12 @@ impl Machine<'_> {
             n,
             level: arrival.level,
             left: arrival.service,
-            in_all: 0,
-            lasted: 0,
+            total: 0,
+            elapsed: 0,
             sleeps: arrival.sleeps.map(|time| (arrival.service / 2, time)),
             suspended: false,
             was_suspended: false,
-            lingers: false,
+            expired: false,
             off_since: now,
             among: 0,
         };
@@ -130,8 +132,8 @@ impl Machine<'_> {
             && under_way.sleeps.is_none()
         {
             let wait = Wait {
-                ran: ran.in_all,
-                needed: under_way.left - (ran.in_all - under_way.in_all),
+                ran: ran.total,
+                needed: under_way.left - (ran.total - under_way.total),
                 waited: 0,
                 is_equal: under_way.level == arrival.level,
                 watcher: vcpu.watcher(),
@@ -163,7 +165,7 @@ impl Machine<'_> {
         let vcpu = &mut self.vcpus[index];
         if let Some(place) = vcpu.aside.iter().position(|(until, _)| *until <= now) {
             let mut poll = vcpu.aside.swap_remove(place).1;
-            (poll.suspended, poll.lingers, poll.off_since) = (true, false, now);
+            (poll.suspended, poll.expired, poll.off_since) = (true, false, now);
             poll.was_suspended = true;
             poll.among = 1 + vcpu.suspended();
             vcpu.push(poll, QueueEnd::Head);
@@ -239,7 +241,7 @@ impl Machine<'_> {
         if std::mem::take(&mut vcpu.turn)
             && let Some(poll) = vcpu.take_longest_off(now)
         {
-            return self.starts(index, poll, TURN);
+            return self.starts(index, poll, TURN_LENGTH);
         }
         if let Some(poll) = vcpu.pop(now) {
             return self.starts(index, poll, 0);
@@ -290,7 +292,7 @@ impl Machine<'_> {
             self.outcome.kept_off = self.outcome.kept_off.max(off);
         }
         let resumes = std::mem::take(&mut poll.suspended);
-        poll.lingers = false;
+        poll.expired = false;
         vcpu.seen_at = now;
         if !resumes {
             vcpu.watch_over(poll.level, self.rule.cost, now, late);
@@ -328,7 +330,7 @@ impl Machine<'_> {
         if !stopped && by_timer {
             self.outcome.by_clock += 1;
         } else if !stopped {
-            vcpu.policy.has_looked(now);
+            vcpu.policy.charge_look(now);
             self.outcome.by_event += 1;
         }
         // As the runtime's watcher does while a poll is stopped.
@@ -341,11 +343,11 @@ impl Machine<'_> {
     fn looks_between_polls(&mut self, index: usize, by_timer: bool) -> bool {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
-        if by_timer && vcpu.policy.is_in_vain(0) {
+        if by_timer && vcpu.policy.is_stale_look(0) {
             vcpu.policy.rest(now);
-            self.outcome.in_vain[index] += 1;
+            self.outcome.stale_looks[index] += 1;
         }
-        vcpu.gives_turn(!vcpu.aside.is_empty(), now);
+        vcpu.give_turn(!vcpu.aside.is_empty(), now);
         false
     }
 
@@ -361,20 +363,20 @@ impl Machine<'_> {
             was_suspended: poll.was_suspended,
             turn: stretch.turn,
             waiting: vcpu.waiting,
-            lingering: vcpu.only_lingers(poll.level),
+            only_expired: vcpu.only_expired(poll.level),
             beside_idle: false,
             expects_urgent: self.load.expects_urgent,
             any_suspended: vcpu.suspended() != 0,
         };
         let depended_on = Policy::is_depended_on(!vcpu.aside.is_empty(), ran);
-        if vcpu.gives_turn(depended_on, now) && depended_on {
+        if vcpu.give_turn(depended_on, now) && depended_on {
             vcpu.open
                 .iter_mut()
                 .for_each(|(.., wait)| wait.turned = true);
             if asleep {
                 self.sets_aside(index);
             } else {
-                vcpu.policy.has_suspended(&rule, now);
+                vcpu.policy.record_suspension(&rule, now);
                 self.outcome.turns[index] += 1;
                 self.suspends(index, rule.queue_end(ran));
             }
@@ -385,7 +387,7 @@ impl Machine<'_> {
             .policy
             .decide(&rule, &snapshot, by_timer, || asleep, now);
         if vcpu.policy.rests_until() > rested.max(now) {
-            self.outcome.in_vain[index] += 1;
+            self.outcome.stale_looks[index] += 1;
         }
         match decision {
             Decision::Rest if vcpu.policy.rests_until() > now => {
@@ -411,10 +413,10 @@ impl Machine<'_> {
                 return true;
             }
             Decision::Suspend(end) => {
-                vcpu.policy.has_suspended(&rule, now);
+                vcpu.policy.record_suspension(&rule, now);
                 let is_urgent = snapshot.waits() == Waits::Urgent;
-                let is_old = ran.in_all >= rule.quantum;
-                self.outcome.for_lingering += u64::from(snapshot.waits() == Waits::Nothing);
+                let is_old = ran.total >= rule.quantum;
+                self.outcome.for_expired += u64::from(snapshot.waits() == Waits::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
                 self.suspends(index, end);
@@ -442,7 +444,7 @@ impl Machine<'_> {
         else {
             unreachable!("only a sleeping poll is set aside")
         };
-        poll.lasted += now - stretch.began;
+        poll.elapsed += now - stretch.began;
         vcpu.aside.push((until, poll));
         vcpu.listens = false;
         self.outcome.set_aside[index] += 1;
@@ -462,10 +464,10 @@ impl Machine<'_> {
             unreachable!("only a running poll is suspended")
         };
         poll.runs_for((now - since) / self.load.slow);
-        poll.lasted += now - stretch.began;
+        poll.elapsed += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
         poll.was_suspended = true;
-        poll.lingers = end == QueueEnd::Tail;
+        poll.expired = end == QueueEnd::Tail;
         poll.among = 1 + vcpu.suspended();
         vcpu.listens = false;
         vcpu.close_waits(until, &mut self.outcome);

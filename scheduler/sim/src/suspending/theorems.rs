@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST, SHARE, TURN};
+use upshift_core::preempt::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, SHARE, TURN_LENGTH};
 
 use super::{Arrival, Load, Outcome, Wait, WatcherState, contend, random};
 
@@ -178,7 +178,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     };
     // The watcher does not look sooner than a look costs, nor, where a poll has slept or waited for
     // the CPU, than a quarter of that time after the last look.
-    let lost = if loses { TURN } else { 0 };
+    let lost = if loses { TURN_LENGTH } else { 0 };
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
     let unheard = match wait.watcher {
         WatcherState::Listens => 0,
@@ -191,7 +191,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
         most += SHARE * (price + cost) + load.late + unheard;
     }
     if wait.turned {
-        most += TURN * slow + cost + load.late;
+        most += TURN_LENGTH * slow + cost + load.late;
     }
     (wait.needed * slow).min(most) + cost + 2 * load.late
 }
@@ -212,8 +212,8 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             return Err(format!("theorem {theorem}: {wait:?}, at most {most}"));
         }
     }
-    if outcome.for_lingering != 0 {
-        let count = outcome.for_lingering;
+    if outcome.for_expired != 0 {
+        let count = outcome.for_expired;
         return Err(format!(
             "theorem 2: {count} for polls that had used their quantum"
         ));
@@ -238,16 +238,19 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
             return Err(format!("theorem 3: {turns} turns in {end} ns"));
         }
         let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
-        let in_vain = outcome.in_vain[vcpu];
+        let stale_looks = outcome.stale_looks[vcpu];
         // A rest ends with a stop, and with a look at a poll that is resumed or has used its
         // quantum.
-        if in_vain > end / MAX_SUSPENSION + 2 * stopped + 1 {
+        if stale_looks > end / MAX_SUSPENSION + 2 * stopped + 1 {
             return Err(format!(
-                "theorem 3: {in_vain} looks in vain in {end} ns, {stopped} stopped"
+                "theorem 3: {stale_looks} stale looks in {end} ns, {stopped} stopped"
             ));
         }
     }
-    let apart = REST + (MAX_SUSPENSION + TURN) * load.slow + 2 * MAX_SUSPENSION + 3 * (cost + late);
+    let apart = REST_LENGTH
+        + (MAX_SUSPENSION + TURN_LENGTH) * load.slow
+        + 2 * MAX_SUSPENSION
+        + 3 * (cost + late);
     if outcome.kept_off > apart {
         let time = outcome.kept_off;
         return Err(format!("theorem 4: kept off for {time}, at most {apart}"));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
-use upshift_core::preempt::{Looks, MAX_SUSPENSION, Policy, Ran, Waits};
+use upshift_core::preempt::{LookCosts, MAX_SUSPENSION, Policy, RunTime, Waits};
 
 use super::load::{Outcome, Wait, WatcherState};
 
@@ -12,16 +12,16 @@ pub(super) struct Poll {
     pub(super) n: usize,
     pub(super) level: u8,
     pub(super) left: u64,
-    pub(super) in_all: u64,
+    pub(super) total: u64,
     /// Time since the poll began, without the time in which it was suspended.
-    pub(super) lasted: u64,
+    pub(super) elapsed: u64,
     /// Time left when the poll sleeps, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
     /// Set once the poll has been suspended.
     pub(super) was_suspended: bool,
     /// Set if the poll was suspended after its quantum.
-    pub(super) lingers: bool,
+    pub(super) expired: bool,
     /// Time at which the poll was last on the CPU, or became ready.
     pub(super) off_since: u64,
     /// Number of polls suspended there then, this one included.
@@ -105,7 +105,7 @@ pub(super) struct Vcpu {
     pub(super) seen_at: u64,
     /// Time of the look because of an arrival, or `NEVER`.
     pub(super) notified_at: u64,
-    /// Time at which a lingering poll last went before a fresh one.
+    /// Time at which an expired poll last went before a fresh one.
     pub(super) turned: u64,
     /// Set if the next pick is for the turn of a suspended poll.
     pub(super) turn: bool,
@@ -118,7 +118,7 @@ pub(super) struct Vcpu {
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Vcpu {
-    pub(super) fn new(looks: Looks, slow: u64) -> Vcpu {
+    pub(super) fn new(looks: LookCosts, slow: u64) -> Vcpu {
         Vcpu {
             slow,
             queues: vec![VecDeque::new(); 64],
@@ -178,7 +178,7 @@ impl Vcpu {
         self.listens = true;
         if self.waiting != 0 {
             let wait = match Waits::of(level, self.waiting) {
-                Waits::Equal if self.only_lingers(level) => MAX_SUSPENSION,
+                Waits::Equal if self.only_expired(level) => MAX_SUSPENSION,
                 Waits::Nothing => MAX_SUSPENSION,
                 Waits::Equal | Waits::Urgent => cost,
             };
@@ -186,14 +186,14 @@ impl Vcpu {
         }
     }
 
-    pub(super) fn only_lingers(&self, level: u8) -> bool {
+    pub(super) fn only_expired(&self, level: u8) -> bool {
         self.queues[usize::from(level)]
             .iter()
-            .all(|poll| poll.lingers)
+            .all(|poll| poll.expired)
     }
 
     /// Returns the poll under way, its times, and whether it sleeps.
-    pub(super) fn under_way(&self, now: u64) -> Option<(&Poll, Stretch, Ran, bool)> {
+    pub(super) fn under_way(&self, now: u64) -> Option<(&Poll, Stretch, RunTime, bool)> {
         let (poll, stretch, runs, asleep) = match &self.doing {
             Doing::Polls {
                 poll,
@@ -203,10 +203,10 @@ impl Vcpu {
             Doing::Sleeps { poll, stretch, .. } => (poll, *stretch, 0, true),
             Doing::Idles | Doing::Switches { .. } => return None,
         };
-        let ran = Ran {
-            in_all: poll.in_all + runs,
+        let ran = RunTime {
+            total: poll.total + runs,
             stretch: stretch.ran + runs,
-            lasted: poll.lasted + (now - stretch.began),
+            elapsed: poll.elapsed + (now - stretch.began),
         };
         Some((poll, stretch, ran, asleep))
     }
@@ -237,25 +237,25 @@ impl Vcpu {
         }
     }
 
-    /// Picks as the queues of the core do: lingering polls are behind the others, except for one
+    /// Picks as the queues of the core do: expired polls are behind the others, except for one
     /// per MAX_SUSPENSION whose patience is over.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
-        let fresh = queue.iter().position(|poll| !poll.lingers);
-        let lingers = queue.iter().position(|poll| poll.lingers);
-        let place = match (fresh, lingers) {
-            (Some(fresh), Some(lingers)) => {
+        let fresh = queue.iter().position(|poll| !poll.expired);
+        let expired = queue.iter().position(|poll| poll.expired);
+        let place = match (fresh, expired) {
+            (Some(fresh), Some(expired)) => {
                 let was_patient =
-                    queue[lingers].off_since + MAX_SUSPENSION < queue[fresh].off_since;
+                    queue[expired].off_since + MAX_SUSPENSION < queue[fresh].off_since;
                 if queue[fresh].suspended || !was_patient || now < self.turned + MAX_SUSPENSION {
                     fresh
                 } else {
                     self.turned = now;
-                    lingers
+                    expired
                 }
             }
-            (fresh, lingers) => fresh.or(lingers)?,
+            (fresh, expired) => fresh.or(expired)?,
         };
         let poll = queue.remove(place);
         self.forget_empty(level);
@@ -277,7 +277,7 @@ impl Vcpu {
     }
 
     /// Gives a suspended poll the next turn, if one is due.
-    pub(super) fn gives_turn(&mut self, depended_on: bool, now: u64) -> bool {
+    pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
             return false;
         };
@@ -286,7 +286,7 @@ impl Vcpu {
         if !suspended.any(|poll| poll.suspended && poll.off_since <= before) {
             return false;
         }
-        self.policy.gives_turn(now);
+        self.policy.record_turn(now);
         self.turn = true;
         true
     }
@@ -315,6 +315,6 @@ impl Poll {
 
     pub(super) fn runs_for(&mut self, time: u64) {
         self.left -= time;
-        self.in_all += time;
+        self.total += time;
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn run(
     if stats.vcpus != 0 {
         eprintln!(
             "{name}: {} polls interrupted; {} looks, {} of them for nothing; {} system calls by a suspended thread",
-            stats.suspensions, stats.looks, stats.useless, stats.services
+            stats.suspensions, stats.wakeups, stats.spurious_wakeups, stats.services
         );
     }
     let board = runtime.handle().board_stats();

@@ -113,14 +113,14 @@ pub(crate) fn is_lost() -> bool {
 /// Asks the kernel for the handler of the signal. Another one than ours is reported once, on
 /// standard error. Async-signal-safe.
 fn check_handler() {
-    const SAYS: &str = "upshift: the program has replaced the handler of the runtime's signal, the last free real-time one: \
+    const MESSAGE: &str = "upshift: the program has replaced the handler of the runtime's signal, the last free real-time one: \
         polls are not interrupted any more; leave that signal alone, or build the runtime after what takes it\n";
     let Ok(signal) = install() else { return };
     let is_ours = installed(signal).is_some_and(|now| now.sa_sigaction == own_handler());
     if !is_ours && !IS_LOST.swap(true, SeqCst) {
         // Without a lock that a poll may hold.
         // SAFETY: a pointer to a constant of the length given.
-        unsafe { libc::write(2, SAYS.as_ptr().cast(), SAYS.len()) };
+        unsafe { libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len()) };
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use upshift_board::Role;
 use upshift_core::{Config, Domain, Floor};
-use upshift_ring::Bracket;
+use upshift_ring::UseHooks;
 
 use super::Builder;
 use super::observation::Observation;
@@ -27,12 +27,12 @@ use crate::runtime::shared::{Meters, Settings, Shared};
 use crate::runtime::{Engine, Observers, Runtime};
 use crate::stand_in::arrivals::AccessTable;
 use crate::time::clock;
-use crate::tokio::around::Surroundings;
 #[cfg(feature = "tokio-rt")]
-use crate::tokio::beside::Beside;
+use crate::tokio::embedded::TokioRuntime;
+use crate::tokio::thread_hooks::ThreadHooks;
 
 /// Cost of moving work to an idle vCPU: a halted virtual CPU takes 35–41 µs to wake.
-const COST_OF_MOVING: Duration = Duration::from_micros(50);
+const MIGRATION_COST: Duration = Duration::from_micros(50);
 /// Default of the longest time that a coroutine keeps an equal waiting.
 const QUANTUM: Duration = Duration::from_micros(500);
 /// Error text of calls that need a vCPU, on a thread for blocking functions.
@@ -111,24 +111,24 @@ impl Builder {
             not(feature = "tokio-rt"),
             expect(unused_mut, reason = "tokio's is added")
         )]
-        let mut outermost = Surroundings::default();
+        let mut outer_hooks = ThreadHooks::default();
         let ours = Belonging::default();
         #[cfg(feature = "tokio-rt")]
-        let beside = if self.tokio {
+        let tokio = if self.tokio {
             let threads = self.blocking_threads.max(1);
-            Some(Beside::new(&self.name, threads, &ours)?)
+            Some(TokioRuntime::new(&self.name, threads, &ours)?)
         } else {
             None
         };
         #[cfg(feature = "tokio-rt")]
-        if let Some(beside) = &beside {
-            outermost.add(beside.around());
+        if let Some(tokio) = &tokio {
+            outer_hooks.add(tokio.thread_hook());
         }
-        let surroundings = outermost.with(self.surroundings);
+        let thread_hooks = outer_hooks.with(self.thread_hooks);
         let pool = Arc::new(Pool::new(
             self.blocking_threads.max(1),
             self.name.clone(),
-            outermost.clone(),
+            outer_hooks.clone(),
             {
                 let ours = ours.clone();
                 move || context::belong(&ours, OUTSIDE)
@@ -137,7 +137,7 @@ impl Builder {
         let mut ring = self.ring;
         ring.driver = driver.driver;
         ring.offload = Some(pool.clone());
-        ring.bracket = Some(Bracket {
+        ring.use_hooks = Some(UseHooks {
             enter: permit::begin_use,
             leave: permit::end_use,
         });
@@ -165,8 +165,8 @@ impl Builder {
             meters: Meters::default(),
             access: AccessTable::default(),
             monitor: OnceLock::new(),
-            outermost,
-            surroundings,
+            outer_hooks,
+            thread_hooks,
         });
         let _ = ours.set(Arc::downgrade(&shared));
         let (engine, affinity) = first_vcpu(&shared)?;
@@ -177,7 +177,7 @@ impl Builder {
             observers: Observers::default(),
             affinity,
             #[cfg(feature = "tokio-rt")]
-            _beside: beside,
+            _tokio: tokio,
             not_send: PhantomData,
         };
         for _ in 1..self.vcpus {
@@ -185,8 +185,8 @@ impl Builder {
         }
         runtime.shared.running.store(true, Ordering::Relaxed);
         #[cfg(feature = "tokio-rt")]
-        if let Some(beside) = &runtime._beside {
-            beside.drive_when_used(&runtime.shared, &ours)?;
+        if let Some(tokio) = &runtime._tokio {
+            tokio.drive_when_used(&runtime.shared, &ours)?;
         }
         join_board(&runtime.shared, self.board)?;
         observation.start(&mut runtime)?;
@@ -203,7 +203,7 @@ impl Builder {
             chaos: self.chaos,
             coarse_below: clock::to_ticks(Duration::from_nanos(300)),
             notify_above: clock::to_ticks(Duration::from_micros(20)),
-            look_after: clock::to_ticks(COST_OF_MOVING),
+            look_after: clock::to_ticks(MIGRATION_COST),
             patience: clock::to_ticks(preempt::PATIENCE),
         }
     }

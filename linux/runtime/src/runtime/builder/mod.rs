@@ -13,7 +13,7 @@ use upshift_ring::{Driver, Mode};
 use crate::board::Board;
 use crate::observe::{OnStall, Stall};
 use crate::preempt::Preemption;
-use crate::tokio::around::{OnStart, OnStop, Surroundings};
+use crate::tokio::thread_hooks::{OnStart, OnStop, ThreadHooks};
 
 /// Settings of a runtime to be built.
 ///
@@ -48,7 +48,7 @@ pub struct Builder {
     stall_limit: Option<Duration>,
     on_stall: Option<OnStall>,
     warnings: Option<bool>,
-    surroundings: Surroundings,
+    thread_hooks: ThreadHooks,
     #[cfg(feature = "tokio-rt")]
     tokio: bool,
     #[cfg(feature = "observe")]
@@ -76,7 +76,7 @@ impl Builder {
             stall_limit: None,
             on_stall: None,
             warnings: None,
-            surroundings: Surroundings::default(),
+            thread_hooks: ThreadHooks::default(),
             #[cfg(feature = "tokio-rt")]
             tokio: true,
             #[cfg(feature = "observe")]
@@ -397,7 +397,7 @@ impl Builder {
     /// [`spawn`](crate::spawn).
     #[must_use]
     pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
-        self.surroundings.add(Arc::new(OnStart(tell)));
+        self.thread_hooks.add(Arc::new(OnStart(tell)));
         self
     }
 
@@ -406,7 +406,7 @@ impl Builder {
     /// [`Handle`](crate::Handle) starts coroutines from there.
     #[must_use]
     pub fn on_vcpu_stop(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
-        self.surroundings.add(Arc::new(OnStop(tell)));
+        self.thread_hooks.add(Arc::new(OnStop(tell)));
         self
     }
 

@@ -81,8 +81,8 @@ impl<T> Sender<T> {
     /// assert_eq!(sender.send(8).await.unwrap_err().0, 8);
     /// # });
     /// ```
-    pub fn send(&self, value: T) -> Sending<'_, T> {
-        Sending {
+    pub fn send(&self, value: T) -> SendFuture<'_, T> {
+        SendFuture {
             sender: self,
             value: Some(value),
             key: None,
@@ -333,24 +333,24 @@ sending!(Sender, WeakSender);
 
 /// The future of [`Sender::send`].
 #[must_use = "futures do nothing unless awaited"]
-pub struct Sending<'a, T> {
+pub struct SendFuture<'a, T> {
     sender: &'a Sender<T>,
     value: Option<T>,
     key: Option<Key>,
 }
 
 /// The value is moved out, never pinned.
-impl<T> Unpin for Sending<'_, T> {}
+impl<T> Unpin for SendFuture<'_, T> {}
 
-impl<T> Future for Sending<'_, T> {
+impl<T> Future for SendFuture<'_, T> {
     type Output = Result<(), SendError<T>>;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Sending { sender, value, key } = self.get_mut();
+        let SendFuture { sender, value, key } = self.get_mut();
         sender.chan.poll_send(value, key, cx)
     }
 }
 
-impl<T> Drop for Sending<'_, T> {
+impl<T> Drop for SendFuture<'_, T> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             self.sender.chan.cancel_reserve(key);
@@ -358,9 +358,9 @@ impl<T> Drop for Sending<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Sending<'_, T> {
+impl<T> fmt::Debug for SendFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sending").finish_non_exhaustive()
+        f.debug_struct("SendFuture").finish_non_exhaustive()
     }
 }
 

@@ -21,8 +21,8 @@ use upshift_core::Level;
 
 use super::error::{SendError, TryRecvError, TrySendError};
 use crate::sync::lock::Guard;
-use crate::sync::spare::{self, Spare, register};
 use crate::sync::wait_queue::{Key, WaitQueue};
+use crate::sync::waker::{self, LockSafeWaker, register};
 use crate::sync::{Lock, Notify, may_proceed, waiting_level};
 
 /// Largest number of messages for which a bounded channel allocates room at once.
@@ -108,7 +108,7 @@ fn goes_after_caller((first, _): (Level, Claim)) -> bool {
 
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        spare::wake(waker);
+        waker::wake(waker);
     }
 }
 
@@ -187,7 +187,7 @@ impl<T> Chan<T> {
     fn grant<'a>(&'a self, mut state: Guard<'a, State<T>>) {
         while let Some((waker, more)) = state.grant() {
             drop(state);
-            spare::wake(waker);
+            waker::wake(waker);
             if !more {
                 return;
             }
@@ -233,7 +233,7 @@ impl<T> Chan<T> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError<()>>> {
         let level = waiting_level();
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         let here = match *key {
             Some(key) => state.waiting.granted(key),
@@ -322,7 +322,7 @@ impl<T> Chan<T> {
         key: &mut Option<Key>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError<T>>> {
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         let here = match *key {
             Some(key) => state.waiting.granted(key),
@@ -378,7 +378,7 @@ impl<T> Chan<T> {
     }
 
     pub(super) fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         if !state.messages.is_empty() && !may_proceed() {
             drop(state);
@@ -401,7 +401,7 @@ impl<T> Chan<T> {
         if limit == 0 {
             return Poll::Ready(0);
         }
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         if !state.messages.is_empty() && !may_proceed() {
             drop(state);
@@ -425,7 +425,7 @@ impl<T> Chan<T> {
 
     /// Makes the receiver wait for a message. Ready if there will be none.
     #[inline]
-    fn wait(mut state: Guard<'_, State<T>>, waker: &mut Spare<'_>) -> Poll<()> {
+    fn wait(mut state: Guard<'_, State<T>>, waker: &mut LockSafeWaker<'_>) -> Poll<()> {
         if state.is_over() {
             return Poll::Ready(());
         }
@@ -449,7 +449,7 @@ impl<T> Chan<T> {
         // A receiver that waits (its future may be elsewhere) learns of the end.
         woken.extend(state.receiver.take());
         drop(state);
-        woken.into_iter().for_each(spare::wake);
+        woken.into_iter().for_each(waker::wake);
         self.closing.notify_waiters();
         drop(messages);
     }

@@ -49,7 +49,7 @@ mod sending;
 mod unbounded;
 mod weak;
 
-pub use bounded::{Receiver, Recv, Sender, Sending, channel};
+pub use bounded::{Receiver, Recv, SendFuture, Sender, channel};
 pub use error::{SendError, SendTimeoutError, TryRecvError, TrySendError};
 pub use permit::{OwnedPermit, Permit, PermitIterator, Reserve};
 pub use unbounded::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::super::atomic::Ordering;
-use super::super::spare::Spare;
 use super::super::wait_queue::Key;
+use super::super::waker::LockSafeWaker;
 use super::super::{may_proceed, waiting_level};
-use super::{By, Notify};
+use super::{Notify, WokenBy};
 
 /// The common part of both futures.
 pub(super) struct Waiting {
@@ -41,7 +41,7 @@ impl Waiting {
 
     fn advance(&mut self, notify: &Notify, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
         let before;
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = notify.state.lock();
         let here = match self.stage {
             Stage::Done => true,
@@ -78,7 +78,8 @@ impl Waiting {
             }
             _ => {
                 let waker = waker.take();
-                self.stage = Stage::Waiting(state.waiters.insert(waiting_level(), By::None, waker));
+                self.stage =
+                    Stage::Waiting(state.waiters.insert(waiting_level(), WokenBy::None, waker));
             }
         }
         Poll::Pending
@@ -89,7 +90,7 @@ impl Waiting {
             let mut state = notify.state.lock();
             let released = state.waiters.release(key);
             match released.granted {
-                Some(by @ (By::One | By::Last)) => notify.pass_on(state, by),
+                Some(by @ (WokenBy::One | WokenBy::Last)) => notify.pass_on(state, by),
                 _ => drop(state),
             }
         }

@@ -21,8 +21,8 @@ use upshift_core::{CoroutineId, Level};
 
 use super::super::atomic::const_fn;
 use super::super::lock::{Guard, Lock};
-use super::super::spare::Spare;
 use super::super::wait_queue::{Key, WaitQueue};
+use super::super::waker::LockSafeWaker;
 use super::super::{TryLockError, may_proceed, waiting_level, wake};
 use crate::context;
 
@@ -202,7 +202,7 @@ impl Raw {
 fn take_name() -> Name {
     let (runtime, id) = context::name()?;
     match context::lock_taken(runtime) {
-        context::Taker::Named(_) => Some((runtime, id)),
+        context::LockOwner::Named(_) => Some((runtime, id)),
         _ => None,
     }
 }
@@ -226,7 +226,7 @@ impl Future for Entering<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let (raw, side) = (self.raw, self.side);
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = raw.state.lock();
         let here = match self.key {
             Some(key) => state.waiting.granted(key),

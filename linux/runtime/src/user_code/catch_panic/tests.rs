@@ -210,7 +210,7 @@ fn no_channel_calls_code_of_users_under_its_lock() {
 
 /// Polls with the probe in a coroutine, runs `then`, and polls again and again until the future
 /// ends.
-async fn waits_here<F: Future>(future: F, then: impl FnOnce()) {
+async fn notify_local_arrival<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {
         let polled = future.as_mut().poll(&mut Context::from_waker(&probe()));
@@ -246,7 +246,7 @@ fn no_coroutine_timer_or_operation_calls_code_of_users_under_a_lock() {
                 Level::default(),
             )
         };
-        waits_here(wait(&notify), || notify.notify_one()).await;
+        notify_local_arrival(wait(&notify), || notify.notify_one()).await;
         gives_up(wait(&notify));
         notify.notify_one();
         yield_now().await;
@@ -258,12 +258,12 @@ fn no_coroutine_timer_or_operation_calls_code_of_users_under_a_lock() {
             set.spawn(async move { notify.notified().await });
         }
         gives_up(set.join_next());
-        waits_here(set.join_next(), || notify.notify_one()).await;
+        notify_local_arrival(set.join_next(), || notify.notify_one()).await;
         drop(set);
         nothing_is_amiss();
 
         gives_up(time::sleep(Duration::from_secs(60)));
-        waits_here(time::sleep(Duration::from_millis(2)), || ()).await;
+        notify_local_arrival(time::sleep(Duration::from_millis(2)), || ()).await;
         let mut sleep = time::sleep(Duration::from_secs(60));
         gives_up(&mut sleep);
         sleep.reset(time::Instant::now());
@@ -272,7 +272,7 @@ fn no_coroutine_timer_or_operation_calls_code_of_users_under_a_lock() {
 
         let (one, mut other) = crate::net::UnixStream::pair().unwrap();
         gives_up(other.recv());
-        waits_here(other.recv(), || drop(one)).await;
+        notify_local_arrival(other.recv(), || drop(one)).await;
         nothing_is_amiss();
 
         let mut signals = signal::Signals::new([libc::SIGWINCH]).unwrap();

@@ -13,10 +13,10 @@
 //!                  └───────────────────(3)───────────────────┘
 //! ```
 //!
-//! 1. [`Beside::new`] builds a `current_thread` runtime: an epoll set and its descriptors, no
+//! 1. [`TokioRuntime::new`] builds a `current_thread` runtime: an epoll set and its descriptors, no
 //!    thread.
 //! 2. The first registration of a timer, readiness of a socket, or spawn of a task makes tokio's
-//!    epoll set readable. A coroutine waits for that ([`Beside::drive_when_used`]) and starts the
+//!    epoll set readable. A coroutine waits for that ([`TokioRuntime::drive_when_used`]) and starts the
 //!    thread.
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
 //!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
@@ -49,8 +49,8 @@ use crate::preempt;
 use crate::runtime::shared::Shared;
 use crate::sync::oneshot;
 use crate::time::sleep;
-use crate::tokio::around::Around;
 use crate::tokio::servers;
+use crate::tokio::thread_hooks::ThreadHook;
 use crate::user_code::catch_panic::catch_panic;
 
 /// The longest wait for tasks that are dropped, and for blocking calls.
@@ -64,7 +64,7 @@ const OUTSIDE: &str = "this is a task of tokio's (`tokio::spawn`, axum's `on_upg
                        `upshift::spawn(…).await`, or spawn through `upshift::Handle::current()`";
 
 /// tokio's runtime, for as long as ours lives.
-pub(crate) struct Beside {
+pub(crate) struct TokioRuntime {
     handle: Handle,
     driver: Arc<Driver>,
 }
@@ -91,9 +91,13 @@ enum State {
     Ended,
 }
 
-impl Beside {
+impl TokioRuntime {
     /// Builds a runtime whose tasks are a part of `ours`.
-    pub(crate) fn new(name: &str, blocking_threads: usize, ours: &Belonging) -> io::Result<Beside> {
+    pub(crate) fn new(
+        name: &str,
+        blocking_threads: usize,
+        ours: &Belonging,
+    ) -> io::Result<TokioRuntime> {
         let belongs = ours.clone();
         let cpus = affinity::current().ok();
         let of_process = cpus.clone();
@@ -108,7 +112,7 @@ impl Beside {
             })
             .enable_all()
             .build()?;
-        Ok(Beside {
+        Ok(TokioRuntime {
             handle: runtime.handle().clone(),
             driver: Arc::new(Driver {
                 state: Mutex::new(State::Idle(runtime)),
@@ -118,8 +122,8 @@ impl Beside {
         })
     }
 
-    pub(crate) fn around(&self) -> Arc<dyn Around> {
-        Arc::new(Within(self.handle.clone()))
+    pub(crate) fn thread_hook(&self) -> Arc<dyn ThreadHook> {
+        Arc::new(EnterRuntime(self.handle.clone()))
     }
 
     /// Starts the thread at the first use of tokio's runtime.
@@ -199,7 +203,7 @@ impl Driver {
                 let _ = affinity::restore(cpus);
             }
             context::belong(&belongs, OUTSIDE);
-            preempt::serve_shortly();
+            preempt::schedule_as_waiter();
             if let Some(runtime) = take(&theirs) {
                 let _ = runtime.block_on(async {
                     drop(tokio::spawn(servers::watch()));
@@ -230,7 +234,7 @@ impl Driver {
     }
 }
 
-impl Drop for Beside {
+impl Drop for TokioRuntime {
     fn drop(&mut self) {
         let state = std::mem::replace(&mut *self.driver.state(), State::Ended);
         match state {
@@ -285,7 +289,7 @@ fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
 }
 
 /// Threads that poll are within it.
-struct Within(Handle);
+struct EnterRuntime(Handle);
 
 /// The entered context of tokio. The fields are dropped in this order: the guard goes first.
 struct Entered {
@@ -300,7 +304,7 @@ thread_local! {
     static ENTERED: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Around for Within {
+impl ThreadHook for EnterRuntime {
     fn begin(&self) {
         let handle = Box::new(self.0.clone());
         // SAFETY: the guard borrows from the heap, from a handle that is dropped after it.

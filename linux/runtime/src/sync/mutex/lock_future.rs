@@ -7,19 +7,19 @@ use std::task::{Context, Poll};
 
 use super::super::atomic::Ordering;
 use super::super::may_proceed;
-use super::super::spare::Spare;
 use super::super::wait_queue::Key;
+use super::super::waker::LockSafeWaker;
 use super::{CONTENDED, Mutex, MutexGuard, UNLOCKED, UNNAMED, holder, locked_by};
 use crate::context;
 
 /// The future of [`Mutex::lock`]. Dropped after the mutex was handed to it, it passes it on.
 #[must_use = "futures do nothing unless awaited"]
-pub struct Locking<'a, T: ?Sized> {
+pub struct MutexLockFuture<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     key: Option<Key>,
 }
 
-impl<'a, T: ?Sized> Future for Locking<'a, T> {
+impl<'a, T: ?Sized> Future for MutexLockFuture<'a, T> {
     type Output = MutexGuard<'a, T>;
 
     #[inline]
@@ -41,16 +41,16 @@ impl<'a, T: ?Sized> Future for Locking<'a, T> {
     }
 }
 
-impl<'a, T: ?Sized> Locking<'a, T> {
-    pub(super) fn new(mutex: &'a Mutex<T>) -> Locking<'a, T> {
-        Locking { mutex, key: None }
+impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
+    pub(super) fn new(mutex: &'a Mutex<T>) -> MutexLockFuture<'a, T> {
+        MutexLockFuture { mutex, key: None }
     }
 
     /// Queues, or takes the lock that was handed over. `None`: the mutex has just become free.
     #[cold]
     fn poll_contended(&mut self, cx: &mut Context<'_>) -> Option<Poll<MutexGuard<'a, T>>> {
         let mutex = self.mutex;
-        let mut waker = Spare::of(cx.waker());
+        let mut waker = LockSafeWaker::new(cx.waker());
         let mut waiters = mutex.waiters.lock();
         let runtime = mutex.runtime.load(Ordering::Relaxed);
         let word = match self.key {
@@ -101,7 +101,7 @@ impl<'a, T: ?Sized> Locking<'a, T> {
     }
 }
 
-impl<T: ?Sized> Drop for Locking<'_, T> {
+impl<T: ?Sized> Drop for MutexLockFuture<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
@@ -110,7 +110,7 @@ impl<T: ?Sized> Drop for Locking<'_, T> {
     }
 }
 
-impl<T: ?Sized> Locking<'_, T> {
+impl<T: ?Sized> MutexLockFuture<'_, T> {
     #[cold]
     fn cancel(&self, key: Key) {
         let mut waiters = self.mutex.waiters.lock();
@@ -131,8 +131,8 @@ impl<T: ?Sized> Locking<'_, T> {
     }
 }
 
-impl<T: ?Sized> fmt::Debug for Locking<'_, T> {
+impl<T: ?Sized> fmt::Debug for MutexLockFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locking").finish_non_exhaustive()
+        f.debug_struct("MutexLockFuture").finish_non_exhaustive()
     }
 }

@@ -11,24 +11,24 @@ use io_uring::cqueue::{CompletionQueue, CompletionStatus};
 
 type Pointers = [*const AtomicU32; 2];
 
-pub(crate) struct Ends(Pointers);
+pub(crate) struct CqPositions(Pointers);
 
 // SAFETY: the words are shared with the kernel, and are only loaded, atomically.
-unsafe impl Send for Ends {}
+unsafe impl Send for CqPositions {}
 // SAFETY: as above.
-unsafe impl Sync for Ends {}
+unsafe impl Sync for CqPositions {}
 
-impl Ends {
-    /// Copies the pointers to both ends.
+impl CqPositions {
+    /// Copies the pointers to both positions.
     ///
     /// # Safety
     /// The result is used only while the instance of the queue lives.
-    pub(crate) unsafe fn of(cq: &CompletionQueue<'_>) -> Ends {
+    pub(crate) unsafe fn of(cq: &CompletionQueue<'_>) -> CqPositions {
         const { assert!(size_of::<CompletionStatus>() == size_of::<Pointers>()) };
         // SAFETY: the type consists of the pointers to the two positions, in some order:
         // the manifest pins the version of the crate for which that holds. The caller keeps
         // the instance alive.
-        Ends(unsafe { std::mem::transmute::<CompletionStatus, Pointers>(cq.status()) })
+        CqPositions(unsafe { std::mem::transmute::<CompletionStatus, Pointers>(cq.status()) })
     }
 
     /// Returns the approximate number of completions that wait to be read. Two loads.
@@ -50,8 +50,8 @@ mod tests {
         for (head, tail, unread) in [(3, 3, 0), (3, 5, 2), (u32::MAX, 1, 2)] {
             let ends = [head, tail].map(AtomicU32::new);
             let [head, tail] = [&raw const ends[0], &raw const ends[1]];
-            assert_eq!(Ends([head, tail]).unread(), unread);
-            assert_eq!(Ends([tail, head]).unread(), unread);
+            assert_eq!(CqPositions([head, tail]).unread(), unread);
+            assert_eq!(CqPositions([tail, head]).unread(), unread);
         }
     }
 }

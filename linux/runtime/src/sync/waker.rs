@@ -1,9 +1,9 @@
-//! A waker that may have to be cloned while a lock is held.
+//! Wakers that are cloned and stored while a lock is held.
 //!
-//! Cloning a foreign waker runs user code, which may take long, or use the same
-//! primitive: such a waker is cloned before the lock is taken, and dropped after it is
-//! released, whether it was needed or not. A waker of this crate, the usual case, is
-//! cloned only when it is needed.
+//! Cloning a foreign waker runs user code, which may take long, or use the same primitive. So such
+//! a waker is cloned before the lock is taken, and dropped after the lock is released, whether the
+//! clone was needed or not. A waker of this crate, the usual case, is cloned only when the clone is
+//! needed.
 
 use std::ops::Deref;
 use std::task::Waker;
@@ -11,7 +11,7 @@ use std::task::Waker;
 use crate::host;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Wakes a waker. A panic of a foreign one ends here, after the panic hook has reported it:
+/// Calls a waker. A panic of a foreign waker ends here, after the panic hook has reported it:
 /// neither the caller nor the other waiters are to blame.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
@@ -29,24 +29,25 @@ fn wake_foreign(waker: Waker) {
 
 /// Stores a waker in a slot, with the lock held. Returns the former waker, to be dropped without
 /// the lock.
-pub(crate) fn register(place: &mut Option<Waker>, waker: &mut Spare<'_>) -> Option<Waker> {
-    match place {
+pub(crate) fn register(slot: &mut Option<Waker>, waker: &mut LockSafeWaker<'_>) -> Option<Waker> {
+    match slot {
         Some(before) if before.will_wake(waker) => None,
-        _ => place.replace(waker.take()),
+        _ => slot.replace(waker.take()),
     }
 }
 
-/// A waker, and its clone if the waker is foreign. Create it before the lock is taken.
-pub(crate) struct Spare<'a> {
+/// A waker whose clone runs no user code while a lock is held: a foreign waker is cloned on
+/// creation, before the lock is taken.
+pub(crate) struct LockSafeWaker<'a> {
     waker: &'a Waker,
     foreign: Option<Waker>,
 }
 
-impl<'a> Spare<'a> {
+impl<'a> LockSafeWaker<'a> {
     #[inline]
-    pub(crate) fn of(waker: &'a Waker) -> Spare<'a> {
+    pub(crate) fn new(waker: &'a Waker) -> LockSafeWaker<'a> {
         let foreign = (!host::is_own_waker(waker)).then(|| waker.clone());
-        Spare { waker, foreign }
+        LockSafeWaker { waker, foreign }
     }
 
     /// Returns true if the waker is not a coroutine's.
@@ -62,7 +63,7 @@ impl<'a> Spare<'a> {
     }
 }
 
-impl Deref for Spare<'_> {
+impl Deref for LockSafeWaker<'_> {
     type Target = Waker;
     fn deref(&self) -> &Waker {
         self.waker

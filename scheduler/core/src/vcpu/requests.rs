@@ -1,4 +1,4 @@
-//! Requests to a vCPU: that its poll yields, and that the host is told of arrivals.
+//! Requests to a vCPU: that its poll yields, and that the host is notified of arrivals.
 
 use core::ptr::NonNull;
 
@@ -23,20 +23,20 @@ impl<H: Host> Vcpu<H> {
 
     /// Sets a flag of `preempt`. One load if the flag is set already.
     #[inline]
-    pub(super) fn ask(&self, flag: u32) {
+    pub(super) fn set_preempt_flag(&self, flag: u32) {
         if self.mail.preempt.load(Relaxed) & flag == 0 {
             self.mail.preempt.fetch_or(flag, SeqCst);
         }
     }
 
-    /// Asks the poll of a coroutine that has been cancelled while it had an owner to yield.
+    /// Requests the poll of a coroutine that has been cancelled while it had an owner to yield.
     ///
-    /// Under the lock under which a poll becomes current: a poll that begins later sees that the
+    /// Holds the lock under which a poll becomes current: a poll that begins later sees that the
     /// coroutine is cancelled, and a poll that has begun is seen here.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
-    pub(crate) unsafe fn ask_cancelled(coroutine: NonNull<Slot<H>>) {
+    pub(crate) unsafe fn preempt_cancelled(coroutine: NonNull<Slot<H>>) {
         // SAFETY: the caller holds a reference, so the block is alive.
         let block = unsafe { coroutine.as_ref() };
         // Between the cancellation and the read of the vCPU: a thread that moves the coroutine does
@@ -47,39 +47,40 @@ impl<H: Host> Vcpu<H> {
             let _locked = vcpu.locked();
             if block.is_on(vcpu) {
                 if vcpu.is_current(coroutine) {
-                    vcpu.ask(PREEMPT_HOST);
+                    vcpu.set_preempt_flag(PREEMPT_HOST);
                 }
                 return;
             }
         }
     }
 
-    /// Asks the running poll to yield, for a reason of the host: a tick, a deadline, the board. Any
-    /// thread; the request lasts until the next pick.
+    /// Requests the running poll to yield, for a reason of the host: a tick, a deadline, the
+    /// board. Any thread; the request lasts until the next pick.
     pub fn request_preempt(&self) {
-        self.ask(PREEMPT_HOST);
+        self.set_preempt_flag(PREEMPT_HOST);
     }
 
-    /// Asks for one call of [`Host::attend`] when another thread makes a coroutine ready here, and
-    /// for those of [`Host::waits_here`]: the host supervises polls and sleeps meanwhile. One
-    /// sequentially consistent store, so that a later look at [`Vcpu::bitmap`] sees all work that
-    /// became ready earlier.
-    pub fn set_attended(&self, attended: bool) {
-        self.mail.attended.store(attended, SeqCst);
+    /// Requests one call of [`Host::notify_arrival`] when another thread makes a coroutine ready
+    /// here, and until then those of [`Host::notify_local_arrival`]: for a host that supervises
+    /// polls and sleeps meanwhile. One sequentially consistent store, so that a later look at
+    /// [`Vcpu::bitmap`] sees all work that became ready earlier.
+    pub fn set_arrival_notice(&self, requested: bool) {
+        self.mail.arrival_notice.store(requested, SeqCst);
         fence(SeqCst);
     }
 
-    /// Returns true if a call that [`Vcpu::set_attended`] has asked for is still to come. One load.
+    /// Returns true if the call that [`Vcpu::set_arrival_notice`] requested is still to come. One
+    /// load.
     #[inline]
     #[must_use]
-    pub fn is_attended(&self) -> bool {
-        self.mail.attended.load(Relaxed)
+    pub fn has_arrival_notice(&self) -> bool {
+        self.mail.arrival_notice.load(Relaxed)
     }
 
     #[cold]
-    pub(super) fn attend(&self) {
-        if self.mail.attended.swap(false, SeqCst) {
-            self.shared().host.attend(self.index);
+    pub(super) fn notify_arrival(&self) {
+        if self.mail.arrival_notice.swap(false, SeqCst) {
+            self.shared().host.notify_arrival(self.index);
         }
     }
 }
