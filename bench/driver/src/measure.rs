@@ -6,23 +6,16 @@ use std::time::Duration;
 use upshift_load::cpu::Reading;
 use upshift_load::{Awake, CpuUse, Group, GroupReport, Outcome, Plan, Report, Work, run};
 
-use crate::machine::{LoadMonitor, Watched};
+use crate::machine::{LoadMonitor, Usage};
 use crate::options::Options;
 use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// Share of the server's or of the client's CPU above which use by other programs invalidates a
-/// run.
-pub(crate) const DISTURBED: f64 = 0.10;
-
 /// Procedure of a run, and the rows that result from it.
 pub(crate) trait Drive {
-    /// Starts the server, drives it, ends it; `round` counts from 0.
+    /// Starts the server, drives it, ends it; `round`, from 0, is the seed of random loads.
     fn measure(&self, program: &Program, round: usize) -> Result<Measured, String>;
-
-    /// Whether the run is kept although other programs used the CPUs, to try out the benchmarks.
-    fn keep_disturbed(&self) -> bool;
 
     /// Returns the table rows of `measured`, for a server of this name.
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
@@ -47,8 +40,6 @@ pub(crate) struct Load {
     pub(crate) pinned: bool,
     /// Duration of the run.
     pub(crate) time: Duration,
-    /// See [`Drive::keep_disturbed`].
-    pub(crate) keep_disturbed: bool,
     /// Names of the rows of the addresses, if each has its own.
     pub(crate) per_address: Option<fn(usize) -> String>,
 }
@@ -64,7 +55,6 @@ impl Load {
             loaded: 1,
             pinned: true,
             time: options.time,
-            keep_disturbed: options.quick,
             per_address: None,
         }
     }
@@ -93,10 +83,6 @@ impl Drive for Load {
         plan.pin = self.pinned.then_some(1);
         plan.server_pids = server.pids();
         observe(&server, self.pinned, None, || run(&plan))
-    }
-
-    fn keep_disturbed(&self) -> bool {
-        self.keep_disturbed
     }
 
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
@@ -136,7 +122,7 @@ pub(crate) fn observe(
     let outcome = drive().map_err(|e| e.to_string())?;
     let after = used()?;
     let spun = spun().saturating_sub(spun_before);
-    let Watched { time, busy, steal } = watch.stop();
+    let Usage { time, busy, steal } = watch.stop();
     let [server, client] = [0, 1].map(|i| after[i].saturating_sub(before[i]));
     // The spinner is a thread of this process, on the server's CPU.
     let own = [server + spun, client.saturating_sub(spun)];

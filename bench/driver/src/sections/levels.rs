@@ -5,12 +5,12 @@ use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
 use upshift_report::plot::{COLOURS, DARK};
 use upshift_report::{Kind, Look, Plot};
 
+use crate::goal::{Goal, at_least, at_most};
 use crate::measure::Load;
 use crate::options::Options;
 use crate::peers::Built;
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
-use crate::verdict::{Row, Verdict, at_most, ratio, row, within};
 
 /// The load of the section `vcpus`.
 const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
@@ -47,7 +47,7 @@ pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: 
     let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options);
     load.pinned = false;
     let entries = rounds::entries(&programs, |_| Some(load.clone()));
-    rounds::run(results, VCPUS_CASE, &entries, options.rounds);
+    rounds::run(results, VCPUS_CASE, &entries, options);
 }
 
 /// Runs the section `levels`.
@@ -65,9 +65,8 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
         program: &program,
         load: load.clone(),
     };
-    let rounds = options.rounds;
     let mut total = |case: &str, load: &Load| {
-        rounds::run(results, case, &[entry(load)], rounds);
+        rounds::run(results, case, &[entry(load)], options);
         results.median(case, "total", |r| r.per_second)
     };
     let groups = LEVELS.len() as f64;
@@ -85,22 +84,16 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     load.per_address = Some(|i| level_row(LEVELS[i]));
     let mut alone = load.clone();
     alone.loaded = 1;
-    // Interleaved by hand: the rows of the three have different names.
-    for _ in 0..rounds {
-        rounds::run(results, ALONE_CASE, &[entry(&alone)], 1);
-        rounds::run(results, OVERLOAD_CASE, &[entry(&load)], 1);
-        rounds::run(results, ONE_LEVEL_CASE, &[entry(&one_level)], 1);
-    }
+    rounds::run(results, ALONE_CASE, &[entry(&alone)], options);
+    rounds::run(results, OVERLOAD_CASE, &[entry(&load)], options);
+    rounds::run(results, ONE_LEVEL_CASE, &[entry(&one_level)], options);
 }
 
 /// Returns the goals of the section `vcpus`.
-pub(super) fn vcpus(section: &SectionResults) -> Vec<Row> {
-    let rate = |n| section.median(VCPUS_CASE, &vcpus_row(n), |r| r.per_second);
-    let both = rate(2).zip(rate(5));
-    vec![row(
-        "2.5 × more vCPUs than CPUs: ≤ 1.2 × slower",
-        both.map(|(two, five)| (format!("{:.2} ×", two / five), at_most(two / five, 1.2))),
-    )]
+pub(super) fn vcpus(section: &SectionResults) -> Vec<Goal> {
+    let rate = |n| section.values(VCPUS_CASE, &vcpus_row(n), |run| run.per_second / 1e3);
+    let what = "2.5 × more vCPUs than CPUs: rate ≥ that of as many / 1.2";
+    vec![at_least(what, 1.0 / 1.2, "k/s").cell("", rate(5), rate(2))]
 }
 
 /// Draws the latency of each level at overload, beside that of all requests at one level.
@@ -127,34 +120,24 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
 }
 
 /// Returns the goals of the section `levels`.
-pub(super) fn levels(section: &SectionResults) -> Vec<Row> {
-    let p99 = |case, level| section.median(case, &level_row(level), Run::p99);
-    let [loaded, alone] = [OVERLOAD_CASE, ALONE_CASE].map(|case| p99(case, LEVELS[0]));
-    let by_level: Option<Vec<f64>> = LEVELS.iter().map(|&l| p99(OVERLOAD_CASE, l)).collect();
-    let total = |case| section.median(case, "total", |r| r.per_second);
-    let totals = total(OVERLOAD_CASE).zip(total(ONE_LEVEL_CASE));
+pub(super) fn levels(section: &SectionResults) -> Vec<Goal> {
+    let p99 = |case, level| section.values(case, &level_row(level), Run::p99);
+    let total = |case| section.values(case, "total", |run| run.per_second / 1e3);
+    let top = LEVELS[0];
+    let monotone = at_most("p99 ≤ that of the next level", 1.0, "µs");
+    let monotone = LEVELS.windows(2).fold(monotone, |goal, two| {
+        let [own, next] = [two[0], two[1]].map(|level| p99(OVERLOAD_CASE, level));
+        goal.cell(level_row(two[0]), own, next)
+    });
     vec![
-        row(
-            "8 levels, overload: p99 of the top level ≤ 1.5 × alone",
-            ratio(loaded, alone, 1.5, (0, " µs")),
+        at_most("p99 of the top level ≤ 1.5 × alone", 1.5, "µs").cell(
+            "",
+            p99(OVERLOAD_CASE, top),
+            p99(ALONE_CASE, top),
         ),
-        row(
-            "8 levels, overload: latency (p99) monotone by level",
-            by_level.map(|p99| {
-                let text: Vec<String> = p99.iter().map(|us| format!("{:.1}", us / 1e3)).collect();
-                let verdicts = p99.windows(2).map(|two| at_most(two[0], two[1]));
-                let worst = verdicts.max_by_key(|&v| v as u8);
-                let text = format!("{} ms", text.join(" · "));
-                (text, worst.unwrap_or(Verdict::Unmeasured))
-            }),
-        ),
-        row(
-            "8 levels, overload: total throughput within 3 % of one level",
-            totals.map(|(eight, one)| {
-                // A higher value is no miss.
-                let text = format!("{:+.1} %", 100.0 * (eight / one - 1.0));
-                (text, within(eight >= 0.97 * one))
-            }),
-        ),
+        monotone,
+        at_least("throughput ≥ 0.97 × that of one level", 0.97, "k/s")
+            .cell("", total(OVERLOAD_CASE), total(ONE_LEVEL_CASE))
+            .margin(),
     ]
 }

@@ -20,6 +20,7 @@ use upshift_load::{Group, Pace, Plan, Work, run as drive};
 use upshift_report::plot::COLOURS;
 use upshift_report::{Kind, Look, Plot};
 
+use crate::goal::{Goal, at_least, at_most};
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
 use crate::peers::{
@@ -31,7 +32,6 @@ use crate::rounds;
 use crate::sections::assign::Cgroup;
 use crate::sections::closed::{closed, page};
 use crate::server::Server;
-use crate::verdict::{Row, at_most, row};
 
 pub(crate) use alternatives::table as alternatives;
 use haproxy::{Behind, Deployed};
@@ -90,7 +90,6 @@ struct Mixed {
     /// Processes behind the server, if it is a proxy.
     behind: Option<Behind>,
     time: Duration,
-    keep_disturbed: bool,
 }
 
 impl Mixed {
@@ -128,10 +127,6 @@ impl Drive for Mixed {
             measured.groups = vec![measured.all.clone(), others.all];
             Ok(measured)
         })
-    }
-
-    fn keep_disturbed(&self) -> bool {
-        self.keep_disturbed
     }
 
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
@@ -196,7 +191,7 @@ fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     let mut load = Load::closed(work, 64, options);
     load.rate = Some(0.8 * slowest);
     let entries = rounds::entries(servers, |_| Some(load.clone()));
-    rounds::run(results, ORDERS_80_CASE, &entries, options.rounds);
+    rounds::run(results, ORDERS_80_CASE, &entries, options);
 }
 
 /// Returns the capacity that the load of a server refers to: its own, or that of axum on tokio if
@@ -232,16 +227,13 @@ fn mixed(
                 rest: rest * OVERLOAD * capacity,
                 behind: axum.and_then(|(_, program)| Behind::of(name, program)),
                 time: options.time,
-                keep_disturbed: options.quick,
             })
         })
     };
     let alone = entries(results, 0.0);
     let overload = entries(results, 1.0 - URGENT);
-    for _ in 0..options.rounds {
-        rounds::run(results, IDLE_CASE, &alone, 1);
-        rounds::run(results, OVERLOAD_CASE, &overload, 1);
-    }
+    rounds::run(results, IDLE_CASE, &alone, options);
+    rounds::run(results, OVERLOAD_CASE, &overload, options);
 }
 
 /// Draws the p99 of the urgent requests of each server, alone and at overload.
@@ -266,72 +258,52 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
 }
 
 /// Returns the goals of the web server.
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
-    let against = |case: &str, of: fn(&Run) -> f64| {
-        let (ours, theirs) = (
-            section.median(case, OURS, of)?,
-            section.median(case, TOKIO, of)?,
-        );
-        let text = format!("{ours:.2} against {theirs:.2} µs");
-        Some((text, at_most(ours, theirs)))
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let against = |what: &str, case: &str, of: fn(&Run) -> f64| {
+        let [own, tokio] = [OURS, TOKIO].map(|server| section.values(case, server, of));
+        let what = format!("{what} ≤ the same application on tokio");
+        at_most(what, 1.0, "µs").cell("", own, tokio)
     };
-    let p99 = |case: &str, name: &str| section.median(case, &urgent_row(name), Run::p99);
-    let grown = |name: &str| Some((p99(IDLE_CASE, name)?, p99(OVERLOAD_CASE, name)?));
-    let others: Vec<_> = [TOKIO, "go-http"]
-        .into_iter()
-        .filter_map(|name| Some((name, grown(name)?)))
-        .map(|(name, (idle, loaded))| format!("{name} {:.0} ×", loaded / idle))
-        .collect();
-    let rate = |case: &str, name: &str| section.median(case, name, |r| r.per_second);
-    let kept = |name: &str| {
+    let p99 = |case: &str| section.values(case, &urgent_row(SERVE), Run::p99);
+    let rate = |case: &str, row: &str| section.values(case, row, |run| run.per_second / 1e3);
+    let kept = |server: &str| {
         let [urgent, rest] =
-            [urgent_row(name), rest_row(name)].map(|row| rate(OVERLOAD_CASE, &row));
-        Some((urgent? + rest?) / rate(CAPACITY_CASE, name)?)
+            [urgent_row(server), rest_row(server)].map(|row| rate(OVERLOAD_CASE, &row));
+        let replies = urgent?.with(&rest?, |urgent, rest| urgent + rest)?;
+        let capacity = rate(CAPACITY_CASE, server)?;
+        replies.with(&capacity, |replies, capacity| 100.0 * replies / capacity)
     };
-    let mut rows = vec![
-        row(
-            "axum JSON: CPU per request ≤ the same application on tokio",
-            against(JSON_CASE, Run::cpu),
+    let mut goals = vec![
+        against("axum, JSON: CPU per request", JSON_CASE, Run::cpu),
+        against(
+            "axum, JSON of 30 orders: CPU per request",
+            ORDERS_CASE,
+            Run::cpu,
         ),
-        row(
-            "axum JSON of 30 orders: CPU per request ≤ the same application on tokio",
-            against(ORDERS_CASE, Run::cpu),
+        against(
+            "axum, JSON of 30 orders, 80 % load: p99",
+            ORDERS_80_CASE,
+            |run| run.p99,
         ),
-        row(
-            "axum JSON of 30 orders at 80 % load: p99 ≤ the same application on tokio",
-            against(ORDERS_80_CASE, |r| r.p99),
-        ),
-        row(
-            "a tenth u=0 at 120 % of capacity: their p99 ≤ 2 × that alone",
-            grown(SERVE).map(|(idle, loaded)| {
-                let text = format!(
-                    "{loaded:.0} against {idle:.0} µs, {:.1} ×; {}",
-                    loaded / idle,
-                    others.join(", ")
-                );
-                (text, at_most(loaded, 2.0 * idle))
-            }),
-        ),
-        row(
-            "at 120 % of capacity: replies ≥ what the axum application on tokio keeps of its capacity",
-            kept(SERVE).zip(kept(TOKIO)).map(|(ours, theirs)| {
-                let [us, them] = [ours, theirs].map(|share| 100.0 * share);
-                let text = format!("{us:.0} % of it against {them:.0} %");
-                (text, at_most(theirs, ours))
-            }),
+        at_most(
+            "a tenth urgent, 120 % load: their p99 ≤ 2 × alone",
+            2.0,
+            "µs",
+        )
+        .cell("", p99(OVERLOAD_CASE), p99(IDLE_CASE)),
+        at_least("120 % load: share of capacity ≥ axum on tokio", 1.0, "%").cell(
+            "",
+            kept(SERVE),
+            kept(TOKIO),
         ),
     ];
     for (case, size) in FILES {
-        let found = rate(case, SERVE).zip(rate(case, "nginx"));
-        let found = found.map(|(ours, nginx)| {
+        let of = |server: &str| {
             let mib = size as f64 / f64::from(1 << 20);
-            let text = format!("{:.0} and {:.0} MiB/s", ours * mib, nginx * mib);
-            (text, at_most(nginx, ours))
-        });
-        rows.push(row(
-            format!("{case}: upshift serve not slower than nginx"),
-            found,
-        ));
+            section.values(case, server, |run| run.per_second * mib)
+        };
+        let what = format!("{case}: rate ≥ nginx");
+        goals.push(at_least(what, 1.0, "MiB/s").cell("", of(SERVE), of("nginx")));
     }
-    rows
+    goals
 }
