@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use upshift_load::child::{Child, pin};
 use upshift_load::cpu::of_ended_children;
 
-use crate::machine::{LoadMonitor, Usage};
+use crate::machine::{LoadMonitor, Lost, Usage};
 use crate::options::Options;
 use crate::peers::Program;
 use crate::results::{Figure, SectionResults};
@@ -58,12 +58,6 @@ pub(crate) fn figures(
         eprintln!("  {:<18} {:>10.1}", figure.bench, figure.ns);
         results.add(figure);
     }
-}
-
-/// Shares of a CPU that a program did not have: those of other programs and of the hypervisor.
-pub(crate) struct Lost {
-    pub(crate) foreign: f64,
-    pub(crate) steal: f64,
 }
 
 /// Runs a program that prints lines of JSON, and passes each to `take`; `part` is its first

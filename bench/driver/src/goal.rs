@@ -120,7 +120,7 @@ pub(crate) struct Goal {
     /// Cause of a miss.
     cause: &'static str,
     /// Reason for which figures cannot exist here.
-    excuse: Option<&'static str>,
+    excuse: Option<String>,
     /// Reason for which the figures count for nothing.
     void: Option<String>,
 }
@@ -184,7 +184,8 @@ impl Goal {
     }
 
     /// Names the reason for which there may be no figures on this machine.
-    pub(crate) fn excuse(self, excuse: Option<&'static str>) -> Goal {
+    pub(crate) fn excuse(self, why: Option<&str>) -> Goal {
+        let excuse = why.map(str::to_owned);
         Goal { excuse, ..self }
     }
 
@@ -233,7 +234,7 @@ impl Goal {
                 let ratio = self.worst().map_or(0.0, |it| it.ratio.value);
                 format!("**missed** ({ratio:.2} ×; {})", self.cause)
             }
-            Verdict::Unmeasured => match self.void.as_deref().or(self.excuse) {
+            Verdict::Unmeasured => match self.void.as_ref().or(self.excuse.as_ref()) {
                 Some(why) => format!("not measured: {why}"),
                 None => "not measured".into(),
             },

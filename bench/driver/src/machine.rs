@@ -45,6 +45,15 @@ pub(crate) struct Usage {
     pub(crate) steal: f64,
 }
 
+/// Shares of a CPU that the measured programs did not have, from 0 to 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    /// Share of other programs.
+    pub(crate) foreign: f64,
+    /// Share of the hypervisor.
+    pub(crate) steal: f64,
+}
+
 /// Fails unless server and client can have a CPU each.
 pub(crate) fn need_two_cpus() -> Result<(), String> {
     match std::thread::available_parallelism() {

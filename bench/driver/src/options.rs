@@ -16,9 +16,9 @@ use crate::section::Section;
 /// and marked).
 #[derive(Parser)]
 #[command(name = "upshift-bench", max_term_width = 100)]
-struct Words {
+struct Arguments {
     /// Command to run
-    command: Option<Verb>,
+    command: Option<Action>,
 
     /// These sections only: plaintext, pipelined, matrix, single, vcpus, levels, papers,
     /// preemption, processes, assign, sched, serve, files, cpp, micro, conserve, multi
@@ -67,7 +67,7 @@ struct Words {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Verb {
+enum Action {
     /// Measure, then write results/SECTION.json and RESULTS.md
     Run,
     /// Delete the results of the sections that --only names, and write RESULTS.md again
@@ -181,26 +181,26 @@ impl Options {
 
 /// Reads the command line; ends the process after the help or an error.
 pub(crate) fn parse() -> Command {
-    understand(Words::parse()).unwrap_or_else(|message| {
+    options_of(Arguments::parse()).unwrap_or_else(|message| {
         let kind = ErrorKind::ValueValidation;
-        Words::command().error(kind, message).exit()
+        Arguments::command().error(kind, message).exit()
     })
 }
 
-fn understand(words: Words) -> Result<Command, String> {
-    let is_named = !words.only.is_empty();
+fn options_of(arguments: Arguments) -> Result<Command, String> {
+    let is_named = !arguments.only.is_empty();
     let mut options = Options {
         only: Section::ALL.to_vec(),
-        peers: words.peers,
-        rows: words.rows,
-        rounds: words.rounds.map(|rounds| rounds.clamp(1, 100)),
-        seconds: words.seconds,
+        peers: arguments.peers,
+        rows: arguments.rows,
+        rounds: arguments.rounds.map(|rounds| rounds.clamp(1, 100)),
+        seconds: arguments.seconds,
         round: 0,
         time: Duration::ZERO,
-        full: words.full,
-        quick: words.quick,
-        out: words.out.unwrap_or_else(|| {
-            if words.quick {
+        full: arguments.full,
+        quick: arguments.quick,
+        out: arguments.out.unwrap_or_else(|| {
+            if arguments.quick {
                 bench_dir().join("target/quick")
             } else {
                 bench_dir()
@@ -209,10 +209,15 @@ fn understand(words: Words) -> Result<Command, String> {
     };
     if is_named {
         // Sorted in the order of the page.
-        options.only.retain(|section| words.only.contains(section));
+        options
+            .only
+            .retain(|section| arguments.only.contains(section));
     }
-    if let Some(commit) = words.compare {
-        if words.command.is_some_and(|command| command != Verb::Run) {
+    if let Some(commit) = arguments.compare {
+        if arguments
+            .command
+            .is_some_and(|command| command != Action::Run)
+        {
             return Err("--compare measures: it goes with run".into());
         }
         if !is_named {
@@ -226,11 +231,11 @@ fn understand(words: Words) -> Result<Command, String> {
         }
         return Ok(Command::Compare(options, commit));
     }
-    match words.command {
-        Some(Verb::Run) => Ok(Command::Run(options)),
-        Some(Verb::Drop) if !is_named => Err("drop: name the sections by --only".into()),
-        Some(Verb::Drop) => Ok(Command::Drop(options)),
-        Some(Verb::Render) => Ok(Command::Render(options)),
+    match arguments.command {
+        Some(Action::Run) => Ok(Command::Run(options)),
+        Some(Action::Drop) if !is_named => Err("drop: name the sections by --only".into()),
+        Some(Action::Drop) => Ok(Command::Drop(options)),
+        Some(Action::Render) => Ok(Command::Render(options)),
         None => Err("name a command: run, drop or render".into()),
     }
 }
@@ -256,14 +261,14 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Command, String> {
-        let words = ["upshift-bench"].into_iter().chain(line.split(' '));
-        let words = Words::try_parse_from(words).map_err(|error| error.to_string())?;
-        understand(words)
+        let arguments = ["upshift-bench"].into_iter().chain(line.split(' '));
+        let arguments = Arguments::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        options_of(arguments)
     }
 
     #[test]
     fn words_become_options() {
-        Words::command().debug_assert();
+        Arguments::command().debug_assert();
         let Ok(Command::Run(options)) = read("run --only micro,plaintext --seconds 0.5") else {
             panic!("it measures");
         };

@@ -167,28 +167,28 @@ impl Run {
 
     /// Returns the median, with unanswered requests included.
     pub(crate) fn p50(&self) -> f64 {
-        self.honest(self.p50, 0.5)
+        self.with_unanswered(self.p50, 0.5)
     }
 
     /// Returns the 95th percentile, with unanswered requests included.
     pub(crate) fn p95(&self) -> f64 {
-        self.honest(self.p95, 0.95)
+        self.with_unanswered(self.p95, 0.95)
     }
 
     /// Returns the 99th percentile, with unanswered requests included.
     pub(crate) fn p99(&self) -> f64 {
-        self.honest(self.p99, 0.99)
+        self.with_unanswered(self.p99, 0.99)
     }
 
     /// Returns the 99.9th percentile, with unanswered requests included.
     pub(crate) fn p999(&self) -> f64 {
-        self.honest(self.p999, 0.999)
+        self.with_unanswered(self.p999, 0.999)
     }
 
     /// Returns a percentile in which an unanswered request counts as old as the oldest of them, if
     /// there are enough of them to reach it. Rows without a count of replies are taken as one
     /// second long.
-    fn honest(&self, percentile: f64, quantile: f64) -> f64 {
+    fn with_unanswered(&self, percentile: f64, quantile: f64) -> f64 {
         let replies = match self.replies {
             0 => self.per_second.max(0.0),
             replies => replies as f64,
@@ -580,15 +580,15 @@ mod tests {
             unanswered: (90, 5e6),
             ..Run::default()
         };
-        assert_eq!(run.honest(run.p50, 0.5), 1.0);
-        assert_eq!(run.honest(run.p99, 0.99), 2.0);
-        assert_eq!(run.honest(run.p999, 0.999), 5e6);
+        assert_eq!(run.with_unanswered(run.p50, 0.5), 1.0);
+        assert_eq!(run.with_unanswered(run.p99, 0.99), 2.0);
+        assert_eq!(run.with_unanswered(run.p999, 0.999), 5e6);
         // 9 of 459 in half a second are more.
         let run = Run {
             replies: 450,
             unanswered: (9, 5e6),
             ..run
         };
-        assert_eq!(run.honest(run.p99, 0.99), 5e6);
+        assert_eq!(run.with_unanswered(run.p99, 0.99), 5e6);
     }
 }

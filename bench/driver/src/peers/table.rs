@@ -139,6 +139,11 @@ pub(crate) const TWO_WORKERS: &[Peer] = &[
         Bench("micro-upshift"),
         &["--variant", "preempt"],
     ),
+    peer(
+        "upshift-parked",
+        Bench("micro-upshift"),
+        &["--variant", "parked"],
+    ),
     peer("tokio-mt", Bench("micro-tokio"), &[]),
     peer("go", Go("micro/go", "micro-go"), &[]),
     peer("smol", Bench("micro-smol"), &[]),

@@ -20,6 +20,7 @@ use upshift_load::{Group, Pace, Plan, Work, run as drive};
 use upshift_report::plot::COLOURS;
 use upshift_report::{Kind, Look, Plot};
 
+use crate::check::same_body;
 use crate::goal::{Goal, at_least, at_most};
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
@@ -30,7 +31,7 @@ use crate::peers::{
 use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::sections::assign::Cgroup;
-use crate::sections::closed::{closed, page};
+use crate::sections::closed::{closed, is_same, page};
 use crate::server::Server;
 
 pub(crate) use alternatives::table as alternatives;
@@ -109,10 +110,7 @@ impl Mixed {
 
 impl Drive for Mixed {
     fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
-        let deployed = match &self.behind {
-            Some(behind) => behind.start(program)?,
-            None => Deployed::from(Server::start(program, &["127.0.0.1:0".into()], Some(0))?),
-        };
+        let deployed = start(program, self.behind.as_ref())?;
         let server = &deployed.server;
         let urgent = self.plan(server, true, self.urgent);
         if self.rest == 0.0 {
@@ -151,15 +149,16 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         return;
     }
     let root = folder.to_string_lossy().into_owned();
-    // SAFETY: no other thread runs yet.
-    unsafe { std::env::set_var("UPSHIFT_BENCH_ROOT", &root) };
     let args = ["serve", &root, "--vcpus", "1", "--cpu", "0"];
     let ours = built.upshift(&[&args[..], &["--connections-per-peer", "10000"]].concat());
     let ours = ours.map(|program| (SERVE.to_owned(), program));
-    let all: Programs = ours.into_iter().chain(built.of(WEB)).collect();
-    for (name, program) in &all {
-        results.command(name, program);
+    let mut all: Programs = ours.into_iter().chain(built.of(WEB)).collect();
+    for (_, program) in &mut all {
+        program
+            .env
+            .push(("UPSHIFT_BENCH_ROOT".into(), root.clone()));
     }
+    let all = checked(results, all);
     let only = |wanted: &[&str]| -> Programs {
         let servers = all
             .iter()
@@ -177,6 +176,59 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         closed(results, options, &files, case, &work, connections);
     }
     let _ = std::fs::remove_dir_all(folder);
+}
+
+/// Returns the servers that answer each of their requests with the same body as the others.
+fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
+    const JSON: &str = "Accept: application/json\r\n";
+    let computing = [&[SERVE, TOKIO, TOKIO_MT, "go-http"][..], &ALTERNATIVES].concat();
+    let mut requests: Vec<(&[&str], String, &str, Option<Vec<u8>>)> = vec![
+        (
+            &[TOKIO, OURS, TOKIO_MT],
+            "/json?name=world".into(),
+            JSON,
+            None,
+        ),
+        (
+            &[TOKIO, OURS, TOKIO_MT],
+            "/orders?count=30".into(),
+            JSON,
+            None,
+        ),
+        (&computing, "/matrix?n=64".into(), "Priority: u=0\r\n", None),
+        (&computing, "/matrix?n=64".into(), "Priority: u=3\r\n", None),
+    ];
+    for (_, size) in FILES {
+        let body = Some(vec![7; size]);
+        requests.push((&[SERVE, "nginx"], format!("/{size}"), "", body));
+    }
+    let axum = all.iter().find(|(name, _)| name == TOKIO).cloned();
+    all.retain(|(name, program)| {
+        let behind = axum.as_ref().and_then(|(_, axum)| Behind::of(name, axum));
+        let checked = start(program, behind.as_ref()).and_then(|deployed| {
+            let mut own = requests.iter_mut();
+            own.try_for_each(|(servers, path, headers, body)| {
+                if !servers.contains(&name.as_str()) {
+                    return Ok(());
+                }
+                same_body(&deployed.server, path, headers, body)
+            })
+        });
+        is_same(results, name, program, checked)
+    });
+    all
+}
+
+/// Starts a server on CPU 0, with the processes behind it if it is a proxy.
+fn start(program: &Program, behind: Option<&Behind>) -> Result<Deployed, String> {
+    match behind {
+        Some(behind) => behind.start(program),
+        None => Ok(Deployed::from(Server::start(
+            program,
+            &["127.0.0.1:0".into()],
+            Some(0),
+        )?)),
+    }
 }
 
 fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {

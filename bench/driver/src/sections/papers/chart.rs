@@ -182,7 +182,7 @@ impl Drive for Ab {
             server_busy: cpu.total().as_secs_f64() / time.as_secs_f64(),
             foreign: foreign.max(0.0),
             steal,
-            ..understood(&text, self.requests)?
+            ..parse_ab(&text, self.requests)?
         };
         Ok(Measured {
             all,
@@ -192,7 +192,7 @@ impl Drive for Ab {
 }
 
 /// Parses the output of `ab`.
-fn understood(text: &str, requests: usize) -> Result<Run, String> {
+fn parse_ab(text: &str, requests: usize) -> Result<Run, String> {
     let number = |head: &str| -> Option<f64> {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(head));
         line?.split_whitespace().next()?.parse().ok()
@@ -298,14 +298,14 @@ Percentage of the requests served within a certain time (ms)
 
     #[test]
     fn ab_is_understood() {
-        let run = understood(PRINTED, 2000).unwrap();
+        let run = parse_ab(PRINTED, 2000).unwrap();
         assert_eq!((run.per_second, run.p50, run.p99), (20012.21, 4e3, 11e3));
-        assert!(understood(PRINTED, 2001).is_err());
+        assert!(parse_ab(PRINTED, 2001).is_err());
         let failed = PRINTED.replace("requests:        0", "requests:        3");
-        assert!(understood(&failed, 2000).unwrap_err().contains("3 failed"));
+        assert!(parse_ab(&failed, 2000).unwrap_err().contains("3 failed"));
         let refused = format!("{PRINTED}Non-2xx responses:      2000\n");
-        assert!(understood(&refused, 2000).is_err());
-        assert!(understood("", 1).is_err());
+        assert!(parse_ab(&refused, 2000).is_err());
+        assert!(parse_ab("", 1).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use upshift_report::Table;
 
 use super::Chosen;
-use super::limits::lack_of_threads;
+use super::limits::missing_threads;
 use super::load::Load;
 use crate::goal::{Goal, at_least};
 use crate::options::Options;
@@ -96,12 +96,12 @@ pub(super) fn run(
             let case = curve.case(connections);
             let period = Duration::from_millis(curve.period as u64);
             let load = Load::new(curve.n, connections, period, options);
-            let lack = lack_of_threads(connections * THREADS_EACH);
-            if let Some(why) = &lack {
+            let missing = missing_threads(connections * THREADS_EACH);
+            if let Some(why) = &missing {
                 results.note(format!("{case}, {THREADS}: {why}"));
             }
             let entries = rounds::entries(servers, |name| {
-                let runs = is_ours(name) && (name != THREADS || lack.is_none());
+                let runs = is_ours(name) && (name != THREADS || missing.is_none());
                 runs.then(|| load.clone())
             });
             rounds::run(results, &case, &entries, options);

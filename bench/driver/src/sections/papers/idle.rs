@@ -7,7 +7,7 @@ use upshift_load::machine::allow_open_files;
 use upshift_report::Table;
 
 use super::Chosen;
-use super::limits::lack_of_threads;
+use super::limits::missing_threads;
 use super::load::Load;
 use crate::goal::{Goal, at_most};
 use crate::options::Options;
@@ -65,12 +65,12 @@ pub(super) fn run(
             idle,
             ..Load::new(ORDER, BUSY, PERIOD, options)
         };
-        let lack = lack_of_threads(3 * (BUSY + idle));
-        if let Some(why) = &lack {
+        let missing = missing_threads(3 * (BUSY + idle));
+        if let Some(why) = &missing {
             results.note(format!("{case}, {THREADS}: {why}"));
         }
         let entries = rounds::entries(servers, |name| {
-            let runs = SERVERS.contains(&name) && (name != THREADS || lack.is_none());
+            let runs = SERVERS.contains(&name) && (name != THREADS || missing.is_none());
             runs.then(|| load.clone())
         });
         rounds::run(results, &case, &entries, options);

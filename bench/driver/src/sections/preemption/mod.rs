@@ -15,12 +15,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::check::same_spin;
+use crate::check::{same_body, same_bytes, same_spin};
 use crate::options::Options;
 use crate::peers::{Built, Program, Programs, SPIN};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::sections::closed::is_same;
+use crate::server::Server as Started;
 
 use cases::{CASES, CONNECTION, Case, FILE, Server};
 use cell::Cell;
@@ -29,6 +30,8 @@ pub(crate) use targets::goals;
 
 /// Upshift without preemption.
 const OFF: &str = "off";
+/// The same once more: its ratio to [`OFF`] is that of equal servers.
+const OFF_AGAIN: &str = "off again";
 /// Upshift with preemption, run by an ordinary user.
 const ON: &str = "on";
 /// Upshift with preemption and permission for a real-time watcher.
@@ -145,7 +148,12 @@ impl Fleet {
         let cpu = (server != Server::TwoVcpus).then_some(0);
         servers.retain(|(name, program)| {
             let outcome = match server {
-                Server::Plaintext | Server::Files => Ok(()),
+                Server::Plaintext => same_bytes(name, program, false),
+                Server::Files => {
+                    let started = Started::start(program, &["127.0.0.1:0".into()], cpu);
+                    let mut six = Some(b"123456".to_vec());
+                    started.and_then(|server| same_body(&server, FILE, "", &mut six))
+                }
                 _ => same_spin(program, cpu),
             };
             is_same(results, name, program, outcome)
@@ -180,6 +188,7 @@ impl Fleet {
         let own = &self.program.file;
         let mut servers = vec![
             (OFF.to_owned(), program(&self.copy, "off", user)),
+            (OFF_AGAIN.to_owned(), program(&self.copy, "off", user)),
             (ON.to_owned(), program(&self.copy, "on", user)),
         ];
         if self.is_root {

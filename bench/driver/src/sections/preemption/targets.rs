@@ -2,7 +2,7 @@
 
 use super::cases::{CASES, Case};
 use super::cell::{LONG, SHORT, row};
-use super::{C, OFF, ON, Quantile, ROOT, is_root};
+use super::{C, OFF, OFF_AGAIN, ON, Quantile, ROOT, is_root};
 use crate::goal::{Goal, at_most};
 use crate::results::{Run, SectionResults};
 
@@ -66,6 +66,9 @@ const TARGETS: [Target; 4] = [
     },
 ];
 
+/// Ratio of two equal servers above which a row tells nothing about small differences.
+const EQUAL: f64 = 1.05;
+
 /// Limit, in every row, of the p99 of short requests as a multiple of that without preemption.
 const HARM: f64 = 1.1;
 
@@ -93,7 +96,21 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
                     values(case, base, figure),
                 )
             });
-            goals.push(goal.margin().cause(target.cause));
+            let mut goal = goal.margin().cause(target.cause);
+            let equal = target.figures.iter().filter(|_| target.base == OFF);
+            let equal = equal.fold(at_most("", EQUAL, ""), |equal, &figure| {
+                let [off, again] = [OFF, OFF_AGAIN].map(|server| values(case, server, figure));
+                equal
+                    .cell("", off.clone(), again.clone())
+                    .cell("", again, off)
+            });
+            if let Some(excess) = equal.excess().filter(|excess| *excess > 1.0) {
+                let ratio = excess * EQUAL;
+                let why = format!("two equal servers without preemption differ by {ratio:.2} ×");
+                goal = goal.excuse(Some(&why));
+                goal.void(why);
+            }
+            goals.push(goal);
         }
     }
     for server in [ON, ROOT] {
@@ -146,6 +163,31 @@ mod tests {
         assert_eq!(missed.len(), 2, "{missed:?}");
         assert!(missed[0].starts_with("exponential 50 µs, 14 k/s"));
         assert!(missed[1].starts_with("on, any row"));
+    }
+
+    #[test]
+    fn a_row_in_which_equal_servers_differ_reaches_no_goal() {
+        let mut section = measured(|_| 90.0);
+        let title = CASES
+            .iter()
+            .find(|case| case.name == "exp-9")
+            .map_or("", |case| case.title);
+        let again = |p99| Run {
+            p50: 100.0,
+            p99,
+            user: 1.0,
+            ..Run::default()
+        };
+        let verdict = |section: &SectionResults| {
+            let all = goals(section).into_iter();
+            let mut of_row = all.filter(|goal| goal.what.starts_with(title));
+            of_row.next().map(|goal| goal.verdict())
+        };
+        section.record(title, &row(OFF_AGAIN, SHORT), again(101.0));
+        assert_eq!(verdict(&section), Some(Verdict::Reached));
+        section.cells.pop();
+        section.record(title, &row(OFF_AGAIN, SHORT), again(80.0));
+        assert_eq!(verdict(&section), Some(Verdict::Unmeasured));
     }
 
     #[test]
