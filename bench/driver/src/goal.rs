@@ -16,7 +16,7 @@ pub(crate) const NOISE: f64 = 0.05;
 /// Outcome of a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// At least as good as the goal.
+    /// Reached: at least as good as the limit.
     Reached,
     /// Missed by less than [`NOISE`].
     Noise,
@@ -241,7 +241,7 @@ impl Goal {
         }
     }
 
-    /// Returns the cells of the goal's row: what, Upshift, peer, ratio, verdict.
+    /// Returns the cells of the row: the goal, Upshift, its peer, their ratio, the verdict.
     fn row(&self) -> [String; 5] {
         let dash = || "–".to_owned();
         let worst = self.worst();

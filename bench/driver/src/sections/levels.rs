@@ -208,7 +208,7 @@ impl Drive for Apart {
                 groups: each,
             } = sum_up(&outcome, lost);
             groups.extend(each);
-            // Latencies of the whole are those of the seven eighths; lateness is the urgent client's.
+            // Latencies of the whole are those of the others; lateness is the urgent client's.
             all = Run {
                 per_second: all.per_second + rest.per_second,
                 replies: all.replies + rest.replies,
