@@ -144,20 +144,17 @@ fn plan(
         return format!("{name:<12} complete at this commit");
     }
     let rounds = options.rounds_of(section);
-    let minutes = match found.filter(|found| found.is_whole) {
-        Some(found) => found.seconds as f64 / 60.0 / found.rounds as f64 * rounds as f64,
-        None => section.limit().as_secs_f64() / 60.0,
-    };
     let limit = section.limit().as_secs_f64() / 60.0;
-    let fewest = if options.has_limit() {
-        MIN_ROUNDS
-    } else {
-        rounds
+    let each = match found.filter(|found| found.is_whole) {
+        Some(found) => found.seconds as f64 / 60.0 / found.rounds as f64,
+        None => limit / MIN_ROUNDS as f64,
     };
-    format!(
-        "{name:<12} {:>4.1} minutes, {fewest} to {rounds} rounds",
-        minutes.min(limit)
-    )
+    let minutes = each * rounds as f64;
+    if !options.has_limit() || rounds <= MIN_ROUNDS {
+        return format!("{name:<12} {minutes:>4.1} minutes, {rounds} rounds");
+    }
+    let minutes = minutes.min(limit);
+    format!("{name:<12} {minutes:>4.1} minutes, {MIN_ROUNDS} to {rounds} rounds")
 }
 
 /// Fails in a full run unless all peers were built.
@@ -221,4 +218,71 @@ fn draw_plots(folder: &Path, results: &Results) -> Result<(), String> {
             .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_run_leaves_only_complete_sections_of_its_commit() {
+        let complete = || SectionResults {
+            commit: "abc".into(),
+            machine: machine::describe(),
+            is_whole: true,
+            rounds: 4,
+            seconds: 60,
+            runs: 10,
+            ..SectionResults::default()
+        };
+        assert!(is_complete(&complete(), "abc"));
+        assert!(!is_complete(&complete(), "abd"));
+        let changes: [fn(&mut SectionResults); 4] = [
+            |found| found.is_whole = false,
+            |found| found.missing.push("go".into()),
+            |found| found.machine.clear(),
+            |found| found.disturbed = 2,
+        ];
+        for change in changes {
+            let mut found = complete();
+            change(&mut found);
+            assert!(!is_complete(&found, "abc"));
+        }
+    }
+
+    #[test]
+    fn the_plan_names_the_expected_time() {
+        let options = Options::for_tests(std::time::Duration::ZERO);
+        let line = |found, is_left| plan(Section::Matrix, &options, found, is_left);
+        assert_eq!(
+            line(None, false),
+            "matrix       18.0 minutes, 3 to 5 rounds"
+        );
+        let found = SectionResults {
+            is_whole: true,
+            rounds: 4,
+            seconds: 240,
+            ..SectionResults::default()
+        };
+        assert_eq!(
+            line(Some(&found), false),
+            "matrix        5.0 minutes, 3 to 5 rounds"
+        );
+        assert_eq!(
+            line(Some(&found), true),
+            "matrix       complete at this commit"
+        );
+    }
+
+    #[test]
+    fn a_full_run_needs_every_peer() {
+        let mut options = Options::for_tests(std::time::Duration::ZERO);
+        let mut built = Built::default();
+        assert_eq!(need_peers(&options, &built), Ok(()));
+        built.skipped.insert("go", "install Go".into());
+        assert_eq!(need_peers(&options, &built), Ok(()));
+        options.full = true;
+        let error = need_peers(&options, &built).unwrap_err();
+        assert!(error.ends_with("\n  go: install Go"), "{error}");
+    }
 }

@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -118,6 +118,8 @@ pub(crate) struct Options {
     pub(crate) round: usize,
     /// Length of a run of the current section.
     pub(crate) time: Duration,
+    /// End of the time of the current section, after which no run is repeated.
+    pub(crate) deadline: Option<Instant>,
     /// Set to leave complete sections, and to fail where a goal has no figures.
     pub(crate) full: bool,
     /// Set for fewer cells, with disturbed runs kept.
@@ -150,6 +152,12 @@ impl Options {
         self.rounds.is_none()
     }
 
+    /// Whether disturbed runs are repeated.
+    pub(crate) fn has_repeats(&self) -> bool {
+        let is_over = self.deadline.is_some_and(|end| Instant::now() >= end);
+        !self.quick && !is_over
+    }
+
     /// Returns the length of a run of a section: shorter by default where there are many cells.
     pub(crate) fn time_of(&self, section: Section) -> Duration {
         let millis = match section {
@@ -172,6 +180,7 @@ impl Options {
             seconds: None,
             round: 0,
             time,
+            deadline: None,
             full: false,
             quick: false,
             out: PathBuf::new(),
@@ -197,6 +206,7 @@ fn options_of(arguments: Arguments) -> Result<Command, String> {
         seconds: arguments.seconds,
         round: 0,
         time: Duration::ZERO,
+        deadline: None,
         full: arguments.full,
         quick: arguments.quick,
         out: arguments.out.unwrap_or_else(|| {

@@ -78,7 +78,8 @@ pub(crate) fn run<D: Drive>(
 }
 
 /// Takes a measurement, which comes with its disturbance if there is one, and takes it again while
-/// it is disturbed, at most [`REPEATS`] times. Quick runs are not repeated.
+/// it is disturbed, at most [`REPEATS`] times. Nothing is repeated in a quick run, or after the time
+/// of the section.
 pub(crate) fn undisturbed<T>(
     section: &mut SectionResults,
     options: &Options,
@@ -86,14 +87,14 @@ pub(crate) fn undisturbed<T>(
     mut take: impl FnMut() -> Result<(T, Option<String>), String>,
 ) -> Result<T, String> {
     let round = options.round + 1;
-    let mut left = if options.quick { 0 } else { REPEATS };
+    let mut left = REPEATS;
     loop {
         let (taken, disturbance) = take()?;
         let Some(why) = disturbance else {
             section.runs += 1;
             return Ok(taken);
         };
-        if left == 0 {
+        if left == 0 || !options.has_repeats() {
             section.runs += 1;
             section.disturbed += 1;
             section.note(format!(
@@ -178,7 +179,7 @@ mod tests {
         }
     }
 
-    fn two_rounds(late: usize, quick: bool) -> (SectionResults, [usize; 2]) {
+    fn two_rounds(late: usize, change: impl Fn(&mut Options)) -> (SectionResults, [usize; 2]) {
         let program = Program::new("".into(), &[]);
         let entry = |(name, late): (&str, usize)| Entry {
             name: name.to_owned(),
@@ -191,7 +192,7 @@ mod tests {
         let entries = [("quiet", 0), ("late", late)].map(entry);
         let mut section = SectionResults::default();
         let mut options = Options::for_tests(Duration::from_secs(1));
-        options.quick = quick;
+        change(&mut options);
         for round in 0..2 {
             options.round = round;
             run(&mut section, "a", &entries, &options);
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_disturbed_run_is_repeated() {
-        let (section, runs) = two_rounds(1, false);
+        let (section, runs) = two_rounds(1, |_| ());
         assert_eq!(runs, [2, 3]);
         let cell = section.cell("a", "late").unwrap();
         let rounds: Vec<_> = cell.runs.iter().map(|run| (run.round, run.p50)).collect();
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_run_that_stays_disturbed_counts_and_is_named() {
-        let (section, runs) = two_rounds(usize::MAX, false);
+        let (section, runs) = two_rounds(usize::MAX, |_| ());
         assert_eq!(runs, [2, 6]);
         assert_eq!(section.cell("a", "late").unwrap().runs.len(), 2);
         assert_eq!(
@@ -227,8 +228,17 @@ mod tests {
             section.notes[1],
             "round 2: a, late: the client was late by 200 µs (99 %): counts although disturbed"
         );
-        let (section, runs) = two_rounds(usize::MAX, true);
-        assert_eq!((runs, section.disturbed), ([2, 2], 2));
+    }
+
+    #[test]
+    fn nothing_is_repeated_in_a_quick_run_or_after_the_time_of_the_section() {
+        for change in [
+            |options: &mut Options| options.quick = true,
+            |options: &mut Options| options.deadline = Some(std::time::Instant::now()),
+        ] {
+            let (section, runs) = two_rounds(usize::MAX, change);
+            assert_eq!((runs, section.disturbed), ([2, 2], 2));
+        }
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         }
     }
     let began = Instant::now();
+    if options.has_limit() {
+        options.deadline = Some(began + section.limit());
+    }
     for round in 0..rounds {
         let took = began.elapsed();
         let ends = took + took / round.max(1) as u32;
