@@ -62,8 +62,8 @@ pub(crate) fn with_goals(page: &str, results: &Results) -> Result<String, String
 fn goals(results: &Results) -> String {
     let goals = sections::goals(results);
     format!(
-        "{} A ratio is that of the medians, above 1 where Upshift is behind, with the 95 % interval of \
-         a bootstrap over the rounds; where a goal has several cells the worst decides.\n\n{}\n\n{}",
+        "{}\n\nA ratio is that of the medians, above 1 where Upshift is behind, with the 95 % interval of a\n\
+         bootstrap over the rounds; where a goal has several cells the worst decides.\n\n{}\n\n{}",
         goal::counted(&goals),
         goal::summary(&goals).trim_end(),
         goal::table(&goals).trim_end(),
