@@ -178,40 +178,45 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let _ = std::fs::remove_dir_all(folder);
 }
 
+/// Servers that answer a request for a path with the same body.
+struct Same<'a> {
+    servers: &'a [&'a str],
+    path: String,
+    headers: &'static str,
+    /// The expected body; the first server sets it.
+    body: Option<Vec<u8>>,
+}
+
 /// Returns the servers that answer each of their requests with the same body as the others.
 fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
-    const JSON: &str = "Accept: application/json\r\n";
     let computing = [&[SERVE, TOKIO, TOKIO_MT, "go-http"][..], &ALTERNATIVES].concat();
-    let mut requests: Vec<(&[&str], String, &str, Option<Vec<u8>>)> = vec![
-        (
-            &[TOKIO, OURS, TOKIO_MT],
-            "/json?name=world".into(),
-            JSON,
-            None,
-        ),
-        (
-            &[TOKIO, OURS, TOKIO_MT],
-            "/orders?count=30".into(),
-            JSON,
-            None,
-        ),
-        (&computing, "/matrix?n=64".into(), "Priority: u=0\r\n", None),
-        (&computing, "/matrix?n=64".into(), "Priority: u=3\r\n", None),
+    let same = |servers, path: &str, headers, body| Same {
+        servers,
+        path: path.to_owned(),
+        headers,
+        body,
+    };
+    let (axum, json) = (&[TOKIO, OURS, TOKIO_MT], "Accept: application/json\r\n");
+    let mut requests = vec![
+        same(axum, "/json?name=world", json, None),
+        same(axum, "/orders?count=30", json, None),
+        same(&computing, "/matrix?n=64", "Priority: u=0\r\n", None),
+        same(&computing, "/matrix?n=64", "Priority: u=3\r\n", None),
     ];
     for (_, size) in FILES {
         let body = Some(vec![7; size]);
-        requests.push((&[SERVE, "nginx"], format!("/{size}"), "", body));
+        requests.push(same(&[SERVE, "nginx"], &format!("/{size}"), "", body));
     }
     let axum = all.iter().find(|(name, _)| name == TOKIO).cloned();
     all.retain(|(name, program)| {
         let behind = axum.as_ref().and_then(|(_, axum)| Behind::of(name, axum));
         let checked = start(program, behind.as_ref()).and_then(|deployed| {
             let mut own = requests.iter_mut();
-            own.try_for_each(|(servers, path, headers, body)| {
-                if !servers.contains(&name.as_str()) {
+            own.try_for_each(|it| {
+                if !it.servers.contains(&name.as_str()) {
                     return Ok(());
                 }
-                same_body(&deployed.server, path, headers, body)
+                same_body(&deployed.server, &it.path, it.headers, &mut it.body)
             })
         });
         is_same(results, name, program, checked)
