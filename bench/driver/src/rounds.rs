@@ -78,8 +78,8 @@ pub(crate) fn run<D: Drive>(
 }
 
 /// Takes a measurement, which comes with its disturbance if there is one, and takes it again while
-/// it is disturbed, at most [`REPEATS`] times. Nothing is repeated in a quick run, or after the time
-/// of the section.
+/// it is disturbed, at most [`REPEATS`] times. Nothing is repeated in a quick run, or when the time
+/// of the section is over.
 pub(crate) fn undisturbed<T>(
     section: &mut SectionResults,
     options: &Options,

@@ -160,9 +160,9 @@ impl Apart {
         command.args(["--elevate", "--json"]);
         let mut client = Child::start(&mut command).map_err(|e| format!("cannot start it: {e}"))?;
         let text = client.rest();
-        client.wait().map_err(|e| e.to_string())?;
+        let status = client.wait().map_err(|e| e.to_string())?;
         let report: ClientReport = serde_json::from_str(&text)
-            .map_err(|e| format!("the urgent client printed `{text}`: {e}"))?;
+            .map_err(|e| format!("the urgent client ended with {status}, without a report: {e}"))?;
         Ok(report.total.run())
     }
 
