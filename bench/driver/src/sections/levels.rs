@@ -166,7 +166,7 @@ impl Apart {
         Ok(report.total.run())
     }
 
-    fn drive_others(&self, addresses: &[SocketAddr]) -> Result<Outcome, String> {
+    fn drive_others(&self, addresses: &[SocketAddr], server: &Server) -> Result<Outcome, String> {
         let groups = addresses.iter();
         let groups = groups.map(|&at| Group::new(at, CONNECTIONS, at.to_string()));
         let work = Work::Matrix { n: OVERLOAD_SIZE };
@@ -178,6 +178,7 @@ impl Apart {
         // Starving a level is not an error of the server.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
+        plan.server_pids = server.pids();
         drive(&plan).map_err(|e| e.to_string())
     }
 }
@@ -191,7 +192,7 @@ impl Drive for Apart {
         let ((urgent, others), lost) = watch(&server, true, None, || {
             std::thread::scope(|scope| {
                 let urgent = scope.spawn(|| self.drive_first(*first));
-                let others = self.others.then(|| self.drive_others(others));
+                let others = self.others.then(|| self.drive_others(others, &server));
                 let urgent = urgent.join().map_err(|_| "the client panicked")??;
                 Ok((urgent, others.transpose()?))
             })
@@ -209,8 +210,12 @@ impl Drive for Apart {
             } = sum_up(&outcome, lost);
             groups.extend(each);
             // Latencies of the whole are those of the others; lateness is the urgent client's.
+            let per_second = all.per_second + rest.per_second;
+            let share = rest.per_second / per_second;
             all = Run {
-                per_second: all.per_second + rest.per_second,
+                per_second,
+                user: share * rest.user,
+                sys: share * rest.sys,
                 replies: all.replies + rest.replies,
                 send_lag: all.send_lag,
                 ..rest
