@@ -2,7 +2,7 @@
 //! pipelined and for a request cut in two.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -62,13 +62,13 @@ pub(crate) fn same_spin(program: &Program, cpu: Option<usize>) -> Result<(), Str
 /// Checks that a server answers a request for a path with the expected body; the first server of
 /// several sets it.
 pub(crate) fn same_body(
-    server: &Server,
+    server: SocketAddr,
     path: &str,
     headers: &str,
     expected: &mut Option<Vec<u8>>,
 ) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("GET {path}: {e}");
-    let mut stream = TcpStream::connect(server.addresses[0]).map_err(failed)?;
+    let mut stream = TcpStream::connect(server).map_err(failed)?;
     let timeout = Some(Duration::from_secs(5));
     stream.set_read_timeout(timeout).map_err(failed)?;
     let request =
@@ -172,4 +172,44 @@ fn sorted_frames(bytes: &[u8]) -> Vec<u8> {
     let mut frames: Vec<&[u8]> = bytes.chunks(FRAME).collect();
     frames.sort_unstable();
     frames.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Returns the outcome for a server that sends these bytes.
+    fn checked(reply: &'static str, expected: &mut Option<Vec<u8>>) -> Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            let mut part = [0; 256];
+            while !request.ends_with(b"\r\n\r\n") {
+                let length = stream.read(&mut part).unwrap();
+                request.extend_from_slice(&part[..length]);
+            }
+            stream.write_all(reply.as_bytes()).unwrap();
+        });
+        let outcome = same_body(address, "/a", "", expected);
+        server.join().unwrap();
+        outcome
+    }
+
+    #[test]
+    fn the_first_body_is_that_of_all_servers() {
+        let mut expected = None;
+        assert_eq!(checked("HTTP/1.1 200 OK\r\n\r\nabc", &mut expected), Ok(()));
+        assert_eq!(expected.as_deref(), Some(&b"abc"[..]));
+        assert_eq!(
+            checked("HTTP/1.1 200 OK\r\nA: b\r\n\r\nabc", &mut expected),
+            Ok(())
+        );
+        let other = checked("HTTP/1.1 200 OK\r\n\r\nabd", &mut expected);
+        assert_eq!(other, Err("GET /a: other bytes than expected".into()));
+        assert!(checked("HTTP/1.1 404 Not Found\r\n\r\nabc", &mut expected).is_err());
+        assert!(checked("HTTP/1.1 200 OK\r\n\r\n", &mut None).is_err());
+    }
 }

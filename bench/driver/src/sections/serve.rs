@@ -216,7 +216,12 @@ fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
                 if !it.servers.contains(&name.as_str()) {
                     return Ok(());
                 }
-                same_body(&deployed.server, &it.path, it.headers, &mut it.body)
+                same_body(
+                    deployed.server.addresses[0],
+                    &it.path,
+                    it.headers,
+                    &mut it.body,
+                )
             })
         });
         is_same(results, name, program, checked)

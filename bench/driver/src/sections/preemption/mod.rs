@@ -152,7 +152,7 @@ impl Fleet {
                 Server::Files => {
                     let started = Started::start(program, &["127.0.0.1:0".into()], cpu);
                     let mut six = Some(b"123456".to_vec());
-                    started.and_then(|server| same_body(&server, FILE, "", &mut six))
+                    started.and_then(|it| same_body(it.addresses[0], FILE, "", &mut six))
                 }
                 _ => same_spin(program, cpu),
             };
