@@ -2,7 +2,7 @@
 //! pipelined and for a request cut in two.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -24,24 +24,28 @@ pub(crate) fn same_bytes(id: &str, program: &Program, is_matrix: bool) -> Result
     } else {
         <[u8]>::to_vec
     };
-    let mut talk = Conversation::start(program, Some(0), form)?;
+    let mut connection = Connection::start(program, Some(0), form)?;
     let (requests, replies) = if is_matrix { matrices() } else { pages() };
     for (request, reply) in requests.iter().zip(&replies) {
-        talk.ask("one request", request, request.len(), reply)?;
+        connection.expect("one request", request, request.len(), reply)?;
+    }
+    // The requests for pages are equal.
+    let distinct = if is_matrix { requests.len() } else { 1 };
+    for (request, reply) in requests.iter().zip(&replies).take(distinct) {
         for cut in [1, request.len() / 2, request.len() - 1] {
-            talk.ask("a request cut in two", request, cut, reply)?;
+            connection.expect("a request cut in two", request, cut, reply)?;
         }
     }
     let (all, expected) = (requests.concat(), replies.concat());
-    talk.ask("pipelined", &all, all.len(), &expected)?;
+    connection.expect("pipelined", &all, all.len(), &expected)?;
     let cut = all.len() - requests[0].len() / 2;
-    talk.ask("pipelined and cut", &all, cut, &expected)
+    connection.expect("pipelined and cut", &all, cut, &expected)
 }
 
 /// Checks that a spin server answers each request once, in any order. The server is started on
 /// `cpu` (any if `None`).
 pub(crate) fn same_spin(program: &Program, cpu: Option<usize>) -> Result<(), String> {
-    let mut talk = Conversation::start(program, cpu, sorted_frames)?;
+    let mut connection = Connection::start(program, cpu, sorted_frames)?;
     let requests = (0..64).map(|tag| Request {
         service: 500 * (tag % 7),
         level: 32 + tag as u8 % 3,
@@ -49,27 +53,63 @@ pub(crate) fn same_spin(program: &Program, cpu: Option<usize>) -> Result<(), Str
     });
     let requests: Vec<u8> = requests.flat_map(|request| request.bytes()).collect();
     let one = &requests[..FRAME];
-    talk.ask("one request", one, FRAME, one)?;
-    talk.ask("a request cut in two", one, 1, one)?;
-    talk.ask("pipelined", &requests, requests.len(), &requests)?;
-    talk.ask("pipelined and cut", &requests, FRAME * 10 + 7, &requests)
+    connection.expect("one request", one, FRAME, one)?;
+    connection.expect("a request cut in two", one, 1, one)?;
+    connection.expect("pipelined", &requests, requests.len(), &requests)?;
+    connection.expect("pipelined and cut", &requests, FRAME * 10 + 7, &requests)
+}
+
+/// Checks that a server answers a request for a path with the expected body; the first server of
+/// several sets it.
+pub(crate) fn same_body(
+    server: SocketAddr,
+    path: &str,
+    headers: &str,
+    expected: &mut Option<Vec<u8>>,
+) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("GET {path}: {e}");
+    let mut stream = TcpStream::connect(server).map_err(failed)?;
+    let timeout = Some(Duration::from_secs(5));
+    stream.set_read_timeout(timeout).map_err(failed)?;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n");
+    let mut reply = Vec::new();
+    stream
+        .write_all(request.as_bytes())
+        .and_then(|()| stream.read_to_end(&mut reply))
+        .map_err(failed)?;
+    let head = reply.windows(4).position(|four| four == b"\r\n\r\n");
+    let body = head.map(|end| reply.split_off(end + 4)).unwrap_or_default();
+    if !reply.starts_with(b"HTTP/1.1 200") || body.is_empty() {
+        return Err(format!("GET {path}: no page"));
+    }
+    match expected {
+        Some(expected) if *expected != body => {
+            Err(format!("GET {path}: other bytes than expected"))
+        }
+        Some(_) => Ok(()),
+        None => {
+            *expected = Some(body);
+            Ok(())
+        }
+    }
 }
 
 /// A server and a connection to it.
-struct Conversation {
+struct Connection {
     _server: Server,
     stream: TcpStream,
     form: Form,
 }
 
-impl Conversation {
-    fn start(program: &Program, cpu: Option<usize>, form: Form) -> Result<Conversation, String> {
+impl Connection {
+    fn start(program: &Program, cpu: Option<usize>, form: Form) -> Result<Connection, String> {
         let server = Server::start(program, &["127.0.0.1:0".into()], cpu)?;
         let stream = TcpStream::connect(server.addresses[0]).map_err(|e| e.to_string())?;
         let set = stream.set_nodelay(true);
         set.and_then(|()| stream.set_read_timeout(Some(Duration::from_secs(5))))
             .map_err(|e| e.to_string())?;
-        Ok(Conversation {
+        Ok(Connection {
             _server: server,
             stream,
             form,
@@ -77,10 +117,16 @@ impl Conversation {
     }
 
     /// Sends bytes in two parts, and compares the reply.
-    fn ask(&mut self, what: &str, bytes: &[u8], cut: usize, expected: &[u8]) -> Result<(), String> {
+    fn expect(
+        &mut self,
+        request: &str,
+        bytes: &[u8],
+        cut: usize,
+        expected: &[u8],
+    ) -> Result<(), String> {
         let mut send = |part| {
             let sent = self.stream.write_all(part);
-            sent.map_err(|e| format!("{what}: {e}"))
+            sent.map_err(|e| format!("{request}: {e}"))
         };
         send(&bytes[..cut])?;
         if cut < bytes.len() {
@@ -89,11 +135,11 @@ impl Conversation {
         }
         let mut got = vec![0; expected.len()];
         let read = self.stream.read_exact(&mut got);
-        read.map_err(|e| format!("{what}: reply cut short or missing ({e})"))?;
+        read.map_err(|e| format!("{request}: reply cut short or missing ({e})"))?;
         if (self.form)(&got) == (self.form)(expected) {
             Ok(())
         } else {
-            Err(format!("{what}: other bytes than expected"))
+            Err(format!("{request}: other bytes than expected"))
         }
     }
 }
@@ -126,4 +172,44 @@ fn sorted_frames(bytes: &[u8]) -> Vec<u8> {
     let mut frames: Vec<&[u8]> = bytes.chunks(FRAME).collect();
     frames.sort_unstable();
     frames.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Returns the outcome for a server that sends these bytes.
+    fn checked(reply: &'static str, expected: &mut Option<Vec<u8>>) -> Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            let mut part = [0; 256];
+            while !request.ends_with(b"\r\n\r\n") {
+                let length = stream.read(&mut part).unwrap();
+                request.extend_from_slice(&part[..length]);
+            }
+            stream.write_all(reply.as_bytes()).unwrap();
+        });
+        let outcome = same_body(address, "/a", "", expected);
+        server.join().unwrap();
+        outcome
+    }
+
+    #[test]
+    fn the_first_body_is_that_of_all_servers() {
+        let mut expected = None;
+        assert_eq!(checked("HTTP/1.1 200 OK\r\n\r\nabc", &mut expected), Ok(()));
+        assert_eq!(expected.as_deref(), Some(&b"abc"[..]));
+        assert_eq!(
+            checked("HTTP/1.1 200 OK\r\nA: b\r\n\r\nabc", &mut expected),
+            Ok(())
+        );
+        let other = checked("HTTP/1.1 200 OK\r\n\r\nabd", &mut expected);
+        assert_eq!(other, Err("GET /a: other bytes than expected".into()));
+        assert!(checked("HTTP/1.1 404 Not Found\r\n\r\nabc", &mut expected).is_err());
+        assert!(checked("HTTP/1.1 200 OK\r\n\r\n", &mut None).is_err());
+    }
 }

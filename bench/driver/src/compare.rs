@@ -22,7 +22,8 @@ use crate::peers::{Program, upshift_micro, upshift_server};
 use crate::results::{Figure, Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::section::Section;
-use crate::sections::{closed, conserve};
+use crate::sections::closed;
+use crate::sections::conserve::Samples;
 
 /// Compared quantities of a server's run.
 const QUANTITIES: [Quantity; 4] = [
@@ -47,12 +48,10 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
     let old = Tree::of_commit(commit)?;
     let new = Tree::here();
     println!(
-        "# {} (new) beside {} (old)\n\n{}; {} rounds, runs of {} s\n",
+        "# {} (new) beside {} (old)\n\n{}\n",
         machine::commit(),
         old.name,
         machine::describe().join("; "),
-        options.rounds,
-        options.time.as_secs_f64()
     );
     for &section in &options.only {
         eprintln!("\n== {} ==", section.name());
@@ -63,13 +62,21 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
             [_, Err(why)] => return Err(format!("{}: {why}", new.name)),
         };
         let mut rows = Rows::default();
-        for round in 0..options.rounds {
-            measure(section, options, &both, round, &mut rows)?;
+        let mut options = options.clone();
+        options.time = options.time_of(section);
+        let rounds = options.rounds_of(section);
+        println!(
+            "{rounds} rounds, runs of {} s\n",
+            options.time.as_secs_f64()
+        );
+        for round in 0..rounds {
+            options.round = round;
+            measure(section, &options, &both, &mut rows)?;
         }
         print!("{}", rows.table(section));
     }
     println!(
-        "An interval holds the ratio with a probability of 95 %: of twenty rows in which nothing has changed, one says otherwise."
+        "An interval holds the ratio with a probability of some 95 %: of twenty rows in which nothing has changed, one says otherwise."
     );
     Ok(())
 }
@@ -175,33 +182,32 @@ fn measure(
     section: Section,
     options: &Options,
     both: &Both<Program>,
-    round: usize,
     rows: &mut Rows,
 ) -> Result<(), String> {
+    let round = options.round;
     match section {
         Section::Micro => {
             for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
-                let taken = in_turn(round, both, |program| {
-                    let mut taken = Vec::new();
-                    figures::figures(program, part, cpu, &mut taken).map(|()| taken)
-                })?;
+                let taken = in_turn(round, both, |program| printed::<Figure>(program, part, cpu))?;
                 rows.add_figures(taken, "ns (bytes)");
             }
         }
         Section::Multi => {
-            let taken = in_turn(round, both, |program| two_workers(program, "multi"))?;
+            let taken = in_turn(round, both, |program| {
+                printed::<Figure>(program, "multi", None)
+            })?;
             rows.add_figures(taken, "ns");
         }
         Section::Conserve => {
             let taken = in_turn(round, both, |program| {
-                let taken = two_workers(program, "conserve")?;
-                Ok(conserve::pooled(&taken))
+                let taken = printed::<Samples>(program, "conserve", None)?;
+                Ok(taken.iter().flat_map(Samples::figures).collect())
             })?;
             rows.add_figures(taken, "ns");
         }
         _ => {
             for load in closed::loads(section, options) {
-                servers(options, both, round, &load, rows)?;
+                servers(options, both, &load, rows)?;
             }
         }
     }
@@ -224,18 +230,19 @@ fn in_turn<T>(
     })
 }
 
-fn two_workers<T: serde::de::DeserializeOwned>(
+/// Returns the output of a program.
+fn printed<T: serde::de::DeserializeOwned>(
     program: &Program,
     part: &str,
+    cpu: Option<usize>,
 ) -> Result<Vec<T>, String> {
     let mut taken = Vec::new();
-    figures::lines(program, part, None, |line| taken.push(line)).map(|_| taken)
+    figures::lines(program, part, cpu, |line| taken.push(line)).map(|_| taken)
 }
 
 fn servers(
     options: &Options,
     both: &Both<Program>,
-    round: usize,
     (case, work, connections): &(String, Work, usize),
     rows: &mut Rows,
 ) -> Result<(), String> {
@@ -247,12 +254,9 @@ fn servers(
             program,
             load: Load::closed(work.clone(), *connections, options),
         });
-    let mut entries: Vec<Entry<'_, Load>> = entries.collect();
-    if round % 2 == 1 {
-        entries.reverse();
-    }
+    let entries: Vec<Entry<'_, Load>> = entries.collect();
     let mut taken = SectionResults::default();
-    rounds::run(&mut taken, case, &entries, 1);
+    rounds::run(&mut taken, case, &entries, options);
     let run = |name: &str| taken.cell(case, name).and_then(|cell| cell.runs.first());
     if let (Some(old), Some(new)) = (run("old"), run("new")) {
         for (words, quantity) in QUANTITIES {
@@ -291,9 +295,9 @@ impl Rows {
                 Spread::of(pairs.iter().map(side)).map_or(0.0, |it| it.median)
             };
             let (ratio, verdict) = match Ratio::of(pairs) {
-                None => ("–".to_owned(), "not enough runs"),
+                None => ("–".to_owned(), "no figures"),
                 Some(ratio) => (
-                    format!("{:.3} ({:.3}–{:.3})", ratio.mean, ratio.low, ratio.high),
+                    ratio.shown(3),
                     match ratio.change() {
                         Change::Better => "**better**",
                         Change::Worse => "**worse**",
@@ -336,7 +340,7 @@ mod tests {
             lines[1].starts_with("| a |") && lines[1].ends_with("| no change seen |"),
             "{table}"
         );
-        assert!(lines[2].ends_with("| – | not enough runs |"), "{table}");
+        assert!(lines[2].ends_with("| 1.000 | no change seen |"), "{table}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Programs that print one line of JSON per figure. Output that precedes a failure or a time-out is
-//! kept.
+//! Programs that measure by themselves and print one line of JSON per figure. Output that precedes
+//! a failure or a time-out counts.
 
 use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
@@ -9,89 +9,65 @@ use serde::de::DeserializeOwned;
 use upshift_load::child::{Child, pin};
 use upshift_load::cpu::of_ended_children;
 
-use crate::machine::{LoadMonitor, Watched};
-use crate::measure::DISTURBED;
+use crate::machine::{LoadMonitor, Lost, Usage};
 use crate::options::Options;
-use crate::peers::{Program, Programs};
+use crate::peers::Program;
 use crate::results::{Figure, SectionResults};
+use crate::rounds::{taken, undisturbed};
 
 /// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Number of notes after which a section repeats no runs, so that it ends in time.
-const MOST_NOTES: usize = 4;
-
-/// Runs a program that prints one line of JSON per figure; `part` is its first argument.
-pub(crate) fn figures(
-    program: &Program,
+/// Runs a program on `cpu`, or on both without one, until it is undisturbed, and returns its
+/// output; `part` is its first argument.
+pub(crate) fn output<T: DeserializeOwned>(
+    results: &mut SectionResults,
+    options: &Options,
+    (name, program): &(String, Program),
     part: &str,
     cpu: Option<usize>,
-    figures: &mut Vec<Figure>,
-) -> Result<(), String> {
-    lines(program, part, cpu, |figure: Figure| {
-        eprintln!("  {:<18} {:>10.1}", figure.bench, figure.ns);
-        figures.push(figure);
-    })
-    .map(drop)
-}
-
-/// Runs programs on both CPUs in turn, once per round, and returns all printed lines; `say` formats
-/// a line for display.
-pub(crate) fn in_rounds<T: DeserializeOwned>(
-    results: &mut SectionResults,
-    options: &Options,
-    programs: &Programs,
-    part: &str,
-    say: impl Fn(&T),
 ) -> Vec<T> {
-    let mut all = Vec::new();
-    for round in 0..options.rounds {
-        for (name, program) in programs {
-            let name = format!("round {}: {name}", round + 1);
-            eprintln!("{name}");
-            let taken = undisturbed(program, part, &name, options, results);
-            taken.iter().for_each(&say);
-            all.extend(taken);
-        }
-    }
-    all
-}
-
-/// Runs a program on both CPUs and returns its output. Runs it again if other programs used at
-/// least a tenth of the CPUs meanwhile, and notes that. After [`MOST_NOTES`] in the section, on a
-/// machine that is never quiet, nothing is repeated.
-fn undisturbed<T: DeserializeOwned>(
-    program: &Program,
-    part: &str,
-    name: &str,
-    options: &Options,
-    results: &mut SectionResults,
-) -> Vec<T> {
-    let mut is_last = options.quick || results.notes.len() >= MOST_NOTES;
-    loop {
-        let mut taken = Vec::new();
-        let why = match lines(program, part, None, |line| taken.push(line)) {
-            Ok(foreign) if foreign < DISTURBED => return taken,
-            Ok(foreign) => format!("others used {:.0} % of the CPUs", 100.0 * foreign),
-            Err(why) => why,
+    let name = format!("{name} {part}");
+    eprintln!("round {}: {name}", options.round + 1);
+    let (mut output, mut failure) = (Vec::new(), None);
+    let judged = undisturbed(results, options, &name, || {
+        output.clear();
+        let usage = lines(program, part, cpu, |line| output.push(line));
+        let disturbance = match &usage {
+            Ok(lost) => taken(lost.foreign, lost.steal),
+            Err(_) => None,
         };
-        let outcome = if is_last { "kept" } else { "repeated" };
-        results.note(format!("{name}: {why}: {outcome}"));
-        if is_last {
-            return taken;
-        }
-        is_last = true;
+        failure = usage.err();
+        Ok(((), disturbance))
+    });
+    if let Some(why) = failure.or(judged.err()) {
+        results.note(format!("round {}: {name}: {why}", options.round + 1));
+    }
+    output
+}
+
+/// Runs a program once, as [`output`], and adds its figures to the section.
+pub(crate) fn figures(
+    results: &mut SectionResults,
+    options: &Options,
+    program: &(String, Program),
+    part: &str,
+    cpu: Option<usize>,
+) {
+    for figure in output::<Figure>(results, options, program, part, cpu) {
+        eprintln!("  {:<18} {:>10.1}", figure.bench, figure.ns);
+        results.add(figure);
     }
 }
 
 /// Runs a program that prints lines of JSON, and passes each to `take`; `part` is its first
-/// argument. Returns the share of the two CPUs that other programs used meanwhile.
+/// argument. Returns the use of the CPUs by others meanwhile.
 pub(crate) fn lines<T: DeserializeOwned>(
     program: &Program,
     part: &str,
     cpu: Option<usize>,
     mut take: impl FnMut(T),
-) -> Result<f64, String> {
+) -> Result<Lost, String> {
     let (watch, own) = (LoadMonitor::start(), of_ended_children());
     let mut command = Command::new(&program.file);
     command.arg(part).args(&program.args);
@@ -119,15 +95,14 @@ pub(crate) fn lines<T: DeserializeOwned>(
         child.kill();
     }
     let status = child.wait().map_err(|e| e.to_string())?;
-    let Watched {
-        busy: [first, second],
-        time,
-        ..
-    } = watch.stop();
+    let Usage { busy, time, steal } = watch.stop();
     let own = of_ended_children().saturating_sub(own);
     match end {
         Ok(()) if !status.success() => Err(format!("ended with {status}")),
-        Ok(()) => Ok((first + second - own.as_secs_f64() / time.as_secs_f64()) / 2.0),
+        Ok(()) => Ok(Lost {
+            foreign: (busy[0] + busy[1] - own.as_secs_f64() / time.as_secs_f64()) / 2.0,
+            steal,
+        }),
         Err(why) => Err(why),
     }
 }

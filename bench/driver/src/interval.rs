@@ -1,14 +1,24 @@
-//! Ratio of two quantities and its confidence interval, from pairs of runs.
+//! Ratio of two quantities and its 95 % confidence interval, from pairs of runs of one round.
 //!
-//! The two runs of a pair follow each other, so that slow changes of the machine affect both and
-//! cancel. Ratios of times are skewed; their logarithms are taken to be normally distributed, and
-//! the interval is that of Student's t for their mean.
+//! The ratio is that of the two medians. Its interval is a percentile bootstrap over the rounds:
+//! 1,000 resamples, each of which draws whole rounds, so that slow changes of the machine affect
+//! both quantities of a resample and cancel. The seed is fixed: equal figures have equal intervals.
+
+use upshift_load::Spread;
+
+/// Number of resamples of the rounds.
+const RESAMPLES: usize = 1000;
+/// Share of the resamples outside of the interval, at each end.
+const TAIL: f64 = 0.025;
 
 /// A ratio and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
-    pub(crate) mean: f64,
+    /// Ratio of the medians.
+    pub(crate) value: f64,
+    /// Lower end; 0 with one pair.
     pub(crate) low: f64,
+    /// Upper end; infinite with one pair.
     pub(crate) high: f64,
 }
 
@@ -21,31 +31,47 @@ pub(crate) enum Change {
     NotSeen,
 }
 
-/// The 97.5 % quantiles of Student's t, for 1 degree of freedom and more.
-const T: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-];
-
 impl Ratio {
-    /// Returns the ratio of new to old. `None` with fewer than two pairs, or with a figure that is
-    /// not above 0.
+    /// Returns the ratio of the second of each pair to the first. `None` without pairs, or where
+    /// one is not finite or not above 0 in its first figure.
     pub(crate) fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
-        let is_positive = |value: f64| value > 0.0 && value.is_finite();
-        if pairs.len() < 2 || !pairs.iter().all(|&(a, b)| is_positive(a) && is_positive(b)) {
+        let is_ratio = |&(base, own): &(f64, f64)| base > 0.0 && (own / base).is_finite();
+        if !pairs.iter().all(is_ratio) {
             return None;
         }
-        let count = pairs.len() as f64;
-        let logs: Vec<f64> = pairs.iter().map(|(old, new)| (new / old).ln()).collect();
-        let mean = logs.iter().sum::<f64>() / count;
-        let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        let t = T.get(pairs.len() - 2).copied().unwrap_or(1.96);
-        let half = t * (variance / count).sqrt();
+        let median = |of: fn(&(f64, f64)) -> f64, rounds: &[(f64, f64)]| {
+            Some(Spread::of(rounds.iter().map(of))?.median)
+        };
+        let ratio = |rounds: &[(f64, f64)]| {
+            Some(median(|pair| pair.1, rounds)? / median(|pair| pair.0, rounds)?)
+        };
+        let value = ratio(pairs)?;
+        if pairs.len() == 1 {
+            return Some(Ratio {
+                value,
+                low: 0.0,
+                high: f64::INFINITY,
+            });
+        }
+        let mut random = 1_u64;
+        let mut draw = || {
+            // The generator of Knuth's MMIX; its high bits are the random ones.
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            pairs[(random >> 33) as usize % pairs.len()]
+        };
+        let mut ratios: Vec<f64> = Vec::with_capacity(RESAMPLES);
+        for _ in 0..RESAMPLES {
+            let resample: Vec<(f64, f64)> = pairs.iter().map(|_| draw()).collect();
+            ratios.extend(ratio(&resample));
+        }
+        ratios.sort_by(f64::total_cmp);
+        let cut = (TAIL * RESAMPLES as f64) as usize;
         Some(Ratio {
-            mean: mean.exp(),
-            low: (mean - half).exp(),
-            high: (mean + half).exp(),
+            value,
+            low: ratios[cut],
+            high: ratios[RESAMPLES - 1 - cut],
         })
     }
 
@@ -58,6 +84,15 @@ impl Ratio {
         } else {
             Change::NotSeen
         }
+    }
+
+    /// Formats the ratio with its interval, which one pair does not have.
+    pub(crate) fn shown(&self, digits: usize) -> String {
+        let Ratio { value, low, high } = self;
+        if high.is_infinite() {
+            return format!("{value:.digits$}");
+        }
+        format!("{value:.digits$} ({low:.digits$}–{high:.digits$})")
     }
 }
 
@@ -75,7 +110,7 @@ mod tests {
             (300.0, 269.8),
         ];
         let ratio = Ratio::of(&pairs).unwrap();
-        assert!((ratio.mean - 0.9).abs() < 0.001, "{ratio:?}");
+        assert!((ratio.value - 0.9).abs() < 0.002, "{ratio:?}");
         assert_eq!(ratio.change(), Change::Better);
         let swapped = pairs.map(|(old, new)| (new, old));
         assert_eq!(Ratio::of(&swapped).unwrap().change(), Change::Worse);
@@ -86,15 +121,30 @@ mod tests {
         let pairs = [(100.0, 110.0), (100.0, 92.0), (100.0, 104.0), (100.0, 97.0)];
         let ratio = Ratio::of(&pairs).unwrap();
         assert_eq!(ratio.change(), Change::NotSeen);
-        assert!(ratio.low < 0.92 && ratio.high > 1.08, "{ratio:?}");
+        assert!(ratio.low < 0.97 && ratio.high > 1.03, "{ratio:?}");
     }
 
     #[test]
-    fn two_pairs_and_figures_above_zero_are_needed() {
-        assert_eq!(Ratio::of(&[(1.0, 1.0)]), None);
-        assert_eq!(Ratio::of(&[(1.0, 0.0), (1.0, 1.0)]), None);
+    fn an_outlier_among_many_rounds_moves_neither_the_figure_nor_the_interval() {
+        let mut pairs: Vec<(f64, f64)> =
+            (0..15).map(|i| (100.0, 100.0 + f64::from(i % 3))).collect();
+        pairs[7].1 = 900.0;
+        let ratio = Ratio::of(&pairs).unwrap();
+        assert_eq!(ratio.value, 1.01);
+        assert!(ratio.low >= 1.0 && ratio.high <= 1.02, "{ratio:?}");
+        assert_eq!(Some(ratio), Ratio::of(&pairs), "the seed is fixed");
+    }
+
+    #[test]
+    fn an_interval_needs_two_pairs_and_a_ratio_figures_above_zero() {
+        assert_eq!(Ratio::of(&[]), None);
+        assert_eq!(Ratio::of(&[(0.0, 1.0), (1.0, 1.0)]), None);
+        let one = Ratio::of(&[(2.0, 1.0)]).unwrap();
+        assert_eq!(
+            (one.shown(2).as_str(), one.change()),
+            ("0.50", Change::NotSeen)
+        );
         let same = Ratio::of(&[(2.0, 2.0), (3.0, 3.0)]).unwrap();
-        assert_eq!((same.low, same.mean, same.high), (1.0, 1.0, 1.0));
-        assert_eq!(same.change(), Change::NotSeen);
+        assert_eq!(same.shown(1), "1.0 (1.0–1.0)");
     }
 }

@@ -23,11 +23,11 @@ impl LoadMonitor {
     }
 
     /// Returns the use of the two CPUs until now.
-    pub(crate) fn stop(&self) -> Watched {
+    pub(crate) fn stop(&self) -> Usage {
         let time = self.since.elapsed();
         let used = [0, 1].map(|cpu| CpuTimes::of(Some(cpu)).since(&self.times[cpu]));
         let share = |part: Duration| part.as_secs_f64() / time.as_secs_f64();
-        Watched {
+        Usage {
             time,
             busy: used.map(|cpu| share(cpu.busy)),
             steal: share(used[0].steal.max(used[1].steal)),
@@ -36,11 +36,21 @@ impl LoadMonitor {
 }
 
 /// Use of the two CPUs during a measurement; shares from 0 to 1.
-pub(crate) struct Watched {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
     pub(crate) time: Duration,
     /// Busy share of each CPU.
     pub(crate) busy: [f64; 2],
     /// Share that the hypervisor took, the larger of the two CPUs.
+    pub(crate) steal: f64,
+}
+
+/// Shares of a CPU that the measured programs did not have, from 0 to 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    /// Share of other programs.
+    pub(crate) foreign: f64,
+    /// Share of the hypervisor.
     pub(crate) steal: f64,
 }
 
@@ -141,7 +151,12 @@ pub(crate) fn commit() -> String {
         "cpp",
         "bench",
     ];
-    let results = [":!bench/results", ":!bench/RESULTS.md", ":!bench/README.md"];
+    let results = [
+        ":!bench/results",
+        ":!bench/RESULTS.md",
+        ":!bench/README.md",
+        ":!bench/notes",
+    ];
     let status: Vec<&str> = ["-C", &root, "status", "--porcelain", "--"]
         .into_iter()
         .chain(built)

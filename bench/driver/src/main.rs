@@ -6,28 +6,31 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `section` | the names of the sections |
+//! | `section` | the names of the sections, and their time |
 //! | `options` | the command line |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 //! | `peers`, `build` | the measured programs, and their builds |
+//! | `interval` | the ratio of two quantities, and its interval |
 //! | `results` | the data, a file for each section |
 //! | `table` | the forms of its tables |
+//! | `goal`, `claim` | a goal or a published claim, and its verdict |
 //! | `server` | one server process: start, address, end |
 //! | `check` | the same bytes from every server, before any timing |
 //! | `measure` | one run: fresh server, load, CPU time, disturbance |
 //! | `rounds` | interleaved rounds, repeats of disturbed runs |
 //! | `figures` | programs that measure by themselves and print figures |
-//! | `verdict` | one target, and its verdict |
-//! | `sections` | the runs and targets of each section: a file or a folder for each |
-//! | `interval`, `compare` | two commits beside each other |
-//! | `render` | the page |
+//! | `sections` | the runs and goals of each section: a file or a folder for each |
+//! | `compare` | two commits beside each other |
+//! | `render` | the pages |
 //!
 //! A file uses only files further up in this table.
 
 mod build;
 mod check;
+mod claim;
 mod compare;
 mod figures;
+mod goal;
 mod interval;
 mod machine;
 mod measure;
@@ -40,13 +43,14 @@ mod section;
 mod sections;
 mod server;
 mod table;
-mod verdict;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use options::{Command, Options};
-use results::Results;
+use options::{Command, MIN_ROUNDS, Options};
+use peers::Built;
+use results::{Results, SectionResults};
+use section::Section;
 
 fn main() -> ExitCode {
     let outcome = match options::parse() {
@@ -68,12 +72,24 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), String> {
     machine::need_two_cpus()?;
-    need_commit(options, &machine::commit())?;
+    let commit = machine::commit();
+    need_commit(options, &commit)?;
     let mut results = Results::load(&options.out)?;
-    let built = peers::build(options);
+    let mut wanted = options.only.clone();
+    wanted.retain(|section| {
+        let found = results.sections.get(section.name());
+        let is_left = options.full && found.is_some_and(|found| is_complete(found, &commit));
+        println!("{}", plan(*section, options, found, is_left));
+        !is_left
+    });
+    let named = options.only.clone();
+    let mut options = options.clone();
+    options.only = wanted;
+    let built = peers::build(&options);
+    need_peers(&options, &built)?;
     for &section in &options.only {
-        if let Some(mut measured) = sections::run(section, options, &built) {
-            need_commit(options, &measured.commit)?;
+        if let Some(mut measured) = sections::run(section, &options, &built) {
+            need_commit(&options, &measured.commit)?;
             if !(options.peers.is_empty() && options.rows.is_empty())
                 && let Some(before) = results.sections.remove(section.name())
             {
@@ -82,18 +98,82 @@ fn run(options: &Options) -> Result<(), String> {
             // Saved after each section, so that an interruption loses only the current one.
             measured.save(&options.out, section.name())?;
             results.sections.insert(section.name().to_owned(), measured);
-            write_page(options, &results)?;
+            write_pages(&options, &results)?;
         }
     }
     for (id, why) in &built.skipped {
         eprintln!("skipped {id}: {why}");
     }
+    let mut goals = sections::goals(&results);
+    goals.retain(|it| named.iter().any(|section| section.name() == it.name));
+    println!("\n{}\n\n{}", goal::counted(&goals), goal::table(&goals));
+    let open = goals.iter().flat_map(|section| {
+        let open = section.goals.iter().filter(|goal| goal.is_open());
+        open.map(|goal| format!("  {}: {}: {}", section.name, goal.what, goal.words()))
+    });
+    let open: Vec<String> = open.collect();
+    if options.full && !open.is_empty() {
+        let count = open.len();
+        return Err(format!(
+            "{count} goals have no figures:\n{}",
+            open.join("\n")
+        ));
+    }
     Ok(())
+}
+
+/// Whether a section needs no further run: it has all peers, rows and rounds at this commit on this
+/// machine, and was not disturbed.
+fn is_complete(found: &SectionResults, commit: &str) -> bool {
+    found.commit == commit
+        && found.is_whole
+        && found.missing.is_empty()
+        && found.machine == machine::describe()
+        && !found.is_disturbed()
+}
+
+/// Formats the line of a section in the plan: its name, and the expected time.
+fn plan(
+    section: Section,
+    options: &Options,
+    found: Option<&SectionResults>,
+    is_left: bool,
+) -> String {
+    let name = section.name();
+    if is_left {
+        return format!("{name:<12} complete at this commit");
+    }
+    let rounds = options.rounds_of(section);
+    let limit = section.limit().as_secs_f64() / 60.0;
+    let each = match found.filter(|found| found.is_whole) {
+        Some(found) => found.seconds as f64 / 60.0 / found.rounds as f64,
+        None => limit / MIN_ROUNDS as f64,
+    };
+    let minutes = each * rounds as f64;
+    if !options.has_limit() || rounds <= MIN_ROUNDS {
+        return format!("{name:<12} {minutes:>4.1} minutes, {rounds} rounds");
+    }
+    let minutes = minutes.min(limit);
+    format!("{name:<12} {minutes:>4.1} minutes, {MIN_ROUNDS} to {rounds} rounds")
+}
+
+/// Fails in a full run unless all peers were built.
+fn need_peers(options: &Options, built: &Built) -> Result<(), String> {
+    if !options.full || built.skipped.is_empty() {
+        return Ok(());
+    }
+    let skipped = built.skipped.iter();
+    let skipped: Vec<String> = skipped.map(|(id, why)| format!("  {id}: {why}")).collect();
+    Err(format!(
+        "a full run needs every peer:\n{}",
+        skipped.join("\n")
+    ))
 }
 
 /// Fails unless results that go to `bench/` belong to a commit that others can check out.
 fn need_commit(options: &Options, commit: &str) -> Result<(), String> {
-    if options.out == options::bench_dir() && commit.ends_with(machine::DIRTY) {
+    let is_published = options.full || options.out == options::bench_dir();
+    if is_published && commit.ends_with(machine::DIRTY) {
         return Err(format!(
             "the tree differs from its commit ({commit}): commit first, or name another folder with --out DIR"
         ));
@@ -106,22 +186,28 @@ fn forget(options: &Options) -> Result<(), String> {
     for section in &options.only {
         results.drop_section(&options.out, section.name())?;
     }
-    write_page(options, &results)
+    write_pages(options, &results)
 }
 
 fn render_again(options: &Options) -> Result<(), String> {
-    write_page(options, &Results::load(&options.out)?)
+    write_pages(options, &Results::load(&options.out)?)
 }
 
-fn write_page(options: &Options, results: &Results) -> Result<(), String> {
+fn write_pages(options: &Options, results: &Results) -> Result<(), String> {
     let page = options.out.join("RESULTS.md");
     std::fs::write(&page, render::page(results))
         .map_err(|e| format!("cannot write {}: {e}", page.display()))?;
     eprintln!("wrote {}", page.display());
-    if options.out == options::bench_dir() {
-        draw_plots(&options.out.join("../docs/evaluation"), results)?;
+    if options.out != options::bench_dir() {
+        return Ok(());
     }
-    Ok(())
+    let docs = options.out.join("../docs");
+    let page = docs.join("evaluation.md");
+    let io = |e: std::io::Error| format!("{}: {e}", page.display());
+    let text = std::fs::read_to_string(&page).map_err(io)?;
+    let text = render::with_goals(&text, results)?;
+    std::fs::write(&page, text).map_err(io)?;
+    draw_plots(&docs.join("evaluation"), results)
 }
 
 /// Draws the figures of `docs/evaluation.md` from saved results.
@@ -132,4 +218,71 @@ fn draw_plots(folder: &Path, results: &Results) -> Result<(), String> {
             .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_run_leaves_only_complete_sections_of_its_commit() {
+        let complete = || SectionResults {
+            commit: "abc".into(),
+            machine: machine::describe(),
+            is_whole: true,
+            rounds: 4,
+            seconds: 60,
+            runs: 10,
+            ..SectionResults::default()
+        };
+        assert!(is_complete(&complete(), "abc"));
+        assert!(!is_complete(&complete(), "abd"));
+        let changes: [fn(&mut SectionResults); 4] = [
+            |found| found.is_whole = false,
+            |found| found.missing.push("go".into()),
+            |found| found.machine.clear(),
+            |found| found.disturbed = 2,
+        ];
+        for change in changes {
+            let mut found = complete();
+            change(&mut found);
+            assert!(!is_complete(&found, "abc"));
+        }
+    }
+
+    #[test]
+    fn the_plan_names_the_expected_time() {
+        let options = Options::for_tests(std::time::Duration::ZERO);
+        let line = |found, is_left| plan(Section::Matrix, &options, found, is_left);
+        assert_eq!(
+            line(None, false),
+            "matrix       18.0 minutes, 3 to 5 rounds"
+        );
+        let found = SectionResults {
+            is_whole: true,
+            rounds: 4,
+            seconds: 240,
+            ..SectionResults::default()
+        };
+        assert_eq!(
+            line(Some(&found), false),
+            "matrix        5.0 minutes, 3 to 5 rounds"
+        );
+        assert_eq!(
+            line(Some(&found), true),
+            "matrix       complete at this commit"
+        );
+    }
+
+    #[test]
+    fn a_full_run_needs_every_peer() {
+        let mut options = Options::for_tests(std::time::Duration::ZERO);
+        let mut built = Built::default();
+        assert_eq!(need_peers(&options, &built), Ok(()));
+        built.skipped.insert("go", "install Go".into());
+        assert_eq!(need_peers(&options, &built), Ok(()));
+        options.full = true;
+        let error = need_peers(&options, &built).unwrap_err();
+        assert!(error.ends_with("\n  go: install Go"), "{error}");
+    }
 }

@@ -3,26 +3,19 @@
 use std::io;
 use std::time::Duration;
 
-use upshift_load::cpu::Reading;
+use upshift_load::cpu::{Reading, of_ended_children};
 use upshift_load::{Awake, CpuUse, Group, GroupReport, Outcome, Plan, Report, Work, run};
 
-use crate::machine::{LoadMonitor, Watched};
+use crate::machine::{LoadMonitor, Lost, Usage};
 use crate::options::Options;
 use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// Share of the server's or of the client's CPU above which use by other programs invalidates a
-/// run.
-pub(crate) const DISTURBED: f64 = 0.10;
-
 /// Procedure of a run, and the rows that result from it.
 pub(crate) trait Drive {
-    /// Starts the server, drives it, ends it; `round` counts from 0.
+    /// Starts the server, drives it, ends it; `round`, from 0, is the seed of random loads.
     fn measure(&self, program: &Program, round: usize) -> Result<Measured, String>;
-
-    /// Whether the run is kept although other programs used the CPUs, to try out the benchmarks.
-    fn keep_disturbed(&self) -> bool;
 
     /// Returns the table rows of `measured`, for a server of this name.
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
@@ -47,10 +40,6 @@ pub(crate) struct Load {
     pub(crate) pinned: bool,
     /// Duration of the run.
     pub(crate) time: Duration,
-    /// See [`Drive::keep_disturbed`].
-    pub(crate) keep_disturbed: bool,
-    /// Names of the rows of the addresses, if each has its own.
-    pub(crate) per_address: Option<fn(usize) -> String>,
 }
 
 impl Load {
@@ -64,8 +53,6 @@ impl Load {
             loaded: 1,
             pinned: true,
             time: options.time,
-            keep_disturbed: options.quick,
-            per_address: None,
         }
     }
 }
@@ -94,49 +81,49 @@ impl Drive for Load {
         plan.server_pids = server.pids();
         observe(&server, self.pinned, None, || run(&plan))
     }
-
-    fn keep_disturbed(&self) -> bool {
-        self.keep_disturbed
-    }
-
-    fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
-        let groups = measured.groups.into_iter().enumerate();
-        let of_group = self
-            .per_address
-            .map(|row| groups.map(move |(i, run)| (row(i), run)));
-        let all = (name.to_owned(), measured.all);
-        std::iter::once(all)
-            .chain(of_group.into_iter().flatten())
-            .collect()
-    }
 }
 
-/// Drives a server and measures the use of the CPUs by the server, the client and other programs.
-///
-/// `awake` is a thread that spins on CPU 0, if there is one; its time counts for neither.
+/// Drives a server and sums up the outcome; otherwise like [`watch`].
 pub(crate) fn observe(
     server: &Server,
     pinned: bool,
     awake: Option<&Awake>,
     drive: impl FnOnce() -> io::Result<Outcome>,
 ) -> Result<Measured, String> {
-    let used_by = |pids: &[u32]| {
+    let drive = || drive().map_err(|e| e.to_string());
+    let (outcome, lost) = watch(server, pinned, awake, drive)?;
+    Ok(sum_up(&outcome, lost))
+}
+
+/// Drives a server and measures the shares of the CPUs that other programs and the hypervisor took.
+/// Processes that `drive` starts and waits for are clients.
+///
+/// `awake` is a thread that spins on CPU 0, if there is one; its time counts for neither.
+pub(crate) fn watch<T>(
+    server: &Server,
+    pinned: bool,
+    awake: Option<&Awake>,
+    drive: impl FnOnce() -> Result<T, String>,
+) -> Result<(T, Lost), String> {
+    let pids = server.pids();
+    let of_server = || {
         let each = pids.iter().map(|&pid| Ok(Reading::of(pid)?.total()));
         each.sum::<io::Result<Duration>>()
             .map_err(|e| e.to_string())
     };
-    let processes = [server.pids(), vec![std::process::id()]];
-    let used = || -> Result<[Duration; 2], String> {
-        Ok([used_by(&processes[0])?, used_by(&processes[1])?])
+    let of_client = || {
+        let own = Reading::of(std::process::id()).map_err(|e| e.to_string())?;
+        Ok::<Duration, String>(own.total() + of_ended_children())
     };
+    let used = || Ok::<_, String>([of_server()?, of_client()?]);
     let spun = || awake.map(Awake::used).unwrap_or_default();
-    let watch = LoadMonitor::start();
+    let monitor = LoadMonitor::start();
     let before = used()?;
     let spun_before = spun();
-    let outcome = drive().map_err(|e| e.to_string())?;
+    let outcome = drive()?;
     let after = used()?;
     let spun = spun().saturating_sub(spun_before);
-    let Watched { time, busy, steal } = watch.stop();
+    let Usage { time, busy, steal } = monitor.stop();
     let [server, client] = [0, 1].map(|i| after[i].saturating_sub(before[i]));
     // The spinner is a thread of this process, on the server's CPU.
     let own = [server + spun, client.saturating_sub(spun)];
@@ -146,10 +133,12 @@ pub(crate) fn observe(
     } else {
         (busy[0] + busy[1] - own[0] - own[1]) / 2.0
     };
-    Ok(sum_up(&outcome, foreign.max(0.0), steal))
+    let foreign = foreign.max(0.0);
+    Ok((outcome, Lost { foreign, steal }))
 }
 
-fn sum_up(outcome: &Outcome, foreign: f64, steal: f64) -> Measured {
+/// Sums up an outcome in runs.
+pub(crate) fn sum_up(outcome: &Outcome, lost: Lost) -> Measured {
     let report = Report::new(outcome);
     let (user, sys) = report.server_cpu_us.unwrap_or_default();
     let busy = |cpu: CpuUse| cpu.total().as_secs_f64() / report.seconds;
@@ -172,8 +161,8 @@ fn sum_up(outcome: &Outcome, foreign: f64, steal: f64) -> Measured {
         send_lag: group.send_lag_p99,
         server_busy: busy(outcome.server_cpu.unwrap_or_default()),
         client_busy: busy(outcome.client_cpu),
-        foreign,
-        steal,
+        foreign: lost.foreign,
+        steal: lost.steal,
         resident: 0.0,
         kernel: 0.0,
     };

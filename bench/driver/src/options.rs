@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -16,9 +16,9 @@ use crate::section::Section;
 /// and marked).
 #[derive(Parser)]
 #[command(name = "upshift-bench", max_term_width = 100)]
-struct Words {
+struct Arguments {
     /// Command to run
-    command: Option<Verb>,
+    command: Option<Action>,
 
     /// These sections only: plaintext, pipelined, matrix, single, vcpus, levels, papers,
     /// preemption, processes, assign, sched, serve, files, cpp, micro, conserve, multi
@@ -36,16 +36,22 @@ struct Words {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     rows: Vec<String>,
 
-    /// Runs of each cell [default: 3; 5 in multi, 7 in preemption]
+    /// Runs of each cell [default: 5, 7 in preemption; 3 at least where the time of a section is
+    /// over]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
 
-    /// Length of a run, 0.1 to 600 [default: 2; 2.5 in preemption]
+    /// Length of a run, 0.1 to 600 [default: 2; 1 in matrix, papers and files, 2.5 in preemption]
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
 
-    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: to try
-    /// out the benchmarks, not for figures
+    /// All sections at one commit, some 100 minutes: leaves the sections that are complete at this
+    /// commit, and fails with a list of the goals without figures
+    #[arg(long, conflicts_with_all = ["quick", "peers", "rows", "rounds", "seconds", "compare"])]
+    full: bool,
+
+    /// 1 round of 0.5 s, fewer cells, disturbed runs kept, written to bench/target/quick: some 15
+    /// minutes, for ratios
     #[arg(long)]
     quick: bool,
 
@@ -61,7 +67,7 @@ struct Words {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Verb {
+enum Action {
     /// Measure, then write results/SECTION.json and RESULTS.md
     Run,
     /// Delete the results of the sections that --only names, and write RESULTS.md again
@@ -104,12 +110,18 @@ pub(crate) struct Options {
     pub(crate) peers: Vec<String>,
     /// Rows of the sections `preemption` and `papers`; all if empty.
     pub(crate) rows: Vec<String>,
-    /// Number of runs of each cell.
-    pub(crate) rounds: usize,
-    /// Length of a run.
+    /// Number of runs of each cell, if it was given; otherwise the section has its own.
+    rounds: Option<usize>,
+    /// Length of a run, if it was given.
+    seconds: Option<Duration>,
+    /// Number of the current round, from 0.
+    pub(crate) round: usize,
+    /// Length of a run of the current section.
     pub(crate) time: Duration,
-    /// Set if rounds, or length, were not given, so that each section has its own default.
-    by_section: [bool; 2],
+    /// End of the time of the current section, after which no run is repeated.
+    pub(crate) deadline: Option<Instant>,
+    /// Set to leave complete sections, and to fail where a goal has no figures.
+    pub(crate) full: bool,
     /// Set for fewer cells, with disturbed runs kept.
     pub(crate) quick: bool,
     /// Folder of the results.
@@ -122,35 +134,54 @@ pub(crate) fn bench_dir() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
+/// Fewest rounds of a section whose time is over.
+pub(crate) const MIN_ROUNDS: usize = 3;
+
 impl Options {
-    /// Returns the runs of each cell of a section: more by default where tails are compared, or
-    /// runs are short.
+    /// Returns the largest number of rounds of a section: more by default where tails are compared.
     pub(crate) fn rounds_of(&self, section: Section) -> usize {
         match section {
-            Section::Preemption if self.by_section[0] => 7,
-            Section::Multi if self.by_section[0] => 5,
-            _ => self.rounds,
+            _ if self.rounds.is_some() || self.quick => self.rounds.unwrap_or(1),
+            Section::Preemption => 7,
+            _ => 5,
         }
     }
 
-    /// Returns the length of a run of a section.
+    /// Whether a section drops rounds when its time is over.
+    pub(crate) fn has_limit(&self) -> bool {
+        self.rounds.is_none()
+    }
+
+    /// Whether disturbed runs are repeated.
+    pub(crate) fn has_repeats(&self) -> bool {
+        let is_over = self.deadline.is_some_and(|end| Instant::now() >= end);
+        !self.quick && !is_over
+    }
+
+    /// Returns the length of a run of a section: shorter by default where there are many cells.
     pub(crate) fn time_of(&self, section: Section) -> Duration {
-        match section {
-            Section::Preemption if self.by_section[1] => Duration::from_millis(2500),
-            _ => self.time,
-        }
+        let millis = match section {
+            _ if self.quick => 500,
+            Section::Preemption => 2500,
+            Section::Matrix | Section::Papers | Section::Files => 1000,
+            _ => 2000,
+        };
+        self.seconds.unwrap_or(Duration::from_millis(millis))
     }
 
-    /// Returns default options with this run time and number of rounds.
+    /// Returns default options with this run time.
     #[cfg(test)]
-    pub(crate) fn for_tests(time: Duration, rounds: usize) -> Options {
+    pub(crate) fn for_tests(time: Duration) -> Options {
         Options {
             only: Vec::new(),
             peers: Vec::new(),
             rows: Vec::new(),
-            rounds,
+            rounds: None,
+            seconds: None,
+            round: 0,
             time,
-            by_section: [false; 2],
+            deadline: None,
+            full: false,
             quick: false,
             out: PathBuf::new(),
         }
@@ -159,24 +190,27 @@ impl Options {
 
 /// Reads the command line; ends the process after the help or an error.
 pub(crate) fn parse() -> Command {
-    understand(Words::parse()).unwrap_or_else(|message| {
+    options_of(Arguments::parse()).unwrap_or_else(|message| {
         let kind = ErrorKind::ValueValidation;
-        Words::command().error(kind, message).exit()
+        Arguments::command().error(kind, message).exit()
     })
 }
 
-fn understand(words: Words) -> Result<Command, String> {
-    let is_named = !words.only.is_empty();
+fn options_of(arguments: Arguments) -> Result<Command, String> {
+    let is_named = !arguments.only.is_empty();
     let mut options = Options {
         only: Section::ALL.to_vec(),
-        peers: words.peers,
-        rows: words.rows,
-        rounds: words.rounds.unwrap_or(3).clamp(1, 100),
-        time: words.seconds.unwrap_or(Duration::from_secs(2)),
-        by_section: [words.rounds.is_none(), words.seconds.is_none()],
-        quick: words.quick,
-        out: words.out.unwrap_or_else(|| {
-            if words.quick {
+        peers: arguments.peers,
+        rows: arguments.rows,
+        rounds: arguments.rounds.map(|rounds| rounds.clamp(1, 100)),
+        seconds: arguments.seconds,
+        round: 0,
+        time: Duration::ZERO,
+        deadline: None,
+        full: arguments.full,
+        quick: arguments.quick,
+        out: arguments.out.unwrap_or_else(|| {
+            if arguments.quick {
                 bench_dir().join("target/quick")
             } else {
                 bench_dir()
@@ -185,15 +219,15 @@ fn understand(words: Words) -> Result<Command, String> {
     };
     if is_named {
         // Sorted in the order of the page.
-        options.only.retain(|section| words.only.contains(section));
+        options
+            .only
+            .retain(|section| arguments.only.contains(section));
     }
-    if words.quick {
-        options.rounds = words.rounds.map_or(1, |_| options.rounds);
-        options.time = words.seconds.unwrap_or(Duration::from_millis(500));
-        options.by_section = [false; 2];
-    }
-    if let Some(commit) = words.compare {
-        if words.command.is_some_and(|command| command != Verb::Run) {
+    if let Some(commit) = arguments.compare {
+        if arguments
+            .command
+            .is_some_and(|command| command != Action::Run)
+        {
             return Err("--compare measures: it goes with run".into());
         }
         if !is_named {
@@ -205,16 +239,13 @@ fn understand(words: Words) -> Result<Command, String> {
                 other.name()
             ));
         }
-        if options.by_section[0] {
-            options.rounds = 5;
-        }
         return Ok(Command::Compare(options, commit));
     }
-    match words.command {
-        Some(Verb::Run) => Ok(Command::Run(options)),
-        Some(Verb::Drop) if !is_named => Err("drop: name the sections by --only".into()),
-        Some(Verb::Drop) => Ok(Command::Drop(options)),
-        Some(Verb::Render) => Ok(Command::Render(options)),
+    match arguments.command {
+        Some(Action::Run) => Ok(Command::Run(options)),
+        Some(Action::Drop) if !is_named => Err("drop: name the sections by --only".into()),
+        Some(Action::Drop) => Ok(Command::Drop(options)),
+        Some(Action::Render) => Ok(Command::Render(options)),
         None => Err("name a command: run, drop or render".into()),
     }
 }
@@ -240,30 +271,39 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Command, String> {
-        let words = ["upshift-bench"].into_iter().chain(line.split(' '));
-        let words = Words::try_parse_from(words).map_err(|error| error.to_string())?;
-        understand(words)
+        let arguments = ["upshift-bench"].into_iter().chain(line.split(' '));
+        let arguments = Arguments::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        options_of(arguments)
     }
 
     #[test]
     fn words_become_options() {
-        Words::command().debug_assert();
+        Arguments::command().debug_assert();
         let Ok(Command::Run(options)) = read("run --only micro,plaintext --seconds 0.5") else {
             panic!("it measures");
         };
         assert_eq!(options.only, [Section::Plaintext, Section::Micro]);
         assert_eq!(options.time_of(Section::Preemption).as_millis(), 500);
         assert_eq!(options.rounds_of(Section::Multi), 5);
+        assert!(options.has_limit());
         assert_eq!(options.out, bench_dir());
         let Ok(Command::Run(options)) = read("run --quick --rounds 2") else {
             panic!("it measures");
         };
-        assert_eq!((options.rounds, options.time.as_millis()), (2, 500));
+        let of = (
+            options.rounds_of(Section::Papers),
+            options.time_of(Section::Papers),
+        );
+        assert_eq!(of, (2, Duration::from_millis(500)));
+        assert!(!options.has_limit());
         assert!(options.out.ends_with("target/quick"));
         let Ok(Command::Compare(options, commit)) = read("--compare HEAD~1") else {
             panic!("it compares");
         };
-        assert_eq!((commit.as_str(), options.rounds), ("HEAD~1", 5));
+        assert_eq!(
+            (commit.as_str(), options.rounds_of(Section::Micro)),
+            ("HEAD~1", 5)
+        );
         assert_eq!(options.only, DEFAULT_COMPARED);
     }
 
@@ -275,6 +315,8 @@ mod tests {
             "--quick",
             "run --only nonsense",
             "run --seconds 0",
+            "run --full --quick",
+            "run --full --peers upshift",
             "render --compare HEAD",
             "run --compare HEAD --only serve",
             "run --rounds x",

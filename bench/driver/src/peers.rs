@@ -11,11 +11,11 @@ use crate::build::{self, Source};
 use crate::options::Options;
 use crate::section::Section;
 pub(crate) use table::{
-    ALTERNATIVES, AXUM_TOKIO, AXUM_TOKIO_MT, AXUM_UPSHIFT, CPP, FILES, HAPROXY_NICE, HAPROXY_QUEUE,
-    HAPROXY_WEIGHT, HEADER_ORDER_FREE, KURO, MICRO, NO_RUNTIME, NOT_MULTI, PAPERS, RAW_C,
-    READINESS, SCHED, SMOL, SPIN, THREADS, TOKIO, TOKIO_MT, TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
+    ALTERNATIVES, AXUM_TOKIO, AXUM_TOKIO_MT, AXUM_UPSHIFT, FILES, HAPROXY_NICE, HAPROXY_QUEUE,
+    HAPROXY_WEIGHT, HEADER_ORDER_FREE, KURO, MICRO, NO_RUNTIME, NOT_MULTI, RAW_C, READINESS, SCHED,
+    SMOL, SPIN, THREADS, TOKIO, TOKIO_MT, TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
 };
-use table::{CLI, NO_MATRIX, Peer, SERVERS};
+use table::{CLI, CPP, NO_MATRIX, PAPERS, Peer, SERVERS, SINGLE};
 
 /// A built program: its file and its first arguments.
 #[derive(Clone, Debug)]
@@ -83,11 +83,25 @@ impl Built {
             .collect()
     }
 
-    /// Returns the built servers of pages (or matrices).
-    pub(crate) fn servers(&self, is_matrix: bool) -> Programs {
+    /// Returns the built servers of pages (or matrices) of a section.
+    pub(crate) fn servers(&self, section: Section, is_matrix: bool) -> Programs {
         self.wanted(SERVERS)
-            .filter(|peer| !(is_matrix && NO_MATRIX.contains(&peer.id)))
+            .filter(|peer| is_part(section, peer) && !(is_matrix && NO_MATRIX.contains(&peer.id)))
             .filter_map(|peer| self.named(peer, &server_args(peer, is_matrix)))
+            .collect()
+    }
+
+    /// Returns the peers of a section that are not selected or were not built.
+    pub(crate) fn missing(&self, section: Section) -> Vec<String> {
+        let lists = lists(section).iter();
+        let peers = lists.flat_map(|list| list.iter().map(move |peer| (list, peer)));
+        peers
+            .filter(|(_, peer)| is_part(section, peer))
+            .filter(|(list, peer)| {
+                let is_wanted = self.wanted(list).any(|wanted| wanted.id == peer.id);
+                !is_wanted || !self.files.contains_key(&peer.source)
+            })
+            .map(|(_, peer)| peer.id.to_owned())
             .collect()
     }
 
@@ -126,6 +140,18 @@ fn lists(section: Section) -> &'static [&'static [Peer]] {
     }
 }
 
+/// Whether a section measures a peer of its lists.
+fn is_part(section: Section, peer: &Peer) -> bool {
+    match section {
+        Section::Matrix => !NO_MATRIX.contains(&peer.id),
+        Section::Single => SINGLE.contains(&peer.id),
+        Section::Cpp => CPP.contains(&peer.id),
+        Section::Papers => PAPERS.contains(&peer.id),
+        Section::Multi => !NOT_MULTI.contains(&peer.id),
+        _ => true,
+    }
+}
+
 /// Whether a section measures the command `upshift` for any value of `--peers`.
 fn needs_upshift(section: Section) -> bool {
     use Section::{Assign, Levels, Papers, Preemption, Processes, Serve, Vcpus};
@@ -143,13 +169,8 @@ pub(crate) fn build(options: &Options) -> Built {
         if needs_upshift(section) {
             sources.push((UPSHIFT, CLI));
         }
-        let is_part = |peer: &&Peer| match section {
-            Section::Cpp => CPP.contains(&peer.id),
-            Section::Papers => PAPERS.contains(&peer.id),
-            _ => true,
-        };
         for list in lists(section) {
-            let peers = built.wanted(list).filter(is_part);
+            let peers = built.wanted(list).filter(|peer| is_part(section, peer));
             sources.extend(peers.map(|peer| (peer.id, peer.source)));
         }
     }
@@ -169,4 +190,27 @@ pub(crate) fn build(options: &Options) -> Built {
         }
     }
     built
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_not_selected_or_not_built_is_missing() {
+        let mut built = Built::default();
+        assert_eq!(built.missing(Section::Single), SINGLE);
+        assert!(built.missing(Section::Levels).is_empty());
+        let all = SERVERS.iter().map(|peer| (peer.source, PathBuf::new()));
+        built.files = all.collect();
+        assert!(built.missing(Section::Plaintext).is_empty());
+        built.wanted = vec![UPSHIFT.to_owned(), TOKIO.to_owned()];
+        assert_eq!(built.missing(Section::Single), [THREADS]);
+        assert!(
+            built
+                .missing(Section::Matrix)
+                .contains(&"go-net".to_owned())
+        );
+        assert!(!built.missing(Section::Matrix).contains(&KURO.to_owned()));
+    }
 }

@@ -1,12 +1,12 @@
-//! The page `RESULTS.md`, from the data alone.
+//! The page `RESULTS.md` and the goals in `docs/evaluation.md`, from the data alone.
 
 use std::fmt::Write;
 
+use crate::goal;
 use crate::machine;
 use crate::results::{Results, SectionResults};
 use crate::section::Section;
 use crate::sections;
-use crate::verdict::{self, Verdict};
 
 /// Formats the whole page.
 pub(crate) fn page(results: &Results) -> String {
@@ -15,7 +15,7 @@ pub(crate) fn page(results: &Results) -> String {
          Written by `cargo xtask bench`; every run is in `results/`, the method is in `README.md`. Values are \
          medians over the rounds with (smallest–largest). Differences below 5 % mean nothing on a virtual machine.\n\n",
     );
-    page += &summary(results);
+    let _ = writeln!(page, "## Goals\n\n{}\n", goals(results));
     let is_missing = |section: &Section| !results.sections.contains_key(section.name());
     let missing = Section::ALL.into_iter().filter(is_missing);
     let missing: Vec<&str> = missing.map(Section::name).collect();
@@ -35,17 +35,39 @@ pub(crate) fn page(results: &Results) -> String {
     page
 }
 
-fn summary(results: &Results) -> String {
-    let rows = sections::rows(results);
-    let count = |verdict| rows.iter().filter(|r| r.verdict == verdict).count();
-    let title = format!(
-        "## What was to be reached\n\n{} reached, {} within noise of it, **{} not reached**, {} not measured.",
-        count(Verdict::Reached),
-        count(Verdict::Noise),
-        count(Verdict::Missed),
-        count(Verdict::Unmeasured),
-    );
-    verdict::table(title, rows).markdown()
+/// Markers in `docs/evaluation.md` between which the goals stand.
+const MARKERS: [&str; 2] = ["<!-- goals: begin -->", "<!-- goals: end -->"];
+
+/// Returns a page with the goals between the markers.
+///
+/// # Errors
+/// The page lacks the markers.
+pub(crate) fn with_goals(page: &str, results: &Results) -> Result<String, String> {
+    let missing = || {
+        format!(
+            "docs/evaluation.md lacks `{}` or `{}`",
+            MARKERS[0], MARKERS[1]
+        )
+    };
+    let (before, rest) = page.split_once(MARKERS[0]).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(MARKERS[1]).ok_or_else(missing)?;
+    let goals = goals(results);
+    Ok(format!(
+        "{before}{}\n\n{goals}\n{}{after}",
+        MARKERS[0], MARKERS[1]
+    ))
+}
+
+/// Formats the goals of all sections: a row for each section, then one for each goal.
+fn goals(results: &Results) -> String {
+    let goals = sections::goals(results);
+    format!(
+        "{}\n\nA ratio is that of the medians, above 1 where Upshift is behind, with the 95 % interval of a\n\
+         bootstrap over the rounds; where a goal has several cells the worst decides.\n\n{}\n\n{}",
+        goal::counted(&goals),
+        goal::summary(&goals).trim_end(),
+        goal::table(&goals).trim_end(),
+    )
 }
 
 fn of_section(section: Section, found: &SectionResults) -> String {
@@ -54,8 +76,23 @@ fn of_section(section: Section, found: &SectionResults) -> String {
     } else {
         ""
     };
+    let mut flaws = Vec::new();
+    if found.is_disturbed() {
+        let SectionResults {
+            disturbed, runs, ..
+        } = found;
+        flaws.push(format!("disturbed: {disturbed} of {runs} runs"));
+    }
+    if !found.missing.is_empty() {
+        flaws.push(format!("without {}", found.missing.join(", ")));
+    }
+    let flaws = if flaws.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", flaws.join("; "))
+    };
     format!(
-        "## {}\n\nCommit {}{mark}; {}; {}\n\nVersions: {}\n\n{}{}{}",
+        "## {}{flaws}\n\nCommit {}{mark}; {}; {}\n\nVersions: {}\n\n{}{}{}",
         section.title(),
         found.commit,
         found.when,
@@ -63,7 +100,7 @@ fn of_section(section: Section, found: &SectionResults) -> String {
         found.versions.join("; "),
         sections::tables(section, found),
         list("Commands", &found.commands),
-        list("Left out or repeated", &found.notes)
+        list("Left out or disturbed", &found.notes)
     )
 }
 
@@ -74,4 +111,42 @@ fn list(title: &str, lines: &[String]) -> String {
     let items: String = lines.iter().map(|line| format!("- {line}\n")).collect();
     let count = lines.len();
     format!("<details><summary>{title} ({count})</summary>\n\n{items}\n</details>\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(disturbed: usize, missing: &[&str]) -> Results {
+        let found = SectionResults {
+            commit: "abc".into(),
+            runs: 10,
+            disturbed,
+            missing: missing.iter().map(|&peer| peer.to_owned()).collect(),
+            ..SectionResults::default()
+        };
+        Results {
+            sections: [("multi".to_owned(), found)].into(),
+        }
+    }
+
+    #[test]
+    fn a_title_names_missing_peers_and_disturbance() {
+        assert!(page(&measured(1, &[])).contains("## Microbenchmarks on two workers\n"));
+        let flawed = page(&measured(3, &["go", "smol"]));
+        let title =
+            "## Microbenchmarks on two workers (disturbed: 3 of 10 runs; without go, smol)\n";
+        assert!(flawed.contains(title), "{flawed}");
+    }
+
+    #[test]
+    fn goals_replace_those_between_the_markers() {
+        let page = format!("a\n{}stale{}\nb\n", MARKERS[0], MARKERS[1]);
+        let results = measured(0, &[]);
+        let page = with_goals(&page, &results).unwrap();
+        assert!(page.starts_with("a\n<!--") && page.ends_with("-->\nb\n"));
+        assert!(!page.contains("stale") && page.contains("| multi | two workers, yield"));
+        assert_eq!(with_goals(&page, &results), Ok(page.clone()));
+        assert!(with_goals("a", &results).is_err());
+    }
 }

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize, Serializer};
 use upshift_load::Spread;
 
+use crate::goal::Values;
+use crate::interval::Ratio;
 use crate::peers::Program;
 use crate::section::Section;
 
@@ -38,9 +40,33 @@ pub(crate) struct SectionResults {
     pub(crate) cells: Vec<Cell>,
     /// Figures of the microbenchmarks.
     pub(crate) figures: Vec<Figure>,
-    /// Peers not built, servers whose bytes differed, runs dropped.
+    /// Peers not built, servers whose bytes differed, disturbed runs that count.
     pub(crate) notes: Vec<String>,
+    /// Number of rounds.
+    #[serde(default)]
+    pub(crate) rounds: usize,
+    /// Time that the section took, in seconds.
+    #[serde(default)]
+    pub(crate) seconds: u64,
+    /// Number of runs that count.
+    #[serde(default)]
+    pub(crate) runs: usize,
+    /// Number of runs that were disturbed and repeated.
+    #[serde(default)]
+    pub(crate) repeated: usize,
+    /// Number of runs that count although disturbed.
+    #[serde(default)]
+    pub(crate) disturbed: usize,
+    /// Peers of the section without figures: not selected, not built, or with other bytes.
+    #[serde(default)]
+    pub(crate) missing: Vec<String>,
+    /// Set if all rows were measured in at least the fewest rounds.
+    #[serde(default)]
+    pub(crate) is_whole: bool,
 }
+
+/// Share of disturbed runs above which a section counts as disturbed.
+const MOST_DISTURBED: f64 = 0.1;
 
 /// All runs of one server under one load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,28 +167,28 @@ impl Run {
 
     /// Returns the median, with unanswered requests included.
     pub(crate) fn p50(&self) -> f64 {
-        self.honest(self.p50, 0.5)
+        self.with_unanswered(self.p50, 0.5)
     }
 
     /// Returns the 95th percentile, with unanswered requests included.
     pub(crate) fn p95(&self) -> f64 {
-        self.honest(self.p95, 0.95)
+        self.with_unanswered(self.p95, 0.95)
     }
 
     /// Returns the 99th percentile, with unanswered requests included.
     pub(crate) fn p99(&self) -> f64 {
-        self.honest(self.p99, 0.99)
+        self.with_unanswered(self.p99, 0.99)
     }
 
     /// Returns the 99.9th percentile, with unanswered requests included.
     pub(crate) fn p999(&self) -> f64 {
-        self.honest(self.p999, 0.999)
+        self.with_unanswered(self.p999, 0.999)
     }
 
     /// Returns a percentile in which an unanswered request counts as old as the oldest of them, if
     /// there are enough of them to reach it. Rows without a count of replies are taken as one
     /// second long.
-    fn honest(&self, percentile: f64, quantile: f64) -> f64 {
+    fn with_unanswered(&self, percentile: f64, quantile: f64) -> f64 {
         let replies = match self.replies {
             0 => self.per_second.max(0.0),
             replies => replies as f64,
@@ -185,31 +211,13 @@ pub(crate) struct Figure {
     pub(crate) peer: String,
     /// Median.
     pub(crate) ns: f64,
-    /// Smallest sample.
+    /// Smallest sample; with several rounds the smallest of them.
     pub(crate) min: f64,
-    /// Largest sample.
+    /// Largest sample; with several rounds the largest of them.
     pub(crate) max: f64,
-}
-
-/// Merges figures into one per quantity and peer, in the order of the first round: the median of
-/// the rounds, with the smallest and the largest.
-pub(crate) fn medians(all: &[Figure]) -> Vec<Figure> {
-    let mut merged: Vec<Figure> = Vec::new();
-    for figure in all {
-        let same = |other: &&Figure| other.bench == figure.bench && other.peer == figure.peer;
-        if merged.iter().any(|other| same(&other)) {
-            continue;
-        }
-        let values = all.iter().filter(same).map(|f| f.ns);
-        let spread = Spread::of(values).expect("the figure itself is one of them");
-        merged.push(Figure {
-            ns: spread.median,
-            min: spread.min,
-            max: spread.max,
-            ..figure.clone()
-        });
-    }
-    merged
+    /// Value of each round.
+    #[serde(default)]
+    pub(crate) rounds: Vec<f64>,
 }
 
 impl Cell {
@@ -229,6 +237,12 @@ impl Cell {
     pub(crate) fn median(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
         Some(self.spread(of)?.median)
     }
+
+    /// Returns the values of a quantity, by round.
+    pub(crate) fn values(&self, of: impl Fn(&Run) -> f64) -> Option<Values> {
+        let runs = self.runs.iter().map(|run| (run.round, of(run)));
+        Values::new(&self.peer, runs)
+    }
 }
 
 impl SectionResults {
@@ -242,21 +256,41 @@ impl SectionResults {
         self.cell(case, peer)?.median(of)
     }
 
-    /// Returns the ratios of a quantity of two cells of a load, one for each round that both have,
-    /// in ascending order; `None` without such a round.
+    /// Returns the values of a quantity of a cell, by round.
+    pub(crate) fn values(
+        &self,
+        case: &str,
+        peer: &str,
+        of: impl Fn(&Run) -> f64,
+    ) -> Option<Values> {
+        self.cell(case, peer)?.values(of)
+    }
+
+    /// Returns the values of a figure of a runtime, by round.
+    pub(crate) fn figure_values(&self, bench: &str, peer: &str) -> Option<Values> {
+        let figure = self.figure(bench, peer)?;
+        let rounds = match figure.rounds.as_slice() {
+            [] => std::slice::from_ref(&figure.ns),
+            rounds => rounds,
+        };
+        Values::new(peer, rounds.iter().copied().enumerate())
+    }
+
+    /// Whether so many runs were disturbed that the section reaches no goal.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.disturbed as f64 > MOST_DISTURBED * self.runs as f64
+    }
+
+    /// Returns the ratio of a quantity of two cells of a load, from the rounds that both have.
     pub(crate) fn ratio(
         &self,
         case: &str,
         own: &str,
         base: &str,
         of: impl Fn(&Run) -> f64,
-    ) -> Option<Spread> {
-        let (own, base) = (self.cell(case, own)?, self.cell(case, base)?);
-        let ratio = |run: &Run| {
-            let other = base.runs.iter().find(|other| other.round == run.round)?;
-            Some(of(run) / of(other)).filter(|ratio| ratio.is_finite())
-        };
-        Spread::of(own.runs.iter().filter_map(ratio))
+    ) -> Option<Ratio> {
+        let (own, base) = (self.values(case, own, &of)?, self.values(case, base, &of)?);
+        Ratio::of(&base.pairs(&own))
     }
 
     /// Returns the cells of a load whose server satisfies `wanted`.
@@ -287,6 +321,21 @@ impl SectionResults {
         figures.find(|figure| figure.bench == bench && figure.peer == peer)
     }
 
+    /// Adds the value of a round to its figure.
+    pub(crate) fn add(&mut self, figure: Figure) {
+        let mut known = self.figures.iter_mut();
+        let same = |it: &&mut Figure| (&it.bench, &it.peer) == (&figure.bench, &figure.peer);
+        let Some(own) = known.find(same) else {
+            let rounds = vec![figure.ns];
+            self.figures.push(Figure { rounds, ..figure });
+            return;
+        };
+        own.rounds.push(figure.ns);
+        if let Some(spread) = Spread::of(own.rounds.iter().copied()) {
+            (own.ns, own.min, own.max) = (spread.median, spread.min, spread.max);
+        }
+    }
+
     /// Adds a run to its cell.
     pub(crate) fn record(&mut self, case: &str, peer: &str, run: Run) {
         let known = self.cells.iter_mut();
@@ -300,17 +349,17 @@ impl SectionResults {
         }
     }
 
-    /// Notes an omission or a repetition, and prints it.
+    /// Prints an omission or a disturbance, and notes it once.
     pub(crate) fn note(&mut self, text: String) {
         eprintln!("  {text}");
-        self.notes.push(text);
+        push_once(&mut self.notes, text);
     }
 
     /// Notes the command line of a program.
     pub(crate) fn command(&mut self, name: &str, program: &Program) {
         let file = program.file.file_name().unwrap_or_default();
         let words = format!("{} {}", file.display(), program.args.join(" "));
-        self.commands.push(format!("{name}: `{words}`"));
+        push_once(&mut self.commands, format!("{name}: `{words}`"));
     }
 
     /// Adopts results of other servers that were measured `before`, of the same commit on the same
@@ -329,9 +378,7 @@ impl SectionResults {
             (&mut self.notes, before.notes),
         ] {
             let new = std::mem::replace(own, old);
-            own.extend(new);
-            let mut seen = std::collections::HashSet::new();
-            own.retain(|line| seen.insert(line.clone()));
+            new.into_iter().for_each(|line| push_once(own, line));
         }
         let is_new = |it: &Figure| {
             !self
@@ -341,11 +388,24 @@ impl SectionResults {
         };
         let old: Vec<Figure> = before.figures.into_iter().filter(is_new).collect();
         self.figures.splice(0..0, old);
+        self.missing.retain(|peer| before.missing.contains(peer));
+        self.rounds = self.rounds.min(before.rounds);
+        self.seconds += before.seconds;
+        self.runs += before.runs;
+        self.repeated += before.repeated;
+        self.disturbed += before.disturbed;
+        self.is_whole |= before.is_whole;
     }
 
     /// Returns the loads, in the order measured.
     pub(crate) fn cases(&self) -> Vec<&str> {
         distinct(self.cells.iter().map(|cell| cell.case.as_str()))
+    }
+}
+
+fn push_once(lines: &mut Vec<String>, line: String) {
+    if !lines.contains(&line) {
+        lines.push(line);
     }
 }
 
@@ -375,6 +435,13 @@ impl SectionResults {
         let mut out = String::from("{");
         value(&mut out, "commit", serde_json::to_string(&self.commit)?);
         value(&mut out, "when", serde_json::to_string(&self.when)?);
+        value(&mut out, "rounds", self.rounds.to_string());
+        value(&mut out, "seconds", self.seconds.to_string());
+        value(&mut out, "runs", self.runs.to_string());
+        value(&mut out, "repeated", self.repeated.to_string());
+        value(&mut out, "disturbed", self.disturbed.to_string());
+        value(&mut out, "is_whole", self.is_whole.to_string());
+        value(&mut out, "missing", serde_json::to_string(&self.missing)?);
         value(&mut out, "machine", lines(&self.machine)?);
         value(&mut out, "versions", lines(&self.versions)?);
         value(&mut out, "commands", lines(&self.commands)?);
@@ -513,15 +580,15 @@ mod tests {
             unanswered: (90, 5e6),
             ..Run::default()
         };
-        assert_eq!(run.honest(run.p50, 0.5), 1.0);
-        assert_eq!(run.honest(run.p99, 0.99), 2.0);
-        assert_eq!(run.honest(run.p999, 0.999), 5e6);
+        assert_eq!(run.with_unanswered(run.p50, 0.5), 1.0);
+        assert_eq!(run.with_unanswered(run.p99, 0.99), 2.0);
+        assert_eq!(run.with_unanswered(run.p999, 0.999), 5e6);
         // 9 of 459 in half a second are more.
         let run = Run {
             replies: 450,
             unanswered: (9, 5e6),
             ..run
         };
-        assert_eq!(run.honest(run.p99, 0.99), 5e6);
+        assert_eq!(run.with_unanswered(run.p99, 0.99), 5e6);
     }
 }

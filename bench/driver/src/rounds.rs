@@ -1,26 +1,28 @@
 //! Interleaved rounds: every server runs once per round, in an order that rotates.
 //!
-//! A disturbed run is repeated up to twice: alone ([`run`]), or with its whole round if the runs of
-//! a round are compared ([`run_whole`]).
+//! A run is judged before it counts: a disturbed one is repeated at once, at most twice, and then
+//! counts as it is; the section counts both ([`undisturbed`]).
 
 use std::time::Duration;
 
-use crate::measure::{DISTURBED, Drive, Measured};
+use crate::measure::{Drive, Measured};
+use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
-/// Number of repeats of a disturbed run, or of its round.
+/// Number of repeats of a disturbed run.
 const REPEATS: usize = 2;
 /// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Share of time that the hypervisor may take during a run of a whole round.
+/// Share of a CPU that other programs may use during a run.
+const FOREIGN: f64 = 0.10;
+/// Share of a CPU that the hypervisor may take during a run.
 const STEAL: f64 = 0.01;
-/// Lateness of the client (99 %) that a run of a whole round may have, in µs.
+/// Lateness of an open-loop client (99 %) that a run may have in any case, in µs.
 const LATE_US: f64 = 100.0;
-
-/// Lateness of the client, in µs, from which it is named on the page.
-const CLIENT_LAG_US: f64 = 1000.0;
+/// Lateness of an open-loop client (99 %) that a run may have, as a share of its 99 % latency.
+const LATE_SHARE: f64 = 0.1;
 
 /// A server under a load.
 pub(crate) struct Entry<'a, D> {
@@ -47,109 +49,83 @@ pub(crate) fn entries<'a, D>(
     programs.iter().filter_map(entry).collect()
 }
 
-/// Runs all entries `rounds` times; each produces the rows that its load names.
+/// Runs all entries once, in the order of the current round; each produces the rows that its load
+/// names.
 pub(crate) fn run<D: Drive>(
     section: &mut SectionResults,
     case: &str,
     entries: &[Entry<'_, D>],
-    rounds: usize,
+    options: &Options,
 ) {
-    for round in 0..rounds {
-        for i in 0..entries.len() {
-            let entry = &entries[(i + round) % entries.len()];
-            match undisturbed(section, case, entry, round) {
-                Ok(measured) => {
-                    for (row, run) in entry.load.rows(&entry.name, measured) {
-                        section.record(case, &row, Run { round, ..run });
-                    }
-                }
-                Err(why) => {
-                    let (name, round) = (&entry.name, round + 1);
-                    section.note(format!("{case}, {name}, round {round}: {why}"));
-                }
-            }
-        }
-    }
-}
-
-/// Runs all entries `rounds` times. The runs of a round count together: a round with a disturbed
-/// run is repeated, at most twice, and then counts as it is. Notes the number of disturbed rounds.
-pub(crate) fn run_whole<D: Drive>(
-    section: &mut SectionResults,
-    case: &str,
-    entries: &[Entry<'_, D>],
-    rounds: usize,
-) {
-    let (mut repeated, mut kept) = (0, 0);
-    for round in 0..rounds {
-        let mut attempt = 0;
-        let runs = loop {
-            let is_last = attempt == REPEATS;
-            match whole(section, case, entries, round, is_last) {
-                Ok((runs, is_disturbed)) => {
-                    kept += usize::from(is_disturbed);
-                    break runs;
-                }
-                Err(why) => eprintln!("  once more: {why}"),
-            }
-            (attempt, repeated) = (attempt + 1, repeated + 1);
-            std::thread::sleep(PAUSE);
-        };
-        for (row, run) in runs {
-            section.record(case, &row, Run { round, ..run });
-        }
-    }
-    if repeated > 0 {
-        section.note(format!(
-            "{case}: {repeated} disturbed rounds were repeated; {kept} of {rounds} count although disturbed"
-        ));
-    }
-}
-
-/// Rows of a round, and whether it was disturbed; after a disturbance only the last attempt
-/// continues.
-type Whole = (Vec<(String, Run)>, bool);
-
-fn whole<D: Drive>(
-    section: &mut SectionResults,
-    case: &str,
-    entries: &[Entry<'_, D>],
-    round: usize,
-    is_last: bool,
-) -> Result<Whole, String> {
-    let (mut rows, mut is_disturbed) = (Vec::new(), false);
+    let round = options.round;
     for i in 0..entries.len() {
         let entry = &entries[(i + round) % entries.len()];
-        match measured(case, entry, round) {
+        let name = format!("{case}, {}", entry.name);
+        let taken = undisturbed(section, options, &name, || {
+            let measured = measured(case, entry, round)?;
+            let why = disturbance(&measured.all);
+            Ok((measured, why))
+        });
+        match taken {
             Ok(measured) => {
-                if let Some(why) = disturbance(&measured.all)
-                    && !entry.load.keep_disturbed()
-                {
-                    is_disturbed = true;
-                    if !is_last {
-                        return Err(format!("{}: {why}", entry.name));
-                    }
+                for (row, run) in entry.load.rows(&entry.name, measured) {
+                    section.record(case, &row, Run { round, ..run });
                 }
-                rows.extend(entry.load.rows(&entry.name, measured));
             }
-            Err(why) => section.note(format!(
-                "{case}, {}, round {}: {why}",
-                entry.name,
-                round + 1
-            )),
+            Err(why) => section.note(format!("round {}: {name}: {why}", round + 1)),
         }
     }
-    Ok((rows, is_disturbed))
 }
 
-/// Returns the reason for which a run of a whole round does not count, if there is one.
-fn disturbance(run: &Run) -> Option<String> {
-    if run.steal > STEAL {
-        Some(format!("the hypervisor took {:.1} %", 100.0 * run.steal))
-    } else if run.foreign >= DISTURBED {
-        Some(format!("others used {:.0} % of a CPU", 100.0 * run.foreign))
-    } else if run.send_lag > LATE_US {
-        Some(format!("the client was late by {:.0} µs", run.send_lag))
+/// Takes a measurement, which comes with its disturbance if there is one, and takes it again while
+/// it is disturbed, at most [`REPEATS`] times. Nothing is repeated in a quick run, or when the time
+/// of the section is over.
+pub(crate) fn undisturbed<T>(
+    section: &mut SectionResults,
+    options: &Options,
+    name: &str,
+    mut take: impl FnMut() -> Result<(T, Option<String>), String>,
+) -> Result<T, String> {
+    let round = options.round + 1;
+    let mut left = REPEATS;
+    loop {
+        let (taken, disturbance) = take()?;
+        let Some(why) = disturbance else {
+            section.runs += 1;
+            return Ok(taken);
+        };
+        if left == 0 || !options.has_repeats() {
+            section.runs += 1;
+            section.disturbed += 1;
+            section.note(format!(
+                "round {round}: {name}: {why}: counts although disturbed"
+            ));
+            return Ok(taken);
+        }
+        eprintln!("  round {round}: {name}: {why}: repeated");
+        section.repeated += 1;
+        left -= 1;
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Returns the reason for which a run is disturbed, if there is one.
+pub(crate) fn disturbance(run: &Run) -> Option<String> {
+    if run.send_lag > LATE_US.max(LATE_SHARE * run.p99) {
+        return Some(format!(
+            "the client was late by {:.0} µs (99 %)",
+            run.send_lag
+        ));
+    }
+    taken(run.foreign, run.steal)
+}
+
+/// Returns the disturbance by other programs and by the hypervisor, given their shares of a CPU.
+pub(crate) fn taken(foreign: f64, steal: f64) -> Option<String> {
+    if steal > STEAL {
+        Some(format!("the hypervisor took {:.1} %", 100.0 * steal))
+    } else if foreign >= FOREIGN {
+        Some(format!("others used {:.0} % of a CPU", 100.0 * foreign))
     } else {
         None
     }
@@ -160,47 +136,20 @@ fn measured<D: Drive>(case: &str, entry: &Entry<'_, D>, round: usize) -> Result<
     let measured = entry.load.measure(entry.program, round)?;
     let all = &measured.all;
     eprintln!(
-        "{case:>24} {:<16} {:>9.0}/s  p50 {:>7.0} p99 {:>8.0} µs  {:>6.2} µs/req  others {:>3.0} %  late {:>4.0} µs",
+        "{case:>24} {:<16} {:>9.0}/s  p50 {:>7.0} p99 {:>8.0} µs  {:>6.2} µs/req  others {:>3.0} %  steal {:>4.1} %  late {:>4.0} µs",
         entry.name,
         all.per_second,
         all.p50,
         all.p99,
         all.cpu(),
         100.0 * all.foreign,
+        100.0 * all.steal,
         all.send_lag
     );
     match &all.first_error {
         Some(error) => Err(format!("{} errors, the first: {error}", all.errors)),
         None => Ok(measured),
     }
-}
-
-fn undisturbed<D: Drive>(
-    section: &mut SectionResults,
-    case: &str,
-    entry: &Entry<'_, D>,
-    round: usize,
-) -> Result<Measured, String> {
-    for _ in 0..=REPEATS {
-        let measured = measured(case, entry, round)?;
-        let all = &measured.all;
-        if all.send_lag > CLIENT_LAG_US {
-            section.notes.push(format!(
-                "{case}, {}: the client was late by {:.0} µs (99 %): it, not the server, was at its limit",
-                entry.name, all.send_lag
-            ));
-        }
-        if all.foreign < DISTURBED || entry.load.keep_disturbed() {
-            return Ok(measured);
-        }
-        section.notes.push(format!(
-            "{case}, {}: a run was dropped, others used {:.0} % of a CPU",
-            entry.name,
-            100.0 * all.foreign
-        ));
-        std::thread::sleep(PAUSE);
-    }
-    Err("no figure: every repeat was disturbed".into())
 }
 
 #[cfg(test)]
@@ -228,13 +177,9 @@ mod tests {
                 groups: Vec::new(),
             })
         }
-
-        fn keep_disturbed(&self) -> bool {
-            false
-        }
     }
 
-    fn two_rounds(late: usize) -> (SectionResults, [usize; 2]) {
+    fn two_rounds(late: usize, change: impl Fn(&mut Options)) -> (SectionResults, [usize; 2]) {
         let program = Program::new("".into(), &[]);
         let entry = |(name, late): (&str, usize)| Entry {
             name: name.to_owned(),
@@ -246,25 +191,67 @@ mod tests {
         };
         let entries = [("quiet", 0), ("late", late)].map(entry);
         let mut section = SectionResults::default();
-        run_whole(&mut section, "a", &entries, 2);
+        let mut options = Options::for_tests(Duration::from_secs(1));
+        change(&mut options);
+        for round in 0..2 {
+            options.round = round;
+            run(&mut section, "a", &entries, &options);
+        }
         (section, entries.map(|entry| entry.load.runs.get()))
     }
 
     #[test]
-    fn a_disturbed_round_is_repeated_as_a_whole() {
-        let (section, runs) = two_rounds(1);
-        assert_eq!(runs, [3, 3]);
-        let cell = section.cell("a", "quiet").unwrap();
+    fn a_disturbed_run_is_repeated() {
+        let (section, runs) = two_rounds(1, |_| ());
+        assert_eq!(runs, [2, 3]);
+        let cell = section.cell("a", "late").unwrap();
         let rounds: Vec<_> = cell.runs.iter().map(|run| (run.round, run.p50)).collect();
         assert_eq!(rounds, [(0, 0.0), (1, 1.0)]);
-        assert!(section.notes[0].contains("1 disturbed rounds were repeated; 0 of 2"));
+        assert_eq!(
+            (section.runs, section.repeated, section.disturbed),
+            (4, 1, 0)
+        );
+        assert!(section.notes.is_empty() && !section.is_disturbed());
     }
 
     #[test]
-    fn a_round_that_stays_disturbed_counts_and_is_named() {
-        let (section, runs) = two_rounds(usize::MAX);
-        assert_eq!(runs[1], 6);
+    fn a_run_that_stays_disturbed_counts_and_is_named() {
+        let (section, runs) = two_rounds(usize::MAX, |_| ());
+        assert_eq!(runs, [2, 6]);
         assert_eq!(section.cell("a", "late").unwrap().runs.len(), 2);
-        assert!(section.notes[0].contains("4 disturbed rounds were repeated; 2 of 2"));
+        assert_eq!(
+            (section.runs, section.repeated, section.disturbed),
+            (4, 4, 2)
+        );
+        assert!(section.is_disturbed());
+        assert_eq!(
+            section.notes[1],
+            "round 2: a, late: the client was late by 200 µs (99 %): counts although disturbed"
+        );
+    }
+
+    #[test]
+    fn nothing_is_repeated_in_a_quick_run_or_after_the_time_of_the_section() {
+        for change in [
+            |options: &mut Options| options.quick = true,
+            |options: &mut Options| options.deadline = Some(std::time::Instant::now()),
+        ] {
+            let (section, runs) = two_rounds(usize::MAX, change);
+            assert_eq!((runs, section.disturbed), ([2, 2], 2));
+        }
+    }
+
+    #[test]
+    fn lateness_is_held_against_the_latency() {
+        let run = |send_lag, p99| Run {
+            send_lag,
+            p99,
+            ..Run::default()
+        };
+        assert_eq!(disturbance(&run(90.0, 100.0)), None);
+        assert!(disturbance(&run(110.0, 100.0)).is_some());
+        assert_eq!(disturbance(&run(110.0, 2000.0)), None);
+        assert!(taken(0.0, 0.02).is_some() && taken(0.1, 0.0).is_some());
+        assert_eq!(taken(0.05, 0.005), None);
     }
 }

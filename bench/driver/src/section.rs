@@ -1,5 +1,7 @@
 //! The sections of the page, by name. `sections` implements them.
 
+use std::time::Duration;
+
 /// A part of the page that can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
@@ -61,33 +63,35 @@ impl Section {
         Section::Multi,
     ];
 
-    /// Returns the section's name, on the command line and of its file in `results/`, and its title
-    /// on the page.
-    fn words(self) -> (&'static str, &'static str) {
+    /// Returns the section's name, on the command line and of its file in `results/`, its title on
+    /// the page, and the time in minutes after which it drops rounds.
+    fn words(self) -> (&'static str, &'static str, u64) {
         match self {
-            Section::Plaintext => ("plaintext", "Plaintext, HTTP/1.1 keep-alive"),
+            Section::Plaintext => ("plaintext", "Plaintext, HTTP/1.1 keep-alive", 10),
             Section::Pipelined => (
                 "pipelined",
                 "Plaintext, 16 requests in flight per connection",
+                3,
             ),
-            Section::Matrix => ("matrix", "Matrix server, closed loop"),
-            Section::Single => ("single", "One connection, closed loop"),
-            Section::Vcpus => ("vcpus", "More vCPUs than CPUs"),
-            Section::Levels => ("levels", "Eight levels at overload"),
-            Section::Papers => ("papers", "The figures of the published systems"),
-            Section::Preemption => ("preemption", "Long requests among short ones"),
-            Section::Processes => ("processes", "An urgent server beside a batch process"),
-            Section::Assign => ("assign", "Unmodified servers beside a batch process"),
-            Section::Sched => ("sched", "Processes under policies in user space"),
-            Section::Serve => ("serve", "Web servers"),
-            Section::Files => ("files", "Files"),
-            Section::Cpp => ("cpp", "Servers in C++"),
-            Section::Micro => ("micro", "Microbenchmarks"),
+            Section::Matrix => ("matrix", "Matrix server, closed loop", 18),
+            Section::Single => ("single", "One connection, closed loop", 2),
+            Section::Vcpus => ("vcpus", "More vCPUs than CPUs", 1),
+            Section::Levels => ("levels", "Eight levels at overload", 2),
+            Section::Papers => ("papers", "The figures of the published systems", 24),
+            Section::Preemption => ("preemption", "Long requests among short ones", 11),
+            Section::Processes => ("processes", "An urgent server beside a batch process", 2),
+            Section::Assign => ("assign", "Unmodified servers beside a batch process", 5),
+            Section::Sched => ("sched", "Processes under policies in user space", 3),
+            Section::Serve => ("serve", "Web servers", 8),
+            Section::Files => ("files", "Files", 10),
+            Section::Cpp => ("cpp", "Servers in C++", 3),
+            Section::Micro => ("micro", "Microbenchmarks", 6),
             Section::Conserve => (
                 "conserve",
                 "Beside a worker that computes, while another one idles",
+                3,
             ),
-            Section::Multi => ("multi", "Microbenchmarks on two workers"),
+            Section::Multi => ("multi", "Microbenchmarks on two workers", 2),
         }
     }
 
@@ -97,5 +101,10 @@ impl Section {
 
     pub(crate) fn title(self) -> &'static str {
         self.words().1
+    }
+
+    /// Returns the time after which the section drops rounds.
+    pub(crate) fn limit(self) -> Duration {
+        Duration::from_secs(60 * self.words().2)
     }
 }

@@ -10,7 +10,7 @@ use upshift_load::child::{Child, listening, pin, without_real_time};
 use crate::peers::Program;
 
 /// Time within which a server must listen.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts to connect to a starting proxy.
 const CONNECT_POLL: Duration = Duration::from_millis(20);
 
@@ -51,7 +51,7 @@ impl Server {
             addresses: Vec::new(),
             behind: Vec::new(),
         };
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while server.addresses.len() < listen.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = server.child.line(left).map_err(|_| {
@@ -83,7 +83,7 @@ impl Server {
             addresses: vec![address],
             behind,
         };
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(address).is_err() {
             if Instant::now() >= deadline {
                 let file = program.file.display();

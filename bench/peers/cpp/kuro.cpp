@@ -124,12 +124,12 @@ task serve(int listening) {
   }
 }
 
-/// Returns a listening socket at the address, which other threads may share.
-int listening(const sockaddr_in& at) {
+/// Returns a listening socket at the address, which other threads may share if there are any.
+int listening(const sockaddr_in& at, bool shared) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+  if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
   const bool bound = bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 && listen(fd, 1024) == 0;
   return bound ? fd : -1;
 }
@@ -160,13 +160,13 @@ int main(int argc, char** argv) {
   at.sin_family = AF_INET;
   at.sin_port = htons(static_cast<std::uint16_t>(std::stoi(options.address.substr(colon + 1))));
   inet_pton(AF_INET, options.address.substr(0, colon).c_str(), &at.sin_addr);
-  const int first = listening(at);
+  const int first = listening(at, options.vcpus > 1);
   if (first < 0) return 1;
   socklen_t size = sizeof at;
   getsockname(first, reinterpret_cast<sockaddr*>(&at), &size);
   std::vector<std::thread> others;
   for (unsigned i = 1; i < options.vcpus; ++i) {
-    const int fd = listening(at);
+    const int fd = listening(at, true);
     if (fd < 0) return 1;
     others.emplace_back(run, fd);
   }

@@ -11,7 +11,7 @@ use upshift_sched::{
     TaskId,
 };
 
-use crate::spinners::{Felt, Spinner, now};
+use crate::spinners::{Record, Spinner, now};
 use crate::trick;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -56,7 +56,7 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
     spinner.begin();
     let began = now();
     std::thread::sleep(time);
-    let ran: u64 = (spinner.felt().stretches.iter())
+    let ran: u64 = (spinner.record().stretches.iter())
         .map(|(begin, end)| end - begin)
         .sum();
     let lost = 100.0 * (1.0 - ran as f64 / (now() - began) as f64);
@@ -70,7 +70,7 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
 
 /// Results of a run.
 struct Run {
-    felt: Vec<Felt>,
+    records: Vec<Record>,
     /// Times at which each task came to the front, absolute, in ns; empty under the kernel's
     /// scheduler.
     fronts: Vec<(u64, usize)>,
@@ -116,14 +116,14 @@ fn run(
 ) -> Result<Run> {
     let pids: Vec<i32> = spinners.iter().map(|spinner| spinner.pid).collect();
     let begin = || spinners.iter().for_each(Spinner::begin);
-    let felt = || spinners.iter().map(Spinner::felt).collect();
+    let records = || spinners.iter().map(Spinner::record).collect();
     let began = now();
     match contender {
         Contender::Kernel => {
             begin();
             std::thread::sleep(time);
             Ok(Run {
-                felt: felt(),
+                records: records(),
                 fronts: Vec::new(),
                 open: Vec::new(),
                 elapsed: now() - began,
@@ -136,7 +136,7 @@ fn run(
             let done = trick::round_robin(pids, slice, cpu, time)?;
             let elapsed = now() - began;
             Ok(Run {
-                felt: felt(),
+                records: records(),
                 fronts: done.fronts,
                 open: Vec::new(),
                 elapsed,
@@ -148,7 +148,7 @@ fn run(
             begin();
             trick::script(&pids, slice, cpu, time)?;
             Ok(Run {
-                felt: felt(),
+                records: records(),
                 fronts: Vec::new(),
                 open: Vec::new(),
                 elapsed: now() - began,
@@ -157,13 +157,13 @@ fn run(
             })
         }
         Contender::Upshift => {
-            let (mut from, mut to, mut seen) = (0, 0, Vec::new());
+            let (mut from, mut to, mut last) = (0, 0, Vec::new());
             let ended = upshift(pids, cpu, policy, || {
                 std::thread::sleep(SETTLE);
                 begin();
                 from = now();
                 std::thread::sleep(time);
-                seen = felt();
+                last = records();
                 to = now();
             })?;
             let (report, trace) = ended?;
@@ -173,7 +173,7 @@ fn run(
                 _ => None,
             };
             Ok(Run {
-                felt: seen,
+                records: last,
                 fronts: trace.events().iter().filter_map(front).collect(),
                 open: open_pieces(zero, trace.events()),
                 elapsed: to - from,
@@ -213,20 +213,25 @@ pub(crate) fn turns(
     let run = run(contender, cpu, &spinners, policy, slice, time)?;
     let case = format!("{count} × {} µs", slice.as_micros());
     let say = |what: &str, value: f64| print(&format!("{case}: {what}"), contender.name(), value);
-    let loops: Vec<f64> = run.felt.iter().map(|felt| felt.loops as f64).collect();
+    let loops: Vec<f64> = run
+        .records
+        .iter()
+        .map(|record| record.loops as f64)
+        .collect();
     let all: f64 = loops.iter().sum();
     let off = |loops: &f64| (loops / all - 1.0 / count as f64).abs() * 100.0;
     say(
         "largest deviation of a share, points",
         loops.iter().map(off).fold(0.0, f64::max),
     );
-    let lengths = |felt: &Felt| {
-        felt.stretches
+    let lengths = |record: &Record| {
+        record
+            .stretches
             .iter()
             .map(|(begin, end)| end - begin)
             .sum::<u64>()
     };
-    let ran: u64 = run.felt.iter().map(lengths).sum();
+    let ran: u64 = run.records.iter().map(lengths).sum();
     say(
         "time in which none of them ran, %",
         100.0 * (1.0 - ran as f64 / run.elapsed as f64),
@@ -263,8 +268,8 @@ fn out_of_turn(run: &Run) -> (f64, f64) {
     let (mut closed, mut open, mut all) = (0, 0, 0);
     // Times recorded after the last turn belong to no turn.
     let last = run.fronts.last().map_or(0, |&(at, _)| at);
-    for (task, felt) in run.felt.iter().enumerate() {
-        for &(begin, end) in felt.stretches.iter().filter(|(_, end)| *end <= last) {
+    for (task, record) in run.records.iter().enumerate() {
+        for &(begin, end) in record.stretches.iter().filter(|(_, end)| *end <= last) {
             all += end - begin;
             let mut at = run
                 .fronts
@@ -290,7 +295,7 @@ fn out_of_turn(run: &Run) -> (f64, f64) {
 
 /// Returns the median time for which a process ran without a pause, in ns.
 fn turn(run: &Run) -> f64 {
-    let stretches = run.felt.iter().flat_map(|felt| &felt.stretches);
+    let stretches = run.records.iter().flat_map(|record| &record.stretches);
     let mut lengths: Vec<u64> = stretches.map(|(begin, end)| end - begin).collect();
     lengths.sort_unstable();
     lengths
@@ -301,9 +306,10 @@ fn turn(run: &Run) -> f64 {
 /// Returns the median time between the end of one process and the beginning of another, in ns.
 fn gap(run: &Run) -> f64 {
     let mut all: Vec<(u64, u64, usize)> = Vec::new();
-    for (task, felt) in run.felt.iter().enumerate() {
+    for (task, record) in run.records.iter().enumerate() {
         all.extend(
-            felt.stretches
+            record
+                .stretches
                 .iter()
                 .map(|&(begin, end)| (begin, end, task)),
         );
@@ -336,7 +342,7 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
         slice,
         time.max(Duration::from_secs(3)),
     )?;
-    let own = bystander.felt();
+    let own = bystander.record();
     let ran: u64 = own.stretches.iter().map(|(begin, end)| end - begin).sum();
     let share = 100.0 * ran as f64 / run.elapsed as f64;
     print(
@@ -351,7 +357,11 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
         contender.name(),
         longest,
     );
-    let loops: Vec<f64> = run.felt.iter().map(|felt| felt.loops as f64).collect();
+    let loops: Vec<f64> = run
+        .records
+        .iter()
+        .map(|record| record.loops as f64)
+        .collect();
     let off = (loops[0] / (loops[0] + loops[1]) - 0.5).abs() * 100.0;
     print(
         "2 × 5 ms and an ordinary process: deviation, points",
@@ -387,8 +397,8 @@ pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
     let mut late: Vec<u64> = Vec::new();
     for &(at, task) in &run.fronts {
         // The first moment after the switch at which this process ran.
-        let felt = &run.felt[task].stretches;
-        let first = felt
+        let stretches = &run.records[task].stretches;
+        let first = stretches
             .iter()
             .find(|(_, end)| *end > at)
             .map(|(begin, _)| (*begin).max(at));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
-/// Number of stretches that are kept per process.
+/// Number of stretches that are recorded per process.
 const ROOM: usize = 60_000;
 /// Gap between two reads of the clock, in ns, above which a spinner did not run.
 const PAUSE: u64 = 4_000;
@@ -42,7 +42,7 @@ struct Page {
     /// Incremented when recording starts anew.
     epoch: AtomicU32,
     loops: AtomicU64,
-    kept: AtomicU64,
+    recorded: AtomicU64,
     /// Current stretch of the process, or its last one: begin and end.
     current: (AtomicU64, AtomicU64),
     stretches: [(AtomicU64, AtomicU64); ROOM],
@@ -50,7 +50,7 @@ struct Page {
 
 /// Record of one process in one run.
 #[derive(Debug)]
-pub(crate) struct Felt {
+pub(crate) struct Record {
     pub(crate) loops: u64,
     /// Times at which the process ran, in order: begin and end.
     pub(crate) stretches: Vec<(u64, u64)>,
@@ -109,24 +109,25 @@ impl Spinner {
     pub(crate) fn begin(&self) {
         let page = self.page();
         page.loops.store(0, Relaxed);
-        page.kept.store(0, Relaxed);
+        page.recorded.store(0, Relaxed);
         page.epoch.fetch_add(1, Release);
     }
 
     /// Returns the record since [`begin`](Self::begin).
-    pub(crate) fn felt(&self) -> Felt {
+    pub(crate) fn record(&self) -> Record {
         let page = self.page();
-        let kept = (page.kept.load(Acquire) as usize).min(ROOM);
+        let recorded = (page.recorded.load(Acquire) as usize).min(ROOM);
         let stretch =
             |(begin, end): &(AtomicU64, AtomicU64)| (begin.load(Relaxed), end.load(Relaxed));
-        let mut stretches: Vec<(u64, u64)> = page.stretches[..kept].iter().map(stretch).collect();
+        let mut stretches: Vec<(u64, u64)> =
+            page.stretches[..recorded].iter().map(stretch).collect();
         // The current stretch is recorded when the process runs again, but already counts.
         let current = stretch(&page.current);
         let last = stretches.last().map_or(0, |&(_, end)| end);
-        if kept < ROOM && last < current.0 && current.0 < current.1 {
+        if recorded < ROOM && last < current.0 && current.0 < current.1 {
             stretches.push(current);
         }
-        Felt {
+        Record {
             loops: page.loops.load(Relaxed),
             stretches,
         }
@@ -147,18 +148,18 @@ impl Drop for Spinner {
 fn spin(page: &Page) -> ! {
     let mut epoch = page.epoch.load(Acquire);
     let (mut begin, mut last) = (now(), now());
-    let (mut loops, mut kept) = (0u64, 0usize);
+    let (mut loops, mut recorded) = (0u64, 0usize);
     loop {
         let at = now();
         let current = page.epoch.load(Relaxed);
         if current != epoch {
-            (epoch, loops, kept, begin) = (current, 0, 0, at);
+            (epoch, loops, recorded, begin) = (current, 0, 0, at);
         } else if at - last > PAUSE {
-            if let Some((from, to)) = page.stretches.get(kept) {
+            if let Some((from, to)) = page.stretches.get(recorded) {
                 from.store(begin, Relaxed);
                 to.store(last, Relaxed);
-                kept += 1;
-                page.kept.store(kept as u64, Release);
+                recorded += 1;
+                page.recorded.store(recorded as u64, Release);
             }
             begin = at;
         }

@@ -119,7 +119,7 @@ mod tests {
         let time = Duration::from_millis(400);
         script(&pids, Duration::from_millis(20), cpu, time).unwrap();
         assert_eq!(pids.map(policy), [libc::SCHED_OTHER; 2]);
-        assert!(spinners.iter().all(|spinner| spinner.felt().loops > 0));
+        assert!(spinners.iter().all(|spinner| spinner.record().loops > 0));
         assert!(script(&[i32::MAX], Duration::from_millis(1), usize::MAX, time).is_err());
     }
 }

@@ -52,6 +52,8 @@ pub(crate) const CPP: [&str; 7] = [
 ];
 /// Servers without a runtime, which are not candidates for the best peer.
 pub(crate) const NO_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
+/// Servers of the section `single`.
+pub(crate) const SINGLE: [&str; 3] = [UPSHIFT, TOKIO, THREADS];
 /// Servers that serve only pages.
 pub(super) const NO_MATRIX: [&str; 5] = [
     "kuro-design",
@@ -136,6 +138,11 @@ pub(crate) const TWO_WORKERS: &[Peer] = &[
         "upshift-preempt",
         Bench("micro-upshift"),
         &["--variant", "preempt"],
+    ),
+    peer(
+        "upshift-parked",
+        Bench("micro-upshift"),
+        &["--variant", "parked"],
     ),
     peer("tokio-mt", Bench("micro-tokio"), &[]),
     peer("go", Go("micro/go", "micro-go"), &[]),

@@ -1,26 +1,23 @@
 //! The section `conserve`: the wait of a ready task beside a worker that computes while another one
 //! idles.
 //!
-//! The programs print all samples of a kind. The samples of all rounds together give p50 (with the
-//! smallest and the largest p50 of a round), p99 and the largest.
+//! The programs print the samples of each kind. p50 and p99 are medians over the rounds of those of
+//! a round; the p99 of a round is the largest of its 35 samples.
 
 use serde::Deserialize;
 
 use crate::figures;
+use crate::goal::{Goal, Values, at_most};
 use crate::options::Options;
 use crate::peers::{Built, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
 use crate::table::{cross, names};
-use crate::verdict::{Row, at_most, row};
 
 /// Kinds that have a target.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
 /// Upshift without preemption: the waiting coroutine is as urgent as the computing one, less
 /// urgent, or more urgent.
 const OURS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgent"];
-
-/// Peers: other runtimes, and threads bound to the idle CPU, which are the lower bound.
-const OTHERS: [&str; 5] = ["tokio-mt", "go", "smol", "a thread", "a thread, epoll"];
 
 /// Samples of one kind in one round, in ns.
 #[derive(Debug, Deserialize)]
@@ -30,14 +27,18 @@ pub(crate) struct Samples {
     samples: Vec<u64>,
 }
 
-/// Runs all programs in turn, once per round.
+/// Runs all programs once.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
-    let programs = built.of(TWO_WORKERS);
-    let all = figures::in_rounds(results, options, &programs, "conserve", |it: &Samples| {
-        let p50 = quantile(&it.samples, 0.5) / 1e3;
-        eprintln!("  {:<29} {:<18} {p50:>9.1} µs", it.peer, it.bench);
-    });
-    results.figures = pooled(&all);
+    for program in built.of(TWO_WORKERS) {
+        let all = figures::output::<Samples>(results, options, &program, "conserve", None);
+        for figure in all.iter().flat_map(Samples::figures) {
+            if figure.bench.ends_with("p50") {
+                let us = figure.ns / 1e3;
+                eprintln!("  {:<29} {:<22} {us:>9.1} µs", figure.peer, figure.bench);
+            }
+            results.add(figure);
+        }
+    }
 }
 
 /// Returns the smallest sample that at least this fraction of the samples does not exceed; 0
@@ -49,43 +50,21 @@ fn quantile(samples: &[u64], quantile: f64) -> f64 {
     sorted.get(rank.max(1) - 1).map_or(0.0, |&ns| ns as f64)
 }
 
-/// Returns three figures for each kind and runtime, in the order of the first round.
-pub(crate) fn pooled(all: &[Samples]) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = Vec::new();
-    for first in all {
-        let p50 = format!("{} p50", first.bench);
-        if figures
-            .iter()
-            .any(|f| f.bench == p50 && f.peer == first.peer)
-        {
-            continue;
-        }
-        let rounds = all
-            .iter()
-            .filter(|s| s.bench == first.bench && s.peer == first.peer);
-        let (mut samples, mut medians) = (Vec::new(), Vec::new());
-        for round in rounds {
-            samples.extend_from_slice(&round.samples);
-            medians.push(quantile(&round.samples, 0.5));
-        }
-        let figure = |bench: String, ns: f64, (min, max): (f64, f64)| Figure {
-            bench,
-            peer: first.peer.clone(),
-            ns,
-            min,
-            max,
-        };
-        let spread = (
-            medians.iter().copied().fold(f64::INFINITY, f64::min),
-            medians.iter().copied().fold(0.0, f64::max),
-        );
-        figures.push(figure(p50, quantile(&samples, 0.5), spread));
-        for (words, rank) in [("p99", 0.99), ("max", 1.0)] {
-            let ns = quantile(&samples, rank);
-            figures.push(figure(format!("{} {words}", first.bench), ns, (ns, ns)));
-        }
+impl Samples {
+    /// Returns the figures of the round: p50, p99 and the largest.
+    pub(crate) fn figures(&self) -> [Figure; 3] {
+        [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(words, rank)| {
+            let ns = quantile(&self.samples, rank);
+            Figure {
+                bench: format!("{} {words}", self.bench),
+                peer: self.peer.clone(),
+                ns,
+                min: ns,
+                max: ns,
+                rounds: Vec::new(),
+            }
+        })
     }
-    figures
 }
 
 /// Formats a table with a row per runtime and a column per kind.
@@ -105,7 +84,7 @@ pub(crate) fn table(found: &SectionResults) -> String {
             us(p50.min),
             us(p50.max),
             us(p99.ns),
-            us(max.ns)
+            us(max.max)
         ))
     });
     format!(
@@ -115,23 +94,18 @@ pub(crate) fn table(found: &SectionResults) -> String {
 }
 
 /// Returns the goals: the bound of conservation for each kind, at its worst level.
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |kind: &str, words: &str, limit: f64| {
-        let of = |peer: &str| Some(section.figure(&format!("{kind} {words}"), peer)?.ns / 1e3);
-        let ours: Option<Vec<f64>> = OURS.iter().map(|peer| of(peer)).collect();
-        let others = OTHERS.into_iter();
-        let others = others.filter_map(|peer| Some(format!("{peer} {:.0}", of(peer)?)));
-        let others: Vec<String> = others.collect();
-        let found = ours.map(|us| {
-            let text: Vec<String> = us.iter().map(|us| format!("{us:.0}")).collect();
-            let worst = us.iter().copied().fold(0.0, f64::max);
-            let text = format!("{} µs; {}", text.join(" · "), others.join(", "));
-            (text, at_most(worst, limit))
-        });
-        row(
-            format!("conserve, {kind}: {words} ≤ {limit} µs, equal, less and more urgent"),
-            found,
-        )
+        let goal = at_most(
+            format!("{kind}: {words} ≤ {limit} µs at any level"),
+            1.0,
+            "µs",
+        );
+        OURS.iter().fold(goal, |goal, peer| {
+            let own = section.figure_values(&format!("{kind} {words}"), peer);
+            let own = own.map(|own| own.map(|ns| ns / 1e3));
+            goal.cell(*peer, own, Values::limit(limit))
+        })
     };
     let both = |kind| [goal(kind, "p50", 200.0), goal(kind, "p99", 1000.0)];
     KINDS.into_iter().flat_map(both).collect()
@@ -140,42 +114,41 @@ pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Verdict;
+    use crate::goal::Verdict;
 
-    fn samples(peer: &str, samples: &[u64]) -> Samples {
-        Samples {
-            bench: "spawn".into(),
-            peer: peer.into(),
-            samples: samples.to_vec(),
+    fn section(rounds: &[(&str, &[u64])]) -> SectionResults {
+        let mut section = SectionResults::default();
+        for (peer, samples) in rounds {
+            let samples = Samples {
+                bench: "spawn".into(),
+                peer: (*peer).into(),
+                samples: samples.to_vec(),
+            };
+            samples.figures().into_iter().for_each(|it| section.add(it));
         }
+        section
     }
 
     #[test]
-    fn percentiles_are_those_of_all_rounds_together() {
-        let section = SectionResults {
-            figures: pooled(&[
-                samples("go", &[9_000, 1_000, 2_000]),
-                samples("go", &[3_000, 4_000, 5_000]),
-            ]),
-            ..SectionResults::default()
-        };
+    fn percentiles_are_medians_of_those_of_the_rounds() {
+        let section = section(&[
+            ("go", &[9_000, 1_000, 2_000]),
+            ("go", &[3_000, 4_000, 5_000]),
+        ]);
         assert_eq!(section.figures.len(), 3);
-        assert!(table(&section).contains("| go | 3 (2–4) / 9 / 9 |"));
+        let table = table(&section);
+        assert!(table.contains("| go | 3 (2–4) / 7 / 9 |"), "{table}");
     }
 
     #[test]
     fn the_worst_level_decides() {
-        let late = samples(OURS[1], &[20_000_000]);
-        let section = SectionResults {
-            figures: pooled(&[
-                samples(OURS[0], &[40_000]),
-                late,
-                samples(OURS[2], &[40_000]),
-            ]),
-            ..SectionResults::default()
-        };
-        let found = rows(&section);
-        assert_eq!(found[0].verdict, Verdict::Missed);
-        assert_eq!(found[2].verdict, Verdict::Unmeasured);
+        let section = section(&[
+            (OURS[0], &[40_000]),
+            (OURS[1], &[20_000_000]),
+            (OURS[2], &[40_000]),
+        ]);
+        let found = goals(&section);
+        assert_eq!(found[0].verdict(), Verdict::Missed);
+        assert_eq!(found[2].verdict(), Verdict::Unmeasured);
     }
 }

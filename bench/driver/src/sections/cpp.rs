@@ -4,10 +4,11 @@
 use upshift_load::Work;
 
 use super::closed::{checked, closed, page};
+use crate::goal::{Goal, at_least, at_most};
 use crate::options::Options;
-use crate::peers::{Built, CPP, UPSHIFT, UPSHIFT_CPP};
+use crate::peers::{Built, UPSHIFT, UPSHIFT_CPP};
 use crate::results::{Run, SectionResults};
-use crate::verdict::{Row, at_most, row, within};
+use crate::section::Section;
 
 /// Other libraries with C++20 coroutines.
 const OTHERS: [&str; 3] = ["asio", "asio-uring", "kuro-design"];
@@ -27,43 +28,41 @@ fn cases() -> [(String, Work, bool); 3] {
 }
 
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
-    let servers = [false, true].map(|is_matrix| {
-        let mut servers = checked(results, built, is_matrix);
-        servers.retain(|(id, _)| CPP.contains(&id.as_str()));
-        servers
-    });
+    let servers = [false, true].map(|is_matrix| checked(results, built, Section::Cpp, is_matrix));
     for (case, work, is_matrix) in cases() {
         let servers = &servers[usize::from(is_matrix)];
         closed(results, options, servers, &case, &work, CONNECTIONS);
     }
 }
 
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
-    let mut rows = Vec::new();
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let mut goals = Vec::new();
     for (case, ..) in cases() {
-        let cpu = |peer: &str| section.median(&case, peer, Run::cpu);
-        rows.push(row(
-            format!("C++, {case}: CPU/request ≤ 1.05 × Rust"),
-            cpu(UPSHIFT_CPP).zip(cpu(UPSHIFT)).map(|(cpp, rust)| {
-                let text = format!("{:.2} × ({cpp:.2} against {rust:.2} µs)", cpp / rust);
-                (text, within(cpp / rust <= MARGIN))
-            }),
-        ));
-        let rate = |peer| section.median(&case, peer, |run| run.per_second);
-        rows.push(row(
-            format!("C++, {case}: requests/s ≥ Rust / 1.05"),
-            rate(UPSHIFT_CPP).zip(rate(UPSHIFT)).map(|(cpp, rust)| {
-                let text = format!("{:.1} against {:.1} k/s", cpp / 1e3, rust / 1e3);
-                (text, within(rust / cpp <= MARGIN))
-            }),
-        ));
+        let cpu = |peer: &str| section.values(&case, peer, Run::cpu);
+        let rate = |peer: &str| section.values(&case, peer, |run| run.per_second / 1e3);
         let best = section.least(&case, |peer| OTHERS.contains(&peer), Run::cpu);
-        rows.push(row(
-            format!("C++, {case}: no other library of C++ below us (CPU/request)"),
-            cpu(UPSHIFT_CPP).zip(best).map(|(cpp, (peer, best))| {
-                (format!("{cpp:.2} µs; {peer} {best:.2}"), at_most(cpp, best))
-            }),
-        ));
+        goals.push(
+            at_most(
+                format!("{case}: CPU per request ≤ 1.05 × Rust"),
+                MARGIN,
+                "µs",
+            )
+            .cell("", cpu(UPSHIFT_CPP), cpu(UPSHIFT))
+            .margin(),
+        );
+        goals.push(
+            at_least(format!("{case}: rate ≥ Rust / 1.05"), 1.0 / MARGIN, "k/s")
+                .cell("", rate(UPSHIFT_CPP), rate(UPSHIFT))
+                .margin(),
+        );
+        goals.push(
+            at_most(
+                format!("{case}: CPU per request ≤ best library of C++"),
+                1.0,
+                "µs",
+            )
+            .cell("", cpu(UPSHIFT_CPP), best.and_then(|(peer, _)| cpu(peer))),
+        );
     }
-    rows
+    goals
 }

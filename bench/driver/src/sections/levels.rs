@@ -1,16 +1,23 @@
 //! The sections `vcpus` and `levels`: more vCPUs than CPUs, and eight levels at overload.
 
-use upshift_load::Work;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+use upshift_load::child::Child;
 use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
+use upshift_load::{Group, Outcome, Pace, Plan, Work, run as drive};
 use upshift_report::plot::{COLOURS, DARK};
 use upshift_report::{Kind, Look, Plot};
 
-use crate::measure::Load;
+use crate::goal::{Goal, at_least, at_most};
+use crate::measure::{Drive, Load, Measured, sum_up, watch};
 use crate::options::Options;
-use crate::peers::Built;
+use crate::peers::{Built, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
-use crate::verdict::{Row, Verdict, at_most, ratio, row, within};
+use crate::server::Server;
 
 /// The load of the section `vcpus`.
 const VCPUS_CASE: &str = "n = 20, 64 connections, unpinned";
@@ -25,6 +32,11 @@ const ALONE_CASE: &str = "level 0 alone, its share of the load";
 const OVERLOAD_CASE: &str = "8 levels, 130 % of capacity";
 /// Same total load at one level.
 const ONE_LEVEL_CASE: &str = "the same load at one level";
+
+/// Connections to each address.
+const CONNECTIONS: usize = 16;
+/// Time under load before measuring.
+const WARM_UP: Duration = Duration::from_millis(250);
 
 /// Returns the row's name for a level.
 fn level_row(level: u8) -> String {
@@ -47,7 +59,7 @@ pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: 
     let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options);
     load.pinned = false;
     let entries = rounds::entries(&programs, |_| Some(load.clone()));
-    rounds::run(results, VCPUS_CASE, &entries, options.rounds);
+    rounds::run(results, VCPUS_CASE, &entries, options);
 }
 
 /// Runs the section `levels`.
@@ -57,7 +69,7 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
         return;
     };
     let at = |levels: [u8; 8]| levels.map(|l| format!("127.0.0.1:0@{l}")).to_vec();
-    let mut load = Load::closed(Work::Matrix { n: OVERLOAD_SIZE }, 16, options);
+    let mut load = Load::closed(Work::Matrix { n: OVERLOAD_SIZE }, CONNECTIONS, options);
     load.listen = at(ONE_LEVEL);
     load.loaded = LEVELS.len();
     let entry = |load: &Load| Entry {
@@ -65,9 +77,8 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
         program: &program,
         load: load.clone(),
     };
-    let rounds = options.rounds;
     let mut total = |case: &str, load: &Load| {
-        rounds::run(results, case, &[entry(load)], rounds);
+        rounds::run(results, case, &[entry(load)], options);
         results.median(case, "total", |r| r.per_second)
     };
     let groups = LEVELS.len() as f64;
@@ -78,29 +89,198 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     let Some(capacity) = total(CAPACITY_CASE, &load) else {
         return;
     };
-    load.rate = Some(OVERLOAD * capacity / groups);
-    let mut one_level = load.clone();
-    one_level.per_address = Some(|i| format!("group {}", i + 1));
-    load.listen = at(LEVELS);
-    load.per_address = Some(|i| level_row(LEVELS[i]));
-    let mut alone = load.clone();
-    alone.loaded = 1;
-    // Interleaved by hand: the rows of the three have different names.
-    for _ in 0..rounds {
-        rounds::run(results, ALONE_CASE, &[entry(&alone)], 1);
-        rounds::run(results, OVERLOAD_CASE, &[entry(&load)], 1);
-        rounds::run(results, ONE_LEVEL_CASE, &[entry(&one_level)], 1);
+    let Some(client) = built.upshift(&["load", "matrix"]) else {
+        return;
+    };
+    let overload = Apart {
+        client,
+        listen: at(LEVELS),
+        row: |i| level_row(LEVELS[i]),
+        rate: OVERLOAD * capacity / groups,
+        others: true,
+        time: options.time,
+    };
+    let alone = Apart {
+        others: false,
+        ..overload.clone()
+    };
+    let one_level = Apart {
+        listen: at(ONE_LEVEL),
+        row: |i| format!("group {}", i + 1),
+        ..overload.clone()
+    };
+    for (case, load) in [
+        (ALONE_CASE, alone),
+        (OVERLOAD_CASE, overload),
+        (ONE_LEVEL_CASE, one_level),
+    ] {
+        let entry = Entry {
+            name: "total".to_owned(),
+            program: &program,
+            load,
+        };
+        rounds::run(results, case, &[entry], options);
+    }
+}
+
+/// An open loop on eight addresses. The client of the first is a process of its own in SCHED_FIFO,
+/// so that the client of the others, on the same CPU, does not delay it.
+#[derive(Clone)]
+struct Apart {
+    /// `upshift load matrix`.
+    client: Program,
+    listen: Vec<String>,
+    /// Row of an address.
+    row: fn(usize) -> String,
+    /// Requests per second to each address.
+    rate: f64,
+    /// Set if the other addresses have a load, too.
+    others: bool,
+    time: Duration,
+}
+
+impl Apart {
+    /// Runs the client of the first address to its end.
+    fn drive_first(&self, address: SocketAddr) -> Result<Run, String> {
+        let mut command = Command::new(&self.client.file);
+        command.args(&self.client.args);
+        let millis = |time: Duration| format!("{}ms", time.as_millis());
+        let options = [
+            ("--size", OVERLOAD_SIZE.to_string()),
+            ("--connect", address.to_string()),
+            ("--connections", CONNECTIONS.to_string()),
+            ("--rate", self.rate.to_string()),
+            ("--pin", "1".into()),
+            ("--warmup", millis(WARM_UP)),
+            ("--duration", millis(self.time)),
+        ];
+        for (name, value) in options {
+            command.args([name, &value]);
+        }
+        command.args(["--elevate", "--json"]);
+        let mut client = Child::start(&mut command).map_err(|e| format!("cannot start it: {e}"))?;
+        let text = client.rest();
+        let status = client.wait().map_err(|e| e.to_string())?;
+        let report: ClientReport = serde_json::from_str(&text)
+            .map_err(|e| format!("the urgent client ended with {status}, without a report: {e}"))?;
+        Ok(report.total.run())
+    }
+
+    fn drive_others(&self, addresses: &[SocketAddr], server: &Server) -> Result<Outcome, String> {
+        let groups = addresses.iter();
+        let groups = groups.map(|&at| Group::new(at, CONNECTIONS, at.to_string()));
+        let work = Work::Matrix { n: OVERLOAD_SIZE };
+        let mut plan = Plan::new(groups.collect(), work, self.time);
+        plan.pace = Pace::OpenRate {
+            per_second: self.rate,
+        };
+        plan.warmup = WARM_UP;
+        // Starving a level is not an error of the server.
+        plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
+        plan.pin = Some(1);
+        plan.server_pids = server.pids();
+        drive(&plan).map_err(|e| e.to_string())
+    }
+}
+
+impl Drive for Apart {
+    fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
+        let server = Server::start(program, &self.listen, Some(0))?;
+        let [first, others @ ..] = &server.addresses[..] else {
+            return Err("no address".into());
+        };
+        let ((urgent, others), lost) = watch(&server, true, None, || {
+            std::thread::scope(|scope| {
+                let urgent = scope.spawn(|| self.drive_first(*first));
+                let others = self.others.then(|| self.drive_others(others, &server));
+                let urgent = urgent.join().map_err(|_| "the client panicked")??;
+                Ok((urgent, others.transpose()?))
+            })
+        })?;
+        let mut all = Run {
+            foreign: lost.foreign,
+            steal: lost.steal,
+            ..urgent.clone()
+        };
+        let mut groups = vec![urgent];
+        if let Some(outcome) = others {
+            let Measured {
+                all: rest,
+                groups: each,
+            } = sum_up(&outcome, lost);
+            groups.extend(each);
+            // Latencies of the whole are those of the others; lateness is the urgent client's.
+            let per_second = all.per_second + rest.per_second;
+            let share = rest.per_second / per_second;
+            all = Run {
+                per_second,
+                user: share * rest.user,
+                sys: share * rest.sys,
+                replies: all.replies + rest.replies,
+                send_lag: all.send_lag,
+                ..rest
+            };
+        }
+        Ok(Measured { all, groups })
+    }
+
+    fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
+        let groups = measured.groups.into_iter().enumerate();
+        let groups = groups.map(|(index, run)| ((self.row)(index), run));
+        std::iter::once((name.to_owned(), measured.all))
+            .chain(groups)
+            .collect()
+    }
+}
+
+/// Output of `upshift load --json`, as far as a run needs it.
+#[derive(Deserialize)]
+struct ClientReport {
+    total: ClientFigures,
+}
+
+#[derive(Deserialize)]
+struct ClientFigures {
+    requests: u64,
+    per_second: f64,
+    errors: u64,
+    first_error: Option<String>,
+    mean: f64,
+    jitter: f64,
+    p50: f64,
+    p95: f64,
+    p99: f64,
+    p999: f64,
+    unanswered: u64,
+    oldest_unanswered: f64,
+    send_lag_p99: f64,
+}
+
+impl ClientFigures {
+    fn run(self) -> Run {
+        Run {
+            per_second: self.per_second,
+            mean: self.mean,
+            jitter: self.jitter,
+            p50: self.p50,
+            p95: self.p95,
+            p99: self.p99,
+            p999: self.p999,
+            errors: self.errors,
+            first_error: self.first_error,
+            unanswered: (self.unanswered, self.oldest_unanswered),
+            replies: self.requests,
+            send_lag: self.send_lag_p99,
+            ..Run::default()
+        }
     }
 }
 
 /// Returns the goals of the section `vcpus`.
-pub(super) fn vcpus(section: &SectionResults) -> Vec<Row> {
-    let rate = |n| section.median(VCPUS_CASE, &vcpus_row(n), |r| r.per_second);
-    let both = rate(2).zip(rate(5));
-    vec![row(
-        "2.5 × more vCPUs than CPUs: ≤ 1.2 × slower",
-        both.map(|(two, five)| (format!("{:.2} ×", two / five), at_most(two / five, 1.2))),
-    )]
+pub(super) fn vcpus(section: &SectionResults) -> Vec<Goal> {
+    let rate = |n| section.values(VCPUS_CASE, &vcpus_row(n), |run| run.per_second / 1e3);
+    let what = "2.5 × more vCPUs than CPUs: rate ≥ that of as many / 1.2";
+    vec![at_least(what, 1.0 / 1.2, "k/s").cell("", rate(5), rate(2))]
 }
 
 /// Draws the latency of each level at overload, beside that of all requests at one level.
@@ -127,34 +307,24 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
 }
 
 /// Returns the goals of the section `levels`.
-pub(super) fn levels(section: &SectionResults) -> Vec<Row> {
-    let p99 = |case, level| section.median(case, &level_row(level), Run::p99);
-    let [loaded, alone] = [OVERLOAD_CASE, ALONE_CASE].map(|case| p99(case, LEVELS[0]));
-    let by_level: Option<Vec<f64>> = LEVELS.iter().map(|&l| p99(OVERLOAD_CASE, l)).collect();
-    let total = |case| section.median(case, "total", |r| r.per_second);
-    let totals = total(OVERLOAD_CASE).zip(total(ONE_LEVEL_CASE));
+pub(super) fn levels(section: &SectionResults) -> Vec<Goal> {
+    let p99 = |case, level| section.values(case, &level_row(level), Run::p99);
+    let total = |case| section.values(case, "total", |run| run.per_second / 1e3);
+    let top = LEVELS[0];
+    let monotone = at_most("p99 ≤ that of the next level", 1.0, "µs");
+    let monotone = LEVELS.windows(2).fold(monotone, |goal, two| {
+        let [own, next] = [two[0], two[1]].map(|level| p99(OVERLOAD_CASE, level));
+        goal.cell(level_row(two[0]), own, next)
+    });
     vec![
-        row(
-            "8 levels, overload: p99 of the top level ≤ 1.5 × alone",
-            ratio(loaded, alone, 1.5, (0, " µs")),
+        at_most("p99 of the top level ≤ 1.5 × alone", 1.5, "µs").cell(
+            "",
+            p99(OVERLOAD_CASE, top),
+            p99(ALONE_CASE, top),
         ),
-        row(
-            "8 levels, overload: latency (p99) monotone by level",
-            by_level.map(|p99| {
-                let text: Vec<String> = p99.iter().map(|us| format!("{:.1}", us / 1e3)).collect();
-                let verdicts = p99.windows(2).map(|two| at_most(two[0], two[1]));
-                let worst = verdicts.max_by_key(|&v| v as u8);
-                let text = format!("{} ms", text.join(" · "));
-                (text, worst.unwrap_or(Verdict::Unmeasured))
-            }),
-        ),
-        row(
-            "8 levels, overload: total throughput within 3 % of one level",
-            totals.map(|(eight, one)| {
-                // A higher value is no miss.
-                let text = format!("{:+.1} %", 100.0 * (eight / one - 1.0));
-                (text, within(eight >= 0.97 * one))
-            }),
-        ),
+        monotone,
+        at_least("throughput ≥ 0.97 × that of one level", 0.97, "k/s")
+            .cell("", total(OVERLOAD_CASE), total(ONE_LEVEL_CASE))
+            .margin(),
     ]
 }

@@ -2,32 +2,28 @@
 //! spawning, yielding, waking and channels on two workers.
 
 use crate::figures;
+use crate::goal::{Goal, Values, at_most};
 use crate::options::Options;
 use crate::peers::{Built, MICRO, NOT_MULTI, TWO_WORKERS, UPSHIFT};
-use crate::results::{Figure, SectionResults, medians};
+use crate::results::{Figure, SectionResults};
 use crate::table::{cross, names};
-use crate::verdict::{Row, at_most, row};
 
 /// Runs all built programs.
-pub(super) fn run(results: &mut SectionResults, built: &Built) {
-    for (name, program) in built.of(MICRO) {
+pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
+    for program in built.of(MICRO) {
         for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
-            eprintln!("{name} {part}");
-            if let Err(why) = figures::figures(&program, part, cpu, &mut results.figures) {
-                results.note(format!("{name} {part}: {why}"));
-            }
+            figures::figures(results, options, &program, part, cpu);
         }
     }
 }
 
-/// Runs all programs in turn, once per round.
+/// Runs all programs with two workers, but for those that `multi` does not compare.
 pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: &Built) {
     let mut programs = built.of(TWO_WORKERS);
     programs.retain(|(id, _)| !NOT_MULTI.contains(&id.as_str()));
-    let all = figures::in_rounds(results, options, &programs, "multi", |figure: &Figure| {
-        eprintln!("  {:<18} {:>10.1}", figure.bench, figure.ns);
-    });
-    results.figures = medians(&all);
+    for program in &programs {
+        figures::figures(results, options, program, "multi", None);
+    }
 }
 
 /// Formats the table of figures: a row for each runtime, a column for each quantity.
@@ -81,35 +77,31 @@ const BENCHES: [&str; 7] = [
 
 fn best_peer<'a>(section: &'a SectionResults, bench: &str) -> Option<&'a Figure> {
     let figures = section.figures.iter();
-    let peers = figures.filter(|f| f.bench == bench && f.peer != UPSHIFT);
+    let peers = figures.filter(|f| f.bench == bench && !f.peer.starts_with(UPSHIFT));
     peers.min_by(|a, b| a.ns.total_cmp(&b.ns))
 }
 
 /// Returns the goals of `micro`.
-pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
-    let goal = |(bench, words, limit, unit): (&str, &str, f64, &str)| {
-        let best = best_peer(section, bench);
-        let best = best.map(|it| format!("; best peer {} {:.1}", it.peer, it.ns));
-        let found = section.figure(bench, UPSHIFT).map(|us| {
-            let text = format!("{:.1} {unit}{}", us.ns, best.unwrap_or_default());
-            (text, at_most(us.ns, limit))
-        });
-        row(format!("{words}: ≤ {limit} {unit}"), found)
+pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let goal = |(bench, words, limit, unit): (&str, &str, f64, &'static str)| {
+        at_most(format!("{words}: ≤ {limit} {unit}"), 1.0, unit).cell(
+            "",
+            section.figure_values(bench, UPSHIFT),
+            Values::limit(limit),
+        )
     };
     LIMITS.map(goal).into()
 }
 
 /// Returns the goals of `multi`: the shortest time in every row.
-pub(super) fn multi_rows(section: &SectionResults) -> Vec<Row> {
+pub(super) fn multi_goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |bench| {
-        let both = section
-            .figure(bench, UPSHIFT)
-            .zip(best_peer(section, bench));
-        let found = both.map(|(us, best)| {
-            let text = format!("{:.0} ns; best peer {} {:.0}", us.ns, best.peer, best.ns);
-            (text, at_most(us.ns, best.ns))
-        });
-        row(format!("two workers, {bench}: no runtime faster"), found)
+        let best = best_peer(section, bench).map(|figure| figure.peer.as_str());
+        at_most(format!("two workers, {bench}: ≤ best runtime"), 1.0, "ns").cell(
+            "",
+            section.figure_values(bench, UPSHIFT),
+            best.and_then(|peer| section.figure_values(bench, peer)),
+        )
     };
     BENCHES.map(goal).into()
 }

@@ -13,45 +13,94 @@ mod processes;
 mod sched;
 mod serve;
 
+use std::time::Instant;
+
 use upshift_report::Plot;
 
+use crate::goal::{Goal, SectionGoals, best_peer};
 use crate::machine;
-use crate::options::Options;
+use crate::options::{MIN_ROUNDS, Options};
 use crate::peers::{Built, RAW_C};
 use crate::results::{Results, Run, SectionResults};
 use crate::section::Section;
 use crate::table::{cells, mean, plain, spread, text};
-use crate::verdict::{Row, best_peer};
 
 /// Measures one section; `None` if none of its programs could be built.
+///
+/// Each round measures all cells of the section once. A section whose time is over drops the rest
+/// of the rounds, but for the first [`MIN_ROUNDS`].
 pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<SectionResults> {
     eprintln!("\n== {} ==", section.name());
     let mut options = options.clone();
-    options.rounds = options.rounds_of(section);
     options.time = options.time_of(section);
-    let options = &options;
+    let rounds = options.rounds_of(section);
     let mut results = SectionResults {
         commit: machine::commit(),
         machine: machine::describe(),
         versions: machine::versions(),
+        missing: built.missing(section),
         ..SectionResults::default()
     };
     for (id, why) in &built.skipped {
-        results.notes.push(format!("{id} was not built: {why}"));
+        if results.missing.iter().any(|missing| missing == id) {
+            results.notes.push(format!("{id} was not built: {why}"));
+        }
     }
+    let began = Instant::now();
+    if options.has_limit() {
+        options.deadline = Some(began + section.limit());
+    }
+    for round in 0..rounds {
+        let took = began.elapsed();
+        let ends = took + took / round.max(1) as u32;
+        if options.has_limit() && round >= MIN_ROUNDS && ends > section.limit() {
+            let minutes = section.limit().as_secs() / 60;
+            results.note(format!(
+                "{round} of {rounds} rounds: the time of the section, {minutes} minutes, is over"
+            ));
+            break;
+        }
+        options.round = round;
+        one_round(section, &mut results, &options, built);
+        results.rounds = round + 1;
+    }
+    if results.cells.is_empty() && results.figures.is_empty() {
+        eprintln!("nothing measured in {}", section.name());
+        return None;
+    }
+    results.seconds = began.elapsed().as_secs();
+    results.is_whole =
+        options.peers.is_empty() && options.rows.is_empty() && results.rounds >= MIN_ROUNDS;
     let list = |flag: &str, names: &[String]| match names {
         [] => String::new(),
         names => format!(" {flag} {}", names.join(",")),
     };
-    results.commands.push(format!(
+    let command = format!(
         "cargo xtask bench --only {}{}{} --rounds {} --seconds {}",
         section.name(),
         list("--peers", &options.peers),
         list("--rows", &options.rows),
-        options.rounds,
+        results.rounds,
         options.time.as_secs_f64()
-    ));
-    let results = &mut results;
+    );
+    results.commands.insert(0, command);
+    if results.repeated > 0 {
+        let SectionResults {
+            repeated,
+            disturbed,
+            runs,
+            ..
+        } = results;
+        results.note(format!(
+            "{repeated} disturbed runs were repeated; of {runs} that count {disturbed} are disturbed"
+        ));
+    }
+    results.when = machine::now();
+    Some(results)
+}
+
+/// Measures all cells of a section once.
+fn one_round(section: Section, results: &mut SectionResults, options: &Options, built: &Built) {
     match section {
         Section::Plaintext | Section::Pipelined | Section::Matrix | Section::Single => {
             closed::run(section, results, options, built);
@@ -66,26 +115,34 @@ pub(crate) fn run(section: Section, options: &Options, built: &Built) -> Option<
         Section::Serve => serve::run(results, options, built),
         Section::Files => files::run(results, options, built),
         Section::Cpp => cpp::run(results, options, built),
-        Section::Micro => micro::run(results, built),
+        Section::Micro => micro::run(results, options, built),
         Section::Conserve => conserve::run(results, options, built),
         Section::Multi => micro::run_multi(results, options, built),
     }
-    if results.cells.is_empty() && results.figures.is_empty() {
-        eprintln!("nothing measured in {}", section.name());
-        return None;
-    }
-    results.when = machine::now();
-    Some(std::mem::take(results))
 }
 
-/// Returns all rows of the measured sections, in order.
-pub(crate) fn rows(results: &Results) -> Vec<Row> {
-    let of = |section: Section| Some(goals(section)(results.sections.get(section.name())?));
-    Section::ALL.into_iter().filter_map(of).flatten().collect()
+/// Returns the goals of all sections, in order; those of a section that was not measured, or is
+/// disturbed, are not measured.
+pub(crate) fn goals(results: &Results) -> Vec<SectionGoals> {
+    let empty = SectionResults::default();
+    let of = |section: Section| {
+        let found = results.sections.get(section.name());
+        let mut goals = goals_of(section)(found.unwrap_or(&empty));
+        if found.is_some_and(SectionResults::is_disturbed) {
+            let void = |goal: &mut Goal| goal.void("the section was disturbed");
+            goals.iter_mut().for_each(void);
+        }
+        SectionGoals {
+            name: section.name(),
+            commit: found.map(|found| found.commit.clone()),
+            goals,
+        }
+    };
+    Section::ALL.map(of).into()
 }
 
-/// Returns the goals of a section, with their verdicts.
-fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
+/// Returns the goals of a section, with their figures.
+fn goals_of(section: Section) -> fn(&SectionResults) -> Vec<Goal> {
     match section {
         Section::Plaintext => closed::plaintext,
         Section::Pipelined => closed::pipelined,
@@ -93,17 +150,17 @@ fn goals(section: Section) -> fn(&SectionResults) -> Vec<Row> {
         Section::Single => closed::single,
         Section::Vcpus => levels::vcpus,
         Section::Levels => levels::levels,
-        Section::Papers => papers::rows,
-        Section::Preemption => preemption::targets::rows,
-        Section::Processes => processes::rows,
-        Section::Assign => assign::rows,
-        Section::Sched => sched::rows,
-        Section::Serve => serve::rows,
-        Section::Files => files::rows,
-        Section::Cpp => cpp::rows,
-        Section::Micro => micro::rows,
-        Section::Conserve => conserve::rows,
-        Section::Multi => micro::multi_rows,
+        Section::Papers => papers::goals,
+        Section::Preemption => preemption::goals,
+        Section::Processes => processes::goals,
+        Section::Assign => assign::goals,
+        Section::Sched => sched::goals,
+        Section::Serve => serve::goals,
+        Section::Files => files::goals,
+        Section::Cpp => cpp::goals,
+        Section::Micro => micro::goals,
+        Section::Conserve => conserve::goals,
+        Section::Multi => micro::multi_goals,
     }
 }
 
@@ -200,14 +257,50 @@ fn classes(found: &SectionResults, case: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Verdict;
+    use crate::goal::Verdict;
+    use crate::results::Figure;
 
     #[test]
     fn without_figures_nothing_is_claimed() {
-        assert!(rows(&Results::default()).is_empty());
-        for section in Section::ALL {
-            let rows = goals(section)(&SectionResults::default());
-            assert!(rows.iter().all(|r| r.verdict == Verdict::Unmeasured));
+        for section in goals(&Results::default()) {
+            assert!(section.commit.is_none() && !section.goals.is_empty());
+            let mut goals = section.goals.iter();
+            assert!(goals.all(|goal| goal.verdict() == Verdict::Unmeasured));
         }
+    }
+
+    #[test]
+    fn a_disturbed_section_reaches_no_goal() {
+        let mut multi = SectionResults {
+            runs: 10,
+            disturbed: 1,
+            ..SectionResults::default()
+        };
+        for (peer, ns) in [("upshift", 1.0), ("go", 2.0)] {
+            multi.add(Figure {
+                bench: "yield".into(),
+                peer: peer.into(),
+                ns,
+                min: ns,
+                max: ns,
+                rounds: Vec::new(),
+            });
+        }
+        let reached = |multi: SectionResults| {
+            let sections = [("multi".to_owned(), multi)].into();
+            let all = goals(&Results { sections });
+            let goals = all.into_iter().flat_map(|section| section.goals);
+            goals
+                .filter(|goal| goal.verdict() == Verdict::Reached)
+                .count()
+        };
+        let disturbed = SectionResults {
+            runs: 10,
+            disturbed: 2,
+            figures: multi.figures.clone(),
+            ..SectionResults::default()
+        };
+        assert_eq!(reached(multi), 1);
+        assert_eq!(reached(disturbed), 0);
     }
 }

@@ -15,17 +15,16 @@ use upshift_load::child::Child;
 use upshift_load::scenario::{self, BATCH_LEVEL, Burnt};
 use upshift_load::{Awake, run as drive};
 
+use crate::goal::{Goal, Values, at_least, at_most};
 use crate::measure::{Drive, Measured, observe};
 use crate::options::Options;
 use crate::peers::{Built, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::server::Server;
-use crate::table::plain;
-use crate::verdict::{Row, at_most, row};
 
 /// Time limit for the messages of the daemon and of the batch.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Name of the only case.
 const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
@@ -104,7 +103,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             },
         })
         .collect();
-    rounds::run(results, CASE, &rows, options.rounds);
+    rounds::run(results, CASE, &rows, options);
 }
 
 impl Drive for Load {
@@ -137,10 +136,6 @@ impl Drive for Load {
             measured.groups.push(batch.end()?);
         }
         Ok(measured)
-    }
-
-    fn keep_disturbed(&self) -> bool {
-        true
     }
 
     fn rows(&self, name: &str, mut measured: Measured) -> Vec<(String, Run)> {
@@ -235,39 +230,27 @@ impl Batch {
 /// Returns the next line of a child's output.
 fn line(child: &mut Child) -> Result<String, String> {
     child
-        .line(PATIENCE)
+        .line(LINE_TIMEOUT)
         .map_err(|_| "the child printed nothing".into())
 }
 
 /// Returns the goals of the daemon.
-pub(super) fn rows(section: &SectionResults) -> Vec<Row> {
-    let p99 = |name| section.median(CASE, name, Run::p99);
-    let mut rows = Vec::new();
-    for name in [DAEMON, THREADS] {
-        let found = p99(name).zip(p99(ALONE)).map(|(with, alone)| {
-            let other = |name| format!("{name} {}", plain(p99(name), 0));
-            let text = format!(
-                "{:.2} × ({with:.0} against {alone:.0} µs; {}, {})",
-                with / alone,
-                other(PLAIN),
-                other(NICE)
-            );
-            (text, at_most(with / alone, 2.0))
-        });
-        rows.push(row(
-            format!("processes, {name}: the server's p99 ≤ 2 × alone"),
-            found,
-        ));
-    }
+pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let p99 = |name| section.values(CASE, name, Run::p99);
+    let beside = |name| {
+        let what = format!("{name}: the server's p99 ≤ 2 × alone");
+        at_most(what, 2.0, "µs").cell("", p99(name), p99(ALONE))
+    };
     // The batch's share of the CPU time that the others left.
-    let taken = section.median(CASE, DAEMON, |run| run.server_busy + run.client_busy);
-    let done = section.median(CASE, &batch_row(DAEMON), |run| run.per_second / 1e3);
-    rows.push(row(
-        "processes, both on the board: the batch does ≥ 90 % of what server and client leave",
-        done.zip(taken).map(|(done, taken)| {
-            let share = done / (2.0 - taken);
-            (format!("{:.1} %", 100.0 * share), at_most(0.9, share))
-        }),
-    ));
-    rows
+    let left = section.values(CASE, DAEMON, |run| 2.0 - run.server_busy - run.client_busy);
+    let done = section.values(CASE, &batch_row(DAEMON), |run| run.per_second / 10.0);
+    let share = done
+        .zip(left)
+        .and_then(|(done, left)| done.with(&left, |done, left| done / left));
+    let what = "both on the board: the batch does ≥ 90 % of what server and client leave";
+    vec![
+        beside(DAEMON),
+        beside(THREADS),
+        at_least(what, 1.0, "%").cell("", share, Values::limit(90.0)),
+    ]
 }

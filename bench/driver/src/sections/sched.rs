@@ -1,12 +1,13 @@
 //! The section `sched`: policies over processes, measured by a separate program (`bench/sched`),
 //! the goals, and the published claims.
 
+use crate::claim::{self, Claim, Finding};
 use crate::figures;
+use crate::goal::{Goal, Values, at_least, at_most};
 use crate::options::Options;
 use crate::peers::{Built, SCHED};
-use crate::results::{Figure, SectionResults, medians};
+use crate::results::{Figure, SectionResults};
 use crate::table::{cross, names};
-use crate::verdict::{self, Claim, Finding, Row, at_most, row};
 
 const UPSHIFT: &str = "upshift sched";
 const TRICK: &str = "trick.c's algorithm";
@@ -16,29 +17,19 @@ const MACHINE: &str = "machine";
 /// Published slices, in µs.
 const SLICES: [u32; 3] = [50, 20, 5];
 
-/// Runs the program once per round.
+/// Runs the program once.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
-    let Some((_, program)) = built.of(SCHED).pop() else {
+    let Some(program) = built.of(SCHED).pop() else {
         return;
     };
     let seconds = options.time.as_secs_f64().to_string();
-    let mut all: Vec<Figure> = Vec::new();
-    for round in 1..=options.rounds {
-        eprintln!("round {round}");
-        if let Err(why) = figures::figures(&program, &seconds, None, &mut all) {
-            results.note(format!("round {round}: {why}"));
-        }
-    }
-    results.figures = medians(&all);
-    let file = program.file.file_name().unwrap_or_default();
-    let command = format!("`{} {seconds}`, {} rounds", file.display(), options.rounds);
-    results.commands.push(command);
+    figures::figures(results, options, &program, &seconds, None);
 }
 
 /// Formats the published claims, with a row per quantity and a column per scheduler.
 pub(crate) fn table(found: &SectionResults) -> String {
     let [benches, peers] = names(found);
-    let claims = verdict::claims("### Published claims", claims(found)).markdown();
+    let claims = claim::table("### Published claims", claims(found)).markdown();
     claims
         + &cross("quantity", &benches, &peers, |bench, peer| {
             let Figure { ns, min, max, .. } = found.figure(bench, peer)?;
@@ -90,87 +81,74 @@ fn claims(section: &SectionResults) -> Vec<Claim> {
 }
 
 /// Returns the goals.
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
-    let of = |bench: &str, peer: &str| Some(section.figure(bench, peer)?.ns);
-    let goal = |target: String, value: Option<f64>, limit: Option<f64>, unit: &str| {
-        let found = value.zip(limit).map(|(value, limit)| {
-            let text = format!("{value:.2} {unit} (at most {limit:.2})");
-            (text, at_most(value, limit))
-        });
-        row(target, found)
-    };
-    let elevation = of("elevation: two switches, µs", MACHINE).map(|us| 1.3 * us);
-    let mut rows = Vec::new();
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let of = |bench: &str, peer: &str| section.figure_values(bench, peer);
+    let elevation = of("elevation: two switches, µs", MACHINE);
+    let mut goals = Vec::new();
     for (count, slice) in [(2, 5000), (2, 200), (8, 5000), (8, 200)] {
         let case = format!("{count} × {slice} µs");
-        for (quantity, words, limit, unit) in [
-            (
-                "largest deviation of a share, points",
-                "shares within 1 %",
-                Some(1.0),
-                "points",
+        let own = |quantity: &str| of(&format!("{case}: {quantity}"), UPSHIFT);
+        let shares = own("largest deviation of a share, points");
+        let alone = own("ran out of turn, %");
+        let switch = own("scheduler, a switch, median, µs");
+        let words = |words: &str| format!("round robin, {case}: {words}");
+        goals.push(at_most(words("shares within 1 %"), 1.0, "points").cell(
+            "",
+            shares,
+            Values::limit(1.0),
+        ));
+        goals.push(at_most(words("one at a time"), 1.0, "%").cell("", alone, Values::limit(1.0)));
+        goals.push(
+            at_most(words("a switch ≤ 1.3 × the elevation cost"), 1.3, "µs").cell(
+                "",
+                switch,
+                elevation.clone(),
             ),
-            ("ran out of turn, %", "one at a time", Some(1.0), "%"),
-            (
-                "scheduler, a switch, median, µs",
-                "a switch ≤ 1.3 × the elevation cost",
-                elevation,
-                "µs",
-            ),
-            (
-                "time in which none of them ran, %",
-                "loss ≤ 2 %",
-                Some(2.0),
-                "%",
-            ),
-        ] {
-            if slice == 5000 || words != "loss ≤ 2 %" {
-                let value = of(&format!("{case}: {quantity}"), UPSHIFT);
-                rows.push(goal(
-                    format!("sched rr, {case}: {words}"),
-                    value,
-                    limit,
-                    unit,
-                ));
-            }
+        );
+        if slice == 5000 {
+            let lost = own("time in which none of them ran, %");
+            goals.push(at_most(words("loss ≤ 2 %"), 1.0, "%").cell("", lost, Values::limit(2.0)));
         }
     }
-    rows.push(goal(
-        "sched table: entries begin within the timer floor".into(),
-        of("timetable: an entry begins late by, median, µs", UPSHIFT),
-        of("timer floor, µs", MACHINE),
-        "µs",
-    ));
+    let late = of("timetable: an entry begins late by, median, µs", UPSHIFT);
+    let floor = of("timer floor, µs", MACHINE);
+    goals.push(
+        at_most("table: entries begin within the timer floor", 1.0, "µs").cell("", late, floor),
+    );
     let share = of("2 × 5 ms and an ordinary process: its share, %", UPSHIFT);
-    rows.push(row(
-        "sched rr: an ordinary process keeps ≥ 4 % of the CPU",
-        share.map(|share| (format!("{share:.2} %"), at_most(4.0 / share, 1.0))),
-    ));
-    rows
+    goals.push(
+        at_least(
+            "round robin: an ordinary process keeps ≥ 4 % of the CPU",
+            1.0,
+            "%",
+        )
+        .cell("", share, Values::limit(4.0)),
+    );
+    goals
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Verdict;
+    use crate::goal::Verdict;
 
     #[test]
-    fn rounds_become_medians_and_rows() {
-        let figure = |ns: f64| Figure {
-            bench: "2 × 5000 µs: largest deviation of a share, points".into(),
-            peer: UPSHIFT.into(),
-            ns,
-            min: ns,
-            max: ns,
-        };
-        let section = SectionResults {
-            figures: medians(&[figure(3.0), figure(0.5), figure(0.7)]),
-            ..SectionResults::default()
-        };
+    fn rounds_become_medians_and_goals() {
+        let mut section = SectionResults::default();
+        for ns in [3.0, 0.5, 0.7] {
+            section.add(Figure {
+                bench: "2 × 5000 µs: largest deviation of a share, points".into(),
+                peer: UPSHIFT.into(),
+                ns,
+                min: ns,
+                max: ns,
+                rounds: Vec::new(),
+            });
+        }
         assert_eq!(section.figures.len(), 1);
         assert!(table(&section).contains("0.70 (0.50 to 3.00)"));
-        let all = rows(&section);
-        assert_eq!(all[0].verdict, Verdict::Reached);
-        assert_eq!(all[1].verdict, Verdict::Unmeasured);
+        let all = goals(&section);
+        assert_eq!(all[0].verdict(), Verdict::Reached);
+        assert_eq!(all[1].verdict(), Verdict::Unmeasured);
     }
 }

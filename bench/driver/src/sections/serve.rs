@@ -20,6 +20,8 @@ use upshift_load::{Group, Pace, Plan, Work, run as drive};
 use upshift_report::plot::COLOURS;
 use upshift_report::{Kind, Look, Plot};
 
+use crate::check::same_body;
+use crate::goal::{Goal, at_least, at_most};
 use crate::measure::{Drive, Load, Measured, observe};
 use crate::options::Options;
 use crate::peers::{
@@ -29,9 +31,8 @@ use crate::peers::{
 use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::sections::assign::Cgroup;
-use crate::sections::closed::{closed, page};
+use crate::sections::closed::{closed, is_same, page};
 use crate::server::Server;
-use crate::verdict::{Row, at_most, row};
 
 pub(crate) use alternatives::table as alternatives;
 use haproxy::{Behind, Deployed};
@@ -90,7 +91,6 @@ struct Mixed {
     /// Processes behind the server, if it is a proxy.
     behind: Option<Behind>,
     time: Duration,
-    keep_disturbed: bool,
 }
 
 impl Mixed {
@@ -110,10 +110,7 @@ impl Mixed {
 
 impl Drive for Mixed {
     fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
-        let deployed = match &self.behind {
-            Some(behind) => behind.start(program)?,
-            None => Deployed::from(Server::start(program, &["127.0.0.1:0".into()], Some(0))?),
-        };
+        let deployed = start(program, self.behind.as_ref())?;
         let server = &deployed.server;
         let urgent = self.plan(server, true, self.urgent);
         if self.rest == 0.0 {
@@ -128,10 +125,6 @@ impl Drive for Mixed {
             measured.groups = vec![measured.all.clone(), others.all];
             Ok(measured)
         })
-    }
-
-    fn keep_disturbed(&self) -> bool {
-        self.keep_disturbed
     }
 
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
@@ -156,15 +149,16 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         return;
     }
     let root = folder.to_string_lossy().into_owned();
-    // SAFETY: no other thread runs yet.
-    unsafe { std::env::set_var("UPSHIFT_BENCH_ROOT", &root) };
     let args = ["serve", &root, "--vcpus", "1", "--cpu", "0"];
     let ours = built.upshift(&[&args[..], &["--connections-per-peer", "10000"]].concat());
     let ours = ours.map(|program| (SERVE.to_owned(), program));
-    let all: Programs = ours.into_iter().chain(built.of(WEB)).collect();
-    for (name, program) in &all {
-        results.command(name, program);
+    let mut all: Programs = ours.into_iter().chain(built.of(WEB)).collect();
+    for (_, program) in &mut all {
+        program
+            .env
+            .push(("UPSHIFT_BENCH_ROOT".into(), root.clone()));
     }
+    let all = checked(results, all);
     let only = |wanted: &[&str]| -> Programs {
         let servers = all
             .iter()
@@ -184,6 +178,69 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let _ = std::fs::remove_dir_all(folder);
 }
 
+/// Servers that answer a request for a path with the same body.
+struct Same<'a> {
+    servers: &'a [&'a str],
+    path: String,
+    headers: &'static str,
+    /// The expected body; the first server sets it.
+    body: Option<Vec<u8>>,
+}
+
+/// Returns the servers that answer each of their requests with the same body as the others.
+fn checked(results: &mut SectionResults, mut all: Programs) -> Programs {
+    let computing = [&[SERVE, TOKIO, TOKIO_MT, "go-http"][..], &ALTERNATIVES].concat();
+    let same = |servers, path: &str, headers, body| Same {
+        servers,
+        path: path.to_owned(),
+        headers,
+        body,
+    };
+    let (axum, json) = (&[TOKIO, OURS, TOKIO_MT], "Accept: application/json\r\n");
+    let mut requests = vec![
+        same(axum, "/json?name=world", json, None),
+        same(axum, "/orders?count=30", json, None),
+        same(&computing, "/matrix?n=64", "Priority: u=0\r\n", None),
+        same(&computing, "/matrix?n=64", "Priority: u=3\r\n", None),
+    ];
+    for (_, size) in FILES {
+        let body = Some(vec![7; size]);
+        requests.push(same(&[SERVE, "nginx"], &format!("/{size}"), "", body));
+    }
+    let axum = all.iter().find(|(name, _)| name == TOKIO).cloned();
+    all.retain(|(name, program)| {
+        let behind = axum.as_ref().and_then(|(_, axum)| Behind::of(name, axum));
+        let checked = start(program, behind.as_ref()).and_then(|deployed| {
+            let mut own = requests.iter_mut();
+            own.try_for_each(|it| {
+                if !it.servers.contains(&name.as_str()) {
+                    return Ok(());
+                }
+                same_body(
+                    deployed.server.addresses[0],
+                    &it.path,
+                    it.headers,
+                    &mut it.body,
+                )
+            })
+        });
+        is_same(results, name, program, checked)
+    });
+    all
+}
+
+/// Starts a server on CPU 0, with the processes behind it if it is a proxy.
+fn start(program: &Program, behind: Option<&Behind>) -> Result<Deployed, String> {
+    match behind {
+        Some(behind) => behind.start(program),
+        None => Ok(Deployed::from(Server::start(
+            program,
+            &["127.0.0.1:0".into()],
+            Some(0),
+        )?)),
+    }
+}
+
 fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     let accept = ["Accept: application/json"];
     let little = page("/json?name=world", &accept, 1);
@@ -196,7 +253,7 @@ fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     let mut load = Load::closed(work, 64, options);
     load.rate = Some(0.8 * slowest);
     let entries = rounds::entries(servers, |_| Some(load.clone()));
-    rounds::run(results, ORDERS_80_CASE, &entries, options.rounds);
+    rounds::run(results, ORDERS_80_CASE, &entries, options);
 }
 
 /// Returns the capacity that the load of a server refers to: its own, or that of axum on tokio if
@@ -232,16 +289,13 @@ fn mixed(
                 rest: rest * OVERLOAD * capacity,
                 behind: axum.and_then(|(_, program)| Behind::of(name, program)),
                 time: options.time,
-                keep_disturbed: options.quick,
             })
         })
     };
     let alone = entries(results, 0.0);
     let overload = entries(results, 1.0 - URGENT);
-    for _ in 0..options.rounds {
-        rounds::run(results, IDLE_CASE, &alone, 1);
-        rounds::run(results, OVERLOAD_CASE, &overload, 1);
-    }
+    rounds::run(results, IDLE_CASE, &alone, options);
+    rounds::run(results, OVERLOAD_CASE, &overload, options);
 }
 
 /// Draws the p99 of the urgent requests of each server, alone and at overload.
@@ -266,72 +320,52 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
 }
 
 /// Returns the goals of the web server.
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
-    let against = |case: &str, of: fn(&Run) -> f64| {
-        let (ours, theirs) = (
-            section.median(case, OURS, of)?,
-            section.median(case, TOKIO, of)?,
-        );
-        let text = format!("{ours:.2} against {theirs:.2} µs");
-        Some((text, at_most(ours, theirs)))
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let against = |what: &str, case: &str, of: fn(&Run) -> f64| {
+        let [own, tokio] = [OURS, TOKIO].map(|server| section.values(case, server, of));
+        let what = format!("{what} ≤ the same application on tokio");
+        at_most(what, 1.0, "µs").cell("", own, tokio)
     };
-    let p99 = |case: &str, name: &str| section.median(case, &urgent_row(name), Run::p99);
-    let grown = |name: &str| Some((p99(IDLE_CASE, name)?, p99(OVERLOAD_CASE, name)?));
-    let others: Vec<_> = [TOKIO, "go-http"]
-        .into_iter()
-        .filter_map(|name| Some((name, grown(name)?)))
-        .map(|(name, (idle, loaded))| format!("{name} {:.0} ×", loaded / idle))
-        .collect();
-    let rate = |case: &str, name: &str| section.median(case, name, |r| r.per_second);
-    let kept = |name: &str| {
+    let p99 = |case: &str| section.values(case, &urgent_row(SERVE), Run::p99);
+    let rate = |case: &str, row: &str| section.values(case, row, |run| run.per_second / 1e3);
+    let kept = |server: &str| {
         let [urgent, rest] =
-            [urgent_row(name), rest_row(name)].map(|row| rate(OVERLOAD_CASE, &row));
-        Some((urgent? + rest?) / rate(CAPACITY_CASE, name)?)
+            [urgent_row(server), rest_row(server)].map(|row| rate(OVERLOAD_CASE, &row));
+        let replies = urgent?.with(&rest?, |urgent, rest| urgent + rest)?;
+        let capacity = rate(CAPACITY_CASE, server)?;
+        replies.with(&capacity, |replies, capacity| 100.0 * replies / capacity)
     };
-    let mut rows = vec![
-        row(
-            "axum JSON: CPU per request ≤ the same application on tokio",
-            against(JSON_CASE, Run::cpu),
+    let mut goals = vec![
+        against("axum, JSON: CPU per request", JSON_CASE, Run::cpu),
+        against(
+            "axum, JSON of 30 orders: CPU per request",
+            ORDERS_CASE,
+            Run::cpu,
         ),
-        row(
-            "axum JSON of 30 orders: CPU per request ≤ the same application on tokio",
-            against(ORDERS_CASE, Run::cpu),
+        against(
+            "axum, JSON of 30 orders, 80 % load: p99",
+            ORDERS_80_CASE,
+            |run| run.p99,
         ),
-        row(
-            "axum JSON of 30 orders at 80 % load: p99 ≤ the same application on tokio",
-            against(ORDERS_80_CASE, |r| r.p99),
-        ),
-        row(
-            "a tenth u=0 at 120 % of capacity: their p99 ≤ 2 × that alone",
-            grown(SERVE).map(|(idle, loaded)| {
-                let text = format!(
-                    "{loaded:.0} against {idle:.0} µs, {:.1} ×; {}",
-                    loaded / idle,
-                    others.join(", ")
-                );
-                (text, at_most(loaded, 2.0 * idle))
-            }),
-        ),
-        row(
-            "at 120 % of capacity: replies ≥ what the axum application on tokio keeps of its capacity",
-            kept(SERVE).zip(kept(TOKIO)).map(|(ours, theirs)| {
-                let [us, them] = [ours, theirs].map(|share| 100.0 * share);
-                let text = format!("{us:.0} % of it against {them:.0} %");
-                (text, at_most(theirs, ours))
-            }),
+        at_most(
+            "a tenth urgent, 120 % load: their p99 ≤ 2 × alone",
+            2.0,
+            "µs",
+        )
+        .cell("", p99(OVERLOAD_CASE), p99(IDLE_CASE)),
+        at_least("120 % load: share of capacity ≥ axum on tokio", 1.0, "%").cell(
+            "",
+            kept(SERVE),
+            kept(TOKIO),
         ),
     ];
     for (case, size) in FILES {
-        let found = rate(case, SERVE).zip(rate(case, "nginx"));
-        let found = found.map(|(ours, nginx)| {
+        let of = |server: &str| {
             let mib = size as f64 / f64::from(1 << 20);
-            let text = format!("{:.0} and {:.0} MiB/s", ours * mib, nginx * mib);
-            (text, at_most(nginx, ours))
-        });
-        rows.push(row(
-            format!("{case}: upshift serve not slower than nginx"),
-            found,
-        ));
+            section.values(case, server, |run| run.per_second * mib)
+        };
+        let what = format!("{case}: rate ≥ nginx");
+        goals.push(at_least(what, 1.0, "MiB/s").cell("", of(SERVE), of("nginx")));
     }
-    rows
+    goals
 }

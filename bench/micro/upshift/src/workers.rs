@@ -79,11 +79,14 @@ impl Multi for Outside {
 }
 
 /// Builds a runtime whose main coroutine is the least urgent: it only waits.
-fn build(preemption: Preemption) -> Runtime {
-    let builder = Runtime::builder()
+fn build(preemption: Preemption, parks: bool) -> Runtime {
+    let mut builder = Runtime::builder()
         .vcpus(2)
         .main_level(Level::LEAST_URGENT)
         .preemption(preemption);
+    if parks {
+        builder = builder.spin(Duration::ZERO);
+    }
     match builder.build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -93,13 +96,15 @@ fn build(preemption: Preemption) -> Runtime {
     }
 }
 
-/// Runs the benchmarks; the variant `preempt` enables preemption.
+/// Runs the benchmarks; the variant `preempt` enables preemption, with `parked` idle vCPUs do not
+/// spin before they park.
 pub(crate) fn run(part: TwoWorkers, variant: &str) {
     let (preemption, peer) = match variant {
         "preempt" => (Preemption::Required, "upshift-preempt"),
+        "parked" => (Preemption::Off, "upshift-parked"),
         _ => (Preemption::Off, "upshift"),
     };
-    let runtime = build(preemption);
+    let runtime = build(preemption, variant == "parked");
     match part {
         TwoWorkers::Conserve => runtime.block_on(async {
             conserve::<Beside<40>>(peer).await;

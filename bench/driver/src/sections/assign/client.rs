@@ -31,7 +31,7 @@ const WARMUP: Duration = Duration::from_millis(300);
 const PIECE: Duration = Duration::from_millis(100);
 
 /// Time limit of an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the server.
 pub(super) struct Connection {
@@ -57,7 +57,7 @@ impl Connection {
         let stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
         let set = stream
             .set_nodelay(true)
-            .and(stream.set_read_timeout(Some(PATIENCE)));
+            .and(stream.set_read_timeout(Some(ANSWER_TIMEOUT)));
         set.map_err(|e| e.to_string())?;
         let mut it = Connection {
             kind,
@@ -161,8 +161,8 @@ fn histogram() -> Result<Histogram<u64>, String> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|e| e.to_string())
 }
 
-/// Latencies of one connection.
-struct Seen {
+/// Figures of one connection.
+struct Latencies {
     latencies: Histogram<u64>,
     lag: Histogram<u64>,
     /// Latencies in ns, by the interval in which the request was due.
@@ -197,12 +197,12 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
     let (mut latencies, mut lag, mut error) = (histogram()?, histogram()?, None);
     let mut pieces: Vec<Vec<u64>> = Vec::new();
     for thread in threads {
-        let seen = thread.join().map_err(|_| "a client's thread panicked")??;
-        latencies.add(&seen.latencies).map_err(|e| e.to_string())?;
-        lag.add(&seen.lag).map_err(|e| e.to_string())?;
-        error = error.or(seen.error);
-        pieces.resize_with(pieces.len().max(seen.pieces.len()), Vec::new);
-        for (all, own) in pieces.iter_mut().zip(seen.pieces) {
+        let one = thread.join().map_err(|_| "a client's thread panicked")??;
+        latencies.add(&one.latencies).map_err(|e| e.to_string())?;
+        lag.add(&one.lag).map_err(|e| e.to_string())?;
+        error = error.or(one.error);
+        pieces.resize_with(pieces.len().max(one.pieces.len()), Vec::new);
+        for (all, own) in pieces.iter_mut().zip(one.pieces) {
             all.extend(own);
         }
     }
@@ -226,9 +226,9 @@ fn one(
     gap: Duration,
     counted: Instant,
     time: Duration,
-) -> Result<Seen, String> {
+) -> Result<Latencies, String> {
     rise()?;
-    let mut seen = Seen {
+    let mut own = Latencies {
         latencies: histogram()?,
         lag: histogram()?,
         pieces: Vec::new(),
@@ -241,25 +241,25 @@ fn one(
         std::thread::sleep(due.saturating_duration_since(free));
         let sent = Instant::now();
         if let Err(error) = connection.ask(&request) {
-            seen.error = Some(error);
-            return Ok(seen);
+            own.error = Some(error);
+            return Ok(own);
         }
         if due >= counted {
             let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             let latency = ns(due.elapsed());
-            seen.latencies.saturating_record(latency);
+            own.latencies.saturating_record(latency);
             let piece = ((due - counted).as_nanos() / PIECE.as_nanos()) as usize;
-            if seen.pieces.len() <= piece {
-                seen.pieces.resize_with(piece + 1, Vec::new);
+            if own.pieces.len() <= piece {
+                own.pieces.resize_with(piece + 1, Vec::new);
             }
-            seen.pieces[piece].push(latency);
+            own.pieces[piece].push(latency);
             if free < due {
-                seen.lag.saturating_record(ns(sent - due));
+                own.lag.saturating_record(ns(sent - due));
             }
         }
         due += gap;
     }
-    Ok(seen)
+    Ok(own)
 }
 
 /// Elevates the calling thread above ordinary threads.

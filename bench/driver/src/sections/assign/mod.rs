@@ -20,13 +20,15 @@ mod kind;
 mod remedies;
 mod servers;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use upshift_load::Awake;
 use upshift_load::cpu::Reading;
 use upshift_report::plot::COLOURS;
 use upshift_report::{Kind as Axis, Look, Plot};
 
+use crate::goal::{Goal, at_most};
+use crate::machine::{LoadMonitor, Usage};
 use crate::measure::{Drive, Measured};
 use crate::options::Options;
 use crate::peers::{Built, Program};
@@ -34,7 +36,6 @@ use crate::results::{Cell, Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::sections::processes::Batch;
 use crate::table::{cells, plain, shown, spread, text};
-use crate::verdict::{Row, at_most, row};
 
 use kind::Kind;
 pub(super) use remedies::Cgroup;
@@ -155,7 +156,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             },
         };
         let entries: Vec<_> = case.rows().into_iter().map(entry).collect();
-        rounds::run(results, &case.name(), &entries, options.rounds);
+        rounds::run(results, &case.name(), &entries, options);
     }
 }
 
@@ -193,14 +194,16 @@ impl Drive for Load {
         let connections = client::connect(self.case.0, server.address)?;
         let applied = remedy.apply(upshift, &server)?;
         let serving = server.serving();
-        let (began, before) = (Instant::now(), readings(&serving));
+        let (monitor, before) = (LoadMonitor::start(), readings(&serving));
         let mut all = client::drive(connections, self.time)?;
         let after = readings(&serving);
+        let Usage { time, steal, .. } = monitor.stop();
+        all.steal = steal;
         let each = before.iter().zip(&after);
         let used: Duration = each
             .filter_map(|(before, after)| Some(before.as_ref()?.until(after.as_ref()?).total()))
             .sum();
-        all.server_busy = used.as_secs_f64() / began.elapsed().as_secs_f64();
+        all.server_busy = used.as_secs_f64() / time.as_secs_f64();
         drop((awake, applied, daemon));
         let mut groups_of = vec![];
         if let Some(batch) = batch {
@@ -212,10 +215,6 @@ impl Drive for Load {
             all,
             groups: groups_of,
         })
-    }
-
-    fn keep_disturbed(&self) -> bool {
-        true
     }
 
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
@@ -234,14 +233,20 @@ fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
     pids.iter().map(|&pid| Reading::of(pid).ok()).collect()
 }
 
-/// Returns the shorter time of a server without a batch, with or without halting CPUs: SCHED_IDLE
-/// threads compete with a server of another session. Grouped cases have no separate row.
-fn alone(section: &SectionResults, case: &str, of: fn(&Run) -> f64) -> Option<f64> {
+/// Returns the case and the row of a server without a batch that has the shorter time, with or
+/// without halting CPUs: SCHED_IDLE threads compete with a server of another session. Grouped cases
+/// have no separate row.
+fn alone<'a>(
+    section: &'a SectionResults,
+    case: &str,
+    of: fn(&Run) -> f64,
+) -> Option<(&'a Cell, f64)> {
     let server = |case: &str| case.split(',').next().map(str::to_owned);
     let cells = section.cells.iter();
     let alone = cells.filter(|it| [ALONE, HALTING].contains(&it.peer.as_str()));
     let alone = alone.filter(|it| server(&it.case) == server(case));
-    alone.filter_map(|it| it.median(of)).min_by(f64::total_cmp)
+    let timed = alone.filter_map(|it| Some((it, it.median(of)?)));
+    timed.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// Formats the table of a case: a row for each remedy, with the work of the batch beside it.
@@ -249,7 +254,7 @@ pub(crate) fn table(section: &SectionResults, case: &str) -> String {
     let times = |head, of: fn(&Run) -> f64| {
         text(head, move |cell| {
             let both = cell.median(of).zip(alone(section, case, of));
-            plain(both.map(|(own, alone)| own / alone), 2)
+            plain(both.map(|(own, (_, alone))| own / alone), 2)
         })
     };
     let batch = |cell: &Cell| {
@@ -273,28 +278,13 @@ pub(crate) fn table(section: &SectionResults, case: &str) -> String {
 }
 
 /// Returns the goals: with the daemon, p99 is at most one and a half times that alone.
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
-    let goal = |case: Case, what: &str, of: fn(&Run) -> f64| {
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let goal = |case: Case, figure: &str, of: fn(&Run) -> f64| {
         let name = case.name();
-        let ours = Remedy::Daemon.name();
-        let p99 = |row| section.median(&name, row, of);
-        let both = p99(ours).zip(alone(section, &name, of));
-        let found = both.map(|(own, alone)| {
-            let others = case.rows().into_iter();
-            let others = others.filter(|&(row, remedy)| row != ours && remedy.is_some());
-            let others = others.map(|(row, _)| format!("{row} {}", plain(p99(row), 0)));
-            let others: Vec<String> = others.collect();
-            let text = format!(
-                "{:.2} × ({own:.0} against {alone:.0} µs; {})",
-                own / alone,
-                others.join(", ")
-            );
-            (text, at_most(own / alone, 1.5))
-        });
-        row(
-            format!("assign, {name}: {what} with the daemon ≤ 1.5 × alone"),
-            found,
-        )
+        let own = section.values(&name, Remedy::Daemon.name(), of);
+        let alone = alone(section, &name, of).and_then(|(cell, _)| cell.values(of));
+        let what = format!("{name}: {figure} with the daemon ≤ 1.5 × alone");
+        at_most(what, 1.5, "µs").cell("", own, alone)
     };
     let both = |case| {
         let pieces = goal(case, "p99 of 0.1 s", |run| run.p99_of_pieces);

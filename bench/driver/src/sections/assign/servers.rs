@@ -12,7 +12,7 @@ use upshift_load::child;
 use super::kind::Kind;
 
 /// Time within which a server must listen.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running server; dropping it ends it.
 pub(super) struct Server {
@@ -61,7 +61,7 @@ impl Server {
             first: Vec::new(),
             folder,
         };
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(server.address).is_err() || !server.is_up() {
             if Instant::now() > deadline || !matches!(server.child.try_wait(), Ok(None)) {
                 return Err(format!("{} does not listen", kind.name()));

@@ -21,13 +21,14 @@ use bench_kit::files::{
 use serde::Deserialize;
 use upshift_load::child::{Child, listening, pin};
 
-use crate::machine::{LoadMonitor, Watched};
+use crate::machine::{LoadMonitor, Usage};
 use crate::options::{Options, bench_dir};
 use crate::peers::{Built, FILES, Program};
 use crate::results::{Run, SectionResults};
-use crate::sections::closed::keep;
+use crate::rounds;
+use crate::sections::closed::is_same;
 use cache::{clean, forget_all, make, prepare, warm};
-pub(crate) use show::{rows, table};
+pub(crate) use show::{goals, table};
 
 /// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -117,7 +118,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let mut programs = built.of(FILES);
     programs.retain(|(name, program)| {
         let same = check(program, &dir);
-        keep(results, name, program, same)
+        is_same(results, name, program, same)
     });
     if !forget_all(&dir) {
         let note = "cold: posix_fadvise(POSIX_FADV_DONTNEED) for each file, since drop_caches was refused; names stay cached";
@@ -126,24 +127,29 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let count = if options.quick { 3 } else { CASES.len() };
     // The last case is the mixed row.
     let cases: Vec<Option<&Case>> = CASES[..count].iter().map(Some).chain([None]).collect();
-    for round in 0..options.rounds {
-        for (case, index) in cases
-            .iter()
-            .flat_map(|it| (0..programs.len()).map(move |i| (it, i)))
-        {
-            let (name, program) = &programs[(index + round) % programs.len()];
-            let (title, runs) = match case {
-                Some(case) => (case.name, one(case, program, &dir, options)),
-                None => (MIXED[0], mixed(program, &dir, options)),
-            };
-            match runs {
-                Ok(runs) => {
-                    for (run, title) in runs.into_iter().zip([title, MIXED[1]]) {
-                        record(results, title, name, run);
-                    }
+    let round = options.round;
+    for (case, index) in cases
+        .iter()
+        .flat_map(|it| (0..programs.len()).map(move |i| (it, i)))
+    {
+        let (name, program) = &programs[(index + round) % programs.len()];
+        let title = case.map_or(MIXED[0], |case| case.name);
+        let row = format!("{title}, {name}");
+        let runs = rounds::undisturbed(results, options, &row, || {
+            let runs = match case {
+                Some(case) => one(case, program, &dir, options),
+                None => mixed(program, &dir, options),
+            }?;
+            let why = runs.last().and_then(rounds::disturbance);
+            Ok((runs, why))
+        });
+        match runs {
+            Ok(runs) => {
+                for (run, title) in runs.into_iter().zip([title, MIXED[1]]) {
+                    record(results, title, name, Run { round, ..run });
                 }
-                Err(why) => results.note(format!("{title}, {name}: {why}")),
             }
+            Err(why) => results.note(format!("round {}: {row}: {why}", round + 1)),
         }
     }
 }
@@ -222,10 +228,10 @@ fn end(mut child: Child) -> Result<Printed, String> {
 
 impl Printed {
     fn run(&self, watch: &LoadMonitor) -> Run {
-        let Watched {
+        let Usage {
             busy: [first, second],
             time,
-            ..
+            steal,
         } = watch.stop();
         let used = self.user + self.sys;
         Run {
@@ -237,6 +243,7 @@ impl Printed {
             sys: 1e6 * self.sys / self.ops.max(1.0),
             server_busy: used / self.seconds,
             foreign: (first + second - used / time.as_secs_f64()).max(0.0),
+            steal,
             ..Run::default()
         }
     }

@@ -9,7 +9,7 @@ use upshift_load::cpu::{Reading, of_ended_children};
 use upshift_report::Table;
 
 use super::Chosen;
-use crate::machine::{LoadMonitor, Watched};
+use crate::machine::{LoadMonitor, Usage};
 use crate::measure::{Drive, Load as Closed, Measured};
 use crate::options::Options;
 use crate::peers::{
@@ -18,6 +18,7 @@ use crate::peers::{
 };
 use crate::results::{Run, SectionResults};
 use crate::rounds;
+use crate::section::Section;
 use crate::sections::closed::{checked, page};
 use crate::server::Server;
 use crate::table::plain;
@@ -92,12 +93,13 @@ pub(super) fn run(
     built: &Built,
     chosen: &Chosen<'_>,
 ) {
-    let servers = checked(results, built, false);
+    let servers = checked(results, built, Section::Papers, false);
     let has_ab = Command::new("ab").arg("-V").output().is_ok();
     if has_ab {
-        results
-            .commands
-            .push("`ab -q -n REQUESTS -c CONNECTIONS URL`".into());
+        let command = "`ab -q -n REQUESTS -c CONNECTIONS URL`".to_owned();
+        if !results.commands.contains(&command) {
+            results.commands.push(command);
+        }
     } else {
         results.note("ab is not installed: apt-get install -y apache2-utils".into());
     }
@@ -121,16 +123,15 @@ pub(super) fn run(
                 requests,
                 connections,
                 cpus,
-                keep_disturbed: options.quick,
             };
             let entries = rounds::entries(&programs, |_| Some(load));
             let case = ab_case(shape, requests);
-            rounds::run(results, &case, &entries, options.rounds);
+            rounds::run(results, &case, &entries, options);
         }
         let mut load = Closed::closed(page("/", &[], 1), connections, options);
         load.pinned = cpus == 1;
         let entries = rounds::entries(&programs, |_| Some(load.clone()));
-        rounds::run(results, &own_case(shape), &entries, options.rounds);
+        rounds::run(results, &own_case(shape), &entries, options);
     }
 }
 
@@ -140,7 +141,6 @@ struct Ab {
     requests: usize,
     connections: usize,
     cpus: usize,
-    keep_disturbed: bool,
 }
 
 impl Drive for Ab {
@@ -160,35 +160,39 @@ impl Drive for Ab {
         let text = child.rest();
         let status = child.wait().map_err(|e| e.to_string())?;
         let cpu = before.until(&used()?);
-        let Watched { time, busy, steal } = watch.stop();
+        let Usage { time, busy, steal } = watch.stop();
         if !status.success() {
             return Err(format!("ab ended with {status}"));
         }
         let of_all = (of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
         let each = |part: std::time::Duration| part.as_secs_f64() * 1e6 / self.requests as f64;
+        // A run of some milliseconds is shorter than the clock tick by which other programs' time
+        // is counted.
+        let [foreign, steal] = if self.requests < 10_000 {
+            [0.0; 2]
+        } else {
+            [
+                (busy[0] + busy[1] - of_all / time.as_secs_f64()) / 2.0,
+                steal,
+            ]
+        };
         let all = Run {
             user: each(cpu.user),
             sys: each(cpu.sys),
             server_busy: cpu.total().as_secs_f64() / time.as_secs_f64(),
-            foreign: ((busy[0] + busy[1] - of_all / time.as_secs_f64()) / 2.0).max(0.0),
+            foreign: foreign.max(0.0),
             steal,
-            ..understood(&text, self.requests)?
+            ..parse_ab(&text, self.requests)?
         };
         Ok(Measured {
             all,
             groups: Vec::new(),
         })
     }
-
-    fn keep_disturbed(&self) -> bool {
-        // A run of some milliseconds is shorter than the clock tick by which other programs' time
-        // is counted.
-        self.keep_disturbed || self.requests < 10_000
-    }
 }
 
 /// Parses the output of `ab`.
-fn understood(text: &str, requests: usize) -> Result<Run, String> {
+fn parse_ab(text: &str, requests: usize) -> Result<Run, String> {
     let number = |head: &str| -> Option<f64> {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(head));
         line?.split_whitespace().next()?.parse().ok()
@@ -294,14 +298,14 @@ Percentage of the requests served within a certain time (ms)
 
     #[test]
     fn ab_is_understood() {
-        let run = understood(PRINTED, 2000).unwrap();
+        let run = parse_ab(PRINTED, 2000).unwrap();
         assert_eq!((run.per_second, run.p50, run.p99), (20012.21, 4e3, 11e3));
-        assert!(understood(PRINTED, 2001).is_err());
+        assert!(parse_ab(PRINTED, 2001).is_err());
         let failed = PRINTED.replace("requests:        0", "requests:        3");
-        assert!(understood(&failed, 2000).unwrap_err().contains("3 failed"));
+        assert!(parse_ab(&failed, 2000).unwrap_err().contains("3 failed"));
         let refused = format!("{PRINTED}Non-2xx responses:      2000\n");
-        assert!(understood(&refused, 2000).is_err());
-        assert!(understood("", 1).is_err());
+        assert!(parse_ab(&refused, 2000).is_err());
+        assert!(parse_ab("", 1).is_err());
     }
 
     #[test]

@@ -5,30 +5,27 @@
 use upshift_load::scenario::LEVELS;
 
 use super::chart::{REQUESTS, SERVERS, SHAPES, ab_case};
-use super::curve::{Curve, PUBLISHED, knee};
+use super::curve::{CURVE, Curve, PUBLISHED, SMALL, knee};
 use super::idle::{self, IDLE};
 use super::levels::{HEAVY, case as levels_case};
 use super::load::level_row;
+use crate::claim::{self, Claim, Finding};
+use crate::goal::NOISE;
 use crate::peers::{HEADER_ORDER_FREE, KURO, THREADS, TOKIO, UPSHIFT};
 use crate::results::{Run, SectionResults};
-use crate::verdict::{self, Claim, Finding, NOISE};
 
 /// The English paper, the Chinese one with the data of its repository, the slides.
 const EN: &str = "SharedScheduler (en)";
 const ZH: &str = "SharedScheduler (zh)";
 const SLIDES: &str = "slides";
 
-/// Curve to which most claims refer.
-const CURVE: Curve = Curve { n: 20, period: 100 };
-/// Curve of the second paper's data, which contains the published knee.
-const SMALL: Curve = Curve { n: 15, period: 100 };
 /// Reason why a published number of connections does not apply to this machine.
 const FASTER: &str =
     "a CPU of today needs microseconds for a request, the published ones milliseconds";
 
 /// Formats the verdicts in Markdown.
 pub(super) fn table(section: &SectionResults) -> String {
-    verdict::claims("### Published claims", all(section)).markdown()
+    claim::table("### Published claims", all(section)).markdown()
 }
 
 fn all(section: &SectionResults) -> Vec<Claim> {
@@ -49,7 +46,7 @@ fn ratio(
     of: fn(&Run) -> f64,
 ) -> Option<f64> {
     let case = curve.case(connections);
-    Some(section.ratio(&case, THREADS, UPSHIFT, of)?.median)
+    Some(section.ratio(&case, THREADS, UPSHIFT, of)?.value)
 }
 
 fn rate(run: &Run) -> f64 {

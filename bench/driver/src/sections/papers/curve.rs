@@ -5,14 +5,14 @@ use std::time::Duration;
 use upshift_report::Table;
 
 use super::Chosen;
-use super::limits::lack_of_threads;
+use super::limits::missing_threads;
 use super::load::Load;
+use crate::goal::{Goal, at_least};
 use crate::options::Options;
 use crate::peers::{Programs, THREADS, UPSHIFT};
 use crate::results::{Cell, Run, SectionResults};
 use crate::rounds;
 use crate::table::plain;
-use crate::verdict::{Row, row, within};
 
 /// Orders of the matrices, and periods of a connection in ms.
 pub(super) const ORDERS: [usize; 4] = [8, 12, 15, 20];
@@ -33,6 +33,10 @@ pub(super) struct Curve {
     pub(super) period: usize,
 }
 
+/// Curve to which most claims refer.
+pub(super) const CURVE: Curve = Curve { n: 20, period: 100 };
+/// Curve of the second paper's data, which contains the published knee.
+pub(super) const SMALL: Curve = Curve { n: 15, period: 100 };
 impl Curve {
     fn all() -> impl Iterator<Item = Curve> {
         let of = |period| ORDERS.into_iter().map(move |n| Curve { n, period });
@@ -47,6 +51,13 @@ impl Curve {
     pub(super) fn connections(self) -> impl Iterator<Item = usize> {
         let beyond = BEYOND.map(|per_second| per_second * self.period / 1000);
         PUBLISHED.into_iter().chain(beyond)
+    }
+
+    /// Whether a run of all rows measures a number of connections: all of them for the curves that
+    /// the claims are about, the ends of the published numbers and those beyond for the others.
+    fn is_measured(self, connections: usize) -> bool {
+        let inner = PUBLISHED[1]..PUBLISHED[PUBLISHED.len() - 1];
+        [CURVE, SMALL].contains(&self) || !inner.contains(&connections)
     }
 
     pub(super) fn case(self, connections: usize) -> String {
@@ -78,21 +89,22 @@ pub(super) fn run(
             continue;
         }
         for connections in curve.connections() {
-            if options.quick && ![8, 128, 1024].contains(&connections) {
+            let is_quick = options.quick && ![8, 128, 1024].contains(&connections);
+            if is_quick || !(chosen.is_partial() || curve.is_measured(connections)) {
                 continue;
             }
             let case = curve.case(connections);
             let period = Duration::from_millis(curve.period as u64);
             let load = Load::new(curve.n, connections, period, options);
-            let lack = lack_of_threads(connections * THREADS_EACH);
-            if let Some(why) = &lack {
+            let missing = missing_threads(connections * THREADS_EACH);
+            if let Some(why) = &missing {
                 results.note(format!("{case}, {THREADS}: {why}"));
             }
             let entries = rounds::entries(servers, |name| {
-                let runs = is_ours(name) && (name != THREADS || lack.is_none());
+                let runs = is_ours(name) && (name != THREADS || missing.is_none());
                 runs.then(|| load.clone())
             });
-            rounds::run(results, &case, &entries, options.rounds);
+            rounds::run(results, &case, &entries, options);
         }
     }
 }
@@ -140,7 +152,7 @@ fn table(section: &SectionResults, curve: Curve) -> String {
         };
         let times = |figure: fn(&Run) -> f64| {
             let ratio = section.ratio(&case, THREADS, UPSHIFT, figure);
-            plain(ratio.map(|ratio| ratio.median), 2)
+            plain(ratio.map(|ratio| ratio.value), 2)
         };
         let first = [
             connections.to_string(),
@@ -176,28 +188,18 @@ pub(super) fn knee(section: &SectionResults, curve: Curve, peer: &str) -> [Optio
     [last, None]
 }
 
-/// Returns the goals: coroutines never lose requests.
-pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
+/// Returns the goals: coroutines answer as much as threads.
+pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |curve: Curve| {
-        let ratio = |connections| {
+        let Curve { n, period } = curve;
+        let what = format!("n = {n}, every {period} ms: rate ≥ 0.99 × threads at any connections");
+        let goal = at_least(what, 0.99, "/s").margin();
+        curve.connections().fold(goal, |goal, connections| {
             let case = curve.case(connections);
-            let ratio = section.ratio(&case, UPSHIFT, THREADS, |run| run.per_second)?;
-            Some((ratio.median, connections))
-        };
-        let worst = curve
-            .connections()
-            .filter_map(ratio)
-            .min_by(|a, b| a.0.total_cmp(&b.0));
-        row(
-            format!(
-                "papers, n = {}, every {} ms: coroutines answer ≥ 0.99 × threads at each number of connections",
-                curve.n, curve.period
-            ),
-            worst.map(|(ratio, connections)| {
-                let text = format!("least {ratio:.2} ×, {connections} connections");
-                (text, within(ratio >= 0.99))
-            }),
-        )
+            let [own, threads] =
+                [UPSHIFT, THREADS].map(|peer| section.values(&case, peer, |run| run.per_second));
+            goal.cell(format!("{connections}"), own, threads)
+        })
     };
     Curve::all().map(goal).collect()
 }
@@ -205,7 +207,7 @@ pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::verdict::Verdict;
+    use crate::goal::Verdict;
 
     /// Returns servers that answer everything up to a rate, and only this rate beyond; the mean
     /// latency of one is `mean` times that of the other.
@@ -252,7 +254,7 @@ pub(super) mod tests {
         assert!(
             goals(&section)
                 .iter()
-                .all(|row| row.verdict == Verdict::Reached)
+                .all(|goal| goal.verdict() == Verdict::Reached)
         );
         let table = tables(&section);
         assert!(table.contains("| 16384 | 163840 |"), "{table}");
@@ -260,7 +262,7 @@ pub(super) mod tests {
         assert!(
             goals(&slow)
                 .iter()
-                .all(|row| row.verdict == Verdict::Missed)
+                .all(|goal| goal.verdict() == Verdict::Missed)
         );
     }
 }

@@ -7,14 +7,14 @@ use upshift_load::machine::allow_open_files;
 use upshift_report::Table;
 
 use super::Chosen;
-use super::limits::lack_of_threads;
+use super::limits::missing_threads;
 use super::load::Load;
+use crate::goal::{Goal, at_most};
 use crate::options::Options;
 use crate::peers::{Programs, READINESS, THREADS, TOKIO, UPSHIFT};
 use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::table::plain;
-use crate::verdict::{Row, Verdict, ratio, row};
 
 /// Numbers of idle connections. Threads, three per connection, end below 5,500
 /// (`vm.max_map_count`); 18,000 stay below 20,000 open files, a common hard limit.
@@ -65,15 +65,15 @@ pub(super) fn run(
             idle,
             ..Load::new(ORDER, BUSY, PERIOD, options)
         };
-        let lack = lack_of_threads(3 * (BUSY + idle));
-        if let Some(why) = &lack {
+        let missing = missing_threads(3 * (BUSY + idle));
+        if let Some(why) = &missing {
             results.note(format!("{case}, {THREADS}: {why}"));
         }
         let entries = rounds::entries(servers, |name| {
-            let runs = SERVERS.contains(&name) && (name != THREADS || lack.is_none());
+            let runs = SERVERS.contains(&name) && (name != THREADS || missing.is_none());
             runs.then(|| load.clone())
         });
-        rounds::run(results, &case, &entries, options.rounds);
+        rounds::run(results, &case, &entries, options);
     }
 }
 
@@ -134,33 +134,37 @@ pub(super) fn most(section: &SectionResults, peer: &str) -> Option<usize> {
     measured.find(|&idle| idle > 0 && section.cell(&case(idle), peer).is_some())
 }
 
-/// Returns the goals of both drivers, at the largest number of idle connections.
-pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
-    let mut rows = Vec::new();
-    let with = |most: usize, found: Option<(String, Verdict)>| {
-        found.map(|(text, verdict)| (format!("{most} idle: {text}"), verdict))
+/// Returns the goals, each with the most idle connections that were measured.
+pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let goals = |peer: &str| {
+        let most = most(section, peer).unwrap_or_default();
+        let p99 = |idle| section.values(&case(idle), peer, Run::p99);
+        let memory =
+            |peer: &str| section.values(&case(most), peer, |run| run.resident + run.kernel);
+        let idle = most > 0;
+        let at = || format!("{most} idle");
+        [
+            at_most(
+                format!("most idle connections, {peer}: p99 of the busy ≤ 1.5 × without"),
+                1.5,
+                "µs",
+            )
+            .cell(at(), p99(most).filter(|_| idle), p99(0)),
+            at_most(
+                format!("most idle connections, {peer}: memory of one ≤ tokio"),
+                1.0,
+                "B",
+            )
+            .cell(at(), memory(peer).filter(|_| idle), memory(TOKIO)),
+        ]
     };
-    for peer in [UPSHIFT, READINESS] {
-        let most = most(section, peer);
-        let p99 = |idle| median(section, idle, peer, Run::p99);
-        rows.push(row(
-            format!("papers, most idle connections, {peer}: p99 of the busy ones ≤ 1.5 × without"),
-            most.and_then(|most| with(most, ratio(p99(most), p99(0), 1.5, (0, " µs")))),
-        ));
-        rows.push(row(
-            format!("papers, most idle connections, {peer}: memory of one ≤ tokio's"),
-            most.and_then(|most| {
-                let memory = |peer| median(section, most, peer, |run| run.resident + run.kernel);
-                with(most, ratio(memory(peer), memory(TOKIO), 1.0, (0, " bytes")))
-            }),
-        ));
-    }
-    rows
+    [UPSHIFT, READINESS].into_iter().flat_map(goals).collect()
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::goal::Verdict;
 
     /// Returns equal servers; threads end at 5,000, and need three times the memory.
     pub(in crate::sections::papers) fn measured(p99_beside_idle: f64) -> SectionResults {
@@ -191,14 +195,16 @@ pub(super) mod tests {
         assert!(
             goals(&section)
                 .iter()
-                .all(|row| row.verdict == Verdict::Reached)
+                .all(|goal| goal.verdict() == Verdict::Reached)
         );
         let table = table(&section);
         assert!(table.contains("| 50000 | tokio-ct |"), "{table}");
         assert!(!table.contains("| 50000 | threads |"), "{table}");
         let missed = goals(&measured(200.0)).into_iter();
         assert_eq!(
-            missed.filter(|row| row.verdict == Verdict::Missed).count(),
+            missed
+                .filter(|goal| goal.verdict() == Verdict::Missed)
+                .count(),
             2
         );
     }

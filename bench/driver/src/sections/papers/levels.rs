@@ -7,12 +7,12 @@ use upshift_load::scenario::{LEVELS, OVERLOAD};
 use upshift_report::Table;
 
 use super::load::{Load, TOTAL, level_row};
+use crate::goal::{Goal, at_most};
 use crate::options::Options;
 use crate::peers::{Built, Program};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::table::plain;
-use crate::verdict::{Row, ratio, row};
 
 /// Name of the row.
 pub(super) const NAME: &str = "levels";
@@ -56,7 +56,7 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
             program,
             load: load.clone(),
         };
-        rounds::run(results, case, &[entry], 1);
+        rounds::run(results, case, &[entry], options);
     };
     let closed = Load {
         n: LARGE,
@@ -73,16 +73,14 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
             ..load.clone()
         }
     });
-    for _ in 0..options.rounds {
-        for (name, load) in [(LIGHT, Some(&load)), (HEAVY, heavy.as_ref())] {
-            let Some(load) = load else { continue };
-            for (cpus, program) in [(1, &one), (2, &two)] {
-                let load = Load {
-                    cpus,
-                    ..load.clone()
-                };
-                measure(results, &case(name, cpus), program, &load);
-            }
+    for (name, load) in [(LIGHT, Some(&load)), (HEAVY, heavy.as_ref())] {
+        let Some(load) = load else { continue };
+        for (cpus, program) in [(1, &one), (2, &two)] {
+            let load = Load {
+                cpus,
+                ..load.clone()
+            };
+            measure(results, &case(name, cpus), program, &load);
         }
     }
 }
@@ -144,13 +142,11 @@ fn table(section: &SectionResults, load: &str) -> String {
 }
 
 /// Returns the goal: a second CPU does not slow down the most urgent level.
-pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
+pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |load| {
-        let mean = |cpus| section.median(&case(load, cpus), &level_row(LEVELS[0]), |run| run.mean);
-        row(
-            format!("papers, eight levels, {load}: mean latency of level 0 with 2 CPUs ≤ with 1"),
-            ratio(mean(2), mean(1), 1.0, (0, " µs")),
-        )
+        let mean = |cpus| section.values(&case(load, cpus), &level_row(LEVELS[0]), |run| run.mean);
+        let what = format!("eight levels, {load}: mean of level 0 with 2 CPUs ≤ with 1");
+        at_most(what, 1.0, "µs").cell("", mean(2), mean(1))
     };
     [LIGHT, HEAVY].map(goal).into()
 }
@@ -158,7 +154,7 @@ pub(super) fn goals(section: &SectionResults) -> Vec<Row> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::verdict::Verdict;
+    use crate::goal::Verdict;
 
     /// Returns latencies that grow with the level, at both loads; with two CPUs `two` times as
     /// large.
@@ -188,14 +184,14 @@ pub(super) mod tests {
         assert!(
             goals(&section)
                 .iter()
-                .all(|row| row.verdict == Verdict::Reached)
+                .all(|goal| goal.verdict() == Verdict::Reached)
         );
         assert!(tables(&section).contains("| level 56 |"));
         assert!(!tables(&section).contains(TOTAL));
         assert!(
             goals(&measured(1.2))
                 .iter()
-                .all(|row| row.verdict == Verdict::Missed)
+                .all(|goal| goal.verdict() == Verdict::Missed)
         );
     }
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Time between two samples of the memory.
-const LOOK: Duration = Duration::from_millis(50);
+const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 /// Number of threads and processes left to other programs.
 const SPARE: usize = 2_000;
 /// Memory areas of a thread of Rust's standard library: its stack, the stack of its signal handler,
@@ -82,7 +82,7 @@ impl MemoryWatch {
                 let now = Memory::now(pid);
                 most.resident = most.resident.max(now.resident);
                 most.kernel = most.kernel.max(now.kernel);
-                std::thread::sleep(LOOK);
+                std::thread::sleep(SAMPLE_PERIOD);
             }
             most
         });
@@ -107,7 +107,7 @@ impl MemoryWatch {
 
 /// Returns the reason for which the kernel cannot run this number of threads of one process beside
 /// the others, if any.
-pub(super) fn lack_of_threads(threads: usize) -> Option<String> {
+pub(super) fn missing_threads(threads: usize) -> Option<String> {
     let of = |name: &str| {
         let value = text(&format!("/proc/sys/{}", name.replace('.', "/")));
         value.trim().parse().unwrap_or(usize::MAX)
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(exceeded(limits(25_000)), None);
         let why = exceeded(limits(26_000)).unwrap();
         assert_eq!(why, "52000 of b are needed, others included, of 50000");
-        assert_eq!(lack_of_threads(0), None);
-        assert!(lack_of_threads(1 << 40).is_some());
+        assert_eq!(missing_threads(0), None);
+        assert!(missing_threads(1 << 40).is_some());
     }
 }

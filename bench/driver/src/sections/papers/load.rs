@@ -45,8 +45,6 @@ pub(super) struct Load {
     pub(super) cpus: usize,
     /// Duration of a run.
     pub(super) time: Duration,
-    /// See [`Drive::keep_disturbed`].
-    pub(super) keep_disturbed: bool,
 }
 
 impl Load {
@@ -60,7 +58,6 @@ impl Load {
             idle: 0,
             cpus: 1,
             time: options.time,
-            keep_disturbed: options.quick,
         }
     }
 
@@ -116,10 +113,6 @@ impl Drive for Load {
         Ok(measured)
     }
 
-    fn keep_disturbed(&self) -> bool {
-        self.keep_disturbed
-    }
-
     /// Returns the rows of the levels and their total, or the row of the busy connections.
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {
         if self.levels.is_empty() {
@@ -138,7 +131,7 @@ mod tests {
 
     #[test]
     fn idle_connections_are_spread_over_addresses_and_hardly_send() {
-        let options = Options::for_tests(Duration::from_secs(1), 1);
+        let options = Options::for_tests(Duration::from_secs(1));
         let load = Load {
             idle: 60_000,
             ..Load::new(8, 100, Duration::from_millis(10), &options)
@@ -154,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_row_is_that_of_the_busy_connections_or_of_a_level() {
-        let options = Options::for_tests(Duration::from_secs(1), 1);
+        let options = Options::for_tests(Duration::from_secs(1));
         let run = |per_second| Run {
             per_second,
             ..Run::default()

@@ -20,10 +20,11 @@ mod levels;
 mod limits;
 mod load;
 
+use crate::goal::Goal;
 use crate::options::Options;
 use crate::peers::Built;
 use crate::results::SectionResults;
-use crate::verdict::{Row, table};
+use crate::section::Section;
 
 /// Returns the names of all rows, in the order of measurement.
 fn names() -> Vec<String> {
@@ -44,12 +45,17 @@ impl Chosen<'_> {
         self.0.is_empty() || self.0.iter().any(|row| row == name)
     }
 
+    /// Whether rows were selected.
+    fn is_partial(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     fn has_any(&self, names: &[String]) -> bool {
         names.iter().any(|name| self.has(name))
     }
 }
 
-/// Measures the section, and prints its goals and the verdicts.
+/// Measures the section.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     let names = names();
     for name in &options.rows {
@@ -60,7 +66,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     }
     let chosen = Chosen(&options.rows);
     if chosen.has_any(&curve::names()) || chosen.has_any(&idle::names()) {
-        let servers = super::closed::checked(results, built, true);
+        let servers = super::closed::checked(results, built, Section::Papers, true);
         curve::run(results, options, &servers, &chosen);
         idle::run(results, options, &servers, &chosen);
     }
@@ -70,8 +76,6 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     if chosen.has_any(&chart::names()) {
         chart::run(results, options, built, &chosen);
     }
-    let goals = table("Goals", rows(results)).markdown();
-    println!("{goals}\n{}", claims::table(results));
 }
 
 /// Formats the tables of the section: the verdicts, then the figures.
@@ -87,7 +91,7 @@ pub(crate) fn tables(section: &SectionResults) -> String {
 }
 
 /// Returns the goals of the section.
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     [
         curve::goals(section),
         levels::goals(section),

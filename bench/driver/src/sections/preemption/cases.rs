@@ -161,13 +161,6 @@ impl Case {
         }
     }
 
-    /// Returns the time from the start of one server to that of the next, where a run takes `time`.
-    pub(super) fn takes(&self, time: Duration) -> Duration {
-        // Time to start a server and to connect, for the last replies, and for the server's end.
-        const AROUND: Duration = Duration::from_millis(400);
-        AROUND + WARM_UP + self.duration(time)
-    }
-
     /// Returns the load of a run of `time`, for a server at `target`.
     pub(super) fn plan(&self, target: SocketAddr, time: Duration) -> Plan {
         let duration = self.duration(time);

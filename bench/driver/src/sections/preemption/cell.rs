@@ -15,7 +15,6 @@ use crate::server::Server;
 pub(super) struct Cell {
     pub(super) case: &'static Case,
     pub(super) time: Duration,
-    pub(super) keep_disturbed: bool,
 }
 
 impl Drive for Cell {
@@ -32,10 +31,6 @@ impl Drive for Cell {
         observe(&server, is_pinned, beside.as_ref(), || {
             run(&plan).map(Outcome::by_label)
         })
-    }
-
-    fn keep_disturbed(&self) -> bool {
-        self.keep_disturbed
     }
 
     fn rows(&self, name: &str, measured: Measured) -> Vec<(String, Run)> {

@@ -8,28 +8,30 @@
 mod cases;
 mod cell;
 mod table;
-pub(crate) mod targets;
+mod targets;
 
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use crate::check::same_spin;
+use crate::check::{same_body, same_bytes, same_spin};
 use crate::options::Options;
 use crate::peers::{Built, Program, Programs, SPIN};
 use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
-use crate::sections::closed::keep;
-use crate::verdict;
+use crate::sections::closed::is_same;
+use crate::server::Server as Started;
 
 use cases::{CASES, CONNECTION, Case, FILE, Server};
 use cell::Cell;
 pub(crate) use table::tables;
+pub(crate) use targets::goals;
 
 /// Upshift without preemption.
 const OFF: &str = "off";
+/// The same once more: its ratio to [`OFF`] is that of equal servers.
+const OFF_AGAIN: &str = "off again";
 /// Upshift with preemption, run by an ordinary user.
 const ON: &str = "on";
 /// Upshift with preemption and permission for a real-time watcher.
@@ -46,7 +48,7 @@ const NOBODY: u32 = 65_534;
 /// A quantity of a run.
 type Quantile = fn(&Run) -> f64;
 
-/// Measures the section, and prints its goals.
+/// Measures the section.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built) {
     for name in &options.rows {
         if !CASES.iter().any(|case| case.name == name) {
@@ -54,22 +56,11 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
             results.note(format!("there is no row {name}: the rows are {names}"));
         }
     }
-    let estimate = format!(
-        "{:.1} minutes unless rounds are disturbed",
-        takes(options).as_secs_f64() / 60.0
-    );
-    eprintln!("{estimate}");
-    results.commands.push(estimate);
     let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
     if let Err(why) = measure(results, options, built, &folder) {
         results.note(why);
     }
     let _ = fs::remove_dir_all(folder);
-    let goals = targets::rows(results);
-    println!(
-        "{}",
-        verdict::table("Goals of preemption", goals).markdown()
-    );
 }
 
 /// Returns the selected rows.
@@ -77,13 +68,6 @@ fn chosen(options: &Options) -> impl Iterator<Item = &'static Case> {
     let is_chosen =
         |case: &&Case| options.rows.is_empty() || options.rows.iter().any(|name| name == case.name);
     CASES.iter().filter(is_chosen)
-}
-
-/// Returns the total time if every server is available and no round is disturbed.
-fn takes(options: &Options) -> Duration {
-    let runs = |case: &Case| ([OFF, ON, ROOT].len() + case.others.len()) * options.rounds;
-    let of = |case: &Case| case.takes(options.time) * runs(case) as u32;
-    chosen(options).map(of).sum()
 }
 
 fn measure(
@@ -94,7 +78,7 @@ fn measure(
 ) -> Result<(), String> {
     let fleet = Fleet::new(results, built, folder)?;
     let mut others = built.of(SPIN);
-    others.retain(|(name, program)| keep(results, name, program, same_spin(program, Some(0))));
+    others.retain(|(name, program)| is_same(results, name, program, same_spin(program, Some(0))));
     let mut ours: HashMap<Server, Programs> = HashMap::new();
     for case in chosen(options) {
         let own = ours
@@ -112,13 +96,17 @@ fn measure(
                 load: Cell {
                     case,
                     time: options.time,
-                    keep_disturbed: options.quick,
                 },
             })
             .collect();
-        rounds::run_whole(results, case.title, &entries, options.rounds);
+        rounds::run(results, case.title, &entries, options);
     }
     Ok(())
+}
+
+fn is_root() -> bool {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// The command `upshift`: off, on, and on as root.
@@ -133,8 +121,7 @@ struct Fleet {
 
 impl Fleet {
     fn new(results: &mut SectionResults, built: &Built, folder: &Path) -> Result<Fleet, String> {
-        // SAFETY: no arguments, and it cannot fail.
-        let is_root = unsafe { libc::geteuid() } == 0;
+        let is_root = is_root();
         if !is_root {
             results.note(format!("{ROOT} and {TRICK} need root"));
         }
@@ -161,10 +148,15 @@ impl Fleet {
         let cpu = (server != Server::TwoVcpus).then_some(0);
         servers.retain(|(name, program)| {
             let outcome = match server {
-                Server::Plaintext | Server::Files => Ok(()),
+                Server::Plaintext => same_bytes(name, program, false),
+                Server::Files => {
+                    let started = Started::start(program, &["127.0.0.1:0".into()], cpu);
+                    let mut six = Some(b"123456".to_vec());
+                    started.and_then(|it| same_body(it.addresses[0], FILE, "", &mut six))
+                }
                 _ => same_spin(program, cpu),
             };
-            keep(results, name, program, outcome)
+            is_same(results, name, program, outcome)
         });
         servers
     }
@@ -196,25 +188,12 @@ impl Fleet {
         let own = &self.program.file;
         let mut servers = vec![
             (OFF.to_owned(), program(&self.copy, "off", user)),
+            (OFF_AGAIN.to_owned(), program(&self.copy, "off", user)),
             (ON.to_owned(), program(&self.copy, "on", user)),
         ];
         if self.is_root {
             servers.push((ROOT.to_owned(), program(own, "on", None)));
         }
         servers
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_section_takes_twenty_minutes_at_most() {
-        let mut options = Options::for_tests(Duration::from_millis(2500), 7);
-        let all = takes(&options);
-        assert!(all < Duration::from_secs(20 * 60), "{all:?}");
-        options.rows = vec!["serve".into(), "no such row".into()];
-        assert!(takes(&options) < Duration::from_secs(60));
     }
 }

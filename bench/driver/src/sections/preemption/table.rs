@@ -42,7 +42,7 @@ fn table(section: &SectionResults, case: &str) -> String {
             let median = section.median(case, &own, quantile)? / unit;
             let ratio = |base: &str| {
                 let ratio = section.ratio(case, &own, &row(base, class), quantile)?;
-                Some(plain(Some(ratio.median), 2))
+                Some(plain(Some(ratio.value), 2))
             };
             let ratios: Vec<String> = [OFF, C].into_iter().filter_map(ratio).collect();
             let digits = if median < 100.0 { 1 } else { 0 };

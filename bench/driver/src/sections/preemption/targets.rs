@@ -1,18 +1,29 @@
 //! The goals of preemption, each judged for each of its rows.
 
-use super::cases::CASES;
+use super::cases::{CASES, Case};
 use super::cell::{LONG, SHORT, row};
-use super::{C, OFF, ON, Quantile, ROOT};
+use super::{C, OFF, OFF_AGAIN, ON, Quantile, ROOT, is_root};
+use crate::goal::{Goal, at_most};
 use crate::results::{Run, SectionResults};
-use crate::verdict::{Row, row as verdict, within};
+
+/// A figure of a class of requests, with its name.
+type Figure = (&'static str, &'static str, Quantile);
+
+const P50: Figure = ("p50", SHORT, Run::p50);
+const P95: Figure = ("p95", SHORT, Run::p95);
+const P99: Figure = ("p99", SHORT, Run::p99);
+const CPU: Figure = ("CPU", SHORT, Run::cpu);
+const LONG_P50: Figure = ("p50", LONG, Run::p50);
 
 /// A limit on the ratio of figures of a class to those of another server, in some rows.
-struct Goal {
+struct Target {
     rows: &'static [&'static str],
     words: &'static str,
     base: &'static str,
-    figures: &'static [(&'static str, Quantile)],
+    figures: &'static [Figure],
     limit: f64,
+    /// Cause of a miss.
+    cause: &'static str,
 }
 
 /// Rows in which short requests wait behind long ones.
@@ -20,95 +31,104 @@ const BEHIND_LONG: &[&str] = &["long-70", "long-85", "long-90"];
 /// Rows in which preemption has little to gain.
 const HARMLESS: &[&str] = &["micros", "exp-9", "exp-14", "plaintext", "serve"];
 
-const GOALS: [Goal; 4] = [
-    Goal {
+const TARGETS: [Target; 4] = [
+    Target {
         rows: BEHIND_LONG,
         words: "short p50, p95, p99",
         base: C,
-        figures: &[(SHORT, Run::p50), (SHORT, Run::p95), (SHORT, Run::p99)],
+        figures: &[P50, P95, P99],
         limit: 1.15,
+        cause: "not known",
     },
-    Goal {
+    Target {
         rows: BEHIND_LONG,
         words: "long p50",
         base: C,
-        figures: &[(LONG, Run::p50)],
+        figures: &[LONG_P50],
         limit: 1.4,
+        cause: "the long ones wait for the short ones on a CPU that is nearly busy",
     },
-    Goal {
+    Target {
         rows: BEHIND_LONG,
         words: "CPU per request",
         base: C,
-        figures: &[(SHORT, Run::cpu)],
+        figures: &[CPU],
         limit: 1.05,
+        cause: "not known",
     },
-    Goal {
+    Target {
         rows: HARMLESS,
         words: "p50, p99, CPU per request",
         base: OFF,
-        figures: &[(SHORT, Run::p50), (SHORT, Run::p99), (SHORT, Run::cpu)],
+        figures: &[P50, P99, CPU],
         limit: 1.05,
+        cause: "not known",
     },
 ];
+
+/// Ratio of two equal servers above which a row tells nothing about small differences.
+const EQUAL: f64 = 1.05;
 
 /// Limit, in every row, of the p99 of short requests as a multiple of that without preemption.
 const HARM: f64 = 1.1;
 
 /// Returns all goals of the section.
-pub(crate) fn rows(section: &SectionResults) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for goal in &GOALS {
-        let cases = CASES.iter().filter(|case| goal.rows.contains(&case.name));
-        for case in cases {
-            let Goal {
+pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
+    let values = |case: &Case, server: &str, (_, class, quantile): Figure| {
+        section.values(case.title, &row(server, class), quantile)
+    };
+    let mut goals = Vec::new();
+    for target in &TARGETS {
+        let rows = CASES.iter().filter(|case| target.rows.contains(&case.name));
+        for case in rows {
+            let Target {
                 words, base, limit, ..
-            } = goal;
-            let target = format!("preemption, {}: {words} ≤ {limit} × {base}", case.title);
-            rows.push(verdict(target, goal.measured(section, case.title)));
+            } = target;
+            let goal = at_most(
+                format!("{}: {words} ≤ {limit} × {base}", case.title),
+                *limit,
+                "µs",
+            );
+            let goal = target.figures.iter().fold(goal, |goal, &figure| {
+                goal.cell(
+                    figure.0,
+                    values(case, ON, figure),
+                    values(case, base, figure),
+                )
+            });
+            let mut goal = goal.margin().cause(target.cause);
+            let equal = target.figures.iter().filter(|_| target.base == OFF);
+            let equal = equal.fold(at_most("", EQUAL, ""), |equal, &figure| {
+                let [off, again] = [OFF, OFF_AGAIN].map(|server| values(case, server, figure));
+                equal
+                    .cell("", off.clone(), again.clone())
+                    .cell("", again, off)
+            });
+            if let Some(excess) = equal.excess().filter(|excess| *excess > 1.0) {
+                let ratio = excess * EQUAL;
+                let why = format!("two equal servers without preemption differ by {ratio:.2} ×");
+                goal = goal.excuse(Some(&why));
+                goal.void(why);
+            }
+            goals.push(goal);
         }
     }
-    rows.extend([ON, ROOT].map(|server| harm(section, server)));
-    rows
-}
-
-impl Goal {
-    fn measured(
-        &self,
-        section: &SectionResults,
-        case: &str,
-    ) -> Option<(String, crate::verdict::Verdict)> {
-        let ratio = |&(class, quantile): &(&str, Quantile)| {
-            let ratio = section.ratio(case, &row(ON, class), &row(self.base, class), quantile)?;
-            Some(ratio.median)
-        };
-        let ratios: Vec<f64> = self.figures.iter().map(ratio).collect::<Option<_>>()?;
-        let texts: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        let is_kept = ratios.iter().all(|&ratio| ratio <= self.limit);
-        Some((format!("{} ×", texts.join(", ")), within(is_kept)))
+    for server in [ON, ROOT] {
+        let what = format!("{server}, any row: short p99 ≤ {HARM} × {OFF}");
+        let goal = CASES.iter().fold(at_most(what, HARM, "µs"), |goal, case| {
+            let own = values(case, server, P99);
+            goal.cell(case.name, own, values(case, OFF, P99))
+        });
+        let excuse = (server == ROOT && !is_root()).then_some("needs root");
+        goals.push(goal.margin().excuse(excuse));
     }
-}
-
-/// Judges the measured rows and names the worst.
-fn harm(section: &SectionResults, server: &str) -> Row {
-    let ratio = |title: &'static str| {
-        let ratio = section.ratio(title, &row(server, SHORT), &row(OFF, SHORT), Run::p99)?;
-        Some((ratio.median, title))
-    };
-    let ratios: Vec<_> = CASES.iter().filter_map(|case| ratio(case.title)).collect();
-    let worst = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0));
-    let good = ratios.iter().filter(|(ratio, _)| *ratio <= HARM).count();
-    let found = worst.map(|(ratio, title)| {
-        let text = format!("worst {ratio:.2} ×, {title}; {good} of {}", ratios.len());
-        (text, within(*ratio <= HARM))
-    });
-    let target = format!("preemption, {server}, any row: short p99 ≤ {HARM} × {OFF}");
-    verdict(target, found)
+    goals
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Verdict;
+    use crate::goal::Verdict;
 
     /// Returns latencies of 100 µs, except for the server that is on: `of` gives its latency.
     fn measured(of: impl Fn(&str) -> f64) -> SectionResults {
@@ -132,33 +152,53 @@ mod tests {
 
     #[test]
     fn a_row_that_is_worse_misses_its_goal_and_that_of_any_row() {
-        let verdicts = |section: &SectionResults| -> Vec<(bool, String)> {
-            let rows = rows(section).into_iter();
-            let missed = |row: Row| (row.verdict == Verdict::Missed, row.measured);
-            rows.map(missed).collect()
+        let missed = |section: &SectionResults| -> Vec<String> {
+            let goals = goals(section).into_iter();
+            let missed = goals.filter(|goal| goal.verdict() == Verdict::Missed);
+            missed.map(|goal| goal.what).collect()
         };
-        assert!(
-            verdicts(&measured(|_| 90.0))
-                .iter()
-                .all(|(missed, _)| !missed)
-        );
+        assert!(missed(&measured(|_| 90.0)).is_empty());
         let bad = measured(|case| if case == "exp-14" { 120.0 } else { 90.0 });
-        let missed: Vec<String> = verdicts(&bad)
-            .into_iter()
-            .filter_map(|(missed, text)| missed.then_some(text))
-            .collect();
+        let missed = missed(&bad);
         assert_eq!(missed.len(), 2, "{missed:?}");
-        assert_eq!(missed[0], "1.20, 1.20, 1.00 ×");
-        assert!(missed[1].contains("exponential 50 µs, 14 k/s; 14 of 15"));
+        assert!(missed[0].starts_with("exponential 50 µs, 14 k/s"));
+        assert!(missed[1].starts_with("on, any row"));
+    }
+
+    #[test]
+    fn a_row_in_which_equal_servers_differ_reaches_no_goal() {
+        let mut section = measured(|_| 90.0);
+        let title = CASES
+            .iter()
+            .find(|case| case.name == "exp-9")
+            .map_or("", |case| case.title);
+        let again = |p99| Run {
+            p50: 100.0,
+            p99,
+            user: 1.0,
+            ..Run::default()
+        };
+        let verdict = |section: &SectionResults| {
+            let all = goals(section).into_iter();
+            let mut of_row = all.filter(|goal| goal.what.starts_with(title));
+            of_row.next().map(|goal| goal.verdict())
+        };
+        section.record(title, &row(OFF_AGAIN, SHORT), again(101.0));
+        assert_eq!(verdict(&section), Some(Verdict::Reached));
+        section.cells.pop();
+        section.record(title, &row(OFF_AGAIN, SHORT), again(80.0));
+        assert_eq!(verdict(&section), Some(Verdict::Unmeasured));
     }
 
     #[test]
     fn a_server_that_was_not_measured_leaves_no_verdict() {
         let mut section = measured(|_| 90.0);
         section.cells.retain(|cell| !cell.peer.starts_with("c:"));
-        let rows = rows(&section);
-        let unmeasured = rows.iter().filter(|r| r.verdict == Verdict::Unmeasured);
-        // Nine goals need C, and one is the row of root.
-        assert_eq!((rows.len(), unmeasured.count()), (16, 10));
+        let goals = goals(&section);
+        let unmeasured = goals
+            .iter()
+            .filter(|it| it.verdict() == Verdict::Unmeasured);
+        // Nine goals need C, and one is that of root.
+        assert_eq!((goals.len(), unmeasured.count()), (16, 10));
     }
 }

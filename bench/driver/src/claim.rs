@@ -1,0 +1,73 @@
+//! Published claims and their verdicts.
+
+use upshift_report::Table;
+
+/// The verdict on a published claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// The claim holds here.
+    Reproduced,
+    /// The claim does not hold here.
+    Contradicted,
+    /// The claim can neither hold nor fail here, for this reason.
+    NotComparable(&'static str),
+    /// There are no figures.
+    Unmeasured,
+}
+
+impl Finding {
+    /// Returns the finding for a claim that holds here, or does not.
+    pub(crate) fn of(is_so: bool) -> Finding {
+        if is_so {
+            Finding::Reproduced
+        } else {
+            Finding::Contradicted
+        }
+    }
+}
+
+/// A published claim beside the figures of this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    source: &'static str,
+    published: &'static str,
+    measured: String,
+    pub(crate) finding: Finding,
+}
+
+impl Claim {
+    /// Creates a claim of a source; without figures it is unmeasured.
+    pub(crate) fn new(
+        source: &'static str,
+        published: &'static str,
+        found: Option<(String, Finding)>,
+    ) -> Claim {
+        let (measured, finding) = found.unwrap_or(("–".into(), Finding::Unmeasured));
+        Claim {
+            source,
+            published,
+            measured,
+            finding,
+        }
+    }
+}
+
+/// Formats claims as a table.
+pub(crate) fn table(title: impl Into<String>, claims: Vec<Claim>) -> Table {
+    let mut table = Table::new(title, &["<source", "<published", "<here", "<verdict"]);
+    for claim in claims {
+        let verdict = match claim.finding {
+            Finding::Reproduced => "reproduced".to_owned(),
+            Finding::Contradicted => "**contradicted**".to_owned(),
+            Finding::NotComparable(why) => format!("not comparable: {why}"),
+            Finding::Unmeasured => "not measured".to_owned(),
+        };
+        table.row([
+            claim.source.to_owned(),
+            claim.published.to_owned(),
+            claim.measured,
+            verdict,
+        ]);
+    }
+    table
+}
