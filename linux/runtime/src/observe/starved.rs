@@ -1,9 +1,9 @@
 //! [`Starved`]: levels with a ready coroutine that get no turn on a vCPU.
 //!
-//! No clock and no I/O: the watchdog passes its observations at each look. A level is starved
-//! when none of it was polled for [`LIMIT`] although a coroutine was ready at each of
-//! [`MIN_LOOKS`] looks: a process that was stopped meanwhile does not look like a busy vCPU. A
-//! level behind one long poll is stalled, not starved. O(levels) per look.
+//! No clock and no I/O: the watchdog passes its observations at each look. A level is starved when
+//! none of it was polled for [`LIMIT`] although a coroutine was ready at each of [`MIN_LOOKS`]
+//! looks: a process that was stopped meanwhile does not look like a busy vCPU. A level behind one
+//! long poll is stalled, not starved. O(levels) per look.
 
 use std::fmt;
 use std::time::{Duration, Instant};

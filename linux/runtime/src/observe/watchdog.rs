@@ -204,9 +204,9 @@ fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
 struct RecentReports(Vec<(String, Instant)>);
 
 impl RecentReports {
-    /// Reports pending stalls while their polls are under way, and each name or spawn location
-    /// once in [`REPORT_INTERVAL`]. Polls that preemption can suspend delay no others and are
-    /// not reported.
+    /// Reports pending stalls while their polls are under way, and each name or spawn location once
+    /// in [`REPORT_INTERVAL`]. Polls that preemption can suspend delay no others and are not
+    /// reported.
     fn report(&mut self, shared: &Weak<Shared>, monitor: &Monitor) {
         while let Some(stall) = monitor.longest.next_report() {
             let now = Instant::now();

@@ -48,7 +48,7 @@
 //! | state | ends without the handler |
 //! |---|---|
 //! | the next thread is to be woken (`next_up`) | the next look wakes it |
-//! | a poll has yet to resume (`resume_requested`) | a turn later, unless its thread waits for the permit |
+//! | a poll has yet to resume (`resume_requested`) | a turn later, unless it waits for the permit |
 //! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`enter_requested`) | each look that finds arrivals asks again |
 //! | a call on the ring is asked for (`service.rs`) | the ring's thread is woken, or not needed |

@@ -16,8 +16,8 @@
 //! 1. [`TokioRuntime::new`] builds a `current_thread` runtime: an epoll set and its descriptors, no
 //!    thread.
 //! 2. The first registration of a timer, readiness of a socket, or spawn of a task makes tokio's
-//!    epoll set readable. A coroutine waits for that ([`TokioRuntime::drive_when_used`]) and starts the
-//!    thread.
+//!    epoll set readable. A coroutine waits for that ([`TokioRuntime::drive_when_used`]) and starts
+//!    the thread.
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
 //!    runtime. Then tokio's tasks are dropped; the drop waits for them for at most [`GRACE`].
 //!

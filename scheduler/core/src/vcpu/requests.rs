@@ -54,8 +54,8 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Requests the running poll to yield, for a reason of the host: a tick, a deadline, the
-    /// board. Any thread; the request lasts until the next pick.
+    /// Requests the running poll to yield, for a reason of the host: a tick, a deadline, the board.
+    /// Any thread; the request lasts until the next pick.
     pub fn request_preempt(&self) {
         self.set_preempt_flag(PREEMPT_HOST);
     }
