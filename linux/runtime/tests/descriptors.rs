@@ -1,8 +1,8 @@
 //! Running out of descriptors: every call says so, none hangs, and all go on when there are
 //! some again. One test, because the limit is the process's.
 
-#[path = "support/together.rs"]
-mod together;
+#[path = "support/read_concurrently.rs"]
+mod read_concurrently;
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use upshift::process::Command;
 use upshift::signal::{SIGUSR1, Signal};
 use upshift::{Runtime, time};
 
-use together::together;
+use read_concurrently::read_concurrently;
 
 const EMFILE: i32 = 24;
 
@@ -71,7 +71,7 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
         assert!(is_exhaustion(upshift::io::pipe()));
         assert!(is_exhaustion(File::open("/dev/null").await));
         assert!(is_exhaustion(upshift::fs::read_dir("/").await));
-        for read in together(&[long.clone(), short.clone()]).await {
+        for read in read_concurrently(&[long.clone(), short.clone()]).await {
             assert!(is_exhaustion(read));
         }
         assert!(is_exhaustion(Signal::new(SIGUSR1)));

@@ -20,10 +20,10 @@ use upshift::fs::{self, File, OpenOptions};
 use upshift::{Handle, Level, Priority, Runtime};
 
 use block_on::block_on;
-use scratch::Scratch;
+use scratch::ScratchFile;
 
 /// Reads so many bytes of a file from here on, and compares.
-async fn check(scratch: &Scratch, file: &File, offset: usize, length: usize) {
+async fn check(scratch: &ScratchFile, file: &File, offset: usize, length: usize) {
     let start = offset.min(scratch.bytes.len());
     let expected = &scratch.bytes[start..(offset + length).min(scratch.bytes.len()).max(start)];
     let (count, buffer) = file
@@ -45,7 +45,7 @@ const LENGTHS: [usize; 8] = [1, 100, 4096, 5000, 65_536, 262_144, 262_145, 700_0
 
 #[test]
 fn cached_bytes_are_the_bytes_of_the_file() {
-    let scratch = Scratch::new(1_000_003);
+    let scratch = ScratchFile::new(1_000_003);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for length in LENGTHS {
@@ -65,21 +65,21 @@ fn cached_bytes_are_the_bytes_of_the_file() {
 
 #[test]
 fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
-    let scratch = Scratch::new(1_000_003);
+    let scratch = ScratchFile::new(1_000_003);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for (at, length) in LENGTHS.into_iter().enumerate() {
-            scratch.forget(0, 0);
+            scratch.evict(0, 0);
             check(&scratch, &file, 4096 * at, length).await;
             // A hole in the cache: the beginning is there, then it is not.
             let _ = std::fs::read(&scratch.path).unwrap();
-            scratch.forget(64 << 10, 128 << 10);
+            scratch.evict(64 << 10, 128 << 10);
             check(&scratch, &file, 1000, length).await;
         }
         for _ in 0..3 {
-            scratch.forget(0, 0);
+            scratch.evict(0, 0);
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-            scratch.forget(4096, 0);
+            scratch.evict(4096, 0);
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
         }
     });
@@ -87,7 +87,7 @@ fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
 
 #[test]
 fn an_opened_file_is_not_marked() {
-    let scratch = Scratch::new(10);
+    let scratch = ScratchFile::new(10);
     block_on(async {
         // The second time the name is cached.
         for _ in 0..2 {
@@ -107,8 +107,8 @@ fn an_opened_file_is_not_marked() {
 
 #[test]
 fn direct_reads_are_the_devices() {
-    let scratch = Scratch::new(64 << 10);
-    scratch.forget(0, 0);
+    let scratch = ScratchFile::new(64 << 10);
+    scratch.evict(0, 0);
     block_on(async {
         let direct = OpenOptions::new()
             .read(true)
@@ -191,7 +191,7 @@ fn a_fifo_does_not_hold_up_the_vcpu() {
 
 #[test]
 fn appended_bytes_are_read() {
-    let scratch = Scratch::new(10);
+    let scratch = ScratchFile::new(10);
     block_on(async {
         let log = OpenOptions::new()
             .append(true)
@@ -217,14 +217,14 @@ fn appended_bytes_are_read() {
 
 #[test]
 fn a_read_is_dropped_wherever_it_is() {
-    let scratch = Scratch::new(3 << 20);
+    let scratch = ScratchFile::new(3 << 20);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for round in 0..100_usize {
             if round % 3 == 0 {
-                scratch.forget(0, 0);
+                scratch.evict(0, 0);
             } else if round % 3 == 1 {
-                scratch.forget(1 << 20, 1 << 20);
+                scratch.evict(1 << 20, 1 << 20);
             }
             let mut read = Box::pin(file.read_at(Vec::with_capacity(3 << 20), 0));
             for _ in 0..round % 5 {
@@ -242,7 +242,7 @@ fn a_read_is_dropped_wherever_it_is() {
 
 #[test]
 fn a_long_cached_read_yields_to_more_urgent_work() {
-    let scratch = Scratch::new(96 << 20);
+    let scratch = ScratchFile::new(96 << 20);
     // In the cache, as far as there is room for it.
     assert!(std::fs::read(&scratch.path).unwrap() == scratch.bytes);
     block_on(async {
@@ -271,7 +271,7 @@ fn a_long_cached_read_yields_to_more_urgent_work() {
 
 #[test]
 fn many_readers_while_the_cache_comes_and_goes() {
-    let scratch = Arc::new(Scratch::new(2_000_000));
+    let scratch = Arc::new(ScratchFile::new(2_000_000));
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
     runtime.block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
@@ -282,7 +282,7 @@ fn many_readers_while_the_cache_comes_and_goes() {
                     for n in 0..60 {
                         let random = (reader * 60 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
                         if n % 16 == reader {
-                            scratch.forget(0, 0);
+                            scratch.evict(0, 0);
                         }
                         let length = LENGTHS[random % LENGTHS.len()];
                         check(&scratch, &file, random % 2_000_000, length).await;

@@ -1,10 +1,10 @@
 //! Files that cannot be read, or that change meanwhile: the errors are those of plain system
 //! calls, alone and beside other files, on both drivers.
 
+#[path = "support/read_concurrently.rs"]
+mod read_concurrently;
 #[path = "support/scratch.rs"]
 mod scratch;
-#[path = "support/together.rs"]
-mod together;
 
 use std::io::{self, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,8 +15,8 @@ use std::time::Duration;
 use upshift::fs::{self, File};
 use upshift::{Driver, Priority, Runtime, errno_of};
 
-use scratch::Scratch;
-use together::together;
+use read_concurrently::read_concurrently;
+use scratch::ScratchFile;
 
 fn on_both(test: impl AsyncFn()) {
     for driver in [Driver::Auto, Driver::Readiness] {
@@ -27,15 +27,15 @@ fn on_both(test: impl AsyncFn()) {
 
 /// Reads it alone, and beside files that are there, so often that names are tried in all ways.
 async fn reads(path: &Path) -> Vec<io::Result<Vec<u8>>> {
-    let beside = Scratch::new(100);
+    let beside = ScratchFile::new(100);
     let paths: Vec<PathBuf> = [path, &beside.path, path, &beside.path]
         .map(PathBuf::from)
         .into();
     let mut all = Vec::new();
     for _ in 0..3 {
         all.push(fs::read(path).await);
-        beside.forget(0, 0);
-        for (n, read) in together(&paths).await.into_iter().enumerate() {
+        beside.evict(0, 0);
+        for (n, read) in read_concurrently(&paths).await.into_iter().enumerate() {
             match n % 2 {
                 0 => all.push(read),
                 _ => assert_eq!(read.unwrap(), beside.bytes),
@@ -107,7 +107,7 @@ fn files_without_permission_are_not_read() {
             runtime(driver).unwrap().block_on(async {
                 for _ in 0..3 {
                     assert_eq!(number(&fs::read(&path).await), libc::EACCES);
-                    let all = together(&vec![path.clone(); 4]).await;
+                    let all = read_concurrently(&vec![path.clone(); 4]).await;
                     assert!(all.iter().all(|read| number(read) == libc::EACCES));
                     assert_eq!(number(&File::open(&path).await), libc::EACCES);
                 }
@@ -124,12 +124,15 @@ fn a_fifo_waits_for_one_that_writes() {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: a path that ends in 0.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let file = Scratch::new(100);
+    let file = ScratchFile::new(100);
     on_both(async || {
         for round in 0..6 {
             let mut paths = vec![file.path.clone(); if round % 2 == 0 { 1 } else { 4 }];
             paths[0].clone_from(&path);
-            let reads = upshift::spawn(async move { together(&paths).await }, Priority::Inherit);
+            let reads = upshift::spawn(
+                async move { read_concurrently(&paths).await },
+                Priority::Inherit,
+            );
             upshift::time::sleep(Duration::from_millis(20)).await;
             assert!(!reads.is_finished(), "round {round}");
             let path = path.clone();

@@ -2,10 +2,10 @@
 
 #[path = "support/block_on.rs"]
 mod block_on;
+#[path = "support/read_concurrently.rs"]
+mod read_concurrently;
 #[path = "support/scratch.rs"]
 mod scratch;
-#[path = "support/together.rs"]
-mod together;
 
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -20,16 +20,16 @@ use upshift::io::AsyncReadExt;
 use upshift::{Driver, Priority, Runtime};
 
 use block_on::block_on;
-use scratch::Scratch;
-use together::together;
+use read_concurrently::read_concurrently;
+use scratch::ScratchFile;
 
 #[test]
 fn whole_files_of_all_sizes() {
     for length in [0, 1, 63, 64, 65, 4096, 8191, 8192, 8193, 20_000, 300_000] {
-        let scratch = Scratch::new(length);
+        let scratch = ScratchFile::new(length);
         block_on(async {
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-            scratch.forget(0, 0);
+            scratch.evict(0, 0);
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
             let mut all = Vec::new();
             let mut stream = File::open(&scratch.path).await.unwrap().into_stream();
@@ -44,7 +44,7 @@ fn files_of_all_kinds_and_sizes_are_read_at_the_same_time() {
     let scratch: Vec<_> = [
         0, 1, 4000, 4096, 8192, 16_383, 16_384, 16_385, 20_480, 300_000,
     ]
-    .map(Scratch::new)
+    .map(ScratchFile::new)
     .into();
     let mut paths: Vec<_> = scratch.iter().map(|scratch| scratch.path.clone()).collect();
     let more = ["/proc/self/status", "/", "/does/not/exist", "/dev/null"];
@@ -57,10 +57,10 @@ fn files_of_all_kinds_and_sizes_are_read_at_the_same_time() {
         runtime.block_on(async {
             for round in 0..20 {
                 if round % 4 == 0 {
-                    scratch[round % 10].forget(0, 0);
-                    scratch[9].forget(8192, 0);
+                    scratch[round % 10].evict(0, 0);
+                    scratch[9].evict(8192, 0);
                 }
-                let mut all = together(&paths).await;
+                let mut all = read_concurrently(&paths).await;
                 for (bytes, scratch) in all.drain(..10).zip(&scratch) {
                     assert!(
                         bytes.unwrap() == scratch.bytes,
@@ -90,7 +90,7 @@ fn a_fifo_is_read_to_its_end_beside_files() {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: a path that ends in 0.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let scratch = Scratch::new(100);
+    let scratch = ScratchFile::new(100);
     block_on(async {
         for _ in 0..5 {
             let both = std::fs::OpenOptions::new()
@@ -108,7 +108,10 @@ fn a_fifo_is_read_to_its_end_beside_files() {
                 both.write_all(b"lo").unwrap();
             });
             let beside = [scratch.path.clone(), path.clone(), scratch.path.clone()];
-            let reads = upshift::spawn(async move { together(&beside).await }, Priority::Inherit);
+            let reads = upshift::spawn(
+                async move { read_concurrently(&beside).await },
+                Priority::Inherit,
+            );
             for _ in 0..20 {
                 upshift::yield_now().await;
             }
@@ -123,7 +126,7 @@ fn a_fifo_is_read_to_its_end_beside_files() {
 
 #[test]
 fn reads_of_whole_files_are_dropped_wherever_they_are() {
-    let scratch: Vec<_> = [100, 4096, 50_000].map(Scratch::new).into();
+    let scratch: Vec<_> = [100, 4096, 50_000].map(ScratchFile::new).into();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     block_on(async {
         let before = open();
