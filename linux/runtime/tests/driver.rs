@@ -86,7 +86,7 @@ fn limit_locked_memory(bytes: u64) {
         rlim_cur: bytes,
         rlim_max: bytes,
     };
-    // SAFETY: the pointers are to locals of the sizes that version 3 of `capget` and the limit have.
+    // SAFETY: the pointers are to locals of the sizes that `capget` (version 3) and the limit use.
     unsafe {
         assert_eq!(
             libc::syscall(libc::SYS_capget, &raw const header, &raw mut sets),

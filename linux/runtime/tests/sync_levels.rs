@@ -457,11 +457,11 @@ fn check_loan_of_dropped_wait<R, H, W, F>(
     for vcpus in [1, 2] {
         let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
         runtime.block_on(async {
-            let (mut holder_, handle) = Holder::start(acquire());
-            holder_.wait_for_level(OWN).await;
-            let (cancel, end_) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+            let (mut holder, handle) = Holder::start(acquire());
+            holder.wait_for_level(OWN).await;
+            let (cancel, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
             let waiting = wait(handle, cancel.clone());
-            let end = end_.clone();
+            let end = finish.clone();
             let waiter = upshift::spawn(
                 async move {
                     let _left = waiting.await;
@@ -469,10 +469,10 @@ fn check_loan_of_dropped_wait<R, H, W, F>(
                 },
                 LENT,
             );
-            holder_.wait_for_level(LENT).await;
+            holder.wait_for_level(LENT).await;
             cancel.notify_one();
-            holder_.wait_for_level(OWN).await;
-            end_.notify_one();
+            holder.wait_for_level(OWN).await;
+            finish.notify_one();
             waiter.await.unwrap();
         });
     }
@@ -495,7 +495,7 @@ fn a_dropped_join_ends_its_loan_while_the_handle_exists() {
 #[test]
 fn a_join_that_times_out_ends_its_loan_while_the_handle_exists() {
     runtime_with_one_vcpu().block_on(async {
-        let (mut holder_, mut handle) = Holder::start(async {});
+        let (mut holder, mut handle) = Holder::start(async {});
         let waiting = async move {
             let joined = timeout(Duration::from_millis(30), &mut handle).await;
             assert!(joined.is_err(), "the holder has ended");
@@ -503,9 +503,9 @@ fn a_join_that_times_out_ends_its_loan_while_the_handle_exists() {
         };
         // The waiter keeps the handle until it exits and returns it.
         let waiter = upshift::spawn(waiting, LENT);
-        holder_.wait_for_level(LENT).await;
+        holder.wait_for_level(LENT).await;
         let _handle = waiter.await.unwrap();
-        holder_.wait_for_level(OWN).await;
+        holder.wait_for_level(OWN).await;
     });
 }
 

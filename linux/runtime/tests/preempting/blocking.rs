@@ -9,7 +9,7 @@ use upshift::{Level, Preemption, Runtime, time};
 
 use crate::{ExclusiveRuntime, build, burn};
 
-/// Builds a runtime that tolerates blocking polls, or returns `None` if the kernel does not permit it.
+/// Builds a runtime that tolerates blocking polls. Returns `None` if the kernel does not permit it.
 fn tolerant() -> Option<ExclusiveRuntime> {
     let builder = Runtime::builder()
         .vcpus(1)

@@ -47,8 +47,8 @@ impl SmallStack {
         CALL.set(Some(f));
         let mut contexts = Box::new([const { MaybeUninit::<libc::ucontext_t>::zeroed() }; 2]);
         let [caller, callee] = &mut *contexts;
-        // SAFETY: both contexts are live, `self` owns the stack, and `swapcontext` fills the context
-        // to which `entry` returns.
+        // SAFETY: both contexts are live, `self` owns the stack, and `swapcontext` fills the
+        // context to which `entry` returns.
         unsafe {
             let (caller, callee) = (caller.as_mut_ptr(), callee.as_mut_ptr());
             assert_eq!(libc::getcontext(callee), 0);
@@ -170,7 +170,7 @@ fn stack_usage() -> (usize, usize) {
         "the thread has no alternate stack"
     );
     let bytes = stack.ss_sp.cast::<u8>();
-    // SAFETY: the stack is mapped while the thread serves, and only handlers on this thread write to
+    // SAFETY: the stack is mapped while the thread serves, and only its own handlers write to
     // it.
     let is_unused = |&offset: &usize| unsafe { bytes.add(offset).read_volatile() } == 0;
     let unused = (0..stack.ss_size).take_while(is_unused).count();
@@ -180,7 +180,7 @@ fn stack_usage() -> (usize, usize) {
 /// The usage includes the handler and the kernel's frames, also where the handler waits in the ring
 /// and is interrupted there.
 #[test]
-fn the_handler_uses_at_most_half_of_its_stack() {
+fn the_handler_uses_half_of_its_stack_at_most() {
     let Some(runtime) = runtime() else { return };
     let max_usage = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Tests of the budget for receiving: whatever bytes a client sends, the server answers urgent
+//! Tests of the budget for receiving: for any bytes that a client sends, the server answers urgent
 //! requests of other clients meanwhile, and the polls of the client's connection are short.
 
 use std::io::{Read, Write};
