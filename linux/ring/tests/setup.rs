@@ -13,12 +13,7 @@ fn forbid_io_uring_setup(errno: i32) {
 /// Installs a seccomp filter in which the system call `call` fails with `errno`.
 fn forbid(call: libc::c_long, errno: i32) {
     let number = call as u32;
-    let instruction = |code, k, jt, jf| libc::sock_filter {
-        code,
-        jt,
-        jf,
-        k,
-    };
+    let instruction = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let program = [
         instruction((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
         instruction(
