@@ -1,5 +1,5 @@
-//! Polls that call Go, whose runtime has threads, signals and small stacks: all parties make
-//! progress.
+//! Runs parties whose polls call Go, whose runtime has threads, signals and small stacks. All
+//! parties must make progress.
 //!
 //! Each case runs for half a second, or for `UPSHIFT_TORTURE_SECONDS`, and prints the steps of its
 //! parties. A party without progress ends the process.
@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::thread;
 
-use parties::{LAZY, MIDDLE, Parties, URGENT, micros, preemptible, seconds};
+use parties::{BACKGROUND, MIDDLE, Parties, URGENT, duration, micros, preemptible};
 use upshift::io::AsyncReadExt;
 use upshift::net::TcpListener;
 use upshift::{Runtime, sync, time};
@@ -32,7 +32,7 @@ fn work(micros: i64) -> impl FnMut() + Send + 'static {
 fn main() {
     let cooperative = |vcpus| {
         let runtime = Runtime::builder().vcpus(vcpus).build();
-        runtime.expect("threads and an I/O driver")
+        runtime.expect("cannot build the runtime")
     };
     if let Some(runtime) = preemptible(1) {
         case("one vCPU, preemption", &runtime, long_polls);
@@ -41,40 +41,42 @@ fn main() {
     case("one vCPU", &cooperative(1), long_polls);
 }
 
-/// Runs the parties that `start` spawns.
-fn case(name: &str, runtime: &Runtime, start: impl FnOnce(&Runtime, &mut Parties)) {
+/// Runs the parties that `add_parties` adds.
+fn case(name: &str, runtime: &Runtime, add_parties: impl FnOnce(&Runtime, &mut Parties)) {
     let mut parties = Parties::default();
-    start(runtime, &mut parties);
-    let steps = parties.run(runtime, |watch| watch.until(seconds(), 1));
+    add_parties(runtime, &mut parties);
+    let steps = parties.run(runtime, |observer| observer.wait_for(duration(), 1));
     let stats = runtime.handle().preemption_stats();
     println!("{name}: steps {steps:?}; {stats:?}");
 }
 
-/// Spawns long polls of one level, and short polls of more urgent levels.
+/// Adds parties with long polls of one level, and with short polls of more urgent levels.
 fn long_polls(runtime: &Runtime, parties: &mut Parties) {
     for _ in 0..4 {
-        parties.party(runtime, LAZY, work(8_000), upshift::yield_now);
+        parties.party(runtime, BACKGROUND, work(8_000), upshift::yield_now);
     }
     parties.resting_party(runtime, MIDDLE, work(1_000));
     parties.resting_party(runtime, URGENT, work(100));
 }
 
-/// Opens connections whose data arrives while their vCPU may be in a long poll.
+/// Adds parties that serve connections whose data arrives while their vCPU may be in a long poll.
 fn sockets(runtime: &Runtime, parties: &mut Parties) {
     const CONNECTIONS: usize = 8;
-    parties.party(runtime, LAZY, work(5_000), || time::sleep(micros(1_000)));
+    parties.party(runtime, BACKGROUND, work(5_000), || {
+        time::sleep(micros(1_000))
+    });
     let streams = runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound socket");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("cannot listen");
+        let address = listener.local_addr().expect("cannot read the address");
         let (mut streams, mut clients) = (Vec::new(), Vec::new());
         for _ in 0..CONNECTIONS {
-            clients.push(TcpStream::connect(address).expect("a listening socket"));
-            streams.push(listener.accept().await.expect("a connection").0);
+            clients.push(TcpStream::connect(address).expect("cannot connect"));
+            streams.push(listener.accept().await.expect("cannot accept").0);
         }
-        thread::spawn(move || _ = ask(clients));
+        thread::spawn(move || _ = send_requests(clients));
         streams
     });
-    let levels = [LAZY, MIDDLE, URGENT].into_iter().cycle();
+    let levels = [BACKGROUND, MIDDLE, URGENT].into_iter().cycle();
     for (stream, level) in streams.into_iter().zip(levels) {
         let stream = Arc::new(sync::Mutex::new(stream));
         let answer = move || {
@@ -83,9 +85,9 @@ fn sockets(runtime: &Runtime, parties: &mut Parties) {
                 let mut stream = stream.lock().await;
                 let mut byte = [0];
                 let asked = stream.read_exact(&mut byte).await;
-                asked.expect("a client that asks");
+                asked.expect("cannot read a request");
                 let (written, _) = stream.write_all(byte).await;
-                written.expect("a client that reads");
+                written.expect("cannot write a response");
             }
         };
         parties.party(runtime, level, work(200), answer);
@@ -93,7 +95,7 @@ fn sockets(runtime: &Runtime, parties: &mut Parties) {
 }
 
 /// Sends requests on the connections until they are closed.
-fn ask(mut clients: Vec<TcpStream>) -> std::io::Result<()> {
+fn send_requests(mut clients: Vec<TcpStream>) -> std::io::Result<()> {
     loop {
         for client in &mut clients {
             client.write_all(b"x")?;

@@ -1,4 +1,4 @@
-//! Crates that need a tokio runtime, on Upshift with `tokio-rt`, against real servers.
+//! Measures crates that need a tokio runtime, on Upshift with `tokio-rt`, against real servers.
 //!
 //! `compat-programs NAME` runs the operation of that name 300 times alone, and 300 times at level 8
 //! beside four busy coroutines of level 40, which must not end first. A third series of 300 runs in
@@ -15,26 +15,29 @@ use std::time::{Duration, Instant};
 use operations::{Operation, Result};
 use upshift::{Level, Runtime};
 
+/// Runs of the operation in a series.
 const RUNS: usize = 300;
 /// Longest duration of a series: beyond it, the urgent coroutine has starved.
-const OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
-    let name = std::env::args().nth(1).ok_or("which operation?")?;
+    let name = std::env::args()
+        .nth(1)
+        .ok_or("usage: compat-programs NAME")?;
     let runtime = Runtime::builder().vcpus(2).build()?;
-    let made = name.clone();
+    let operation_name = name.clone();
     let (alone, beside) = runtime.block_on(async move {
-        // A spawned coroutine, as in a program, and not the main one.
+        // The operation runs in a spawned coroutine, as in a program, and not in the main one.
         let run = async move {
-            let operation = operations::make(&made).await?;
+            let operation = operations::make(&operation_name).await?;
             let alone = median(&operation).await?;
-            let over = Arc::new(AtomicBool::new(false));
-            let busy: Vec<_> = (0..4).map(|_| compute(over.clone())).collect();
+            let stop = Arc::new(AtomicBool::new(false));
+            let busy: Vec<_> = (0..4).map(|_| compute(stop.clone())).collect();
             let beside = median(&operation).await?;
-            over.store(true, Ordering::Relaxed);
-            for computes in busy {
-                if computes.await? {
-                    return Err("what computes at level 40 ended first".into());
+            stop.store(true, Ordering::Relaxed);
+            for coroutine in busy {
+                if coroutine.await? {
+                    return Err("a coroutine of level 40 reached its time limit".into());
                 }
             }
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>((alone, beside))
@@ -54,20 +57,21 @@ fn main() -> Result<()> {
 async fn median(operation: &Operation) -> Result<u128> {
     let mut times = Vec::new();
     for _ in 0..RUNS {
-        let began = Instant::now();
+        let start = Instant::now();
         operation().await?;
-        times.push(began.elapsed().as_micros());
+        times.push(start.elapsed().as_micros());
     }
     times.sort_unstable();
     Ok(times[RUNS / 2])
 }
 
-/// Computes until `over` is set; returns true if that did not happen in time.
-fn compute(over: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
-    let computes = async move {
-        let began = Instant::now();
-        while !over.load(Ordering::Relaxed) {
-            if began.elapsed() > OPERATION_TIMEOUT {
+/// Starts a coroutine that computes until `stop` is set. Its result is true if that did not happen
+/// within [`TIMEOUT`].
+fn compute(stop: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
+    let computation = async move {
+        let start = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            if start.elapsed() > TIMEOUT {
                 return true;
             }
             for n in 0..2000_u32 {
@@ -77,5 +81,5 @@ fn compute(over: Arc<AtomicBool>) -> upshift::JoinHandle<bool> {
         }
         false
     };
-    upshift::spawn(computes, Level::at::<40>())
+    upshift::spawn(computation, Level::at::<40>())
 }

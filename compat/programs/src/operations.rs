@@ -1,4 +1,4 @@
-//! The operations: one round trip each.
+//! The operations, of which each is one round trip.
 
 mod grpc;
 mod queue;
@@ -34,6 +34,7 @@ where
     Box::new(move || Box::pin(run(shared.clone())))
 }
 
+/// Creates the operation `name`.
 pub async fn make(name: &str) -> Result<Operation> {
     match name {
         "reqwest-http1" => request(false).await,
@@ -48,7 +49,7 @@ pub async fn make(name: &str) -> Result<Operation> {
         "tonic-streaming" => grpc::streaming().await,
         "lapin" => queue::queue().await,
         "opentelemetry" => telemetry::spans().await,
-        _ => Err("no such operation".into()),
+        _ => Err("unknown operation".into()),
     }
 }
 
@@ -96,7 +97,7 @@ async fn request(http2: bool) -> Result<Operation> {
         }
         (text == b"hello")
             .then_some(())
-            .ok_or("another answer".into())
+            .ok_or("unexpected response".into())
     }))
 }
 
@@ -108,7 +109,7 @@ async fn events() -> Result<Operation> {
         let first = body.next().await.ok_or("no event")??;
         (&first[..] == b"data: 1\n\n")
             .then_some(())
-            .ok_or("another event".into())
+            .ok_or("unexpected event".into())
     }))
 }
 
@@ -121,12 +122,12 @@ async fn web_socket() -> Result<Operation> {
         let answer = socket.next().await.ok_or("closed")??;
         (answer.to_text()? == "hello")
             .then_some(())
-            .ok_or("another answer".into())
+            .ok_or("unexpected response".into())
     }))
 }
 
-/// Creates an operation through a buffer (a task of tokio's), a rate limit and a timeout (timers of
-/// tokio's).
+/// Creates an operation through a buffer, which is a task of tokio, and through a rate limit and a
+/// timeout, which use tokio's timers.
 async fn tower() -> Result<Operation> {
     let service = ServiceBuilder::new()
         .buffer(8)
@@ -139,7 +140,9 @@ async fn tower() -> Result<Operation> {
     Ok(operation(Mutex::new(service), |service| async move {
         let mut service = service.lock().await;
         let answer = service.ready().await?.call(1).await?;
-        (answer == 2).then_some(()).ok_or("another answer".into())
+        (answer == 2)
+            .then_some(())
+            .ok_or("unexpected response".into())
     }))
 }
 
@@ -152,7 +155,7 @@ async fn postgres() -> Result<Operation> {
         let row = shared.0.query_one(&shared.1, &[&1_i32]).await?;
         (row.get::<_, i32>(0) == 2)
             .then_some(())
-            .ok_or("another sum".into())
+            .ok_or("unexpected sum".into())
     }))
 }
 
@@ -177,6 +180,6 @@ async fn sqlx() -> Result<Operation> {
             .bind(1_i32)
             .fetch_one(&*pool)
             .await?;
-        (sum == 2).then_some(()).ok_or("another sum".into())
+        (sum == 2).then_some(()).ok_or("unexpected sum".into())
     }))
 }

@@ -1,5 +1,5 @@
-//! Upshift under the name of tokio. Tokio's published tests use this library here, which shows how
-//! far `upshift::{sync, time, task}` are source-compatible.
+//! Upshift under the name of tokio. Tokio's published tests use this library, which shows how far
+//! `upshift::{sync, time, task}` are source-compatible.
 //!
 //! `cargo xtask compat tokio` makes a package of this library and of the tests in the registry's
 //! copy of tokio, and compares the failing tests with `differences.txt`. `select!` and `io` are

@@ -1,4 +1,4 @@
-//! tokio's runtime builder, for runtimes of Upshift.
+//! tokio's runtime builder, which builds runtimes of Upshift.
 
 use std::future::Future;
 use std::io;
@@ -74,8 +74,8 @@ pub struct LocalOptions;
 
 pub type LocalRuntime = Runtime;
 
-/// A runtime with tokio's name. A runtime of Upshift belongs to one thread, but tokio's tests need
-/// `Send`.
+/// A runtime of Upshift with tokio's interface. A runtime of Upshift belongs to one thread, but
+/// tokio's tests require `Send`.
 pub struct Runtime {
     runtime: ManuallyDrop<upshift::Runtime>,
     handle: Handle,
@@ -83,7 +83,7 @@ pub struct Runtime {
     is_paused: bool,
 }
 
-// SAFETY: the runtime itself is accessed through `inner` only; the handle may be used on any
+// SAFETY: the runtime is accessed only through `on_home_thread`, and the handle may be used on any
 // thread.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.
@@ -97,15 +97,14 @@ impl Runtime {
         Builder::new_multi_thread().build()
     }
 
-    /// Returns the runtime. Panics on another thread than the one that created it.
-    fn inner(&self) -> &upshift::Runtime {
+    fn on_home_thread(&self) -> &upshift::Runtime {
         assert_eq!(thread::current().id(), self.home);
         &self.runtime
     }
 
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let runtime = self.inner();
+        let runtime = self.on_home_thread();
         if !self.is_paused {
             return runtime.block_on(future);
         }
@@ -135,7 +134,7 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         assert_eq!(thread::current().id(), self.home);
-        // SAFETY: dropped once, here, on the thread that built it.
+        // SAFETY: the runtime is dropped only here, on the thread that built it.
         unsafe { ManuallyDrop::drop(&mut self.runtime) };
     }
 }

@@ -1,4 +1,5 @@
-//! Models of the permit: all interleavings of a thread and a supervisor.
+//! Models of the permit: loom explores all interleavings of a thread and a supervisor. Run them
+//! with
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-elevate --test loom_permit`
 
@@ -10,21 +11,21 @@ use loom::sync::atomic::Ordering::SeqCst;
 use loom::sync::atomic::fence;
 use upshift_elevate::dispatch::Permit;
 
-/// The thread and the supervisor never use the shared value at the same time, and neither waits
-/// forever.
+/// The thread and the supervisor never use the shared value at the same time, and neither waits for
+/// ever.
 #[test]
 fn a_revoked_permit_keeps_its_thread_out() {
     loom::model(|| {
         let shared = Arc::new((Permit::new(), UnsafeCell::new(0u32)));
-        let other = shared.clone();
+        let permit_of_thread = shared.clone();
         let thread = loom::thread::spawn(move || {
             for _ in 0..2 {
-                other.0.enter();
-                other.1.with_mut(|value| {
+                permit_of_thread.0.enter();
+                permit_of_thread.1.with_mut(|value| {
                     // SAFETY: loom checks that no other thread has access.
                     unsafe { *value += 1 }
                 });
-                let _ = other.0.leave();
+                let _ = permit_of_thread.0.leave();
             }
         });
         if shared.0.revoke(|| fence(SeqCst)).is_ok() {
@@ -38,20 +39,20 @@ fn a_revoked_permit_keeps_its_thread_out() {
     });
 }
 
-/// A supervisor that asks while a use is under way is notified, or sees that none is under way any
-/// more.
+/// A supervisor that requests an answer during a use is notified at the end of the use, or learns
+/// that no use is in progress.
 #[test]
 fn a_request_is_answered_or_seen_to_be_late() {
     loom::model(|| {
         let permit = Arc::new(Permit::new());
-        let other = permit.clone();
+        let permit_of_thread = permit.clone();
         let thread = loom::thread::spawn(move || {
-            other.enter();
-            other.leave()
+            permit_of_thread.enter();
+            permit_of_thread.leave()
         });
         let in_use = permit.ask(|| fence(SeqCst));
         let notified = thread.join().unwrap();
-        // A request made before the use began counts as answered at its end.
+        // The thread also answers a request that was made before its use began.
         assert!(notified || !in_use);
     });
 }

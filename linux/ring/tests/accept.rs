@@ -1,8 +1,8 @@
-//! Multishot accept.
+//! Tests of multishot accept: order, windows, running out of descriptors, and errors.
 #![cfg(not(loom))]
 
 mod common;
-use common::{block_on, in_child, is_child, limit_descriptors, ring, turn_until};
+use common::{block_on, drive_until, in_child, is_child, limit_descriptors, ring};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -31,11 +31,11 @@ fn connections_arrive_in_order_from_one_operation() {
     });
     assert_eq!(ring.in_flight(), 1);
     drop(incoming);
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
 }
 
 #[test]
-fn a_burst_beyond_the_window_is_accepted_in_the_end() {
+fn a_burst_beyond_the_window_is_accepted_eventually() {
     let ring = Ring::new(Config {
         accept_window: 4,
         ..Config::default()
@@ -46,7 +46,7 @@ fn a_burst_beyond_the_window_is_accepted_in_the_end() {
     let clients: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    // Lets unread connections pile up.
+    // Unread connections accumulate up to the window.
     for _ in 0..20 {
         ring.submit().unwrap();
         ring.reap();
@@ -68,18 +68,18 @@ fn unread_connections_are_closed_with_the_stream() {
     let mut clients: Vec<_> = (0..5)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    turn_until(&ring, || ring.slots_in_use() == 6);
+    drive_until(&ring, || ring.slots_in_use() == 6);
     drop(incoming);
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
     for client in &mut clients {
-        client.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        client.set_read_timeout(Some(common::TIMEOUT)).unwrap();
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
     }
 }
 
 #[test]
-fn running_out_of_descriptors_is_an_error_and_not_the_end() {
-    let name = "running_out_of_descriptors_is_an_error_and_not_the_end";
+fn running_out_of_descriptors_is_an_error_that_does_not_end_the_stream() {
+    let name = "running_out_of_descriptors_is_an_error_that_does_not_end_the_stream";
     if !is_child(name) {
         return in_child(name);
     }
@@ -100,7 +100,7 @@ fn running_out_of_descriptors_is_an_error_and_not_the_end() {
         };
         assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
         assert!(servers.len() < clients.len());
-        // Once there is room again, the rest arrives.
+        // When descriptors are free again, further connections arrive.
         let left = clients.len() - servers.len();
         servers.clear();
         while servers.len() < left.min(2) {
@@ -121,7 +121,7 @@ fn a_socket_that_does_not_listen_is_an_error_each_time() {
     ring.shutdown();
     let mut cx = Context::from_waker(Waker::noop());
     let Poll::Ready(Err(error)) = incoming.poll_next(&mut cx) else {
-        panic!("a ring that is shut down has no connections");
+        panic!("the accept of a closed ring did not fail");
     };
     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
 }

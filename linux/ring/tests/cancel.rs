@@ -1,8 +1,9 @@
-//! Handles dropped before their operations end, and rings dropped before their handles.
+//! Tests of cancellation: handles that are dropped before their operations complete, and rings that
+//! are dropped before their handles.
 #![cfg(not(loom))]
 
 mod common;
-use common::{block_on, pair, poll_once, ring, turn_until};
+use common::{block_on, drive_until, pair, poll_once, ring};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::task::Poll;
@@ -25,17 +26,17 @@ fn a_buffer_outlives_the_handle_of_its_receive() {
                 ring.submit().unwrap();
             }
             drop(recv);
-            // Reuses the memory of the buffer if that has been freed.
+            // The allocator would reuse the buffer's memory here, had it been freed.
             let canary = vec![0xaa; 4096];
             peer.write_all(&[0x55; 512]).unwrap();
-            turn_until(&ring, || ring.slots_in_use() == 0);
+            drive_until(&ring, || ring.slots_in_use() == 0);
             assert!(canary.iter().all(|byte| *byte == 0xaa));
         }
     }
 }
 
 #[test]
-fn a_cancelled_operation_gives_its_buffer_back() {
+fn a_cancelled_operation_returns_its_buffer() {
     let ring = ring();
     let (fd, _peer) = pair();
     let mut recv = ring.start(op::Recv::new(fd, vec![3; 77]), 0);
@@ -53,7 +54,7 @@ fn a_late_cancellation_does_not_hit_the_next_occupant_of_the_slot() {
     let ring = ring();
     let (fd, mut peer) = pair();
     for _ in 0..50 {
-        // The operation is complete but not reaped: the cancellation will be too late.
+        // The operation is complete but not reaped, so its cancellation comes too late.
         let nop = ring.start(op::Nop::new(), 0);
         ring.submit().unwrap();
         drop(nop);
@@ -77,7 +78,7 @@ fn a_late_cancellation_does_not_hit_the_next_occupant_of_the_slot() {
 }
 
 #[test]
-fn a_descriptor_stays_open_until_its_operation_is_over() {
+fn a_descriptor_stays_open_until_its_operation_completes() {
     let ring = ring();
     let (fd, mut peer) = pair();
     let recv = ring.start(op::Recv::new(fd.clone(), vec![0; 8]), 0);
@@ -89,7 +90,7 @@ fn a_descriptor_stays_open_until_its_operation_is_over() {
         std::io::ErrorKind::WouldBlock
     );
     drop(recv);
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
     peer.set_nonblocking(false).unwrap();
     assert_eq!(peer.read(&mut [0]).unwrap(), 0);
 }
@@ -106,7 +107,7 @@ fn a_ring_dropped_with_operations_in_flight_drains_first() {
         let marker: Arc<[u8]> = Arc::from(vec![1; 100]);
         let (fd, peer) = pair();
         let (listener, _) = listener();
-        // Operations submitted, queued and in the backlog.
+        // The operations are submitted, queued, or in the backlog.
         let mut recvs = Vec::new();
         for _ in 0..20 {
             recvs.push(ring.start(op::Recv::new(fd.clone(), vec![7; 64]), 0));
@@ -123,13 +124,13 @@ fn a_ring_dropped_with_operations_in_flight_drains_first() {
         drop(ring);
         for recv in recvs.iter_mut().take(39) {
             let Poll::Ready((result, buffer)) = poll_once(recv) else {
-                panic!("everything has completed");
+                panic!("an operation is still pending");
             };
             assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
             assert_eq!(buffer, vec![7; 64]);
         }
         let Poll::Ready(Err(error)) = poll_once(&mut poll) else {
-            panic!("everything has completed");
+            panic!("an operation is still pending");
         };
         assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -137,7 +138,7 @@ fn a_ring_dropped_with_operations_in_flight_drains_first() {
             assert!(matches!(incoming.poll_next(&mut cx), Poll::Ready(Err(_))));
         }
         assert!(matches!(stream.poll_next(&mut cx), Poll::Ready(Err(_))));
-        // One receive is dropped unpolled.
+        // The last receive is dropped without having been polled.
         drop((recvs, poll, incoming, stream));
         assert_eq!(Arc::strong_count(&marker), 1);
         assert!(
@@ -173,7 +174,7 @@ fn shutdown_wakes_waiters_and_refuses_later_operations() {
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
     assert_eq!(buffer, [1; 3]);
     assert!(block_on(&ring, ring.recv_multi(fd, 0).next()).is_err());
-    // The ring does not sleep any more, and shuts down only once.
+    // A closed ring does not sleep, and a second shutdown has no effect.
     ring.wait(None).unwrap();
     ring.shutdown();
     let remote = ring.remote();
@@ -182,14 +183,14 @@ fn shutdown_wakes_waiters_and_refuses_later_operations() {
     drop(recv);
 }
 
-/// The last owner of the ring may be a buffer of the operation that is dropped.
+/// The buffer of the dropped operation is the last owner of the ring.
 #[test]
 fn a_ring_may_be_dropped_by_one_of_its_operations() {
-    struct Holds(std::rc::Rc<Ring>, [u8; 4]);
-    // SAFETY: the ring and its owners stay on the thread of the test.
-    unsafe impl Send for Holds {}
-    // SAFETY: bytes inside the operation, which does not move.
-    unsafe impl upshift_ring::IoBuf for Holds {
+    struct RingOwner(std::rc::Rc<Ring>, [u8; 4]);
+    // SAFETY: the ring and its owners stay on this thread.
+    unsafe impl Send for RingOwner {}
+    // SAFETY: the bytes are inside the operation, which does not move.
+    unsafe impl upshift_ring::IoBuf for RingOwner {
         fn io_ptr(&self) -> *const u8 {
             self.1.as_ptr()
         }
@@ -200,8 +201,8 @@ fn a_ring_may_be_dropped_by_one_of_its_operations() {
     }
     let ring = std::rc::Rc::new(ring());
     let (fd, mut peer) = pair();
-    let send = ring.start(op::Send::new(fd, Holds(ring.clone(), *b"last")), 0);
-    turn_until(&ring, || send.is_complete());
+    let send = ring.start(op::Send::new(fd, RingOwner(ring.clone(), *b"last")), 0);
+    drive_until(&ring, || send.is_complete());
     drop(ring);
     drop(send);
     let mut bytes = [0; 4];
@@ -221,7 +222,7 @@ fn streams_dropped_while_data_arrives_end() {
     for _ in 0..20 {
         let (fd, mut peer) = pair();
         let writer = std::thread::spawn(move || {
-            // Until the other side is closed.
+            // The writes fail when the ring has closed its end.
             while peer.write_all(&[1; 4096]).is_ok() {}
         });
         let mut stream = ring.recv_multi(fd, 0);
@@ -229,7 +230,7 @@ fn streams_dropped_while_data_arrives_end() {
             assert!(!stream.next().await.unwrap().is_empty());
         });
         drop(stream);
-        turn_until(&ring, || ring.slots_in_use() == 0);
+        drive_until(&ring, || ring.slots_in_use() == 0);
         writer.join().unwrap();
     }
 }

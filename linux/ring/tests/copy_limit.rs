@@ -1,17 +1,18 @@
-//! Copies of less urgent levels beside an urgent operation in flight.
+//! Tests of the limit on copies: large copies of less urgent levels are held while an urgent
+//! operation is in flight.
 #![cfg(not(loom))]
 
 mod common;
-use common::{block_on, poll_once, turn_until};
+use common::{block_on, drive_until, poll_once};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::task::Poll;
 use upshift_ring::{Config, Fd, Ring, Submission, op};
 
-/// More bytes than may be in the kernel beside an urgent operation.
+/// Length of a copy, in bytes: more than may be in the kernel beside an urgent operation.
 const LARGE: usize = 300 << 10;
 /// Capacity of a pipe in bytes.
-const ROOM: usize = 1 << 20;
+const CAPACITY: usize = 1 << 20;
 
 struct Pipe {
     reader: std::io::PipeReader,
@@ -22,22 +23,23 @@ impl Pipe {
     fn new() -> Pipe {
         let (reader, writer) = std::io::pipe().unwrap();
         // SAFETY: no pointers.
-        let room = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, ROOM) };
-        assert_eq!(room, ROOM as i32);
+        let capacity = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, CAPACITY) };
+        assert_eq!(capacity, CAPACITY as i32);
         let writer = Fd::new(OwnedFd::from(writer));
         Pipe { reader, writer }
     }
 
-    /// Returns a pipe that takes no more bytes.
+    /// Returns a pipe that has no room.
     fn full() -> Pipe {
         let pipe = Pipe::new();
         let writer = pipe.writer.as_fd().try_clone_to_owned().unwrap();
         std::fs::File::from(writer)
-            .write_all(&vec![0; ROOM])
+            .write_all(&vec![0; CAPACITY])
             .unwrap();
         pipe
     }
 
+    /// Starts to write `length` bytes of the value `byte` into the pipe.
     fn copy(
         &self,
         ring: &Ring,
@@ -56,9 +58,9 @@ impl Pipe {
     }
 }
 
-/// Copies that start regardless of size: one for each CPU, up to two.
+/// Returns the number of copies that start regardless of their size: one for each CPU, up to two.
 fn max_copies() -> usize {
-    // SAFETY: plain bits, for which zeroes are valid; the calls access only `cpus`.
+    // SAFETY: zeroes are a valid `cpu_set_t`, and the calls access only `cpus`.
     unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
         assert_eq!(
@@ -69,8 +71,8 @@ fn max_copies() -> usize {
     }
 }
 
-/// Starts an operation that never completes, at a level.
-fn waiting(ring: &Ring, pipe: &Pipe, level: u8) -> Submission<op::PollAdd> {
+/// Starts an operation at `level` that does not complete, because the pipe stays empty.
+fn start_waiting(ring: &Ring, pipe: &Pipe, level: u8) -> Submission<op::PollAdd> {
     let reader = Fd::new(pipe.reader.try_clone().unwrap());
     ring.start(op::PollAdd::new(reader, libc::POLLIN as u32), level)
 }
@@ -80,25 +82,25 @@ fn ring() -> Option<Ring> {
 }
 
 #[test]
-fn copies_beside_an_urgent_operation_go_few_at_a_time_and_by_level() {
+fn copies_beside_an_urgent_operation_start_few_at_a_time_and_by_level() {
     let Some(ring) = ring() else { return };
-    let (mut pipe, quiet) = (Pipe::new(), Pipe::new());
+    let (mut pipe, empty) = (Pipe::new(), Pipe::new());
     ring.submit().unwrap();
-    let urgent = waiting(&ring, &quiet, 10);
+    let urgent = start_waiting(&ring, &empty, 10);
     assert_eq!(ring.pending_submissions(), 1);
     let first = (0..max_copies()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
-    let mut all: Vec<_> = first.collect();
+    let mut copies: Vec<_> = first.collect();
     assert_eq!(ring.pending_submissions(), 1 + max_copies());
-    // These are held; the entry that they add is a timeout.
-    all.push(pipe.copy(&ring, b'4', 1, 60));
-    all.push(pipe.copy(&ring, b'2', 1, 50));
-    all.push(pipe.copy(&ring, b'3', 1, 50));
+    // These copies are held. They add one entry, a timeout.
+    copies.push(pipe.copy(&ring, b'4', 1, 60));
+    copies.push(pipe.copy(&ring, b'2', 1, 50));
+    copies.push(pipe.copy(&ring, b'3', 1, 50));
     assert_eq!(ring.pending_submissions(), 2 + max_copies());
     assert_eq!(ring.in_flight(), 4 + max_copies());
-    // This copy is as urgent as anything in flight.
-    all.push(pipe.copy(&ring, b'0', LARGE, 10));
+    // This copy is as urgent as the most urgent operation in flight, and is not held.
+    copies.push(pipe.copy(&ring, b'0', LARGE, 10));
     assert_eq!(ring.pending_submissions(), 3 + max_copies());
-    turn_until(&ring, || all.iter_mut().all(|op| op.is_complete()));
+    drive_until(&ring, || copies.iter_mut().all(|op| op.is_complete()));
     let bytes = pipe.read((max_copies() + 1) * LARGE + 3);
     let mut order = bytes.clone();
     order.dedup();
@@ -109,14 +111,14 @@ fn copies_beside_an_urgent_operation_go_few_at_a_time_and_by_level() {
 #[test]
 fn small_copies_are_not_held_and_large_ones_only_beside_urgent_operations() {
     let Some(ring) = ring() else { return };
-    let (pipe, quiet) = (Pipe::new(), Pipe::new());
+    let (pipe, empty) = (Pipe::new(), Pipe::new());
     ring.submit().unwrap();
-    let equal = waiting(&ring, &quiet, 40);
+    let equal = start_waiting(&ring, &empty, 40);
     let large: Vec<_> = (0..3).map(|_| pipe.copy(&ring, 1, LARGE, 40)).collect();
     assert_eq!(ring.pending_submissions(), 4);
     drop((equal, large));
-    turn_until(&ring, || ring.slots_in_use() == 0);
-    let urgent = waiting(&ring, &quiet, 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
+    let urgent = start_waiting(&ring, &empty, 0);
     let small: Vec<_> = (0..64).map(|_| pipe.copy(&ring, 1, 4096, 40)).collect();
     assert_eq!(ring.pending_submissions(), 65);
     drop((urgent, small));
@@ -125,8 +127,8 @@ fn small_copies_are_not_held_and_large_ones_only_beside_urgent_operations() {
 #[test]
 fn a_copy_dropped_while_it_is_held_is_never_started() {
     let Some(ring) = ring() else { return };
-    let (mut pipe, quiet) = (Pipe::new(), Pipe::new());
-    let urgent = waiting(&ring, &quiet, 0);
+    let (mut pipe, empty) = (Pipe::new(), Pipe::new());
+    let urgent = start_waiting(&ring, &empty, 0);
     let copies = (0..max_copies()).map(|_| pipe.copy(&ring, b'1', LARGE, 40));
     let first: Vec<_> = copies.collect();
     let dropped = pipe.copy(&ring, b'2', 1, 40);
@@ -150,38 +152,42 @@ fn a_copy_dropped_while_it_is_held_is_never_started() {
         *b"14"
     );
     drop(urgent);
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
 }
 
 #[test]
-fn a_copy_that_does_not_end_holds_the_others_only_briefly() {
+fn a_copy_that_does_not_complete_holds_other_copies_only_briefly() {
     let Some(ring) = ring() else { return };
-    let (stuck, mut free, quiet) = (Pipe::full(), Pipe::new(), Pipe::new());
-    let urgent = waiting(&ring, &quiet, 0);
-    let mut never = [(); 2].map(|()| stuck.copy(&ring, 0, LARGE, 40));
+    let (stuck, mut free, empty) = (Pipe::full(), Pipe::new(), Pipe::new());
+    let urgent = start_waiting(&ring, &empty, 0);
+    let mut stuck_copies = [(); 2].map(|()| stuck.copy(&ring, 0, LARGE, 40));
     for byte in 0..4 {
         let held = free.copy(&ring, byte, LARGE, 50);
         block_on(&ring, held).0.unwrap();
         assert_eq!(free.read(LARGE), vec![byte; LARGE]);
-        assert!(never.iter_mut().all(|copy| poll_once(copy).is_pending()));
+        assert!(
+            stuck_copies
+                .iter_mut()
+                .all(|copy| poll_once(copy).is_pending())
+        );
     }
-    drop((urgent, never));
+    drop((urgent, stuck_copies));
 }
 
 #[test]
 fn copies_held_at_the_end_of_the_ring_are_cancelled() {
     let Some(ring) = ring() else { return };
-    let (stuck, quiet) = (Pipe::full(), Pipe::new());
-    let urgent = waiting(&ring, &quiet, 0);
-    let never = [(); 2].map(|()| stuck.copy(&ring, 0, LARGE, 40));
+    let (stuck, empty) = (Pipe::full(), Pipe::new());
+    let urgent = start_waiting(&ring, &empty, 0);
+    let stuck_copies = [(); 2].map(|()| stuck.copy(&ring, 0, LARGE, 40));
     let mut held = stuck.copy(&ring, 0, LARGE, 40);
     ring.submit().unwrap();
     ring.shutdown();
     let Poll::Ready((result, buffer)) = poll_once(&mut held) else {
-        panic!("it has not ended");
+        panic!("the held copy is still pending");
     };
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
     assert_eq!(buffer.len(), LARGE);
-    drop((urgent, never, held));
+    drop((urgent, stuck_copies, held));
     assert_eq!(ring.slots_in_use(), 0);
 }

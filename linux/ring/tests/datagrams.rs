@@ -1,8 +1,9 @@
-//! Datagrams with their senders, received by one operation.
+//! Tests of multishot receive of datagrams: boundaries, senders, truncation, lack of buffers,
+//! errors.
 #![cfg(not(loom))]
 
 mod common;
-use common::{block_on, poll_once, ring, turn_until};
+use common::{block_on, drive_until, poll_once, ring};
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -16,7 +17,7 @@ fn receiver(address: &str) -> (Fd, std::net::SocketAddr) {
 }
 
 #[test]
-fn datagrams_come_whole_in_order_and_with_their_sender() {
+fn datagrams_arrive_whole_in_order_and_with_their_sender() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let Ok(sender) = UdpSocket::bind(address) else {
             eprintln!("skipped: {address} cannot be bound on this machine");
@@ -35,7 +36,7 @@ fn datagrams_come_whole_in_order_and_with_their_sender() {
             assert!(!datagram.truncated);
         }
         drop(stream);
-        turn_until(&ring, || ring.slots_in_use() == 0);
+        drive_until(&ring, || ring.slots_in_use() == 0);
     }
 }
 
@@ -80,7 +81,7 @@ fn more_datagrams_than_buffers_wait_for_the_consumer() {
 }
 
 #[test]
-fn a_starved_stream_of_datagrams_waits_without_turning_the_ring() {
+fn a_starved_stream_of_datagrams_makes_no_system_calls() {
     let ring = Ring::new(Config {
         buffers: 1,
         buffer_size: 512,
@@ -94,7 +95,7 @@ fn a_starved_stream_of_datagrams_waits_without_turning_the_ring() {
     let held = block_on(&ring, stream.next()).unwrap().unwrap();
     sender.send_to(b"two", to).unwrap();
     for _ in 0..20 {
-        // The poll asks for more if the stream was stopped.
+        // The poll restarts the operation if it was stopped.
         assert!(poll_once(&mut pin!(stream.next())).is_pending());
         ring.submit().unwrap();
         ring.reap();
@@ -105,7 +106,11 @@ fn a_starved_stream_of_datagrams_waits_without_turning_the_ring() {
         ring.submit().unwrap();
         ring.reap();
     }
-    assert_eq!(ring.stats().enters, before.enters, "busy while starved");
+    assert_eq!(
+        ring.stats().enters,
+        before.enters,
+        "the starved stream made system calls"
+    );
     drop(held);
     let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
     assert_eq!(&datagram.data[..], b"two");
@@ -114,20 +119,20 @@ fn a_starved_stream_of_datagrams_waits_without_turning_the_ring() {
 #[test]
 fn a_sender_without_a_name_has_no_address() {
     let ring = ring();
-    let (ours, theirs) = UnixDatagram::pair().unwrap();
-    let mut stream = ring.datagram_multi(Fd::new(OwnedFd::from(ours)), 0);
-    theirs.send(b"hello").unwrap();
+    let (local, peer) = UnixDatagram::pair().unwrap();
+    let mut stream = ring.datagram_multi(Fd::new(OwnedFd::from(local)), 0);
+    peer.send(b"hello").unwrap();
     let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
     assert_eq!(&datagram.data[..], b"hello");
     assert_eq!(datagram.from.ip(), None);
 }
 
 #[test]
-fn an_error_of_the_socket_is_reported_and_ends_the_stream() {
+fn an_error_of_the_socket_is_returned_and_ends_the_stream() {
     let ring = ring();
-    let gone = receiver("127.0.0.1:0").1;
+    let closed_address = receiver("127.0.0.1:0").1;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(gone).unwrap();
+    socket.connect(closed_address).unwrap();
     socket.send(b"anybody?").unwrap();
     let mut stream = ring.datagram_multi(Fd::new(OwnedFd::from(socket)), 0);
     let error = block_on(&ring, stream.next()).unwrap_err();

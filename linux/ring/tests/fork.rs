@@ -1,4 +1,5 @@
-//! A child of `fork` that uses its parent's ring faults: the queues are not in its memory.
+//! Tests of rings after `fork`: a child that uses its parent's ring faults, because the queues are
+//! not mapped in the child.
 #![cfg(not(loom))]
 
 mod common;
@@ -6,9 +7,9 @@ use common::block_on;
 use std::io::{Read, Write};
 use upshift_ring::{Fd, Mode, Ring, op};
 
-/// Runs `f` in a child and returns its wait status.
-fn in_a_child(f: impl FnOnce()) -> libc::c_int {
-    // SAFETY: the child calls `f` and exits; it runs no code of the parent's.
+/// Runs `f` in a forked child and returns the child's wait status.
+fn run_in_child(f: impl FnOnce()) -> libc::c_int {
+    // SAFETY: the child calls `f` and exits without returning to the parent's code.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
@@ -23,7 +24,7 @@ fn in_a_child(f: impl FnOnce()) -> libc::c_int {
         unsafe { libc::_exit(i32::from(ended.is_err())) }
     }
     let mut status = 0;
-    // SAFETY: a pointer to a local.
+    // SAFETY: `status` is a live local.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     status
 }
@@ -32,12 +33,12 @@ fn in_a_child(f: impl FnOnce()) -> libc::c_int {
 fn a_child_that_uses_the_ring_of_its_parent_faults_and_the_parent_continues() {
     let ring = Ring::new(upshift_ring::Config::default()).unwrap();
     if ring.mode() == Mode::Readiness {
-        return println!("skipped: there is no io_uring, and no memory to share with it");
+        return println!("skipped: without io_uring, a ring shares no memory with the kernel");
     }
     let (reader, writer) = std::io::pipe().unwrap();
     let fd = Fd::new(std::os::fd::OwnedFd::from(writer));
     let write = |byte: u8| op::WriteAt::new(fd.clone(), [byte], u64::MAX);
-    let status = in_a_child(|| {
+    let status = run_in_child(|| {
         let started = ring.start(write(b'x'), 0);
         let _ = ring.submit();
         std::mem::forget(started);
@@ -58,12 +59,12 @@ fn a_child_that_uses_the_ring_of_its_parent_faults_and_the_parent_continues() {
     assert_eq!(bytes, b"abc", "the child wrote into the parent's queue");
 }
 
-/// A child makes a ring of its own and uses it, beside that of its parent.
+/// The child creates and uses a ring, beside that of its parent.
 #[test]
-fn a_child_may_have_a_ring_of_its_own() {
-    let _parents = Ring::new(upshift_ring::Config::default()).unwrap();
+fn a_child_may_create_a_ring() {
+    let _parent_ring = Ring::new(upshift_ring::Config::default()).unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let status = in_a_child(|| {
+    let status = run_in_child(|| {
         let ring = Ring::new(upshift_ring::Config::default()).unwrap();
         let fd = Fd::new(std::os::fd::OwnedFd::from(writer.try_clone().unwrap()));
         let write = ring.start(op::WriteAt::new(fd, *b"x", u64::MAX), 0);

@@ -1,4 +1,5 @@
-//! Every operation, on a real kernel.
+//! Tests of every operation on the real kernel: files, names, sockets, readiness, and the limit of
+//! operations.
 #![cfg(not(loom))]
 
 mod common;
@@ -8,14 +9,14 @@ use std::net::{Shutdown, TcpListener};
 use std::os::fd::{FromRawFd, OwnedFd};
 use upshift_ring::{Address, Config, Fd, IoBuf, Ring, op};
 
-fn temporary(name: &str) -> std::path::PathBuf {
+fn temporary_path(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("upshift-ring-{}-{name}", std::process::id()))
 }
 
 #[test]
 fn a_file_is_opened_written_synced_read_and_closed() {
     let ring = ring();
-    let path = temporary("file");
+    let path = temporary_path("file");
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
     block_on(&ring, async {
         let fd = ring
@@ -23,7 +24,7 @@ fn a_file_is_opened_written_synced_read_and_closed() {
             .await
             .unwrap();
         let fd = Fd::new(fd);
-        // Best effort, class 2, level 3.
+        // I/O priority: class 2 (best effort), level 3.
         let write = op::WriteAt::new(fd.clone(), "hello world", 0).ioprio(2 << 13 | 3);
         assert_eq!(ring.start(write, 0).await.0.unwrap(), 11);
         let parts = vec![b"HE".to_vec(), b"LLO".to_vec()];
@@ -62,14 +63,14 @@ fn a_file_is_opened_written_synced_read_and_closed() {
 }
 
 #[test]
-fn names_are_made_moved_linked_and_removed() {
+fn names_are_created_renamed_linked_and_removed() {
     let ring = ring();
-    let root = temporary("names");
+    let root = temporary_path("names");
     let _ = std::fs::remove_dir_all(&root);
     block_on(&ring, async {
-        let make = |path: &std::path::Path| op::MkDirAt::new(None, path, 0o700).unwrap();
-        ring.start(make(&root), 0).await.unwrap();
-        let error = ring.start(make(&root), 0).await.unwrap_err();
+        let mkdir = |path: &std::path::Path| op::MkDirAt::new(None, path, 0o700).unwrap();
+        ring.start(mkdir(&root), 0).await.unwrap();
+        let error = ring.start(mkdir(&root), 0).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
         let open = op::OpenAt::new(None, &root, libc::O_PATH | libc::O_DIRECTORY, 0).unwrap();
         let directory = Fd::new(ring.start(open, 0).await.unwrap());
@@ -126,11 +127,11 @@ fn a_missing_file_and_a_nul_in_a_path_are_errors() {
 }
 
 #[test]
-fn a_connection_is_made_used_and_shut_down() {
+fn a_connection_is_established_used_and_shut_down() {
     let ring = ring();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // SAFETY: a fresh descriptor.
+    // SAFETY: `socket` returns a new descriptor, which has no other owner.
     let client = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
     let client = Fd::new(client);
     block_on(&ring, async {
@@ -172,13 +173,13 @@ fn a_connection_is_made_used_and_shut_down() {
 #[test]
 fn a_refused_connection_is_an_error() {
     let ring = ring();
-    let gone = TcpListener::bind("127.0.0.1:0")
+    let closed_address = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
-    // SAFETY: a fresh descriptor.
+    // SAFETY: `socket` returns a new descriptor, which has no other owner.
     let client = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
-    let connect = op::Connect::new(Fd::new(client), Address::from(gone));
+    let connect = op::Connect::new(Fd::new(client), Address::from(closed_address));
     let error = block_on(&ring, ring.start(connect, 0)).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
 }
@@ -202,7 +203,7 @@ fn a_send_of_all_completes_once_even_if_the_peer_is_slow() {
 }
 
 #[test]
-fn a_peer_that_has_gone_is_an_error_and_no_signal() {
+fn a_send_to_a_closed_peer_is_an_error_without_a_signal() {
     let ring = ring();
     let (fd, peer) = pair();
     drop(peer);
@@ -233,7 +234,7 @@ fn readiness_is_reported_once() {
 }
 
 #[test]
-fn a_slice_sends_the_part_it_names() {
+fn a_slice_sends_its_part_of_the_buffer() {
     let ring = ring();
     let (fd, mut peer) = pair();
     let part = String::from("hello world").slice(6..11);
@@ -248,7 +249,7 @@ fn a_slice_sends_the_part_it_names() {
 }
 
 #[test]
-fn more_operations_than_allowed_end_with_ebusy_and_keep_their_buffer() {
+fn operations_beyond_the_limit_fail_with_ebusy_and_return_their_buffer() {
     let ring = Ring::new(Config {
         max_operations: 2,
         ..Config::default()
@@ -261,7 +262,7 @@ fn more_operations_than_allowed_end_with_ebusy_and_keep_their_buffer() {
     assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EBUSY));
     assert_eq!(buffer, vec![9; 10]);
     drop(first);
-    common::turn_until(&ring, || ring.slots_in_use() == 1);
+    common::drive_until(&ring, || ring.slots_in_use() == 1);
     let mut fourth = recv();
     assert!(poll_once(&mut fourth).is_pending());
     assert_eq!(ring.stats().refused, 1);

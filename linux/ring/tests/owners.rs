@@ -1,4 +1,4 @@
-//! A ring that another thread watches, and whose owner changes.
+//! Tests of rings that another thread watches, adopts or stands in for.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -9,22 +9,22 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use upshift_ring::{Config, DeferredCall, Driver, Fd, Mode, Proxy, Ring, RingWatch, op};
+use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, RingWatch, op};
 
 /// Returns whether the eventfd is signalled within `millis` milliseconds.
-fn rings(watch: &RingWatch, millis: i32) -> bool {
+fn is_signalled(watch: &RingWatch, millis: i32) -> bool {
     let mut fd = libc::pollfd {
         fd: watch.raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: a pointer to one local.
+    // SAFETY: `fd` is a valid array of one entry.
     unsafe { libc::poll(&raw mut fd, 1, millis) == 1 }
 }
 
 fn ring() -> Option<Ring> {
-    let ring = Ring::new(Config::default()).expect("a ring");
-    if ring.reports_arrivals() {
+    let ring = Ring::new(Config::default()).expect("a ring can be created");
+    if ring.tells_of_arrivals() {
         Some(ring)
     } else {
         let _ = writeln!(
@@ -35,7 +35,8 @@ fn ring() -> Option<Ring> {
     }
 }
 
-fn finish<F: Future>(ring: &Ring, future: F) -> F::Output {
+/// Runs a future to its end. Polls it after each wait, without a waker.
+fn block_on<F: Future>(ring: &Ring, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
     loop {
@@ -48,11 +49,11 @@ fn finish<F: Future>(ring: &Ring, future: F) -> F::Output {
 }
 
 #[test]
-fn an_arrival_rings_while_the_owner_is_busy_unless_masked() {
+fn an_arrival_signals_the_eventfd_while_the_owner_is_busy_unless_masked() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let mut stream = ring.recv_multi(Fd::new(ours), 7);
+    let (local, mut peer) = UnixStream::pair().unwrap();
+    let mut stream = ring.recv_multi(Fd::new(local), 7);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(stream.poll_next(&mut cx).is_pending());
     ring.submit().unwrap();
@@ -63,9 +64,12 @@ fn an_arrival_rings_while_the_owner_is_busy_unless_masked() {
             watch.unmask();
         }
         assert!(!watch.has_arrivals());
-        theirs.write_all(b"x").unwrap();
-        assert_eq!(rings(&watch, if masked { 20 } else { 20_000 }), !masked);
-        // Masked or not, arrivals are visible.
+        peer.write_all(b"x").unwrap();
+        assert_eq!(
+            is_signalled(&watch, if masked { 20 } else { 20_000 }),
+            !masked
+        );
+        // Arrivals are visible whether the eventfd is masked or not.
         let began = std::time::Instant::now();
         while !watch.has_arrivals() && began.elapsed().as_secs() < 20 {
             std::thread::yield_now();
@@ -73,7 +77,7 @@ fn an_arrival_rings_while_the_owner_is_busy_unless_masked() {
         assert!(watch.has_arrivals());
         watch.clear();
         watch.mask();
-        let data = finish(&ring, stream.next()).unwrap();
+        let data = block_on(&ring, stream.next()).unwrap();
         assert_eq!(&*data, b"x");
     }
 }
@@ -84,14 +88,14 @@ fn any_thread_may_notify_and_the_watch_outlives_the_ring() {
     let watch = ring.watch().unwrap();
     let other = watch.clone();
     std::thread::spawn(move || other.notify()).join().unwrap();
-    assert!(rings(&watch, 0));
+    assert!(is_signalled(&watch, 0));
     watch.clear();
-    assert!(!rings(&watch, 0));
+    assert!(!is_signalled(&watch, 0));
     drop(ring);
     watch.unmask();
     assert!(!watch.has_arrivals());
     watch.notify();
-    assert!(rings(&watch, 0));
+    assert!(is_signalled(&watch, 0));
 }
 
 #[test]
@@ -103,19 +107,19 @@ fn the_levels_in_flight_are_those_of_uncompleted_operations() {
         assert_eq!(watch.levels_in_flight(), bits);
     };
     levels(&[]);
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let ours = Fd::new(ours);
-    let mut stream = ring.recv_multi(ours.clone(), 9);
+    let (local, mut peer) = UnixStream::pair().unwrap();
+    let local = Fd::new(local);
+    let mut stream = ring.recv_multi(local.clone(), 9);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(stream.poll_next(&mut cx).is_pending());
     let first = ring.start(op::Nop::new(), 3);
     let second = ring.start(op::Nop::new(), 3);
     levels(&[3, 9]);
-    finish(&ring, first).unwrap();
-    finish(&ring, second).unwrap();
+    block_on(&ring, first).unwrap();
+    block_on(&ring, second).unwrap();
     levels(&[9]);
-    theirs.write_all(b"y").unwrap();
-    assert_eq!(&*finish(&ring, stream.next()).unwrap(), b"y");
+    peer.write_all(b"y").unwrap();
+    assert_eq!(&*block_on(&ring, stream.next()).unwrap(), b"y");
     levels(&[9]);
     drop(stream);
     while watch.levels_in_flight() != 0 {
@@ -124,7 +128,7 @@ fn the_levels_in_flight_are_those_of_uncompleted_operations() {
     }
 }
 
-/// This holds also for a ring that has made no turn yet.
+/// The thread may rouse the ring before or during the wait.
 #[test]
 fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
     // SAFETY: no pointers. The alarm ends a test that hangs.
@@ -135,38 +139,39 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
             ..Config::default()
         })
         .unwrap();
-        if !ring.reports_arrivals() {
+        if !ring.tells_of_arrivals() {
             println!("skipped: the kernel has no deferred task work");
             continue;
         }
         let watch = ring.watch().unwrap();
-        for late in [true, false] {
+        for during_wait in [true, false] {
             let other = watch.clone();
-            let waker = thread::spawn(move || {
-                if late {
+            let rouser = thread::spawn(move || {
+                if during_wait {
                     thread::sleep(Duration::from_millis(20));
                 }
-                other.wake();
+                other.rouse();
             });
-            if !late {
-                waker.join().unwrap();
+            if !during_wait {
+                rouser.join().unwrap();
             }
             watch.wait(u64::MAX).unwrap();
             ring.reap();
         }
-        assert_eq!(finish(&ring, ring.start(op::Nop::new(), 0)).unwrap(), ());
+        assert_eq!(block_on(&ring, ring.start(op::Nop::new(), 0)).unwrap(), ());
     }
 }
 
 type Job = (*mut (dyn FnMut() + 'static), mpsc::Sender<()>);
 
-/// Sends jobs to the issuer's thread.
-struct ToMaker(mpsc::SyncSender<Sent>);
+/// Sends jobs to the thread that created the ring.
+struct CreatorProxy(mpsc::SyncSender<Sent>);
+/// A job on its way to the thread that runs it.
 struct Sent(Job);
-// SAFETY: the sender of the job waits for its end.
+// SAFETY: the sender of the job waits until the job has ended.
 unsafe impl Send for Sent {}
 
-impl Proxy for ToMaker {
+impl Proxy for CreatorProxy {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
         let (done, is_done) = mpsc::channel();
         // SAFETY: only the lifetime is erased; `call` waits for the end of the job.
@@ -186,38 +191,38 @@ unsafe impl Sync for Shared {}
 #[test]
 fn another_thread_adopts_the_ring_and_returns_it() {
     let Some(ring) = ring() else { return };
-    let (to_maker, jobs) = mpsc::sync_channel::<Sent>(1);
-    ring.set_proxy(Box::new(ToMaker(to_maker)));
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let ours = Fd::new(ours);
-    let maker = ring.owner();
-    let mut stream = ring.recv_multi(ours.clone(), 1);
+    let (to_creator, jobs) = mpsc::sync_channel::<Sent>(1);
+    ring.set_proxy(Box::new(CreatorProxy(to_creator)));
+    let (local, mut peer) = UnixStream::pair().unwrap();
+    let local = Fd::new(local);
+    let creator = ring.owner();
+    let mut stream = ring.recv_multi(local.clone(), 1);
     let ring = Shared(ring);
     for round in 0..50u8 {
-        // Echoes from the other thread, with system calls made here; some buffers are returned
-        // here.
-        let (ended, end) = mpsc::channel();
-        let kept = std::thread::scope(|scope| {
-            let (ring, stream, ours) = (&ring, &mut stream, ours.clone());
+        // The other thread echoes data, while this thread makes its system calls. In every other
+        // round, the buffer is returned before this thread owns the ring again.
+        let (end_sender, end_receiver) = mpsc::channel();
+        let buffer = std::thread::scope(|scope| {
+            let (ring, stream, local) = (&ring, &mut stream, local.clone());
             let worker = scope.spawn(move || {
                 let ring = &{ ring }.0;
-                // SAFETY: until this thread has ended, the maker only runs jobs.
+                // SAFETY: the creator only runs jobs until this thread has ended.
                 unsafe { ring.adopt() };
-                // With readiness any owner makes the calls.
+                // With readiness, the owner itself makes the system calls.
                 assert_eq!(ring.is_on_issuer_thread(), ring.mode() == Mode::Readiness);
-                let data = finish(ring, stream.next()).unwrap();
-                // A level that has no buffers yet, a cancelled operation, and a send.
+                let data = block_on(ring, stream.next()).unwrap();
+                // The thread cancels operations, at levels that may have no buffers yet, and sends.
                 drop(ring.start(op::Nop::new(), round % 64));
-                drop(ring.recv_multi(ours.clone(), round % 16));
-                let (sent, _) = finish(ring, ring.start(op::Send::new(ours, data.to_vec()), 2));
+                drop(ring.recv_multi(local.clone(), round % 16));
+                let (sent, _) = block_on(ring, ring.start(op::Send::new(local, data.to_vec()), 2));
                 assert_eq!(sent.unwrap(), 4);
-                ended.send(()).unwrap();
+                end_sender.send(()).unwrap();
                 data
             });
-            theirs.write_all(&[round; 4]).unwrap();
-            while end.try_recv().is_err() {
+            peer.write_all(&[round; 4]).unwrap();
+            while end_receiver.try_recv().is_err() {
                 if let Ok(Sent((job, done))) = jobs.try_recv() {
-                    // SAFETY: its sender waits.
+                    // SAFETY: the sender of the job waits until the job has ended.
                     unsafe { (*job)() };
                     done.send(()).unwrap();
                 }
@@ -226,20 +231,20 @@ fn another_thread_adopts_the_ring_and_returns_it() {
             worker.join().unwrap()
         });
         let mut reply = [0; 4];
-        theirs.read_exact(&mut reply).unwrap();
+        peer.read_exact(&mut reply).unwrap();
         assert_eq!(reply, [round; 4]);
         if round % 2 == 0 {
-            // This thread is not the owner yet: the buffer returns through the mailbox.
-            drop(kept);
+            // This thread does not own the ring yet, so the buffer returns through the mailbox.
+            drop(buffer);
             // SAFETY: the other thread has ended.
-            unsafe { ring.0.assign(maker) };
+            unsafe { ring.0.assign(creator) };
         } else {
             // SAFETY: as above.
-            unsafe { ring.0.assign(maker) };
-            drop(kept);
+            unsafe { ring.0.assign(creator) };
+            drop(buffer);
         }
-        assert_eq!(ring.0.owner(), maker);
-        finish(&ring.0, ring.0.start(op::Nop::new(), 0)).unwrap();
+        assert_eq!(ring.0.owner(), creator);
+        block_on(&ring.0, ring.0.start(op::Nop::new(), 0)).unwrap();
     }
     drop(stream);
     ring.0.shutdown();
@@ -262,8 +267,8 @@ impl std::task::Wake for Counter {
 fn a_thread_that_stands_in_runs_no_user_code() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let mut stream = ring.recv_multi(Fd::new(ours), 1);
+    let (local, mut peer) = UnixStream::pair().unwrap();
+    let mut stream = ring.recv_multi(Fd::new(local), 1);
     let wakes = std::sync::Arc::new(Counter::default());
     let woken = || wakes.0.load(std::sync::atomic::Ordering::Relaxed);
     let waker = Waker::from(wakes.clone());
@@ -273,40 +278,40 @@ fn a_thread_that_stands_in_runs_no_user_code() {
             .is_pending()
     );
     ring.submit().unwrap();
-    // An operation that completes without a handle.
+    // An operation whose handle is dropped before it completes.
     let (idle, _other_end) = UnixStream::pair().unwrap();
     let readable = ring.start(op::PollAdd::new(Fd::new(idle), libc::POLLIN as u32), 2);
     ring.submit().unwrap();
     let slots = ring.slots_in_use();
     drop(readable);
-    // An entry not yet handed over when the other thread comes.
+    // An entry that is not submitted before the other thread stands in.
     let nop = ring.start(op::Nop::new(), 3);
-    theirs.write_all(b"x").unwrap();
+    peer.write_all(b"x").unwrap();
 
-    let (maker, ring) = (ring.owner(), Shared(ring));
+    let (creator, ring) = (ring.owner(), Shared(ring));
     let mut wakers = Vec::new();
     while !nop.is_complete() || wakers.is_empty() {
         let turn = std::thread::scope(|scope| {
             let ring = &ring;
-            // SAFETY: the maker waits for this thread.
+            // SAFETY: the creator waits for this thread.
             let other = scope.spawn(move || unsafe { { ring }.0.stand_in() });
             other.join().unwrap()
         });
-        assert_eq!(ring.0.owner(), maker);
+        assert_eq!(ring.0.owner(), creator);
         wakers.extend(turn.wakers);
-        // The steps of the maker's signal handler.
+        // The creator's signal handler takes these steps.
         watch.clear();
         watch.enter();
-        assert!(rings(&watch, 0));
+        assert!(is_signalled(&watch, 0));
     }
     assert_eq!(woken(), 0);
     assert_eq!(wakers.len(), 1);
-    wakers.into_iter().for_each(DeferredCall::run);
+    wakers.into_iter().for_each(Foreign::run);
     assert_eq!(woken(), 1);
-    // With the event and the nop, without the orphan.
+    // The event and the nop occupy slots; the operation without a handle no longer does.
     assert_eq!(ring.0.slots_in_use(), slots + 1);
     drop(nop);
     ring.0.reap();
     assert_eq!(ring.0.slots_in_use(), slots);
-    assert_eq!(&*finish(&ring.0, stream.next()).unwrap(), b"x");
+    assert_eq!(&*block_on(&ring.0, stream.next()).unwrap(), b"x");
 }

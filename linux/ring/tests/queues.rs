@@ -1,14 +1,15 @@
-//! Short submission queues, short completion queues.
+//! Tests of small queues: the backlog of submissions, overflow of completions, and the system calls
+//! that are made.
 #![cfg(not(loom))]
 
 mod common;
-use common::{Job, block_on, poll_once, run_all, turn_until};
+use common::{Job, block_on, drive_until, poll_once, run_all};
 use std::cell::Cell;
 use std::io::Read;
 use upshift_ring::{Config, Fd, Mode, Ring, op};
 
 #[test]
-fn operations_beyond_the_queue_go_by_level_then_by_age() {
+fn operations_beyond_the_queue_are_submitted_by_level_then_by_age() {
     let ring = Ring::new(Config {
         entries: 1,
         ..Config::default()
@@ -17,8 +18,8 @@ fn operations_beyond_the_queue_go_by_level_then_by_age() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let fd = Fd::new(std::os::fd::OwnedFd::from(writer));
     let write = |byte: u8, level| ring.start(op::WriteAt::new(fd.clone(), [byte], u64::MAX), level);
-    // The first finds room regardless of its level.
-    let mut all = vec![write(b'0', 63)];
+    // The first operation enters the queue regardless of its level.
+    let mut operations = vec![write(b'0', 63)];
     for (byte, level) in [
         (b'g', 63),
         (b'e', 9),
@@ -29,11 +30,11 @@ fn operations_beyond_the_queue_go_by_level_then_by_age() {
         (b'c', 1),
         (b'd', 2),
     ] {
-        all.push(write(byte, level));
+        operations.push(write(byte, level));
     }
     assert_eq!(ring.pending_submissions(), 9);
     ring.submit().unwrap();
-    turn_until(&ring, || all.iter_mut().all(|op| op.is_complete()));
+    drive_until(&ring, || operations.iter_mut().all(|op| op.is_complete()));
     let mut bytes = [0; 9];
     reader.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"0abcdefgh");
@@ -80,7 +81,7 @@ fn a_completion_queue_that_overflows_loses_nothing() {
             entries: 4,
             cq_entries: 4,
             mode,
-            ..common::on_io_uring()
+            ..common::io_uring_config()
         })
         .unwrap();
         let done = Cell::new(0);
@@ -114,9 +115,9 @@ fn completions_of_hundreds_of_pollers_pass_through_a_tiny_queue() {
         .collect();
     ring.submit().unwrap();
     ring.reap();
-    // One write makes all of them complete at once.
+    // One write completes all polls at once.
     std::io::Write::write_all(&mut &writer, b"x").unwrap();
-    turn_until(&ring, || polls.iter_mut().all(|poll| poll.is_complete()));
+    drive_until(&ring, || polls.iter_mut().all(|poll| poll.is_complete()));
     for poll in &mut polls {
         assert!(poll_once(poll).is_ready());
     }
@@ -156,9 +157,9 @@ fn an_idle_submit_makes_no_system_call() {
 fn a_waker_may_start_operations_and_reap() {
     use std::sync::{Arc, Mutex};
     use std::task::{Context, Wake, Waker};
-    /// Used only on the ring's thread.
+    /// A waker that starts an operation and reaps. It is only used on the ring's thread.
     struct Restart(*const Ring, Mutex<Vec<upshift_ring::Submission<op::Nop>>>);
-    // SAFETY: the test has one thread.
+    // SAFETY: the test uses the waker on one thread.
     unsafe impl Send for Restart {}
     // SAFETY: as above.
     unsafe impl Sync for Restart {}
@@ -188,7 +189,7 @@ fn a_waker_may_start_operations_and_reap() {
     assert!(nops.iter().all(|nop| nop.is_complete()));
     let started = std::mem::take(&mut *restart.1.lock().unwrap());
     assert_eq!(started.len(), 10);
-    turn_until(&ring, || started.iter().all(|nop| nop.is_complete()));
+    drive_until(&ring, || started.iter().all(|nop| nop.is_complete()));
     drop((nops, started));
     assert_eq!(ring.slots_in_use(), 0);
 }

@@ -1,9 +1,9 @@
-//! Properties of the readiness driver alone, tested whether io_uring works here or not.
+//! Tests of the readiness driver, which is used here even if io_uring works.
 #![cfg(not(loom))]
 
 mod common;
 
-use common::{block_on, pair, poll_once, turn_until};
+use common::{block_on, drive_until, pair, poll_once};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -21,31 +21,32 @@ fn ring() -> Ring {
     Ring::new(config()).unwrap()
 }
 
-/// An offload that keeps its jobs.
+/// An offload that stores its jobs until the test takes them.
 #[derive(Debug, Default)]
-struct Keeper(Mutex<Vec<(u8, Job)>>);
+struct JobStore(Mutex<Vec<(u8, Job)>>);
 
-impl Offload for Keeper {
+impl Offload for JobStore {
     fn offload(&self, level: u8, job: Job) {
         self.0.lock().unwrap().push((level, job));
     }
 }
 
-impl Keeper {
+impl JobStore {
     fn take(&self) -> Vec<(u8, Job)> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 }
 
-fn ring_with_keeper() -> (Ring, Arc<Keeper>) {
-    let keeper = Arc::new(Keeper::default());
+fn ring_with_store() -> (Ring, Arc<JobStore>) {
+    let store = Arc::new(JobStore::default());
     let config = Config {
-        offload: Some(keeper.clone()),
+        offload: Some(store.clone()),
         ..config()
     };
-    (Ring::new(config).unwrap(), keeper)
+    (Ring::new(config).unwrap(), store)
 }
 
+/// Starts to open `/dev/null`, a call that the driver offloads.
 fn open(ring: &Ring, level: u8) -> upshift_ring::Submission<op::OpenAt> {
     let open = op::OpenAt::new(None, "/dev/null", libc::O_RDONLY, 0).unwrap();
     ring.start(open, level)
@@ -53,34 +54,34 @@ fn open(ring: &Ring, level: u8) -> upshift_ring::Submission<op::OpenAt> {
 
 #[test]
 fn a_blocking_call_runs_in_the_offload_with_its_level() {
-    let (ring, keeper) = ring_with_keeper();
+    let (ring, store) = ring_with_store();
     let mut file = open(&ring, 5);
     ring.submit().unwrap();
-    let mut jobs = keeper.take();
+    let mut jobs = store.take();
     let (level, job) = jobs.pop().unwrap();
     assert!(jobs.is_empty() && level == 5);
     assert!(poll_once(&mut file).is_pending());
     std::thread::spawn(move || job.run()).join().unwrap();
-    turn_until(&ring, || file.is_complete());
+    drive_until(&ring, || file.is_complete());
     block_on(&ring, file).unwrap();
 }
 
 #[test]
-fn a_job_that_is_dropped_ends_its_operation() {
-    let (ring, keeper) = ring_with_keeper();
+fn an_operation_whose_job_is_dropped_is_cancelled() {
+    let (ring, store) = ring_with_store();
     let file = open(&ring, 0);
     ring.submit().unwrap();
-    drop(keeper.take());
+    drop(store.take());
     let error = block_on(&ring, file).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
 }
 
 #[test]
-fn a_job_that_is_refused_ends_its_operation_with_the_reason() {
-    let (ring, keeper) = ring_with_keeper();
+fn an_operation_whose_job_is_refused_fails_with_the_given_error() {
+    let (ring, store) = ring_with_store();
     let file = open(&ring, 0);
     ring.submit().unwrap();
-    for (_, job) in keeper.take() {
+    for (_, job) in store.take() {
         job.refuse(libc::EAGAIN);
     }
     let error = block_on(&ring, file).unwrap_err();
@@ -89,14 +90,14 @@ fn a_job_that_is_refused_ends_its_operation_with_the_reason() {
 
 #[test]
 fn a_job_that_is_cancelled_before_it_runs_does_nothing() {
-    let (ring, keeper) = ring_with_keeper();
+    let (ring, store) = ring_with_store();
     let path = std::env::temp_dir().join(format!("upshift-ring-{}-never", std::process::id()));
     let directory = op::MkDirAt::new(None, &path, 0o700).unwrap();
     let submission = ring.start(directory, 0);
     ring.submit().unwrap();
-    let jobs = keeper.take();
+    let jobs = store.take();
     drop(submission);
-    turn_until(&ring, || ring.in_flight() == 0);
+    drive_until(&ring, || ring.in_flight() == 0);
     for (_, job) in jobs {
         job.run();
     }
@@ -107,23 +108,23 @@ fn a_job_that_is_cancelled_before_it_runs_does_nothing() {
 }
 
 #[test]
-fn a_ring_waits_for_a_call_that_is_under_way() {
-    let (ring, keeper) = ring_with_keeper();
+fn a_dropped_ring_waits_for_a_running_call() {
+    let (ring, store) = ring_with_store();
     let file = open(&ring, 0);
     ring.submit().unwrap();
-    let (_, job) = keeper.take().pop().unwrap();
-    // The handle is dropped; the ring closes the result, a descriptor.
+    let (_, job) = store.take().pop().unwrap();
+    // Without a handle, the ring closes the descriptor that the call returns.
     drop(file);
-    let late = std::thread::spawn(move || {
+    let runner = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
         job.run();
     });
     drop(ring);
-    late.join().unwrap();
+    runner.join().unwrap();
 }
 
 #[test]
-fn files_are_read_and_written_from_the_cache_or_by_a_thread() {
+fn files_are_read_and_written_through_the_page_cache_or_on_a_thread() {
     let ring = ring();
     let path = std::env::temp_dir().join(format!("upshift-ring-{}-file", std::process::id()));
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
@@ -141,9 +142,9 @@ fn files_are_read_and_written_from_the_cache_or_by_a_thread() {
         let mut read = Vec::new();
         loop {
             let buffer = Vec::with_capacity(7777);
-            let at = read.len() as u64;
+            let offset = read.len() as u64;
             let (count, bytes) = ring
-                .start(op::ReadAt::new(file.clone(), buffer, at), 0)
+                .start(op::ReadAt::new(file.clone(), buffer, offset), 0)
                 .await;
             if count.unwrap() == 0 {
                 break;
@@ -155,10 +156,10 @@ fn files_are_read_and_written_from_the_cache_or_by_a_thread() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let reader = Fd::new(OwnedFd::from(reader));
         let read = op::ReadAt::new(reader, Vec::with_capacity(9), 3);
-        let waits = ring.start(read, 0);
+        let pending_read = ring.start(read, 0);
         ring.submit().unwrap();
         writer.write_all(b"piped").unwrap();
-        let (count, bytes) = waits.await;
+        let (count, bytes) = pending_read.await;
         assert_eq!((count.unwrap(), &bytes[..]), (5, &b"piped"[..]));
     });
     std::fs::remove_file(path).unwrap();
@@ -167,29 +168,29 @@ fn files_are_read_and_written_from_the_cache_or_by_a_thread() {
 #[test]
 fn a_descriptor_serves_both_directions_and_many_waiters() {
     let ring = ring();
-    let (ours, mut theirs) = pair();
-    let mut stream = ring.recv_multi(ours.clone(), 0);
-    // More than the socket takes: the send waits for room while the other direction receives.
-    let much = vec![7u8; 8 << 20];
-    let mut sends = ring.start(op::Send::new(ours.clone(), much).all(), 0);
-    let mut waits: Vec<_> = (0..3)
-        .map(|_| ring.start(op::PollAdd::new(ours.clone(), libc::POLLIN as u32), 0))
+    let (local, mut peer) = pair();
+    let mut stream = ring.recv_multi(local.clone(), 0);
+    // The send exceeds the socket's buffer, and waits for room while the other direction receives.
+    let data = vec![7u8; 8 << 20];
+    let mut sends = ring.start(op::Send::new(local.clone(), data).all(), 0);
+    let mut pending_read: Vec<_> = (0..3)
+        .map(|_| ring.start(op::PollAdd::new(local.clone(), libc::POLLIN as u32), 0))
         .collect();
     ring.submit().unwrap();
     ring.reap();
     assert!(poll_once(&mut sends).is_pending());
-    // Removes an operation from the middle of the list.
-    drop(waits.remove(1));
-    theirs.write_all(b"in").unwrap();
+    // The driver removes an operation from the middle of its list.
+    drop(pending_read.remove(1));
+    peer.write_all(b"in").unwrap();
     let received = block_on(&ring, stream.next()).unwrap();
     assert_eq!(&received[..], b"in");
-    for wait in waits {
+    for wait in pending_read {
         let events = block_on(&ring, wait).unwrap();
         assert_ne!(events & libc::POLLIN as u32, 0);
     }
     let reader = std::thread::spawn(move || {
         let mut all = vec![0; 8 << 20];
-        theirs.read_exact(&mut all).unwrap();
+        peer.read_exact(&mut all).unwrap();
         all.iter().all(|byte| *byte == 7)
     });
     let (sent, _) = block_on(&ring, sends);
@@ -198,33 +199,33 @@ fn a_descriptor_serves_both_directions_and_many_waiters() {
 }
 
 #[test]
-fn a_receive_of_all_waits_for_all() {
+fn a_receive_with_all_waits_until_its_buffer_is_full() {
     let ring = ring();
-    let (ours, mut theirs) = pair();
-    let mut all = ring.start(op::Recv::new(ours, Vec::with_capacity(10)).all(), 0);
-    theirs.write_all(b"01234").unwrap();
+    let (local, mut peer) = pair();
+    let mut all = ring.start(op::Recv::new(local, Vec::with_capacity(10)).all(), 0);
+    peer.write_all(b"01234").unwrap();
     for _ in 0..20 {
         ring.wait(Some(Duration::from_millis(1))).unwrap();
         ring.reap();
     }
     assert!(poll_once(&mut all).is_pending());
-    theirs.write_all(b"56789").unwrap();
+    peer.write_all(b"56789").unwrap();
     let (count, bytes) = block_on(&ring, all);
     assert_eq!((count.unwrap(), &bytes[..]), (10, &b"0123456789"[..]));
 }
 
 #[test]
-fn a_local_socket_whose_queue_is_full_is_tried_again() {
+fn a_connect_to_a_unix_socket_whose_queue_is_full_is_retried() {
     use std::os::unix::net::UnixListener;
     let ring = ring();
     let path = std::env::temp_dir().join(format!("upshift-ring-{}-full", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    // SAFETY: no pointers involved.
+    // SAFETY: no pointers.
     let shortened = unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 0) };
     assert_eq!(shortened, 0);
     let address = upshift_ring::Address::unix(&path).unwrap();
     let connect = || {
-        // SAFETY: a fresh descriptor.
+        // SAFETY: `socket` returns a new descriptor, which has no other owner.
         let socket = unsafe {
             let fd = libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
             <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
@@ -235,13 +236,12 @@ fn a_local_socket_whose_queue_is_full_is_tried_again() {
     ring.submit().unwrap();
     ring.reap();
     assert!(!pending.iter().all(|connect| connect.is_complete()));
-    // A cancelled connect does not delay the ring.
-    // One that gives up does not hold the ring up.
+    // A cancelled connect does not delay the ring. It may have connected before, so the number of
+    // accepted connections is not checked.
     drop(pending.pop());
-    // The cancelled one may have connected all the same, so the number of connections is open.
     listener.set_nonblocking(true).unwrap();
     let mut accepted = Vec::new();
-    turn_until(&ring, || {
+    drive_until(&ring, || {
         accepted.extend(listener.accept());
         pending.iter().all(|connect| connect.is_complete())
     });
@@ -249,15 +249,15 @@ fn a_local_socket_whose_queue_is_full_is_tried_again() {
         block_on(&ring, connection).unwrap();
     }
     drop(pending);
-    turn_until(&ring, || ring.in_flight() == 0);
+    drive_until(&ring, || ring.in_flight() == 0);
     std::fs::remove_file(path).unwrap();
 }
 
-/// An operation whose entry the driver does not support.
-struct Unknown;
+/// An operation that the driver does not support.
+struct Unsupported;
 
 // SAFETY: the entry has no pointers.
-unsafe impl Operation for Unknown {
+unsafe impl Operation for Unsupported {
     type Output = std::io::Error;
 
     fn entry(&mut self) -> Entry {
@@ -276,17 +276,17 @@ unsafe impl Operation for Unknown {
 }
 
 #[test]
-fn an_unsupported_operation_fails_as_such() {
+fn an_unsupported_operation_fails_with_unsupported() {
     let ring = ring();
-    let error = block_on(&ring, ring.start(Unknown, 0));
+    let error = block_on(&ring, ring.start(Unsupported, 0));
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// An offload that panics, and so drops its job.
+/// An offload that panics and thereby drops its job.
 #[derive(Debug)]
-struct Panics;
+struct PanickingOffload;
 
-impl Offload for Panics {
+impl Offload for PanickingOffload {
     fn offload(&self, _: u8, _: Job) {
         panic!("an offload that panics");
     }
@@ -295,7 +295,7 @@ impl Offload for Panics {
 #[test]
 fn an_offload_that_panics_ends_its_operation_and_no_other() {
     let config = Config {
-        offload: Some(Arc::new(Panics)),
+        offload: Some(Arc::new(PanickingOffload)),
         ..config()
     };
     let ring = Ring::new(config).unwrap();

@@ -1,22 +1,29 @@
-//! Multishot receive: buffers, windows, starvation.
+//! Tests of multishot receive: the buffer pool, windows, starvation, errors, and buffers that
+//! outlive the ring.
 #![cfg(not(loom))]
 
 mod common;
-use common::{Job, block_on, pair, ring, run_all, turn_until};
+use common::{Job, block_on, drive_until, pair, ring, run_all};
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::task::{Context, Poll, Waker};
 use upshift_ring::{Config, Mode, RecvMulti, Ring, op};
 
+/// Polls for the next buffer once.
 fn poll(stream: &mut RecvMulti) -> Poll<std::io::Result<upshift_ring::RecvBuf>> {
     stream.poll_next(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Receives at least `count` bytes.
 async fn collect(stream: &mut RecvMulti, count: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < count {
         let buffer = stream.next().await.unwrap();
-        assert!(!buffer.is_empty(), "ended after {} of {count}", all.len());
+        assert!(
+            !buffer.is_empty(),
+            "the stream ended after {} of {count} bytes",
+            all.len()
+        );
         all.extend_from_slice(&buffer);
     }
     all
@@ -42,7 +49,7 @@ fn bytes_arrive_in_order_until_the_end() {
 }
 
 #[test]
-fn a_reset_is_an_error_once_and_then_the_end() {
+fn a_reset_is_returned_as_one_error_and_then_ends_the_stream() {
     let ring = ring();
     let (fd, peer) = pair();
     let mut stream = ring.recv_multi(fd, 0);
@@ -52,7 +59,7 @@ fn a_reset_is_an_error_once_and_then_the_end() {
         l_onoff: 1,
         l_linger: 0,
     };
-    // SAFETY: a valid option for a socket.
+    // SAFETY: `linger` is a valid value of the option.
     unsafe {
         libc::setsockopt(
             std::os::fd::AsRawFd::as_raw_fd(&peer),
@@ -125,21 +132,21 @@ fn a_slow_consumer_holds_no_more_than_its_window() {
         ring.reap();
     }
     assert_eq!(ring.stats().stalled, 1);
-    // The kernel may have had a batch in hand beyond the window, but not the pool: the other stream
-    // continues.
+    // The kernel may receive a batch beyond the window, but does not exhaust the pool, so the other
+    // stream continues.
     assert!(ring.slots_in_use() <= 2 + 4 + 34, "{}", ring.slots_in_use());
     block_on(&ring, async {
         for _ in 0..20 {
             quick_peer.write_all(&[1; 1000]).unwrap();
             assert_eq!(collect(&mut quick, 1000).await.len(), 1000);
         }
-        // The slow stream has lost nothing.
+        // The slow stream has lost no bytes.
         assert!(collect(&mut slow, data.len()).await == data);
     });
     // The readiness driver may never need to stop the stream a second time.
     assert!(ring.stats().stalled > 1 || ring.mode() == Mode::Readiness);
     drop((slow, quick));
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
 }
 
 #[test]
@@ -172,11 +179,11 @@ fn two_hundred_connections_share_sixteen_buffers() {
     run_all(&ring, jobs);
     assert!(ring.stats().enobufs > 0);
     drop(streams);
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
 }
 
 #[test]
-fn a_stream_that_hoards_buffers_does_not_stop_others_from_receiving() {
+fn a_stream_that_holds_all_buffers_does_not_prevent_others_from_receiving() {
     let config = Config {
         buffers: 2,
         buffer_size: 16,
@@ -184,25 +191,25 @@ fn a_stream_that_hoards_buffers_does_not_stop_others_from_receiving() {
         ..Config::default()
     };
     let ring = Ring::new(config).unwrap();
-    let (a, mut a_peer) = pair();
-    let (b, mut b_peer) = pair();
-    let mut a = ring.recv_multi(a, 0);
-    a_peer.write_all(&[1; 32]).unwrap();
+    let (first, mut first_peer) = pair();
+    let (second, mut second_peer) = pair();
+    let mut first = ring.recv_multi(first, 0);
+    first_peer.write_all(&[1; 32]).unwrap();
     let mut held = Vec::new();
-    turn_until(&ring, || {
-        if let Poll::Ready(buffer) = poll(&mut a) {
+    drive_until(&ring, || {
+        if let Poll::Ready(buffer) = poll(&mut first) {
             held.push(buffer.unwrap());
         }
         held.len() == 2
     });
-    // The pool is empty, and stays so.
-    let mut b = ring.recv_multi(b, 0);
+    // From here on the pool is empty.
+    let mut second = ring.recv_multi(second, 0);
     let data: Vec<u8> = (0..100).collect();
-    b_peer.write_all(&data).unwrap();
-    assert!(block_on(&ring, collect(&mut b, 100)) == data);
+    second_peer.write_all(&data).unwrap();
+    assert!(block_on(&ring, collect(&mut second, 100)) == data);
     assert!(ring.stats().unpooled >= 100 / 16);
     // Unread data stays bounded: after one buffer the stream stops, and the ring is idle.
-    b_peer.write_all(&[7; 64]).unwrap();
+    second_peer.write_all(&[7; 64]).unwrap();
     for _ in 0..10 {
         ring.submit().unwrap();
         ring.reap();
@@ -212,15 +219,19 @@ fn a_stream_that_hoards_buffers_does_not_stop_others_from_receiving() {
         ring.submit().unwrap();
         ring.reap();
     }
-    assert_eq!(ring.stats().enters, before.enters, "busy while starved");
+    assert_eq!(
+        ring.stats().enters,
+        before.enters,
+        "the starved stream made system calls"
+    );
     assert_eq!(ring.stats().unpooled, before.unpooled);
-    let one = block_on(&ring, b.next()).unwrap();
-    assert_eq!(one[..], [7; 16]);
+    let unread = block_on(&ring, second.next()).unwrap();
+    assert_eq!(unread[..], [7; 16]);
     drop(held);
-    assert_eq!(block_on(&ring, collect(&mut b, 48)), [7; 48]);
-    drop((a, b));
-    turn_until(&ring, || ring.slots_in_use() == 0);
-    assert_eq!(one[..], [7; 16]);
+    assert_eq!(block_on(&ring, collect(&mut second, 48)), [7; 48]);
+    drop((first, second));
+    drive_until(&ring, || ring.slots_in_use() == 0);
+    assert_eq!(unread[..], [7; 16]);
 }
 
 #[test]
@@ -242,9 +253,10 @@ fn unpooled_buffers_are_freed_on_every_path() {
         streams.push(ring.recv_multi(fd, 0));
         peers.push(peer);
     }
-    turn_until(&ring, || ring.stats().unpooled >= 4);
-    turn_until(&ring, || ring.in_flight() == 1);
-    // Dropped unread; dropped on another thread; read after the ring's end, or not.
+    drive_until(&ring, || ring.stats().unpooled >= 4);
+    drive_until(&ring, || ring.in_flight() == 1);
+    // One stream is dropped unread, one on another thread; one buffer is read after the end of the
+    // ring, and one is not.
     drop(streams.pop());
     let elsewhere = streams.pop().unwrap();
     std::thread::spawn(move || drop(elsewhere)).join().unwrap();
@@ -256,7 +268,7 @@ fn unpooled_buffers_are_freed_on_every_path() {
 }
 
 #[test]
-fn idle_streams_do_not_keep_buffers_from_those_with_data() {
+fn idle_streams_keep_no_buffers_from_streams_with_data() {
     let config = Config {
         buffers: 4,
         buffer_size: 64,
@@ -270,23 +282,24 @@ fn idle_streams_do_not_keep_buffers_from_those_with_data() {
         streams.push(ring.recv_multi(fd, 0));
         peers.push(peer);
     }
-    // All have data, so most starve. Then only the last one has more, and must get through.
+    // All streams have data, so most starve. Then only the last stream has more data, and must
+    // receive it.
     for peer in &mut peers {
         peer.write_all(&[1; 64]).unwrap();
     }
-    let got = Cell::new(0);
+    let finished = Cell::new(0);
     let jobs = streams
         .iter_mut()
         .map(|stream| -> Job<'_> {
-            let got = &got;
+            let finished = &finished;
             Box::pin(async move {
                 collect(stream, 64).await;
-                got.set(got.get() + 1);
+                finished.set(finished.get() + 1);
             })
         })
         .collect();
     run_all(&ring, jobs);
-    assert_eq!(got.get(), 20);
+    assert_eq!(finished.get(), 20);
     for _ in 0..50 {
         peers[19].write_all(&[2; 64]).unwrap();
         assert_eq!(block_on(&ring, collect(&mut streams[19], 64)), [2; 64]);
@@ -302,25 +315,25 @@ fn a_starved_stream_can_be_dropped() {
         ..Config::default()
     };
     let ring = Ring::new(config).unwrap();
-    let (a, mut a_peer) = pair();
-    let (b, mut b_peer) = pair();
-    let a = ring.recv_multi(a, 0);
-    a_peer.write_all(&[1; 64]).unwrap();
-    let b = ring.recv_multi(b, 0);
-    b_peer.write_all(b"x").unwrap();
+    let (first, mut first_peer) = pair();
+    let (second, mut second_peer) = pair();
+    let first = ring.recv_multi(first, 0);
+    first_peer.write_all(&[1; 64]).unwrap();
+    let second = ring.recv_multi(second, 0);
+    second_peer.write_all(b"x").unwrap();
     for _ in 0..10 {
         ring.submit().unwrap();
         ring.reap();
     }
-    drop(b);
-    b_peer.set_nonblocking(false).unwrap();
-    turn_until(&ring, || {
+    drop(second);
+    second_peer.set_nonblocking(false).unwrap();
+    drive_until(&ring, || {
         ring.stats().enobufs > 0 || ring.stats().stalled > 0
     });
-    drop(a);
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drop(first);
+    drive_until(&ring, || ring.slots_in_use() == 0);
     assert!(
-        matches!(b_peer.read(&mut [0]), Ok(0) | Err(_)),
+        matches!(second_peer.read(&mut [0]), Ok(0) | Err(_)),
         "the descriptor stayed open"
     );
 }
@@ -347,7 +360,7 @@ fn a_received_buffer_outlives_the_ring() {
     peer.write_all(b"kept").unwrap();
     let buffer = block_on(&ring, stream.next()).unwrap();
     peer.write_all(b"unread").unwrap();
-    turn_until(&ring, || ring.slots_in_use() == 3);
+    drive_until(&ring, || ring.slots_in_use() == 3);
     drop(ring);
     assert_eq!(&*buffer, b"kept");
     let unread = poll(&mut stream);

@@ -1,17 +1,17 @@
-//! Descriptors whose operations have lost their handles: one call closes them.
+//! Tests of `Ring::settle`, which ends all operations of a descriptor that have no handle.
 #![cfg(not(loom))]
 
 mod common;
-use common::{PATIENCE, block_on, pair, poll_once, ring};
+use common::{TIMEOUT, block_on, pair, poll_once, ring};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use upshift_ring::{Config, Driver, Fd, Mode, Ring, op};
 
-/// Returns a ring of each kind.
+/// Returns a ring for each mode of io_uring, and one with the readiness driver.
 fn rings() -> Vec<Ring> {
     let modes = [Mode::DeferTaskrun, Mode::CoopTaskrun, Mode::Plain];
-    let by_mode = modes.map(|mode| Config {
+    let io_uring_configs = modes.map(|mode| Config {
         mode,
         ..Config::default()
     });
@@ -19,7 +19,7 @@ fn rings() -> Vec<Ring> {
         driver: Driver::Readiness,
         ..Config::default()
     };
-    let configs = by_mode.into_iter().chain([readiness]);
+    let configs = io_uring_configs.into_iter().chain([readiness]);
     configs.map(|config| Ring::new(config).unwrap()).collect()
 }
 
@@ -46,8 +46,15 @@ fn dropped_operations_end_in_every_state() {
             drop((recv, poll, stream, accepting));
             ring.settle(&fd);
             ring.settle(&listening);
-            drop(fd.try_into_owned().expect("nothing else keeps it open"));
-            drop(listening.try_into_owned().expect("as above"));
+            drop(
+                fd.try_into_owned()
+                    .expect("an operation still holds the descriptor"),
+            );
+            drop(
+                listening
+                    .try_into_owned()
+                    .expect("an operation still holds the listener"),
+            );
             assert_eq!(peer.read(&mut [0]).unwrap(), 0);
             assert_eq!(ring.slots_in_use(), 0);
         }
@@ -71,12 +78,12 @@ fn dropped_operations_in_the_backlog_end_too() {
 }
 
 #[test]
-fn a_stream_that_receives_without_end_is_ended() {
+fn settling_ends_a_stream_that_receives_continuously() {
     for ring in rings() {
         for _ in 0..10 {
             let (fd, mut peer) = pair();
             let writer = std::thread::spawn(move || {
-                // Until the other side is closed.
+                // The writes fail when the ring has closed its end.
                 while peer.write_all(&[1; 4096]).is_ok() {}
             });
             let mut stream = ring.recv_multi(fd.clone(), 0);
@@ -92,7 +99,7 @@ fn a_stream_that_receives_without_end_is_ended() {
 }
 
 #[test]
-fn operations_with_a_handle_are_left_alone() {
+fn settling_leaves_operations_with_a_handle_alone() {
     for ring in rings() {
         let (fd, mut peer) = pair();
         let recv = ring.start(op::Recv::new(fd.clone(), vec![0; 8]), 0);
@@ -108,7 +115,7 @@ fn operations_with_a_handle_are_left_alone() {
 }
 
 #[test]
-fn the_end_of_a_stream_costs_one_enter() {
+fn settling_a_stream_costs_one_enter() {
     let ring = ring();
     for _ in 0..20 {
         let (fd, _peer) = pair();
@@ -127,13 +134,13 @@ fn a_handle_dropped_elsewhere_gives_a_busy_ring_something_to_reap() {
     for ring in rings() {
         let (fd, _peer) = pair();
         let stream = ring.recv_multi(fd.clone(), 0);
-        // Arms the poll of the eventfd.
+        // The ring arms the poll of its eventfd.
         ring.submit().unwrap();
         ring.submit().unwrap();
         ring.reap();
         assert!(!ring.has_arrivals());
         std::thread::spawn(move || drop(stream)).join().unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !ring.has_arrivals() {
             assert!(Instant::now() < deadline, "the ring sees no arrival");
         }

@@ -1,32 +1,34 @@
-//! Building a ring, and the errors if there is none.
+//! Tests of creating a ring: the choice of driver and mode, and the errors that name the reason of
+//! a failure.
 #![cfg(not(loom))]
 
 mod common;
 use common::{in_child, is_child, limit_descriptors};
 use upshift_ring::{Config, Driver, Mode, Ring, SetupError};
 
-fn forbid_io_uring(errno: i32) {
+fn forbid_io_uring_setup(errno: i32) {
     forbid(libc::SYS_io_uring_setup, errno);
 }
 
+/// Installs a seccomp filter in which the system call `call` fails with `errno`.
 fn forbid(call: libc::c_long, errno: i32) {
     let number = call as u32;
-    let code = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let instruction = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let program = [
-        code((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
-        code(
+        instruction((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+        instruction(
             (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
             number,
             0,
             1,
         ),
-        code(
+        instruction(
             (libc::BPF_RET | libc::BPF_K) as u16,
             libc::SECCOMP_RET_ERRNO | errno as u32,
             0,
             0,
         ),
-        code(
+        instruction(
             (libc::BPF_RET | libc::BPF_K) as u16,
             libc::SECCOMP_RET_ALLOW,
             0,
@@ -37,7 +39,7 @@ fn forbid(call: libc::c_long, errno: i32) {
         len: program.len() as u16,
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: a valid program that outlives the calls.
+    // SAFETY: `program` is a valid filter that outlives the calls.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let filter = libc::SECCOMP_MODE_FILTER;
@@ -48,8 +50,9 @@ fn forbid(call: libc::c_long, errno: i32) {
     }
 }
 
+/// Returns the error number and the message with which a ring is refused.
 fn refusal(config: Config) -> (i32, String) {
-    let error = Ring::new(config).expect_err("there must be no ring");
+    let error = Ring::new(config).expect_err("the ring was created");
     let setup = error
         .get_ref()
         .unwrap()
@@ -64,8 +67,8 @@ fn a_seccomp_filter_with_eperm_is_named() {
     if !is_child(name) {
         return in_child(name);
     }
-    forbid_io_uring(libc::EPERM);
-    let (errno, text) = refusal(common::on_io_uring());
+    forbid_io_uring_setup(libc::EPERM);
+    let (errno, text) = refusal(common::io_uring_config());
     assert_eq!(errno, libc::EPERM);
     assert!(
         text.contains("seccomp") && text.contains("io_uring_setup"),
@@ -79,13 +82,13 @@ fn a_kernel_without_io_uring_is_named() {
     if !is_child(name) {
         return in_child(name);
     }
-    forbid_io_uring(libc::ENOSYS);
-    let (errno, text) = refusal(common::on_io_uring());
+    forbid_io_uring_setup(libc::ENOSYS);
+    let (errno, text) = refusal(common::io_uring_config());
     assert_eq!(errno, libc::ENOSYS);
     assert!(text.contains("CONFIG_IO_URING"), "{text}");
 }
 
-/// An instance that cannot be entered counts as missing.
+/// io_uring counts as missing if `io_uring_enter` is forbidden.
 #[test]
 fn a_filter_that_forbids_only_enter_is_named_and_leads_to_readiness() {
     let name = "a_filter_that_forbids_only_enter_is_named_and_leads_to_readiness";
@@ -93,7 +96,7 @@ fn a_filter_that_forbids_only_enter_is_named_and_leads_to_readiness() {
         return in_child(name);
     }
     forbid(libc::SYS_io_uring_enter, libc::EPERM);
-    let (errno, text) = refusal(common::on_io_uring());
+    let (errno, text) = refusal(common::io_uring_config());
     assert_eq!(errno, libc::EPERM);
     assert!(text.contains("io_uring_enter"), "{text}");
     let ring = common::ring();
@@ -107,7 +110,7 @@ fn without_io_uring_readiness_is_used_by_default() {
     if !is_child(name) {
         return in_child(name);
     }
-    forbid_io_uring(libc::EPERM);
+    forbid_io_uring_setup(libc::EPERM);
     let error = upshift_ring::probe_ring().unwrap_err();
     assert!(error.to_string().contains("seccomp"), "{error}");
     assert_eq!(common::ring().mode(), Mode::Readiness);
@@ -135,7 +138,7 @@ fn too_few_descriptors_are_named() {
     if !is_child(name) {
         return in_child(name);
     }
-    // Room for the eventfd, none for the ring; then room for neither.
+    // First only the eventfd can be opened, then no descriptor.
     for extra in [1, 0] {
         let _limit = limit_descriptors(extra);
         let (errno, text) = refusal(Config::default());
@@ -152,7 +155,7 @@ fn every_mode_of_io_uring_works() {
     for mode in [Mode::DeferTaskrun, Mode::CoopTaskrun, Mode::Plain] {
         let ring = Ring::new(Config {
             mode,
-            ..common::on_io_uring()
+            ..common::io_uring_config()
         })
         .unwrap();
         assert!(ring.mode() >= mode && ring.mode() != Mode::Readiness);
@@ -161,40 +164,40 @@ fn every_mode_of_io_uring_works() {
 }
 
 #[test]
-fn figures_out_of_range_are_refused_with_the_range() {
-    let good = Config::default;
-    let bad = [
+fn values_out_of_range_are_refused_with_the_range() {
+    let default = Config::default;
+    let configs = [
         Config {
             entries: 0,
-            ..good()
+            ..default()
         },
         Config {
             entries: 1 << 20,
-            ..good()
+            ..default()
         },
         Config {
             cq_entries: 1,
-            ..good()
+            ..default()
         },
         Config {
             buffers: 3,
-            ..good()
+            ..default()
         },
         Config {
             buffer_size: 0,
-            ..good()
+            ..default()
         },
         Config {
             recv_window: 0,
-            ..good()
+            ..default()
         },
         Config {
             max_operations: 0,
-            ..good()
+            ..default()
         },
     ];
-    for config in bad {
-        let error = Ring::new(config).expect_err("out of range");
+    for config in configs {
+        let error = Ring::new(config).expect_err("a value out of range was accepted");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
         assert!(
             error.to_string().contains(|c: char| c.is_ascii_digit()),
@@ -204,8 +207,8 @@ fn figures_out_of_range_are_refused_with_the_range() {
 }
 
 #[test]
-fn rings_come_and_go_without_leaving_descriptors() {
-    let name = "rings_come_and_go_without_leaving_descriptors";
+fn dropped_rings_leave_no_descriptors_open() {
+    let name = "dropped_rings_leave_no_descriptors_open";
     if !is_child(name) {
         return in_child(name);
     }

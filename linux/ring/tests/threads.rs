@@ -1,8 +1,8 @@
-//! Handles on threads other than their ring's.
+//! Tests of handles on other threads than their ring's: submissions, streams, buffers, and kicks.
 #![cfg(not(loom))]
 
 mod common;
-use common::{PATIENCE, block_on, pair, poll_once, ring, turn_until};
+use common::{TIMEOUT, block_on, drive_until, pair, poll_once, ring};
 use std::future::Future;
 use std::io::{Read, Write};
 use std::pin::pin;
@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use upshift_ring::{Config, Ring, op};
 
+/// A waker that unparks a thread.
 struct Unpark(thread::Thread);
 
 impl Wake for Unpark {
@@ -21,28 +22,29 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future without a ring.
+/// Runs a future to its end on a thread that has no ring.
 fn park_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        assert!(Instant::now() < deadline, "never woken");
-        thread::park_timeout(PATIENCE);
+        assert!(Instant::now() < deadline, "the future was not woken");
+        thread::park_timeout(TIMEOUT);
     }
 }
 
-/// Turns the ring until the others are done. A lost kick shows as a wait that is too long.
+/// Waits on the ring and reaps until the other threads have set `done`. A lost kick appears as a
+/// wait that is too long.
 fn serve(ring: &Ring, done: &AtomicBool) {
     let start = Instant::now();
     while !done.load(Ordering::SeqCst) {
-        ring.wait(Some(PATIENCE)).unwrap();
+        ring.wait(Some(TIMEOUT)).unwrap();
         ring.reap();
-        assert!(start.elapsed() < PATIENCE, "a wake-up was lost");
+        assert!(start.elapsed() < TIMEOUT, "a wake-up was lost");
     }
 }
 
@@ -57,7 +59,7 @@ fn handles_are_send() {
 }
 
 #[test]
-fn a_submission_is_polled_here_then_there() {
+fn a_submission_is_polled_on_two_threads_in_turn() {
     let ring = ring();
     for _ in 0..200 {
         let (fd, mut peer) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -67,7 +69,7 @@ fn a_submission_is_polled_here_then_there() {
         ring.submit().unwrap();
         let done = Arc::new(AtomicBool::new(false));
         let (finished, remote) = (done.clone(), ring.remote());
-        let there = thread::spawn(move || {
+        let other = thread::spawn(move || {
             let (count, buffer) = park_on(recv);
             finished.store(true, Ordering::SeqCst);
             remote.kick();
@@ -75,14 +77,14 @@ fn a_submission_is_polled_here_then_there() {
         });
         peer.write_all(b"moved").unwrap();
         serve(&ring, &done);
-        let (count, buffer) = there.join().unwrap();
+        let (count, buffer) = other.join().unwrap();
         assert_eq!((count, buffer.as_slice()), (5, &b"moved"[..]));
     }
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
 }
 
 #[test]
-fn a_submission_dropped_elsewhere_is_cancelled() {
+fn a_submission_dropped_on_another_thread_is_cancelled() {
     let ring = ring();
     let (fd, _peer) = pair();
     for round in 0..200 {
@@ -91,31 +93,31 @@ fn a_submission_dropped_elsewhere_is_cancelled() {
             assert!(poll_once(&mut recv).is_pending());
         }
         ring.submit().unwrap();
-        let there = thread::spawn(move || {
+        let other = thread::spawn(move || {
             if round % 3 == 0 {
                 assert!(poll_once(&mut recv).is_pending());
             }
             drop(recv);
         });
-        // The message alone wakes the ring.
+        // Only the message of the drop wakes the ring.
         while ring.slots_in_use() > 0 {
-            ring.wait(Some(PATIENCE)).unwrap();
+            ring.wait(Some(TIMEOUT)).unwrap();
             ring.reap();
         }
-        there.join().unwrap();
+        other.join().unwrap();
     }
     assert!(fd.try_into_owned().is_ok());
 }
 
 #[test]
-fn a_cancellation_from_elsewhere_arrives() {
+fn a_cancellation_on_another_thread_reaches_the_ring() {
     let ring = ring();
     let (fd, _peer) = pair();
     let mut recv = ring.start(op::Recv::new(fd, vec![0; 8]), 0);
     ring.submit().unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let (finished, remote) = (done.clone(), ring.remote());
-    let there = thread::spawn(move || {
+    let other = thread::spawn(move || {
         recv.cancel();
         let (result, _) = park_on(recv);
         finished.store(true, Ordering::SeqCst);
@@ -123,11 +125,11 @@ fn a_cancellation_from_elsewhere_arrives() {
         result.unwrap_err().raw_os_error()
     });
     serve(&ring, &done);
-    assert_eq!(there.join().unwrap(), Some(libc::ECANCELED));
+    assert_eq!(other.join().unwrap(), Some(libc::ECANCELED));
 }
 
 #[test]
-fn a_stream_is_read_elsewhere_and_its_buffers_come_back() {
+fn a_stream_is_read_on_another_thread_and_its_buffers_return() {
     let config = Config {
         buffers: 8,
         buffer_size: 512,
@@ -168,12 +170,12 @@ fn a_stream_is_read_elsewhere_and_its_buffers_come_back() {
     for thread in threads {
         thread.join().unwrap();
     }
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
     assert!(ring.stats().messages > 0);
 }
 
 #[test]
-fn connections_are_accepted_elsewhere_beyond_the_window() {
+fn another_thread_accepts_connections_beyond_the_window() {
     let ring = Ring::new(Config {
         accept_window: 2,
         ..Config::default()
@@ -185,7 +187,7 @@ fn connections_are_accepted_elsewhere_beyond_the_window() {
     let mut incoming = ring.accept_multi(fd, 0);
     let done = Arc::new(AtomicBool::new(false));
     let (finished, remote) = (done.clone(), ring.remote());
-    let there = thread::spawn(move || {
+    let other = thread::spawn(move || {
         let mut all = Vec::new();
         while all.len() < 60 {
             all.push(park_on(incoming.next()).unwrap());
@@ -197,13 +199,13 @@ fn connections_are_accepted_elsewhere_beyond_the_window() {
         .map(|_| std::net::TcpStream::connect(address).unwrap())
         .collect();
     serve(&ring, &done);
-    there.join().unwrap();
+    other.join().unwrap();
     drop(clients);
-    turn_until(&ring, || ring.slots_in_use() == 0);
+    drive_until(&ring, || ring.slots_in_use() == 0);
 }
 
 #[test]
-fn a_stream_moves_back_and_forth() {
+fn a_stream_moves_between_threads_repeatedly() {
     let ring = ring();
     let (fd, mut peer) = pair();
     let mut stream = ring.recv_multi(fd, 0);
@@ -215,7 +217,7 @@ fn a_stream_moves_back_and_forth() {
         assert!(stream.poll_next(&mut cx).is_pending());
         let done = Arc::new(AtomicBool::new(false));
         let (finished, remote) = (done.clone(), ring.remote());
-        let there = thread::spawn(move || {
+        let other = thread::spawn(move || {
             drop(buffer);
             let buffer = park_on(stream.next()).unwrap();
             finished.store(true, Ordering::SeqCst);
@@ -225,7 +227,7 @@ fn a_stream_moves_back_and_forth() {
         peer.write_all(&[round; 5]).unwrap();
         serve(&ring, &done);
         let buffer;
-        (stream, buffer) = there.join().unwrap();
+        (stream, buffer) = other.join().unwrap();
         assert_eq!(&*buffer, &[round; 5]);
     }
 }
@@ -240,8 +242,8 @@ fn handles_outlive_the_ring_on_other_threads() {
         assert!(poll_once(&mut nop).is_pending());
         let mut stream = ring.recv_multi(fd.clone(), 0);
         peer.write_all(b"12345").unwrap();
-        turn_until(&ring, || nop.is_complete());
-        let there = thread::spawn(move || {
+        drive_until(&ring, || nop.is_complete());
+        let other = thread::spawn(move || {
             let mut cx = Context::from_waker(Waker::noop());
             for _ in 0..20 {
                 let _ = stream.poll_next(&mut cx);
@@ -251,23 +253,23 @@ fn handles_outlive_the_ring_on_other_threads() {
         });
         // The ring ends while the other thread uses its handles.
         drop(ring);
-        there.join().unwrap();
+        other.join().unwrap();
         assert!(fd.try_into_owned().is_ok());
         let _ = peer.read(&mut [0; 8]);
     }
 }
 
 #[test]
-fn many_kicks_cost_one_write_and_none_is_lost() {
+fn kicks_are_coalesced_and_none_is_lost() {
     let ring = ring();
-    // While the ring is awake kicks cost nothing, and the next wait does not sleep.
+    // Kicks of a ring that is awake make no system call, and its next wait does not sleep.
     let remote = ring.remote();
     for _ in 0..1000 {
         remote.kick();
     }
     let start = Instant::now();
-    ring.wait(Some(PATIENCE)).unwrap();
-    assert!(start.elapsed() < PATIENCE);
+    ring.wait(Some(TIMEOUT)).unwrap();
+    assert!(start.elapsed() < TIMEOUT);
     ring.reap();
     assert_eq!(ring.stats().kicks, 0);
 
@@ -287,9 +289,9 @@ fn many_kicks_cost_one_write_and_none_is_lost() {
         })
         .collect();
     while work.load(Ordering::Relaxed) < 8000 {
-        ring.wait(Some(PATIENCE)).unwrap();
+        ring.wait(Some(TIMEOUT)).unwrap();
         ring.reap();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     for thread in threads {
         thread.join().unwrap();
@@ -307,14 +309,14 @@ fn a_kick_reaches_a_ring_whose_first_queue_was_full() {
     let (fd, _peer) = pair();
     let recv = ring.start(op::Recv::new(fd, vec![0; 8]), 0);
     let remote = ring.remote();
-    let there = thread::spawn(move || {
+    let other = thread::spawn(move || {
         thread::sleep(Duration::from_millis(50));
         remote.kick();
     });
     let start = Instant::now();
-    ring.wait(Some(PATIENCE)).unwrap();
-    assert!(start.elapsed() < PATIENCE, "the kick was lost");
-    there.join().unwrap();
+    ring.wait(Some(TIMEOUT)).unwrap();
+    assert!(start.elapsed() < TIMEOUT, "the kick was lost");
+    other.join().unwrap();
     drop(recv);
 }
 
@@ -327,5 +329,5 @@ fn a_wait_ends_at_its_timeout() {
         ring.wait(Some(Duration::from_millis(5))).unwrap();
         ring.reap();
     }
-    assert!(ring.stats().enters < 1000, "it did not sleep");
+    assert!(ring.stats().enters < 1000, "the waits did not sleep");
 }

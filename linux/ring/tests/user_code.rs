@@ -1,9 +1,9 @@
-//! Wakers, buffers and their destructors are user code: it may call back into the ring, panic, or
-//! leak a handle, and it runs outside of all uses of the ring.
+//! Tests of user code in wakers, buffers and destructors: such code may call back into the ring,
+//! panic, or leak a handle, and it runs outside of all uses of the ring.
 #![cfg(not(loom))]
 
 mod common;
-use common::{Flag, block_on, pair, poll_once, ring, turn_until};
+use common::{Flag, block_on, drive_until, pair, poll_once, ring};
 use std::cell::Cell;
 use std::future::Future;
 use std::io::{Read, Write};
@@ -12,24 +12,25 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
-use upshift_ring::{Config, Fd, IoBuf, IoBufMut, Ring, UseHooks, op};
+use upshift_ring::{Bracket, Config, Fd, IoBuf, IoBufMut, Ring, op};
 
 thread_local! {
-    /// Number of uses of a ring that are under way on this thread.
+    /// Number of uses of a ring on this thread that have not ended.
     static USES: Cell<u32> = const { Cell::new(0) };
-    /// The user code that ran within a use.
-    static AMISS: Cell<Option<&'static str>> = const { Cell::new(None) };
+    /// Name of the user code that ran within a use, if any did.
+    static VIOLATION: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-fn outside(what: &'static str) {
+/// Records a violation if a use of the ring is in progress.
+fn check_outside_use(name: &'static str) {
     if USES.get() != 0 {
-        AMISS.set(Some(what));
+        VIOLATION.set(Some(name));
     }
 }
 
-fn ring_with_use_hooks() -> Ring {
+fn ring_with_bracket() -> Ring {
     Ring::new(Config {
-        use_hooks: Some(UseHooks {
+        bracket: Some(Bracket {
             enter: || USES.set(USES.get() + 1),
             leave: || USES.set(USES.get() - 1),
         }),
@@ -38,34 +39,34 @@ fn ring_with_use_hooks() -> Ring {
     .unwrap()
 }
 
-/// Creates a waker that calls a function at each clone, wake and drop.
+/// Creates a waker that calls [`on_call`] at each clone, wake and drop.
 fn waker(data: *const ()) -> Waker {
     static TABLE: RawWakerVTable = RawWakerVTable::new(
         |data| {
-            called(data, "clone");
+            on_call(data, "clone");
             RawWaker::new(data, &TABLE)
         },
-        |data| called(data, "wake"),
-        |data| called(data, "wake"),
-        |data| called(data, "drop"),
+        |data| on_call(data, "wake"),
+        |data| on_call(data, "wake"),
+        |data| on_call(data, "drop"),
     );
-    // SAFETY: the table keeps the contract: it frees nothing, and the data outlives the test.
+    // SAFETY: the functions of the table free nothing, and the data outlives the test.
     unsafe { Waker::from_raw(RawWaker::new(data, &TABLE)) }
 }
 
-fn called(data: *const (), what: &'static str) {
-    outside(what);
-    // SAFETY: the data of `waker`: null, or a living ring of this thread.
+fn on_call(data: *const (), name: &'static str) {
+    check_outside_use(name);
+    // SAFETY: the data of `waker` is null or points to a live ring of this thread.
     if let Some(ring) = unsafe { data.cast::<Ring>().as_ref() } {
         ring.submit().unwrap();
         ring.reap();
     }
 }
 
-/// A buffer that records user code run within a use.
+/// A buffer that records a violation if its code runs within a use.
 struct Buffer(Vec<u8>);
 
-// SAFETY: the vector guarantees its memory.
+// SAFETY: the memory is the vector's heap allocation, which does not move.
 unsafe impl IoBuf for Buffer {
     fn io_ptr(&self) -> *const u8 {
         self.0.io_ptr()
@@ -84,15 +85,15 @@ unsafe impl IoBufMut for Buffer {
         self.0.io_capacity()
     }
     unsafe fn set_filled(&mut self, count: usize) {
-        outside("set_filled");
-        // SAFETY: forwarded.
+        check_outside_use("set_filled");
+        // SAFETY: the caller fulfils the same contract.
         unsafe { self.0.set_filled(count) };
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        outside("drop of a buffer");
+        check_outside_use("drop of a buffer");
     }
 }
 
@@ -101,7 +102,7 @@ fn a_waker_that_reaps_when_it_is_cloned_loses_no_completion() {
     let ring = ring();
     let waker = waker((&raw const ring).cast());
     for _ in 0..3 {
-        // The operation completes within the clone of the first poll at the latest.
+        // The operation completes at the latest when the first poll clones the waker.
         let mut nop = ring.start(op::Nop::new(), 0);
         let mut cx = Context::from_waker(&waker);
         let first = Pin::new(&mut nop).poll(&mut cx);
@@ -110,47 +111,48 @@ fn a_waker_that_reaps_when_it_is_cloned_loses_no_completion() {
         let mut stream = ring.recv_multi(fd, 0);
         ring.submit().unwrap();
         peer.write_all(b"x").unwrap();
-        turn_until(&ring, || stream.poll_next(&mut cx).is_ready());
+        drive_until(&ring, || stream.poll_next(&mut cx).is_ready());
     }
 }
 
 #[test]
 fn user_code_runs_outside_of_uses() {
-    let ring = ring_with_use_hooks();
+    let ring = ring_with_bracket();
     let waker = waker(std::ptr::null());
     let mut cx = Context::from_waker(&waker);
     let (fd, mut peer) = pair();
-    // The operation is taken, dropped when complete, and dropped before.
+    // The result is taken, dropped when complete, or dropped before.
     for round in 0..3 {
         let buffer = Buffer(vec![0; 100]);
         let mut recv = ring.start(op::Recv::new(fd.clone(), buffer), 0);
         assert!(Pin::new(&mut recv).poll(&mut cx).is_pending());
-        // Another waker replaces the first.
+        // The second poll replaces the waker.
         assert!(poll_once(&mut recv).is_pending());
         assert!(Pin::new(&mut recv).poll(&mut cx).is_pending());
         if round < 2 {
             peer.write_all(b"some").unwrap();
-            turn_until(&ring, || recv.is_complete());
+            drive_until(&ring, || recv.is_complete());
         }
         if round == 0 {
             let Poll::Ready((result, buffer)) = Pin::new(&mut recv).poll(&mut cx) else {
-                panic!("it is complete");
+                panic!("the complete operation is pending");
             };
             assert_eq!((result.unwrap(), &buffer.0[..]), (4, &b"some"[..]));
         }
         drop(recv);
-        turn_until(&ring, || ring.slots_in_use() == 0);
+        drive_until(&ring, || ring.slots_in_use() == 0);
     }
     let mut stream = ring.recv_multi(fd, 0);
     assert!(stream.poll_next(&mut cx).is_pending());
     drop(stream);
-    turn_until(&ring, || ring.slots_in_use() == 0);
-    assert_eq!(AMISS.get(), None);
+    drive_until(&ring, || ring.slots_in_use() == 0);
+    assert_eq!(VIOLATION.get(), None);
 }
 
-struct Panics(Arc<Flag>);
+/// A waker that sets a flag and panics.
+struct PanickingWaker(Arc<Flag>);
 
-impl Wake for Panics {
+impl Wake for PanickingWaker {
     fn wake(self: Arc<Self>) {
         self.0.clone().wake();
         panic!("a waker that panics");
@@ -158,10 +160,10 @@ impl Wake for Panics {
 }
 
 /// A buffer whose destructor panics.
-struct Grenade(Vec<u8>);
+struct PanickingBuffer(Vec<u8>);
 
-// SAFETY: the vector guarantees its memory.
-unsafe impl IoBuf for Grenade {
+// SAFETY: the memory is the vector's heap allocation, which does not move.
+unsafe impl IoBuf for PanickingBuffer {
     fn io_ptr(&self) -> *const u8 {
         self.0.io_ptr()
     }
@@ -170,7 +172,7 @@ unsafe impl IoBuf for Grenade {
     }
 }
 
-impl Drop for Grenade {
+impl Drop for PanickingBuffer {
     fn drop(&mut self) {
         panic!("a destructor that panics");
     }
@@ -181,7 +183,7 @@ fn a_panic_in_a_waker_or_a_destructor_harms_no_other_operation() {
     let ring = ring();
     let flag = Flag::new(&ring);
     flag.take();
-    let panics = Waker::from(Arc::new(Panics(flag.clone())));
+    let panics = Waker::from(Arc::new(PanickingWaker(flag.clone())));
     let mut first = ring.start(op::Nop::new(), 0);
     let mut second = ring.start(op::Nop::new(), 0);
     assert!(
@@ -190,20 +192,20 @@ fn a_panic_in_a_waker_or_a_destructor_harms_no_other_operation() {
             .is_pending()
     );
     assert!(poll_once(&mut second).is_pending());
-    turn_until(&ring, || second.is_complete());
+    drive_until(&ring, || second.is_complete());
     assert!(flag.take() && first.is_complete());
     assert!(poll_once(&mut first).is_ready() && poll_once(&mut second).is_ready());
-    // The ring disposes of the first, the handle of the second.
+    // The ring drops the buffer of the first operation, the handle that of the second.
     let (fd, mut peer) = pair();
-    for abandons in [true, false] {
-        let mut send = ring.start(op::Send::new(fd.clone(), Grenade(vec![7; 3])), 0);
+    for drops_early in [true, false] {
+        let mut send = ring.start(op::Send::new(fd.clone(), PanickingBuffer(vec![7; 3])), 0);
         assert!(poll_once(&mut send).is_pending());
-        if !abandons {
-            turn_until(&ring, || send.is_complete());
+        if !drops_early {
+            drive_until(&ring, || send.is_complete());
         }
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(send)));
-        assert_eq!(dropped.is_ok(), abandons);
-        turn_until(&ring, || ring.slots_in_use() == 0);
+        assert_eq!(dropped.is_ok(), drops_early);
+        drive_until(&ring, || ring.slots_in_use() == 0);
     }
     peer.read_exact(&mut [0; 3]).unwrap();
     block_on(&ring, ring.start(op::Nop::new(), 0)).unwrap();
@@ -224,13 +226,13 @@ fn an_operation_leaked_in_flight_keeps_its_buffer_and_its_descriptor() {
         ring.submit().unwrap();
         let handles = ring.slots_in_use();
         std::mem::forget((recv, stream));
-        // The number has not been given to another file under the operation.
+        // The operation keeps its descriptor open, so the kernel does not reuse the number.
         let other = Fd::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         assert_ne!(other.as_raw_fd(), number);
         let canary = vec![0xaa_u8; 4096];
         peer.write_all(&[0x55; 512]).unwrap();
         stream_peer.write_all(&[0x55; 512]).unwrap();
-        turn_until(&ring, || ring.in_flight() == 1);
+        drive_until(&ring, || ring.in_flight() == 1);
         assert!(canary.iter().all(|byte| *byte == 0xaa));
         handles
         // The ring ends before the leaked operations.
@@ -244,7 +246,7 @@ fn a_descriptor_that_only_the_operation_holds_stays_open() {
     let (fd, mut peer) = pair();
     let number = fd.as_raw_fd();
     let recv = ring.start(op::Recv::new(fd.clone(), vec![0; 16]), 0);
-    // The last other handle goes before the entry is submitted.
+    // The last other owner of the descriptor is dropped before the entry is submitted.
     drop(fd);
     let other = std::fs::File::open("/dev/null").unwrap();
     assert_ne!(other.as_raw_fd(), number);
@@ -255,14 +257,14 @@ fn a_descriptor_that_only_the_operation_holds_stays_open() {
     assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
 }
 
-/// A buffer that owns the ring it is used on.
-struct OwnsRing(#[expect(dead_code, reason = "owned for its drop")] Rc<Ring>);
+/// A buffer that owns the ring on which it is used.
+struct RingOwner(#[expect(dead_code, reason = "owned for its drop")] Rc<Ring>);
 
 // SAFETY: the ring and its owners stay on the thread of the test.
-unsafe impl Send for OwnsRing {}
+unsafe impl Send for RingOwner {}
 
-// SAFETY: static bytes.
-unsafe impl IoBuf for OwnsRing {
+// SAFETY: the bytes are static.
+unsafe impl IoBuf for RingOwner {
     fn io_ptr(&self) -> *const u8 {
         b"x".as_ptr()
     }
@@ -272,14 +274,14 @@ unsafe impl IoBuf for OwnsRing {
 }
 
 #[test]
-fn a_ring_may_go_with_the_last_buffer_that_is_used_on_it() {
+fn a_ring_may_be_dropped_by_its_last_buffer() {
     let ring = Rc::new(ring());
     let (fd, mut peer) = pair();
-    let send = ring.start(op::Send::new(fd, OwnsRing(ring.clone())), 0);
-    turn_until(&ring, || send.is_complete());
-    let kick = ring.remote();
+    let send = ring.start(op::Send::new(fd, RingOwner(ring.clone())), 0);
+    drive_until(&ring, || send.is_complete());
+    let remote = ring.remote();
     drop(ring);
     drop(send);
-    kick.kick();
+    remote.kick();
     peer.read_exact(&mut [0; 1]).unwrap();
 }

@@ -1,16 +1,16 @@
 //! An axum JSON API whose urgent requests stay fast while others compute.
 //!
-//! `GET /orders/{id}` runs at level 8, `POST /reports` (which computes) at level 40; both
-//! share the vCPUs. State, extractors, middleware and server-sent events are axum's own.
+//! `GET /orders/{id}` runs at level 8, `POST /reports` (which computes) at level 40; both share the
+//! vCPUs. State, extractors, middleware and server-sent events are axum's own.
 //!
-//! Without an argument it serves on a free port, asks itself for some of this with hyper's
+//! Without an argument, the example serves on a free port, sends itself requests with hyper's
 //! client, and ends:
 //!
 //! ```text
 //! cargo run --release -p upshift --example axum_priorities
 //! ```
 //!
-//! With an address it serves until Ctrl-C, and ends when the requests under way are answered:
+//! With an address, it serves until Ctrl-C, and ends when the running requests have been answered:
 //!
 //! ```text
 //! cargo run --release -p upshift --example axum_priorities 127.0.0.1:8080
@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use upshift::net::TcpListener;
 use upshift::{Level, Priority, signal, time};
 
-/// Returns the level of a request, by its path: an order is urgent, a report is not.
+/// Returns the level of a request by its path: orders are urgent, reports are not.
 fn level_of(path: &str) -> Level {
     match path {
         path if path.starts_with("/orders/") => Level::at::<8>(),
@@ -95,7 +95,7 @@ async fn report(Json(request): Json<ReportRequest>) -> Json<Report> {
     let mut checksum = 0u64;
     for row in 0..request.rows.min(50_000_000) {
         checksum = checksum.rotate_left(5) ^ row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // Lets more urgent coroutines pass.
+        // More urgent coroutines run here.
         upshift::yield_if_needed().await;
     }
     Json(Report {
@@ -132,8 +132,8 @@ fn app() -> Router {
         .with_state(shop)
 }
 
-/// Asks for a long report, and meanwhile for an order.
-async fn ask(address: SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
+/// Requests a long report and, meanwhile, an order.
+async fn send_requests(address: SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
     let client = upshift::hyper::client::<Full<Bytes>>();
     let report = Request::post(format!("http://{address}/reports"))
         .header("content-type", "application/json")
@@ -153,11 +153,11 @@ async fn ask(address: SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0"))?;
-    let here = listener.local_addr()?;
-    println!("listening on {here}");
+    let local_address = listener.local_addr()?;
+    println!("listening on {local_address}");
     if address.is_some() {
         return Ok(serve(listener).await?);
     }
     upshift::spawn(serve(listener), Priority::Inherit).detach();
-    ask(here).await
+    send_requests(local_address).await
 }

@@ -1,11 +1,10 @@
-//! A chat server: each client's lines are sent to all others. Each client has a coroutine that
-//! reads its lines and one that writes to it from a bounded queue; a client that does not read is
-//! dropped when its queue is full, so that it delays no other and costs a bounded
-//! amount of memory.
+//! A chat server that sends each client's lines to all others. Each client has a coroutine that
+//! reads its lines and one that writes to it from a bounded queue. A client that does not read is
+//! removed when its queue is full, so that it delays no other client and uses a bounded amount of
+//! memory.
 //!
-//! Without arguments three clients of its own talk to each other and the program ends. With
-//! an address it serves all clients:
-//! `cargo run -p upshift --example chat -- 127.0.0.1:7000`, then `nc 127.0.0.1 7000`.
+//! Without arguments, three clients inside the program talk to each other and the program ends.
+//! With an address, it serves all clients:
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +16,7 @@ use upshift::io::{AsyncBufReadExt, BufReader, StreamExt};
 use upshift::net::{TcpListener, TcpStream};
 use upshift::sync::mpsc;
 
-/// Lines that may wait for a client.
+/// Maximum number of lines in a client's queue.
 const QUEUE: usize = 64;
 
 type Line = Arc<[u8]>;
@@ -28,20 +27,20 @@ struct Room {
 }
 
 impl Room {
-    fn enter(&self, who: SocketAddr) -> mpsc::Receiver<Line> {
+    fn enter(&self, peer: SocketAddr) -> mpsc::Receiver<Line> {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        self.members().insert(who, sender);
+        self.members().insert(peer, sender);
         receiver
     }
 
-    fn leave(&self, who: SocketAddr) {
-        self.members().remove(&who);
+    fn leave(&self, peer: SocketAddr) {
+        self.members().remove(&peer);
     }
 
     fn say(&self, from: SocketAddr, text: &str) {
         let line = Line::from(format!("{from}: {text}\n").into_bytes());
         self.members()
-            .retain(|who, queue| *who == from || queue.try_send(line.clone()).is_ok());
+            .retain(|peer, queue| *peer == from || queue.try_send(line.clone()).is_ok());
     }
 
     fn members(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, mpsc::Sender<Line>>> {
@@ -62,9 +61,9 @@ async fn main() -> io::Result<()> {
     for name in ["Ada", "Grace", "Edsger"] {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(format!("{name} is here\n")).await.0?;
-        // All that came before hear it, so the order is known.
+        // All earlier clients receive this line first, so the order is fixed.
         for (_, earlier) in &mut clients {
-            heard(earlier).await?;
+            read_message(earlier).await?;
         }
         clients.push((name, BufReader::new(stream)));
     }
@@ -72,13 +71,13 @@ async fn main() -> io::Result<()> {
     let farewell = format!("{name} says goodbye\n");
     last.get_mut().write_all(farewell).await.0?;
     for (name, client) in &mut clients[..2] {
-        println!("{name} hears {}", heard(client).await?);
+        println!("{name} hears {}", read_message(client).await?);
     }
     Ok(())
 }
 
-/// The next line, without the address.
-async fn heard(client: &mut BufReader<TcpStream>) -> io::Result<String> {
+/// Returns the text of the next line, without the sender's address.
+async fn read_message(client: &mut BufReader<TcpStream>) -> io::Result<String> {
     let mut line = String::new();
     client.read_line(&mut line).await?;
     let (_, text) = line.trim_end().split_once(": ").unwrap_or_default();
@@ -88,23 +87,23 @@ async fn heard(client: &mut BufReader<TcpStream>) -> io::Result<String> {
 async fn serve(listener: TcpListener) -> io::Result<()> {
     let room = Arc::new(Room::default());
     loop {
-        let (stream, who) = listener.accept().await?;
-        let queue = room.enter(who);
-        let conversation = converse(stream, who, queue, room.clone());
+        let (stream, peer) = listener.accept().await?;
+        let queue = room.enter(peer);
+        let conversation = converse(stream, peer, queue, room.clone());
         upshift::spawn(conversation, Priority::Inherit).detach();
     }
 }
 
 async fn converse(
     stream: TcpStream,
-    who: SocketAddr,
+    peer: SocketAddr,
     mut queue: mpsc::Receiver<Line>,
     room: Arc<Room>,
 ) {
     let (reader, mut writer) = stream.into_split();
     let writing = upshift::spawn(
         async move {
-            // Ends when the room has dropped the sender. The lines are shared, not copied.
+            // The loop ends when the room has dropped the sender. The lines are shared, not copied.
             while let Some(line) = queue.recv().await {
                 if writer.write_all(line).await.0.is_err() {
                     return;
@@ -115,8 +114,8 @@ async fn converse(
     );
     let mut lines = reader.lines();
     while let Some(Ok(line)) = lines.next().await {
-        room.say(who, &line);
+        room.say(peer, &line);
     }
-    room.leave(who);
+    room.leave(peer);
     let _ = writing.await;
 }

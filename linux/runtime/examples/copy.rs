@@ -1,9 +1,9 @@
-//! Copies a file and shows how far it is. The copy runs at a less urgent level: its I/O has a low
-//! priority and it yields at each step, so a more urgent coroutine beside it, here a clock,
-//! keeps its time.
+//! Copies a file and prints the progress. The copy runs at a less urgent level: its I/O has a low
+//! priority and it yields at each step, so a more urgent coroutine beside it, here a clock, is not
+//! delayed.
 //!
-//! Run it with `cargo run -p upshift --example copy -- FROM TO`; without arguments it makes a
-//! file of 64 MiB in the temporary folder, copies and removes it.
+//! Run it with `cargo run -p upshift --example copy -- FROM TO`. Without arguments, the example
+//! creates a file of 64 MiB in the temporary directory, copies it, and removes both files.
 
 use std::io;
 use std::path::PathBuf;
@@ -34,38 +34,38 @@ async fn main() -> io::Result<()> {
 }
 
 async fn copy(from: PathBuf, to: PathBuf) -> io::Result<()> {
-    let latest = Arc::new(AtomicU64::new(0));
-    let clock = upshift::spawn(tick(latest.clone()), Level::at::<2>());
-    let began = Instant::now();
+    let max_delay_us = Arc::new(AtomicU64::new(0));
+    let clock = upshift::spawn(tick(max_delay_us.clone()), Level::at::<2>());
+    let start = Instant::now();
     let copying = upshift::spawn(
         async move {
-            let mut shown = 0;
+            let mut printed = 0;
             fs::copy_with(from, to, |progress| {
                 let percent = progress.copied * 100 / progress.total.max(1);
-                if percent >= shown + 10 {
-                    shown = percent - percent % 10;
-                    println!("{shown:>3} %");
+                if percent >= printed + 10 {
+                    printed = percent - percent % 10;
+                    println!("{printed:>3} %");
                 }
             })
             .await
         },
         Level::at::<50>(),
     );
-    let copied = copying.await.expect("the copy does not panic")?;
+    let copied = copying.await.expect("the copy panicked")?;
     clock.cancel();
     println!(
         "{copied} bytes in {:?}; the clock beside it was at most {} µs late",
-        began.elapsed(),
-        latest.load(Ordering::Relaxed)
+        start.elapsed(),
+        max_delay_us.load(Ordering::Relaxed)
     );
     Ok(())
 }
 
-/// Wakes every millisecond and keeps by how many microseconds it was ever late.
-async fn tick(latest: Arc<AtomicU64>) {
+/// Wakes every millisecond and records the largest delay, in microseconds.
+async fn tick(max_delay_us: Arc<AtomicU64>) {
     loop {
         let due = Instant::now() + Duration::from_millis(1);
         time::sleep_until(due).await;
-        latest.fetch_max(due.elapsed().as_micros() as u64, Ordering::Relaxed);
+        max_delay_us.fetch_max(due.elapsed().as_micros() as u64, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! A TCP echo server and a client of it, in one program.
+//! A TCP echo server and its client, in one program.
 //!
 //! Run it with `cargo run -p upshift --example echo`.
 
@@ -41,7 +41,7 @@ async fn echo(mut stream: TcpStream) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
         }
-        // The receive buffer itself is sent: no copy.
+        // The received buffer is sent back without a copy.
         stream.write_all(data).await.0?;
     }
 }

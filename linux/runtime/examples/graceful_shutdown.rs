@@ -1,10 +1,9 @@
-//! Graceful shutdown: on SIGTERM or Ctrl-C a server stops accepting, lets the conversations
-//! under way end, and gives up on those that take longer than a limit. Running out of
-//! descriptors does not end it: it waits a moment and accepts on.
+//! Graceful shutdown: on SIGTERM or Ctrl-C a server stops accepting, lets running conversations
+//! end, and cuts off those that take longer than a limit. When no descriptors are left, the server
+//! waits for a moment and continues to accept.
 //!
-//! Without arguments a client of its own talks to it and the program sends itself a SIGTERM.
-//! With an address it serves until a signal ends it:
-//! `cargo run -p upshift --example graceful_shutdown -- 127.0.0.1:7000`.
+//! Without arguments, a client inside the program talks to the server, and the program sends itself
+//! a SIGTERM. With an address, it serves until a signal ends it:
 
 use std::io;
 use std::sync::Arc;
@@ -16,10 +15,10 @@ use upshift::signal::{SIGINT, SIGTERM, Signals};
 use upshift::sync::Semaphore;
 use upshift::{Priority, time};
 
-/// Conversations at a time; more wait in the listener's queue.
-const MOST: usize = 1000;
-/// Time that conversations may last after the signal.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum number of concurrent conversations. Further connections wait in the listener's queue.
+const MAX_CONVERSATIONS: usize = 1000;
+/// Time for which conversations may continue after the signal.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 #[upshift::main]
 async fn main() -> io::Result<()> {
@@ -27,26 +26,26 @@ async fn main() -> io::Result<()> {
     let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0"))?;
     println!("serving {}", listener.local_addr()?);
     if address.is_none() {
-        let client = talk(listener.local_addr()?);
+        let client = run_client(listener.local_addr()?);
         upshift::spawn(client, Priority::Inherit).detach();
     }
 
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let running = Arc::new(Semaphore::new(MOST));
+    let running = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
     let accepting = upshift::spawn(accept(listener, running.clone()), Priority::Inherit);
     let signal = signals.recv().await?;
     println!("signal {signal}: accepting no more");
     accepting.cancel();
-    // The listener is gone when this returns.
+    // When the join returns, the listener is closed.
     let _ = accepting.await;
 
     // Every conversation holds a permit: the task that has all of them is alone.
-    let all = running.acquire_many(MOST as u32);
-    match time::timeout(PATIENCE, all).await {
+    let all = running.acquire_many(MAX_CONVERSATIONS as u32);
+    match time::timeout(DRAIN_LIMIT, all).await {
         Ok(_) => println!("all conversations have ended"),
         Err(_) => println!(
             "{} conversations are cut off",
-            MOST - running.available_permits()
+            MAX_CONVERSATIONS - running.available_permits()
         ),
     }
     Ok(())
@@ -67,7 +66,7 @@ async fn accept(listener: TcpListener, running: Arc<Semaphore>) {
                 };
                 upshift::spawn(conversation, Priority::Inherit).detach();
             }
-            // Descriptors, for one, come back when conversations end.
+            // The error may be temporary: descriptors are free again when conversations end.
             Err(error) => {
                 eprintln!("cannot accept: {error}");
                 time::sleep(Duration::from_millis(10)).await;
@@ -86,8 +85,8 @@ async fn echo(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// A client that is in the middle of a conversation when the signal comes.
-async fn talk(address: std::net::SocketAddr) -> io::Result<()> {
+/// Runs a client that is in the middle of a conversation when the signal arrives.
+async fn run_client(address: std::net::SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all("before").await.0?;
     println!(

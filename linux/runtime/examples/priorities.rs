@@ -1,6 +1,5 @@
-//! Urgent work beside a batch that never stops computing: the batch checks in its
-//! loop whether more urgent work waits, so the wait of the urgent coroutine
-//! stays short.
+//! Urgent work beside a batch computation that never ends. The batch checks in its loop whether
+//! more urgent work is ready, so the urgent coroutine waits only briefly.
 //!
 //! Run it with `cargo run --release -p upshift --example priorities`.
 
@@ -36,10 +35,10 @@ async fn main() {
         },
         URGENT,
     );
-    let worst = urgent.await.expect("it does not panic");
+    let worst = urgent.await.expect("the urgent coroutine panicked");
     println!("100 timers beside a busy batch: the latest was {worst:?} late");
 
-    // To await is to lend one's level; so cancel, then wait.
+    // A join lends the batch the level of this coroutine, so the batch is cancelled first.
     batch.cancel();
     assert!(batch.await.is_err());
 }

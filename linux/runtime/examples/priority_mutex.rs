@@ -1,7 +1,7 @@
-//! Priority lending: a less urgent coroutine holds a lock that an urgent one wants, and
-//! one in between wants the CPU. Without lending the one in between would go
-//! first (priority inversion); with it the holder runs at the urgent level until
-//! it gives the lock back.
+//! Priority lending: a less urgent coroutine holds a mutex for which an urgent one waits, and a
+//! third coroutine, of a level in between, is ready. Without lending, the third coroutine would run
+//! before the holder (priority inversion). With lending, the holder runs at the urgent level until
+//! it releases the mutex.
 //!
 //! Run it with `cargo run -p upshift --example priority_mutex`.
 
@@ -15,26 +15,28 @@ async fn main() {
     let order = Arc::new(Mutex::new(Vec::new()));
     let shared = Arc::new(Mutex::new(0));
 
-    let (holding, held) = oneshot::channel();
+    let (locked_sender, locked_receiver) = oneshot::channel();
     let holder = {
         let (shared, order) = (shared.clone(), order.clone());
         upshift::spawn(
             async move {
                 let mut value = shared.lock().await;
-                holding.send(()).expect("main waits");
+                locked_sender
+                    .send(())
+                    .expect("the main coroutine has ended");
                 for _ in 0..3 {
                     *value += 1;
                     yield_now().await;
                 }
                 drop(value);
-                // The loan has ended: the coroutine is back at its own level.
+                // The loan has ended, and the coroutine has its own level again.
                 yield_now().await;
                 order.lock().await.push("less urgent holder");
             },
             Level::at::<50>(),
         )
     };
-    held.await.expect("it takes the lock");
+    locked_receiver.await.expect("the holder has ended");
 
     let urgent = {
         let (shared, order) = (shared.clone(), order.clone());
@@ -54,9 +56,9 @@ async fn main() {
             Level::at::<20>(),
         )
     };
-    assert_eq!(urgent.await.expect("no panic"), 3);
-    between.await.expect("no panic");
-    holder.await.expect("no panic");
+    assert_eq!(urgent.await.expect("the urgent coroutine panicked"), 3);
+    between.await.expect("the coroutine in between panicked");
+    holder.await.expect("the holder panicked");
     let order = order.lock().await;
     println!("{}", order.join(", then "));
     assert_eq!(*order, ["urgent", "in between", "less urgent holder"]);

@@ -1,6 +1,5 @@
-//! The producer and the consumer of the SharedScheduler papers: a bounded queue
-//! between coroutines, and a consumer that is more urgent, so that the queue stays
-//! short.
+//! Producers and a consumer, as in the SharedScheduler papers: a bounded queue between coroutines,
+//! and a consumer that is more urgent, so that the queue stays short.
 //!
 //! Run it with `cargo run -p upshift --example producer_consumer`.
 
@@ -25,7 +24,7 @@ async fn main() {
         upshift::spawn(
             async move {
                 for n in 0..1000 {
-                    // An error says that the consumer has gone.
+                    // The send fails if the consumer has ended.
                     if sender.send(producer * 1000 + n).await.is_err() {
                         return;
                     }
@@ -36,7 +35,7 @@ async fn main() {
         .detach();
     }
     drop(sender);
-    let sum = consumer.await.expect("it does not panic");
+    let sum = consumer.await.expect("the consumer panicked");
     println!("the sum of 4000 items is {sum}");
     assert_eq!(sum, (0..4000).sum::<u64>());
 }

@@ -1,15 +1,16 @@
-//! Draws the states of a program's coroutines over time, as in the SharedScheduler papers, by
-//! vCPU and by level.
+//! Draws the states of a program's coroutines over time, by vCPU and by level, as in the
+//! SharedScheduler papers.
 //!
 //! Two vCPUs serve three kinds of work: a timer of level 0, every millisecond; requests of level 8,
-//! which come in bursts through a channel and are answered by a coroutine each; and computations
-//! of level 40 in the background.
+//! which arrive in bursts through a channel and are each served by a coroutine; and computations of
+//! level 40 in the background.
 //!
 //! ```text
 //! cargo run --release -p upshift --example timeline
 //! ```
 //!
-//! It writes `timeline.svg`, a picture, and `timeline.json`, which <https://ui.perfetto.dev> opens.
+//! The example writes `timeline.svg`, a picture, and `timeline.json`, which
+//! <https://ui.perfetto.dev> opens.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -26,8 +27,8 @@ const BACKGROUND: Level = Level::at::<40>();
 async fn compute(total: Duration) {
     let slice = Duration::from_micros(50);
     for _ in 0..total.as_micros() / slice.as_micros() {
-        let began = Instant::now();
-        while began.elapsed() < slice {
+        let start = Instant::now();
+        while start.elapsed() < slice {
             std::hint::spin_loop();
         }
         yield_if_needed().await;
@@ -75,8 +76,8 @@ fn main() -> std::io::Result<()> {
         for _ in 0..2 {
             spawn(compute(Duration::from_millis(6)), BACKGROUND).detach();
         }
-        for part in [timer, server, client] {
-            part.await.expect("no part of it panics");
+        for task in [timer, server, client] {
+            task.await.expect("a coroutine of the example panicked");
         }
     });
     trace.stop();

@@ -1,6 +1,6 @@
-//! Cancellation and timeouts: a dropped future cancels its operation, in the
-//! kernel too, and its buffers live until the kernel is done; a coroutine is cancelled by its
-//! handle; the first of several answers wins and the others are dropped.
+//! Cancellation and timeouts: a dropped future cancels its operation in the kernel, too, and its
+//! buffers live until the kernel has finished with them; a handle cancels a coroutine; the first of
+//! several futures wins, and the others are dropped.
 //!
 //! Run it with `cargo run -p upshift --example timeouts`.
 
@@ -14,17 +14,17 @@ use upshift::{Priority, time};
 
 #[upshift::main]
 async fn main() -> io::Result<()> {
-    // A server that accepts and never says a word.
+    // This server accepts connections and never sends data.
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
 
-    // A time limit on a single step: the read is cancelled, the stream remains.
+    // A time limit on a single step cancels the read, and the stream remains usable.
     let mut stream = TcpStream::connect(address).await?;
     let mut byte = [0];
     let read = time::timeout(Duration::from_millis(20), stream.read_exact(&mut byte));
     println!("the read: {}", describe(read.await.is_err()));
 
-    // A limit on a whole block: it ends every wait inside.
+    // A time limit on a block ends whichever wait the block is in.
     let whole = time::timeout(Duration::from_millis(20), async {
         let mut stream = TcpStream::connect(address).await?;
         let (count, _) = stream.read(vec![0; 4096]).await;
@@ -32,7 +32,7 @@ async fn main() -> io::Result<()> {
     });
     println!("the conversation: {}", describe(whole.await.is_err()));
 
-    // A coroutine is cancelled from outside; its guard runs.
+    // A coroutine is cancelled through its handle, and its guard is dropped.
     struct Guard;
     impl Drop for Guard {
         fn drop(&mut self) {
@@ -53,12 +53,12 @@ async fn main() -> io::Result<()> {
         other => println!("unexpected: {other:?}"),
     }
 
-    // The first answer wins; the child that is late is killed.
-    let began = Instant::now();
+    // The first future wins, and the slower child process is killed.
+    let start = Instant::now();
     let mut slow = Command::new("sleep");
     slow.arg("10").kill_on_drop(true);
     let winner = first(slow.status(), time::sleep(Duration::from_millis(10))).await;
-    println!("{winner} was first, after {:?}", began.elapsed());
+    println!("{winner} was first, after {:?}", start.elapsed());
     Ok(())
 }
 

@@ -1,6 +1,6 @@
-//! TLS: a server with a certificate of its own making, and a client that trusts it. The
-//! handshake has a limit, and each connection makes it in a coroutine of its own, so that
-//! a client that says nothing delays no other.
+//! TLS: a server with a self-signed certificate, and a client that trusts this certificate. Each
+//! connection makes its handshake in its own coroutine and within a time limit, so that a silent
+//! client delays no other.
 //!
 //! Run it with `cargo run -p upshift --example tls`.
 
@@ -14,9 +14,9 @@ use upshift::{Priority, time};
 
 #[upshift::main]
 async fn main() -> io::Result<()> {
-    let made =
+    let generated =
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).map_err(io::Error::other)?;
-    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let (certificate, key) = (generated.cert.pem(), generated.signing_key.serialize_pem());
 
     let config = tls::server_config(certificate.as_bytes(), key.as_bytes())?;
     let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -1,6 +1,7 @@
-//! A server whose system calls have two forms: accepting, receiving and sending are awaited by
-//! coroutines; the client, a thread, makes the same calls blocking. The SharedScheduler papers
-//! give a call one name for both: a coroutine id as the last argument makes it asynchronous.
+//! System calls in two forms: the server's coroutines await the asynchronous forms of accepting,
+//! receiving and sending, and the client, a thread, makes the same calls in their blocking form. As
+//! in the SharedScheduler papers, both forms of a call have one name: a coroutine id as the last
+//! argument makes the call asynchronous.
 //!
 //! Run it with `cargo run -p upshift --example two_forms`.
 

@@ -1,5 +1,5 @@
-//! The traits of the ecosystem on connections: all data arrives once and in
-//! order, also when futures are dropped in between.
+//! Tests of the ecosystem's I/O traits on connections: all data arrives once and in order, even if
+//! futures are dropped in between.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -18,6 +18,7 @@ use upshift::{Preemption, Priority, Runtime};
 
 use block_on::block_on;
 
+/// Returns a connection, and its peer as a blocking stream.
 async fn pair() -> (TcpStream, std::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -47,7 +48,7 @@ async fn read_to_end<R: AsyncRead + Unpin>(reader: &mut R) -> Vec<u8> {
 }
 
 #[test]
-fn everything_arrives_although_both_sides_are_slow() {
+fn all_data_arrives_although_both_sides_are_slow() {
     block_on(async {
         let (mut stream, client) = pair().await;
         let expected = pattern(8 << 20);
@@ -59,7 +60,7 @@ fn everything_arrives_although_both_sides_are_slow() {
                 std::io::copy(&mut client.try_clone().unwrap(), &mut client).unwrap();
                 client.shutdown(Shutdown::Write).unwrap();
             });
-            // Nothing is read at first, so that the writer must wait.
+            // The peer does not read at first, so that the writer must wait.
             std::thread::sleep(Duration::from_millis(30));
             echo.join().unwrap();
             back.flush().unwrap();
@@ -111,7 +112,7 @@ fn a_dropped_write_is_not_repeated_and_the_next_one_follows() {
         let (mut stream, mut client) = pair().await;
         let expected = pattern(16 << 20);
         let mut sent = 0;
-        // Fill the socket, each time by a future of its own.
+        // The loop fills the socket, with a new future for each write.
         loop {
             let mut writing = Box::pin(async {
                 poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &expected[sent..])).await
@@ -121,7 +122,7 @@ fn a_dropped_write_is_not_repeated_and_the_next_one_follows() {
                 Poll::Pending => break,
             }
         }
-        assert!(sent < expected.len(), "the socket never filled up");
+        assert!(sent < expected.len(), "the socket did not fill");
         let reader = upshift::spawn_blocking(move || {
             let mut all = Vec::new();
             client.read_to_end(&mut all).unwrap();
@@ -161,7 +162,7 @@ fn several_buffers_are_written_in_order_by_one_call() {
 }
 
 #[test]
-fn a_peer_that_has_gone_is_an_error_also_for_a_writer_that_waits_for_room() {
+fn a_closed_peer_is_an_error_for_a_writer_that_waits_for_room() {
     block_on(async {
         let (mut stream, client) = pair().await;
         let writing = upshift::spawn(
@@ -188,7 +189,7 @@ fn a_peer_that_has_gone_is_an_error_also_for_a_writer_that_waits_for_room() {
 }
 
 #[test]
-fn halves_are_reunited_only_with_their_own() {
+fn halves_are_reunited_only_with_halves_of_their_stream() {
     block_on(async {
         let (first, _one) = pair().await;
         let (second, mut two) = pair().await;
@@ -207,7 +208,7 @@ fn halves_are_reunited_only_with_their_own() {
 }
 
 #[test]
-fn the_traits_of_tokio_do_the_same() {
+fn the_traits_of_tokio_are_implemented() {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
     block_on(async {
         let (stream, mut client) = pair().await;
@@ -314,7 +315,7 @@ fn futures_of_connections_may_move_between_threads() {
 }
 
 #[test]
-fn names_are_looked_up_and_invalid_addresses_explained() {
+fn host_names_are_resolved_and_invalid_addresses_are_explained() {
     block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,11 +1,11 @@
-//! `#[upshift::test]` and `#[upshift::main]` with arguments.
+//! Tests of the attributes `#[upshift::test]` and `#[upshift::main]` with arguments.
 
 use std::time::Duration;
 
 use upshift::{Handle, Level, current_level};
 
 #[upshift::test(vcpus = 2, preemption, level = 4, driver = "readiness", tokio = false)]
-async fn arguments_set_what_the_builder_sets() {
+async fn arguments_configure_the_runtime() {
     let handle = Handle::current().unwrap();
     assert_eq!(handle.vcpus(), 2);
     assert_eq!(current_level(), Some(Level::at::<4>()));
@@ -17,17 +17,17 @@ async fn arguments_set_what_the_builder_sets() {
 async fn a_test_has_one_vcpu_and_tokios_context() -> std::io::Result<()> {
     assert_eq!(Handle::current()?.vcpus(), 1);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let seven = tokio::spawn(async { 7 }).await;
-    assert_eq!(seven.unwrap(), 7);
+    let result = tokio::spawn(async { 7 }).await;
+    assert_eq!(result.unwrap(), 7);
     Ok(())
 }
 
 #[upshift::main(vcpus = 1, level = 40 - 1, driver = "auto", preemption = "off", tokio = true)]
-async fn with_a_computed_level() -> std::io::Result<Option<Level>> {
+async fn main_with_computed_level() -> std::io::Result<Option<Level>> {
     Ok(current_level())
 }
 
 #[test]
 fn the_level_may_be_a_constant_expression() {
-    assert_eq!(with_a_computed_level().unwrap(), Some(Level::at::<39>()));
+    assert_eq!(main_with_computed_level().unwrap(), Some(Level::at::<39>()));
 }

@@ -1,4 +1,4 @@
-//! Threads for blocking functions: how many there are, and the report when all are taken.
+//! Tests of the threads for blocking functions: their number, and the report when all are occupied.
 
 #[path = "support/child.rs"]
 mod child;
@@ -9,37 +9,38 @@ use std::time::Duration;
 use child::child;
 use upshift::Runtime;
 
-/// The child of a test, which prints on standard error.
+/// Environment variable that is set in the child process of a test.
 const CHILD: &str = "UPSHIFT_TEST_BLOCKING_CHILD";
-const WORDS: &str = "threads for blocking functions are taken";
+/// Part of the report.
+const REPORT: &str = "threads for blocking functions are taken";
 
-/// tokio's limit, which programs rely on.
+/// tokio's limit is 512, on which programs rely.
 #[test]
-fn five_hundred_functions_may_wait_for_each_other() {
-    const MANY: usize = 512;
+fn five_hundred_blocking_functions_may_wait_for_each_other() {
+    const FUNCTIONS: usize = 512;
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
-    let (done, is_done) = mpsc::channel();
+    let (done_sender, done_receiver) = mpsc::channel();
     runtime.block_on(async move {
-        let barrier = Arc::new(Barrier::new(MANY));
-        let mut all = upshift::task::JoinSet::new();
-        for _ in 0..MANY {
+        let barrier = Arc::new(Barrier::new(FUNCTIONS));
+        let mut functions = upshift::task::JoinSet::new();
+        for _ in 0..FUNCTIONS {
             let barrier = barrier.clone();
-            all.spawn_blocking(move || {
+            functions.spawn_blocking(move || {
                 barrier.wait();
             });
         }
-        let ended = upshift::time::timeout(Duration::from_secs(60), all.join_all()).await;
-        done.send(ended.is_ok()).unwrap();
+        let ended = upshift::time::timeout(Duration::from_secs(60), functions.join_all()).await;
+        done_sender.send(ended.is_ok()).unwrap();
         if ended.is_err() {
-            // The threads would be waited for.
+            // Dropping the runtime would wait for the threads.
             std::process::exit(101);
         }
     });
-    assert!(is_done.recv().unwrap());
+    assert!(done_receiver.recv().unwrap());
 }
 
-/// Standard error of a test of this file, run in a process of its own.
-fn said_by(test: &str) -> String {
+/// Runs a test of this file in a child process. Returns its standard error.
+fn stderr_of(test: &str) -> String {
     let output = child(test).env(CHILD, "1").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
@@ -48,11 +49,11 @@ fn said_by(test: &str) -> String {
 #[test]
 fn the_first_function_that_waits_for_a_thread_is_reported_once() {
     if std::env::var_os(CHILD).is_none() {
-        let said = said_by("the_first_function_that_waits_for_a_thread_is_reported_once");
-        assert_eq!(said.matches(WORDS).count(), 1, "{said}");
+        let stderr = stderr_of("the_first_function_that_waits_for_a_thread_is_reported_once");
+        assert_eq!(stderr.matches(REPORT).count(), 1, "{stderr}");
         assert!(
-            said.contains("all 3 threads") && said.contains("Builder::blocking_threads"),
-            "{said}"
+            stderr.contains("all 3 threads") && stderr.contains("Builder::blocking_threads"),
+            "{stderr}"
         );
         return;
     }
@@ -64,25 +65,25 @@ fn the_first_function_that_waits_for_a_thread_is_reported_once() {
     runtime.block_on(async {
         for _ in 0..2 {
             let barrier = Arc::new(Barrier::new(3));
-            let mut all = upshift::task::JoinSet::new();
+            let mut functions = upshift::task::JoinSet::new();
             for n in 0..6 {
                 let barrier = barrier.clone();
-                all.spawn_blocking(move || {
+                functions.spawn_blocking(move || {
                     if n < 3 {
                         barrier.wait();
                     }
                 });
             }
-            all.join_all().await;
+            functions.join_all().await;
         }
     });
 }
 
 #[test]
-fn nothing_is_reported_while_there_are_threads() {
+fn nothing_is_reported_while_threads_are_free() {
     if std::env::var_os(CHILD).is_none() {
-        let said = said_by("nothing_is_reported_while_there_are_threads");
-        assert!(!said.contains(WORDS), "{said}");
+        let stderr = stderr_of("nothing_is_reported_while_threads_are_free");
+        assert!(!stderr.contains(REPORT), "{stderr}");
         return;
     }
     let runtime = Runtime::builder()
@@ -92,13 +93,13 @@ fn nothing_is_reported_while_there_are_threads() {
         .unwrap();
     runtime.block_on(async {
         let barrier = Arc::new(Barrier::new(3));
-        let mut all = upshift::task::JoinSet::new();
+        let mut functions = upshift::task::JoinSet::new();
         for _ in 0..3 {
             let barrier = barrier.clone();
-            all.spawn_blocking(move || {
+            functions.spawn_blocking(move || {
                 barrier.wait();
             });
         }
-        all.join_all().await;
+        functions.join_all().await;
     });
 }

@@ -1,7 +1,8 @@
-//! The time-stamp counter starts again from near zero, as after the machine has slept (ACPI S3).
+//! Tests that preemption works when the time-stamp counter restarts near zero, as after the machine
+//! has slept (ACPI S3).
 //!
-//! `rdtsc` outside of the vDSO faults here (`PR_SET_TSC`), and the handler answers with a counter
-//! that can be set back: so this is a process of its own, with one test.
+//! `PR_SET_TSC` makes `rdtsc` fault, and the signal handler emulates a counter that can be set
+//! back. So this file has one test, which has its own process.
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::x86_64::__rdtscp;
@@ -14,15 +15,16 @@ use upshift::{Level, Preemption, Runtime};
 
 /// Number added to the counter.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
-/// Address range of the vDSO: `CLOCK_MONOTONIC` is not set back.
+/// Address range of the vDSO, in which the counter is not set back: `CLOCK_MONOTONIC` continues.
 static VDSO: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 const RDTSC: [u8; 2] = [0x0f, 0x31];
 const RDTSCP: [u8; 3] = [0x0f, 0x01, 0xf9];
 
+/// Reads the counter.
 fn counter() -> (u64, u32) {
     let mut aux = 0;
-    // SAFETY: no pointers but to a local; the counter may be read while this is called.
+    // SAFETY: `aux` is a live local, and the counter may be read between the two calls.
     unsafe {
         libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE);
         let ticks = __rdtscp(&raw mut aux);
@@ -31,20 +33,24 @@ fn counter() -> (u64, u32) {
     }
 }
 
-/// Carries out the instruction that has faulted, if it is one that reads the counter.
-extern "C" fn answer(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's context of this signal, whose instruction can be read.
+/// Signal handler: emulates the instruction that has faulted, if it reads the counter.
+extern "C" fn emulate_instruction(
+    _: libc::c_int,
+    _: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: `context` is the kernel's context of this signal, and its instruction can be read.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-        let at = registers[libc::REG_RIP as usize] as u64;
-        let code = std::slice::from_raw_parts(at as *const u8, RDTSCP.len());
+        let address = registers[libc::REG_RIP as usize] as u64;
+        let code = std::slice::from_raw_parts(address as *const u8, RDTSCP.len());
         let is_long = code == RDTSCP;
         if !is_long && code[..2] != RDTSC {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
             return;
         }
         let (mut ticks, aux) = counter();
-        if !(VDSO[0].load(Relaxed)..VDSO[1].load(Relaxed)).contains(&at) {
+        if !(VDSO[0].load(Relaxed)..VDSO[1].load(Relaxed)).contains(&address) {
             ticks = ticks.wrapping_add(OFFSET.load(Relaxed));
         }
         registers[libc::REG_RAX as usize] = (ticks & 0xffff_ffff) as i64;
@@ -56,8 +62,9 @@ extern "C" fn answer(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// The calling thread, and those that it starts, read the counter by way of [`answer`].
-fn emulate() {
+/// Makes the calling thread, and threads that it starts, read the counter through
+/// [`emulate_instruction`].
+fn install_emulation() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let vdso = maps.lines().find(|line| line.contains("[vdso]"));
     let range = vdso.and_then(|line| line.split(' ').next()?.split_once('-'));
@@ -65,17 +72,17 @@ fn emulate() {
         VDSO[0].store(u64::from_str_radix(from, 16).unwrap(), Relaxed);
         VDSO[1].store(u64::from_str_radix(to, 16).unwrap(), Relaxed);
     }
-    // SAFETY: all-zero is a valid value of this plain struct; the handler calls `prctl` only.
+    // SAFETY: zeroes are a valid `sigaction`, and the handler calls only `prctl` and `signal`.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = answer as *const () as usize;
+        action.sa_sigaction = emulate_instruction as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
         libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV);
     }
 }
 
-/// Has an urgent coroutine wake again and again beside polls of 20 ms. Returns the number of
+/// Runs an urgent coroutine that wakes every 5 ms beside polls of 20 ms. Returns the number of
 /// suspensions.
 async fn suspensions_beside_long_polls() -> u64 {
     let handle = upshift::Handle::current().unwrap();
@@ -90,10 +97,10 @@ async fn suspensions_beside_long_polls() -> u64 {
 }
 
 #[test]
-fn polls_are_suspended_also_when_the_counter_has_been_set_back() {
-    // SAFETY: no pointers. The default action of SIGALRM ends the process.
+fn polls_are_suspended_after_the_counter_was_set_back() {
+    // SAFETY: no pointers.
     unsafe { libc::alarm(120) };
-    emulate();
+    install_emulation();
     let built = Runtime::builder()
         .vcpus(1)
         .main_level(Level::at::<0>())

@@ -1,11 +1,11 @@
-//! Programs that must not compile: values that belong to a thread do not leave it.
+//! Tests of the traits `Send` and `Sync`: values that belong to a thread must not leave it.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use upshift::sync;
 
-/// Does not compile if the type has the trait, because the call is ambiguous then.
+/// Fails to compile if the type implements the trait, because the call is then ambiguous.
 macro_rules! assert_not {
     ($type:ty: $trait:path) => {
         const _: () = {
@@ -13,8 +13,8 @@ macro_rules! assert_not {
                 fn choose() {}
             }
             impl<T: ?Sized> Ambiguous<()> for T {}
-            struct Has;
-            impl<T: ?Sized + $trait> Ambiguous<Has> for T {}
+            struct Implements;
+            impl<T: ?Sized + $trait> Ambiguous<Implements> for T {}
             let _ = <$type as Ambiguous<_>>::choose;
         };
     };
@@ -26,22 +26,22 @@ assert_not!(upshift::Runtime: Sync);
 assert_not!(upshift::LocalHandle<()>: Send);
 assert_not!(upshift::LocalHandle<()>: Sync);
 assert_not!(upshift::task::LocalSet: Send);
-// A result goes where its handle goes.
+// A result moves with its handle.
 assert_not!(upshift::JoinHandle<Rc<()>>: Send);
 assert_not!(upshift::JoinHandle<Rc<()>>: Sync);
 assert_not!(upshift::task::JoinSet<Rc<()>>: Send);
 assert_not!(upshift::task::JoinSet<Rc<()>>: Sync);
 
-/// Checks all these traits for a type that must stay on its thread.
-macro_rules! stay {
+/// Asserts that the types are neither `Send` nor `Sync`.
+macro_rules! assert_stay_on_thread {
     ($($type:ty),* $(,)?) => { $(
         assert_not!($type: Send);
         assert_not!($type: Sync);
     )* };
 }
 
-// A value goes where the type that holds it goes.
-stay!(
+// A value moves with the type that contains it.
+assert_stay_on_thread!(
     sync::Mutex<Rc<()>>,
     sync::MutexGuard<'static, Rc<()>>,
     sync::OwnedMutexGuard<Rc<()>>,
@@ -52,7 +52,7 @@ stay!(
     sync::OwnedRwLockReadGuard<Rc<()>>,
     sync::OwnedRwLockWriteGuard<Rc<()>>,
     sync::OwnedRwLockMappedWriteGuard<Rc<()>>,
-    // The last guard drops the whole value, also if it gives access to a part.
+    // The last guard drops the whole value, even if it gives access to a part only.
     sync::OwnedRwLockReadGuard<Rc<()>, ()>,
     sync::OwnedRwLockMappedWriteGuard<Rc<()>, ()>,
     sync::OnceCell<Rc<()>>,
@@ -75,11 +75,11 @@ stay!(
     sync::broadcast::Sender<Rc<()>>,
     sync::broadcast::Receiver<Rc<()>>,
     sync::broadcast::WeakSender<Rc<()>>,
-    // Several receivers may read a value at a time.
+    // Several receivers may read a value at the same time.
     sync::watch::Sender<Cell<()>>,
     sync::watch::Receiver<Cell<()>>,
     sync::watch::Ref<'static, Cell<()>>,
-    // So may several readers.
+    // Several readers may read a value at the same time.
     sync::RwLockReadGuard<'static, Cell<()>>,
     sync::OwnedRwLockReadGuard<Cell<()>>,
     sync::OwnedRwLockReadGuard<Cell<()>, ()>,
@@ -96,27 +96,27 @@ assert_not!(sync::OwnedMutexGuard<Cell<()>>: Sync);
 // A lock of the standard library is released on the thread that took it.
 assert_not!(sync::watch::Ref<'static, ()>: Send);
 
-const fn moves<T: Send>() {}
-const fn moves_and_is_shared<T: Send + Sync>() {}
+const fn assert_send<T: Send>() {}
+const fn assert_send_and_sync<T: Send + Sync>() {}
 const _: () = {
-    moves::<sync::Mutex<Cell<()>>>();
-    moves::<sync::MutexGuard<'static, Cell<()>>>();
-    moves::<sync::OwnedMutexGuard<Cell<()>>>();
-    moves::<sync::RwLock<Cell<()>>>();
-    moves_and_is_shared::<sync::Mutex<Cell<()>>>();
-    moves_and_is_shared::<sync::mpsc::Sender<Cell<()>>>();
-    moves_and_is_shared::<sync::broadcast::Sender<Cell<()>>>();
-    moves_and_is_shared::<sync::oneshot::Receiver<Cell<()>>>();
-    moves_and_is_shared::<upshift::JoinHandle<Cell<()>>>();
-    moves_and_is_shared::<upshift::JoinError>();
-    moves_and_is_shared::<upshift::task::AbortHandle>();
-    moves_and_is_shared::<upshift::Handle>();
-    moves_and_is_shared::<upshift::RecvBuf>();
-    moves_and_is_shared::<upshift::time::Sleep>();
-    moves_and_is_shared::<sync::RwLockReadGuard<'static, ()>>();
-    moves_and_is_shared::<sync::OwnedRwLockMappedWriteGuard<(), ()>>();
-    moves_and_is_shared::<upshift::net::TcpStream>();
-    moves_and_is_shared::<upshift::fs::File>();
+    assert_send::<sync::Mutex<Cell<()>>>();
+    assert_send::<sync::MutexGuard<'static, Cell<()>>>();
+    assert_send::<sync::OwnedMutexGuard<Cell<()>>>();
+    assert_send::<sync::RwLock<Cell<()>>>();
+    assert_send_and_sync::<sync::Mutex<Cell<()>>>();
+    assert_send_and_sync::<sync::mpsc::Sender<Cell<()>>>();
+    assert_send_and_sync::<sync::broadcast::Sender<Cell<()>>>();
+    assert_send_and_sync::<sync::oneshot::Receiver<Cell<()>>>();
+    assert_send_and_sync::<upshift::JoinHandle<Cell<()>>>();
+    assert_send_and_sync::<upshift::JoinError>();
+    assert_send_and_sync::<upshift::task::AbortHandle>();
+    assert_send_and_sync::<upshift::Handle>();
+    assert_send_and_sync::<upshift::RecvBuf>();
+    assert_send_and_sync::<upshift::time::Sleep>();
+    assert_send_and_sync::<sync::RwLockReadGuard<'static, ()>>();
+    assert_send_and_sync::<sync::OwnedRwLockMappedWriteGuard<(), ()>>();
+    assert_send_and_sync::<upshift::net::TcpStream>();
+    assert_send_and_sync::<upshift::fs::File>();
 };
 
 #[test]

@@ -1,4 +1,4 @@
-//! Copying between readers and writers, and the ecosystem's adapters over them.
+//! Tests of copying between readers and writers, and of the ecosystem's adapters over them.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -16,7 +16,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_copy_moves_everything_with_and_without_a_buffer() {
+fn a_copy_moves_all_bytes_with_and_without_a_buffer() {
     block_on(async {
         for buffered in [false, true] {
             let (mut source, mut from) = UnixStream::pair().unwrap();
@@ -47,7 +47,7 @@ fn a_copy_moves_everything_with_and_without_a_buffer() {
 }
 
 #[test]
-fn copying_both_ways_passes_each_end_on() {
+fn copying_both_ways_forwards_each_end_of_file() {
     block_on(async {
         let (client, mut a) = UnixStream::pair().unwrap();
         let (mut b, server) = UnixStream::pair().unwrap();
@@ -59,7 +59,7 @@ fn copying_both_ways_passes_each_end_on() {
             async move {
                 let (mut reader, mut writer) = server.into_split();
                 let mut all = Vec::new();
-                // The end of the request is seen while the answer is still to come.
+                // The server observes the end of the request before it has sent its response.
                 reader.read_to_end(&mut all).await.unwrap();
                 writer.write_all(all.repeat(2)).await.0.unwrap();
             },
@@ -77,7 +77,7 @@ fn copying_both_ways_passes_each_end_on() {
 }
 
 #[test]
-fn copied_bytes_are_not_held_back_while_the_source_waits() {
+fn copied_bytes_are_flushed_while_the_source_waits() {
     block_on(async {
         for buffered in [false, true] {
             let (mut source, mut from) = UnixStream::pair().unwrap();
@@ -96,7 +96,7 @@ fn copied_bytes_are_not_held_back_while_the_source_waits() {
             source.write_all("a question").await.0.unwrap();
             let mut bytes = [0; 10];
             let arrived = time::timeout(Duration::from_secs(10), sink.read_exact(&mut bytes)).await;
-            arrived.expect("it was flushed").unwrap();
+            arrived.expect("the bytes were not flushed").unwrap();
             assert_eq!(&bytes, b"a question");
             drop(source);
             assert_eq!(copying.await.unwrap(), 10);

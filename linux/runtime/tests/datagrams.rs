@@ -1,4 +1,4 @@
-//! Datagrams over UDP and Unix sockets.
+//! Tests of datagrams over UDP and Unix sockets.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -16,7 +16,7 @@ use upshift::{Priority, Runtime, time};
 use block_on::block_on;
 
 #[test]
-fn datagrams_go_both_ways_over_both_families() {
+fn datagrams_are_sent_in_both_directions_over_both_families() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let (Ok(server), Ok(client)) = (UdpSocket::bind(address), UdpSocket::bind(address)) else {
             eprintln!("skipped: {address} cannot be bound on this machine");
@@ -115,13 +115,13 @@ fn a_stream_of_datagrams_misses_none_and_survives_errors() {
                 assert_eq!((&datagram.data[..], datagram.from), (&[round, n][..], from));
             }
         }
-        // No socket is bound there: the answer comes as an error, once.
-        let nobody = {
-            let gone = UdpSocket::bind("127.0.0.1:0").unwrap();
-            gone.local_addr().unwrap()
+        // No socket is bound to this address, which the kernel reports as one error.
+        let unused_address = {
+            let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
+            closed.local_addr().unwrap()
         };
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-        peer.connect(nobody).await.unwrap();
+        peer.connect(unused_address).await.unwrap();
         peer.send(b"hello?").await.unwrap();
         let mut answers = peer.datagrams();
         let error = answers.next().await.unwrap_err();
@@ -144,7 +144,7 @@ fn a_datagram_that_is_too_long_is_an_error() {
 const EMSGSIZE: i32 = 90;
 
 #[test]
-fn options_of_udp_sockets_are_taken() {
+fn options_of_udp_sockets_are_accepted() {
     block_on(async {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_broadcast(true).unwrap();
@@ -156,7 +156,7 @@ fn options_of_udp_sockets_are_taken() {
 }
 
 #[test]
-fn unix_datagrams_keep_their_borders_and_wait_for_room() {
+fn unix_datagrams_keep_their_boundaries_and_wait_for_room() {
     block_on(async {
         let (one, other) = UnixDatagram::pair().unwrap();
         let sending = upshift::spawn(
@@ -168,7 +168,7 @@ fn unix_datagrams_keep_their_borders_and_wait_for_room() {
             Priority::Inherit,
         );
         time::sleep(Duration::from_millis(5)).await;
-        assert!(!sending.is_finished(), "the queue never filled up");
+        assert!(!sending.is_finished(), "the queue did not fill");
         for n in 0..2000u32 {
             let mut buffer = [0; 16];
             let count = other.recv(&mut buffer).await.unwrap();

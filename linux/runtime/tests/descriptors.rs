@@ -1,8 +1,9 @@
-//! Running out of descriptors: every call says so, none hangs, and all go on when there are
-//! some again. One test, because the limit is the process's.
+//! Tests of running out of descriptors: every call returns an error, none hangs, and all calls work
+//! when descriptors are free again. This file has one test, because the limit is that of the
+//! process.
 
-#[path = "support/together.rs"]
-mod together;
+#[path = "support/read_concurrently.rs"]
+mod read_concurrently;
 
 use std::io;
 use std::time::Duration;
@@ -13,23 +14,23 @@ use upshift::process::Command;
 use upshift::signal::{SIGUSR1, Signal};
 use upshift::{Runtime, time};
 
-use together::together;
+use read_concurrently::read_concurrently;
 
 const EMFILE: i32 = 24;
 
-/// Takes all descriptors that are left.
-fn take_all() -> Vec<std::fs::File> {
-    let mut taken = Vec::new();
+/// Opens files until no descriptor is left.
+fn exhaust_descriptors() -> Vec<std::fs::File> {
+    let mut files = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
-        taken.push(file);
+        files.push(file);
     }
-    taken
+    files
 }
 
-fn limit_descriptors(most: u64) {
+fn limit_descriptors(max_descriptors: u64) {
     let pid = std::process::id().to_string();
     let status = std::process::Command::new("prlimit")
-        .args(["--pid", &pid, &format!("--nofile={most}")])
+        .args(["--pid", &pid, &format!("--nofile={max_descriptors}")])
         .status();
     assert!(status.is_ok_and(|status| status.success()));
 }
@@ -41,7 +42,7 @@ fn is_exhaustion<T>(result: io::Result<T>) -> bool {
 }
 
 #[test]
-fn running_out_of_descriptors_is_an_error_and_passes() {
+fn running_out_of_descriptors_is_a_temporary_error() {
     if std::process::Command::new("prlimit")
         .arg("--version")
         .output()
@@ -61,9 +62,9 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // The threads for blocking calls are there.
+        // This call starts a thread for blocking functions.
         upshift::fs::canonicalize("/").await.unwrap();
-        let mut taken = take_all();
+        let mut files = exhaust_descriptors();
 
         assert!(is_exhaustion(TcpStream::connect(address).await));
         assert!(is_exhaustion(UnixStream::pair()));
@@ -71,23 +72,23 @@ fn running_out_of_descriptors_is_an_error_and_passes() {
         assert!(is_exhaustion(upshift::io::pipe()));
         assert!(is_exhaustion(File::open("/dev/null").await));
         assert!(is_exhaustion(upshift::fs::read_dir("/").await));
-        for read in together(&[long.clone(), short.clone()]).await {
+        for read in read_concurrently(&[long.clone(), short.clone()]).await {
             assert!(is_exhaustion(read));
         }
         assert!(is_exhaustion(Signal::new(SIGUSR1)));
         assert!(is_exhaustion(Command::new("true").spawn().await));
 
-        // One descriptor for a client, none for the server's end.
-        taken.pop();
+        // One descriptor is free, for the client, and none for the server's end.
+        files.pop();
         let client = std::net::TcpStream::connect(address).unwrap();
         let accepted = time::timeout(Duration::from_secs(20), listener.accept()).await;
-        assert!(is_exhaustion(accepted.expect("an error, not a wait")));
-        drop(taken);
+        assert!(is_exhaustion(accepted.expect("the accept waits")));
+        drop(files);
         assert_eq!(upshift::fs::read(&long).await.unwrap(), vec![7; 50_000]);
         assert_eq!(upshift::fs::read(&short).await.unwrap(), vec![7; 100]);
-        // The connection was not lost: it waited.
+        // The connection was not lost, but waited in the queue.
         let accepted = time::timeout(Duration::from_secs(20), listener.accept()).await;
-        let (mut stream, peer) = accepted.expect("it goes on accepting").unwrap();
+        let (mut stream, peer) = accepted.expect("the accept waits").unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
         drop(client);
         assert!(stream.recv().await.unwrap().is_empty());

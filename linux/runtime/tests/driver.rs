@@ -1,5 +1,5 @@
-//! The choice of a runtime's driver. The driver without io_uring does the same work, whether
-//! io_uring exists or not.
+//! Tests of the choice of a runtime's driver, and of the readiness driver, whether io_uring is
+//! available or not.
 
 #[path = "support/child.rs"]
 mod child;
@@ -14,14 +14,15 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use upshift::net::{TcpListener, TcpStream, UdpSocket, UnixStream};
 use upshift::{Driver, Level, Preemption, Runtime, fs, time};
 
-fn readiness(vcpus: usize) -> Runtime {
+/// Builds a runtime with the readiness driver.
+fn readiness_runtime(vcpus: usize) -> Runtime {
     let builder = Runtime::builder().vcpus(vcpus).driver(Driver::Readiness);
     builder.build().unwrap()
 }
 
 #[test]
-fn the_driver_that_is_asked_for_runs_and_is_shown() {
-    let runtime = readiness(1);
+fn the_requested_driver_is_used_and_reported() {
+    let runtime = readiness_runtime(1);
     let report = runtime.report();
     assert_eq!(report.driver(), Driver::Readiness);
     assert!(report.gain().is_some() && report.why().contains("program"));
@@ -31,12 +32,13 @@ fn the_driver_that_is_asked_for_runs_and_is_shown() {
     assert!(text.contains("upshift_driver{driver=\"readiness\"} 1\n"));
     match Runtime::builder().vcpus(1).driver(Driver::Ring).build() {
         Ok(runtime) => assert_eq!(runtime.report().driver(), Driver::Ring),
-        Err(error) => println!("skipped: no io_uring to ask for: {error}"),
+        Err(error) => println!("skipped: io_uring is not available: {error}"),
     }
 }
 
-/// Runs a test of this file again, in an environment that selects `driver`. Returns its output.
-fn again(test: &str, driver: &str) -> Option<String> {
+/// Runs a test of this file in a child process whose environment selects `driver`. Returns its
+/// output, or `None` in the child.
+fn run_in_child(test: &str, driver: &str) -> Option<String> {
     if std::env::var_os("UPSHIFT_TEST_CHILD").is_some() {
         return None;
     }
@@ -45,16 +47,16 @@ fn again(test: &str, driver: &str) -> Option<String> {
         .env("UPSHIFT_DRIVER", driver)
         .output()
         .unwrap();
-    let out = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{out}");
-    Some(out)
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output_text}");
+    Some(output_text)
 }
 
 #[test]
-fn the_environment_decides_where_the_program_does_not() {
-    let name = "the_environment_decides_where_the_program_does_not";
-    if let Some(out) = again(name, "readiness") {
-        assert!(out.contains("1 passed"), "{out}");
+fn the_environment_selects_the_driver_if_the_program_does_not() {
+    let name = "the_environment_selects_the_driver_if_the_program_does_not";
+    if let Some(output_text) = run_in_child(name, "readiness") {
+        assert!(output_text.contains("1 passed"), "{output_text}");
         return;
     }
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
@@ -63,10 +65,10 @@ fn the_environment_decides_where_the_program_does_not() {
 }
 
 #[test]
-fn a_word_that_is_no_driver_is_an_error() {
-    let name = "a_word_that_is_no_driver_is_an_error";
-    if let Some(out) = again(name, "kqueue") {
-        assert!(out.contains("1 passed"), "{out}");
+fn an_unknown_driver_is_an_error() {
+    let name = "an_unknown_driver_is_an_error";
+    if let Some(output_text) = run_in_child(name, "kqueue") {
+        assert!(output_text.contains("1 passed"), "{output_text}");
         return;
     }
     let error = Runtime::builder().vcpus(1).build().unwrap_err();
@@ -74,8 +76,9 @@ fn a_word_that_is_no_driver_is_an_error() {
     assert!(error.to_string().contains("readiness"), "{error}");
 }
 
-/// Takes the right to lock memory and the limit on it from this thread, and those that it starts.
-fn locks_at_most(bytes: u64) {
+/// Removes CAP_IPC_LOCK from this thread and limits the memory that it may lock to `bytes`. Threads
+/// that it starts inherit both.
+fn limit_locked_memory(bytes: u64) {
     const IPC_LOCK: u32 = 14;
     let header = [0x2008_0522u32, 0];
     let mut sets = [0u32; 6];
@@ -83,13 +86,14 @@ fn locks_at_most(bytes: u64) {
         rlim_cur: bytes,
         rlim_max: bytes,
     };
-    // SAFETY: pointers to locals of the sizes that version 3 of capabilities and the limit have.
+    // SAFETY: the pointers are to locals of the sizes that `capget` (version 3) and the limit use.
     unsafe {
         assert_eq!(
             libc::syscall(libc::SYS_capget, &raw const header, &raw mut sets),
             0
         );
-        // Effective, permitted and inheritable sets of the first 32 capabilities.
+        // The first three words are the effective, permitted and inheritable sets of the first 32
+        // capabilities.
         for set in &mut sets[..3] {
             *set &= !(1 << IPC_LOCK);
         }
@@ -101,20 +105,20 @@ fn locks_at_most(bytes: u64) {
     }
 }
 
-/// A small ring can be created, and those of the vCPUs cannot.
+/// The memory suffices for a small ring, but not for those of the vCPUs.
 #[test]
-fn where_little_memory_may_be_locked_the_open_choice_is_readiness() {
-    let name = "where_little_memory_may_be_locked_the_open_choice_is_readiness";
-    if let Some(out) = again(name, "auto") {
-        assert!(out.contains("1 passed"), "{out}");
+fn with_little_lockable_memory_the_default_driver_is_readiness() {
+    let name = "with_little_lockable_memory_the_default_driver_is_readiness";
+    if let Some(output_text) = run_in_child(name, "auto") {
+        assert!(output_text.contains("1 passed"), "{output_text}");
         return;
     }
-    let by_ring = || Runtime::builder().vcpus(1).driver(Driver::Ring).build();
-    if let Err(error) = by_ring() {
-        return println!("skipped: no io_uring to ask for: {error}");
+    let build_with_ring = || Runtime::builder().vcpus(1).driver(Driver::Ring).build();
+    if let Err(error) = build_with_ring() {
+        return println!("skipped: io_uring is not available: {error}");
     }
-    locks_at_most(64 << 10);
-    let error = by_ring().unwrap_err();
+    limit_locked_memory(64 << 10);
+    let error = build_with_ring().unwrap_err();
     assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}");
     for (vcpus, preemption) in [(1, Preemption::Off), (2, Preemption::Preferred)] {
         let builder = Runtime::builder().vcpus(vcpus).preemption(preemption);
@@ -125,13 +129,13 @@ fn where_little_memory_may_be_locked_the_open_choice_is_readiness() {
     }
 }
 
-/// The memory does not suffice for the stack of a thread.
+/// The address space does not suffice for the stack of a thread.
 #[test]
 #[cfg_attr(sanitized, ignore = "a sanitizer asks for memory meanwhile")]
-fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
-    let name = "where_no_thread_can_be_started_a_function_that_blocks_is_an_error";
-    if let Some(out) = again(name, "auto") {
-        assert!(out.contains("1 passed"), "{out}");
+fn a_blocking_function_for_which_no_thread_can_be_started_is_an_error() {
+    let name = "a_blocking_function_for_which_no_thread_can_be_started_is_an_error";
+    if let Some(output_text) = run_in_child(name, "auto") {
+        assert!(output_text.contains("1 passed"), "{output_text}");
         return;
     }
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
@@ -145,14 +149,14 @@ fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: a pointer to a local.
-        let asked = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut before) };
-        assert_eq!(asked, 0);
+        // SAFETY: `before` is a live local.
+        let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut before) };
+        assert_eq!(result, 0);
         let none = libc::rlimit {
             rlim_cur: 1,
             ..before
         };
-        // SAFETY: pointers to locals.
+        // SAFETY: the pointers are to live locals.
         let refused = unsafe {
             assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const none), 0);
             let refused = upshift::try_spawn_blocking(function);
@@ -162,7 +166,7 @@ fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
         let error = refused.unwrap_err();
         assert_eq!(upshift::errno_of(&error), Some(libc::EAGAIN), "{error}");
         assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
-        // No future waits for it.
+        // After the yield, no queue holds the function.
         upshift::yield_now().await;
         assert_eq!(Arc::strong_count(&token), 1);
         let done = upshift::try_spawn_blocking(|| 3).unwrap();
@@ -170,10 +174,10 @@ fn where_no_thread_can_be_started_a_function_that_blocks_is_an_error() {
     });
 }
 
-/// A vCPU that is never idle sees arrivals only in its own turns.
+/// A vCPU that is never idle notices arrivals only between polls.
 #[test]
-fn arrivals_are_seen_beside_coroutines_that_are_always_ready() {
-    let runtime = readiness(1);
+fn arrivals_are_noticed_beside_coroutines_that_are_always_ready() {
+    let runtime = readiness_runtime(1);
     runtime.block_on(async {
         let done = std::rc::Rc::new(Cell::new(false));
         let seen = done.clone();
@@ -211,8 +215,8 @@ fn arrivals_are_seen_beside_coroutines_that_are_always_ready() {
 }
 
 #[test]
-fn an_idle_runtime_makes_no_turns() {
-    let runtime = readiness(2);
+fn an_idle_runtime_does_not_enter_its_ring() {
+    let runtime = readiness_runtime(2);
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let accepts = upshift::spawn(
@@ -226,21 +230,21 @@ fn an_idle_runtime_makes_no_turns() {
         };
         let before = enters();
         time::sleep(Duration::from_millis(300)).await;
-        let turns = enters() - before;
-        assert!(turns < 100, "{turns} turns");
+        let new_enters = enters() - before;
+        assert!(new_enters < 100, "{new_enters} enters");
         accepts.abort();
     });
 }
 
 #[test]
-fn files_need_no_more_than_one_thread() {
+fn files_need_only_one_thread() {
     let builder = Runtime::builder().vcpus(2).driver(Driver::Readiness);
     let runtime = builder.blocking_threads(1).build().unwrap();
     let folder = std::env::temp_dir().join(format!("upshift-driver-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let within = folder.clone();
     runtime.block_on(async move {
-        let all: Vec<_> = (0..20u8)
+        let tasks: Vec<_> = (0..20u8)
             .map(|n| {
                 let path = within.join(n.to_string());
                 let work = async move {
@@ -250,26 +254,26 @@ fn files_need_no_more_than_one_thread() {
                 upshift::spawn(work, Level::new(n).unwrap())
             })
             .collect();
-        for (n, one) in all.into_iter().enumerate() {
-            assert_eq!(one.await.unwrap().unwrap(), vec![n as u8; 5000]);
+        for (n, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap().unwrap(), vec![n as u8; 5000]);
         }
     });
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// An empty buffer is written at once, a read without room returns at once, and neither keeps the
-/// connection from its later operations.
+/// An empty buffer is written at once, and a read without room returns at once. Neither prevents
+/// later operations on the connection.
 #[test]
 fn empty_buffers_end_at_once_on_both_drivers() {
     for driver in [Driver::Ring, Driver::Readiness] {
         let builder = Runtime::builder().vcpus(1).driver(driver);
         let Ok(runtime) = builder.build() else {
-            println!("skipped: no such driver");
+            println!("skipped: the driver is not available");
             continue;
         };
         let limit = Duration::from_secs(15);
         runtime.block_on(async {
-            macro_rules! ends {
+            macro_rules! await_with_limit {
                 ($operation:expr) => {
                     match time::timeout(limit, $operation).await {
                         Ok(result) => result,
@@ -278,60 +282,98 @@ fn empty_buffers_end_at_once_on_both_drivers() {
                 };
             }
             let (mut one, mut other) = UnixStream::pair().unwrap();
-            assert_eq!(ends!(one.write(Vec::new())).0.unwrap(), 0);
-            ends!(one.write_all(Vec::new())).0.unwrap();
-            ends!(one.write_all(upshift::RecvBuf::empty())).0.unwrap();
-            ends!(one.write_all_vectored(Vec::<Vec<u8>>::new()))
+            assert_eq!(await_with_limit!(one.write(Vec::new())).0.unwrap(), 0);
+            await_with_limit!(one.write_all(Vec::new())).0.unwrap();
+            await_with_limit!(one.write_all(upshift::RecvBuf::empty()))
                 .0
                 .unwrap();
-            ends!(one.write_all_vectored(vec![Vec::new(), Vec::new()]))
+            await_with_limit!(one.write_all_vectored(Vec::<Vec<u8>>::new()))
                 .0
                 .unwrap();
-            assert_eq!(ends!(one.write_vectored(vec![Vec::new()])).0.unwrap(), 0);
-            assert_eq!(ends!(other.read(Vec::new())).0.unwrap(), 0);
-            assert_eq!(ends!(AsyncReadExt::read(&mut other, &mut [])).unwrap(), 0);
-            ends!(AsyncReadExt::read_exact(&mut other, &mut [])).unwrap();
-            assert_eq!(ends!(AsyncWriteExt::write(&mut one, &[])).unwrap(), 0);
-            ends!(AsyncWriteExt::write_all(&mut one, &[])).unwrap();
-            ends!(one.write_all(b"pong".to_vec())).0.unwrap();
-            assert_eq!(&*ends!(other.recv()).unwrap(), b"pong");
-            // With the stream of receive buffers armed.
-            assert_eq!(ends!(other.read(Vec::new())).0.unwrap(), 0);
-            assert_eq!(ends!(AsyncReadExt::read(&mut other, &mut [])).unwrap(), 0);
+            await_with_limit!(one.write_all_vectored(vec![Vec::new(), Vec::new()]))
+                .0
+                .unwrap();
+            assert_eq!(
+                await_with_limit!(one.write_vectored(vec![Vec::new()]))
+                    .0
+                    .unwrap(),
+                0
+            );
+            assert_eq!(await_with_limit!(other.read(Vec::new())).0.unwrap(), 0);
+            assert_eq!(
+                await_with_limit!(AsyncReadExt::read(&mut other, &mut [])).unwrap(),
+                0
+            );
+            await_with_limit!(AsyncReadExt::read_exact(&mut other, &mut [])).unwrap();
+            assert_eq!(
+                await_with_limit!(AsyncWriteExt::write(&mut one, &[])).unwrap(),
+                0
+            );
+            await_with_limit!(AsyncWriteExt::write_all(&mut one, &[])).unwrap();
+            await_with_limit!(one.write_all(b"pong".to_vec()))
+                .0
+                .unwrap();
+            assert_eq!(&*await_with_limit!(other.recv()).unwrap(), b"pong");
+            // The same reads while the multishot receive is armed.
+            assert_eq!(await_with_limit!(other.read(Vec::new())).0.unwrap(), 0);
+            assert_eq!(
+                await_with_limit!(AsyncReadExt::read(&mut other, &mut [])).unwrap(),
+                0
+            );
 
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let to = listener.local_addr().unwrap();
-            let mut client = ends!(TcpStream::connect(to)).unwrap();
-            let (mut peer, _) = ends!(listener.accept()).unwrap();
-            assert_eq!(ends!(client.write(Vec::new())).0.unwrap(), 0);
-            ends!(client.write_all(Vec::new())).0.unwrap();
-            assert_eq!(ends!(peer.read(Vec::new())).0.unwrap(), 0);
-            ends!(client.write_all(b"pong".to_vec())).0.unwrap();
-            assert_eq!(&*ends!(peer.recv()).unwrap(), b"pong");
-            assert_eq!(ends!(peer.read(Vec::new())).0.unwrap(), 0);
+            let mut client = await_with_limit!(TcpStream::connect(to)).unwrap();
+            let (mut peer, _) = await_with_limit!(listener.accept()).unwrap();
+            assert_eq!(await_with_limit!(client.write(Vec::new())).0.unwrap(), 0);
+            await_with_limit!(client.write_all(Vec::new())).0.unwrap();
+            assert_eq!(await_with_limit!(peer.read(Vec::new())).0.unwrap(), 0);
+            await_with_limit!(client.write_all(b"pong".to_vec()))
+                .0
+                .unwrap();
+            assert_eq!(&*await_with_limit!(peer.recv()).unwrap(), b"pong");
+            assert_eq!(await_with_limit!(peer.read(Vec::new())).0.unwrap(), 0);
 
             let here = UdpSocket::bind("127.0.0.1:0").unwrap();
             let to = here.local_addr().unwrap();
-            assert_eq!(ends!(here.send_to(&[], to)).unwrap(), 0);
-            assert_eq!(ends!(here.recv_from(&mut [0; 8])).unwrap(), (0, to));
-            assert_eq!(ends!(here.send_to(b"lost", to)).unwrap(), 4);
-            assert_eq!(ends!(here.recv_from(&mut [])).unwrap(), (0, to));
+            assert_eq!(await_with_limit!(here.send_to(&[], to)).unwrap(), 0);
+            assert_eq!(
+                await_with_limit!(here.recv_from(&mut [0; 8])).unwrap(),
+                (0, to)
+            );
+            assert_eq!(await_with_limit!(here.send_to(b"lost", to)).unwrap(), 4);
+            assert_eq!(await_with_limit!(here.recv_from(&mut [])).unwrap(), (0, to));
 
             let name = format!("upshift-empty-{}-{driver:?}", std::process::id());
             let path = std::env::temp_dir().join(name);
             let mut options = fs::OpenOptions::new();
             options.read(true).write(true).create_new(true);
-            let file = ends!(options.open(&path)).unwrap();
+            let file = await_with_limit!(options.open(&path)).unwrap();
             std::fs::remove_file(&path).unwrap();
-            assert_eq!(ends!(file.write_at(Vec::new(), 5)).0.unwrap(), 0);
-            ends!(file.write_all_at(Vec::new(), 5)).0.unwrap();
-            assert_eq!(ends!(file.len()).unwrap(), 0);
-            ends!(file.write_all_at(b"pong".to_vec(), 0)).0.unwrap();
-            assert_eq!(ends!(file.read_at(Vec::new(), 0)).0.unwrap(), 0);
+            assert_eq!(
+                await_with_limit!(file.write_at(Vec::new(), 5)).0.unwrap(),
+                0
+            );
+            await_with_limit!(file.write_all_at(Vec::new(), 5))
+                .0
+                .unwrap();
+            assert_eq!(await_with_limit!(file.len()).unwrap(), 0);
+            await_with_limit!(file.write_all_at(b"pong".to_vec(), 0))
+                .0
+                .unwrap();
+            assert_eq!(await_with_limit!(file.read_at(Vec::new(), 0)).0.unwrap(), 0);
             let none = Vec::<Vec<u8>>::new();
-            assert_eq!(ends!(file.read_vectored_at(none, 0)).0.unwrap(), 0);
+            assert_eq!(
+                await_with_limit!(file.read_vectored_at(none, 0)).0.unwrap(),
+                0
+            );
             let empty = vec![Vec::new()];
-            assert_eq!(ends!(file.write_vectored_at(empty, 0)).0.unwrap(), 0);
+            assert_eq!(
+                await_with_limit!(file.write_vectored_at(empty, 0))
+                    .0
+                    .unwrap(),
+                0
+            );
         });
     }
 }

@@ -1,6 +1,6 @@
-//! Futures dropped in the middle of their operations, many and at any moment: buffers stay
-//! until the kernel is done (the address sanitizer watches), nothing leaks, and later
-//! operations work.
+//! Tests of futures that are dropped in the middle of their operations, many and at any moment:
+//! buffers live until the kernel has finished with them (checked by the address sanitizer), nothing
+//! leaks, and later operations work.
 
 use std::pin::Pin;
 
@@ -12,6 +12,7 @@ use upshift::{Preemption, Priority, Runtime};
 
 type Attempt = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Returns both ends of a TCP connection.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -21,7 +22,7 @@ async fn pair() -> (TcpStream, TcpStream) {
 
 /// Polls each attempt `polls` times, then drops its future.
 async fn attempts(polls: usize) {
-    let make: Vec<Attempt> = vec![
+    let futures_to_drop: Vec<Attempt> = vec![
         Box::pin(async {
             let (mut one, _other) = pair().await;
             let _ = one.read(vec![0; 1 << 16]).await;
@@ -68,7 +69,7 @@ async fn attempts(polls: usize) {
             assert!(upshift::fs::canonicalize("/").await.unwrap().is_absolute());
         }),
     ];
-    for mut attempt in make {
+    for mut attempt in futures_to_drop {
         for _ in 0..polls {
             if poll!(attempt.as_mut()).is_ready() {
                 break;
@@ -78,7 +79,7 @@ async fn attempts(polls: usize) {
     }
 }
 
-fn drop_them_all(runtime: &Runtime) {
+fn drop_at_any_moment(runtime: &Runtime) {
     runtime.block_on(async {
         for round in 0..2 {
             let running: Vec<_> = (0..12)
@@ -88,7 +89,7 @@ fn drop_them_all(runtime: &Runtime) {
                 running.await.unwrap();
             }
         }
-        // Whole coroutines, cancelled.
+        // Coroutines are cancelled as well.
         let running: Vec<_> = (0..20)
             .map(|_| upshift::spawn(attempts(100), Priority::Inherit))
             .collect();
@@ -104,31 +105,32 @@ fn drop_them_all(runtime: &Runtime) {
 }
 
 #[test]
-fn on_one_vcpu() {
-    drop_them_all(&Runtime::builder().vcpus(1).build().unwrap());
+fn futures_are_dropped_on_one_vcpu() {
+    drop_at_any_moment(&Runtime::builder().vcpus(1).build().unwrap());
 }
 
 #[test]
-fn on_two_vcpus() {
-    drop_them_all(&Runtime::builder().vcpus(2).build().unwrap());
+fn futures_are_dropped_on_two_vcpus() {
+    drop_at_any_moment(&Runtime::builder().vcpus(2).build().unwrap());
 }
 
 #[test]
-fn on_preemptible_vcpus() {
+fn futures_are_dropped_on_preemptible_vcpus() {
     let builder = Runtime::builder()
         .vcpus(2)
         .preemption(Preemption::Preferred);
-    drop_them_all(&builder.build().unwrap());
+    drop_at_any_moment(&builder.build().unwrap());
 }
 
 #[test]
-fn with_few_receive_buffers() {
-    drop_them_all(&Runtime::builder().vcpus(2).buffers(4, 64).build().unwrap());
+fn futures_are_dropped_with_few_receive_buffers() {
+    drop_at_any_moment(&Runtime::builder().vcpus(2).buffers(4, 64).build().unwrap());
 }
 
-/// A receive holds its socket until the kernel has released it, also when nothing is polled.
+/// A receive holds its socket until the kernel has released it, even if the runtime polls nothing
+/// meanwhile.
 #[test]
-fn the_last_drop_has_closed_when_block_on_returns() {
+fn a_dropped_connection_is_closed_when_block_on_returns() {
     use std::io::{Read, Write};
     for vcpus in [1, 2] {
         let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
@@ -141,15 +143,17 @@ fn the_last_drop_has_closed_when_block_on_returns() {
             assert_eq!(&stream.recv().await.unwrap()[..], b"hi");
             stream.write_all("bye").await.0.unwrap();
         });
-        let patience = std::time::Duration::from_secs(10);
-        client.set_read_timeout(Some(patience)).unwrap();
+        let timeout = std::time::Duration::from_secs(10);
+        client.set_read_timeout(Some(timeout)).unwrap();
         let mut all = Vec::new();
-        client.read_to_end(&mut all).expect("it was never closed");
+        client
+            .read_to_end(&mut all)
+            .expect("the connection was not closed");
         assert_eq!(all, b"bye");
     }
 }
 
-/// The end does not look at all remaining coroutines again and again.
+/// The end of a runtime does not examine all remaining coroutines repeatedly.
 #[test]
 fn a_runtime_of_many_coroutines_ends_in_about_the_time_that_it_took_to_spawn_them() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
@@ -166,7 +170,7 @@ fn a_runtime_of_many_coroutines_ends_in_about_the_time_that_it_took_to_spawn_the
         let began = std::time::Instant::now();
         drop(runtime);
         let dropped = began.elapsed();
-        let most = 20 * spawned + std::time::Duration::from_secs(1);
-        assert!(dropped < most, "{dropped:?} after {spawned:?}");
+        let bound = 20 * spawned + std::time::Duration::from_secs(1);
+        assert!(dropped < bound, "{dropped:?} after {spawned:?}");
     }
 }

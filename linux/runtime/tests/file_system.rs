@@ -1,4 +1,4 @@
-//! Directories, names, whole files, copies and file streams.
+//! Tests of directories, names, whole files, copies and file streams.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -22,7 +22,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn whole_files_of_any_length_survive_the_round_trip() {
+fn whole_files_of_any_length_are_written_and_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     block_on(async {
@@ -38,7 +38,7 @@ fn whole_files_of_any_length_survive_the_round_trip() {
         fs::write(&path, vec![0xff]).await.unwrap();
         let error = fs::read_to_string(&path).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
-        // Files of the kernel say that they are empty, and are not.
+        // Files in /proc have a length of 0, but contents.
         let status = fs::read_to_string("/proc/self/status").await.unwrap();
         assert!(status.contains("VmRSS"));
         let error = fs::read(folder.path()).await.unwrap_err();
@@ -47,7 +47,7 @@ fn whole_files_of_any_length_survive_the_round_trip() {
 }
 
 #[test]
-fn names_are_made_asked_about_moved_and_removed() {
+fn names_are_created_examined_renamed_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     block_on(async {
@@ -58,10 +58,13 @@ fn names_are_made_asked_about_moved_and_removed() {
         fs::write(path("dir/file"), "12345").await.unwrap();
 
         let metadata = fs::metadata(path("dir/file")).await.unwrap();
-        let known = std::fs::metadata(path("dir/file")).unwrap();
+        let expected_metadata = std::fs::metadata(path("dir/file")).unwrap();
         assert!(metadata.is_file() && !metadata.is_dir() && metadata.len() == 5);
-        assert_eq!(metadata.modified().unwrap(), known.modified().unwrap());
-        assert_eq!(metadata.permissions(), known.permissions());
+        assert_eq!(
+            metadata.modified().unwrap(),
+            expected_metadata.modified().unwrap()
+        );
+        assert_eq!(metadata.permissions(), expected_metadata.permissions());
         use std::os::unix::fs::MetadataExt;
         assert_eq!(
             (
@@ -70,7 +73,12 @@ fn names_are_made_asked_about_moved_and_removed() {
                 metadata.uid(),
                 metadata.nlink()
             ),
-            (known.ino(), known.dev(), known.uid(), 1)
+            (
+                expected_metadata.ino(),
+                expected_metadata.dev(),
+                expected_metadata.uid(),
+                1
+            )
         );
 
         fs::symlink("dir/file", path("soft")).await.unwrap();
@@ -124,7 +132,7 @@ fn a_listing_names_every_entry_once() {
             .next_entry()
             .await;
         assert!(empty.unwrap().is_none());
-        // More than two batches.
+        // The number of entries exceeds two batches.
         let expected: BTreeSet<_> = (0..300).map(|n| format!("entry {n}")).collect();
         for name in &expected {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -137,7 +145,7 @@ fn a_listing_names_every_entry_once() {
             assert!(found.insert(entry.file_name().into_string().unwrap()));
         }
         assert_eq!(found, expected);
-        // To give up waiting for the next entry loses none.
+        // A dropped wait for the next entry loses no entry.
         let mut found = BTreeSet::new();
         let mut entries = fs::read_dir(folder.path()).await.unwrap();
         loop {
@@ -159,7 +167,7 @@ fn a_listing_names_every_entry_once() {
 }
 
 #[test]
-fn nothing_leads_out_from_beneath_a_directory() {
+fn no_path_leads_out_of_a_directory_with_open_beneath() {
     let folder = tempfile::tempdir().unwrap();
     block_on(async {
         fs::write(folder.path().join("secret"), "secret")
@@ -189,20 +197,24 @@ fn nothing_leads_out_from_beneath_a_directory() {
             let file = open(inside).await.unwrap();
             assert_eq!(file.len().await.unwrap(), 6, "{inside}");
         }
-        for outside in [
+        for poll_outside_runtime in [
             "../secret",
             "outside",
             "absolute/passwd",
             "/etc/passwd",
             "sub/../..",
         ] {
-            let error = open(outside).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::CrossesDevices, "{outside}");
+            let error = open(poll_outside_runtime).await.unwrap_err();
+            assert_eq!(
+                error.kind(),
+                ErrorKind::CrossesDevices,
+                "{poll_outside_runtime}"
+            );
         }
         let mut options = OpenOptions::new();
-        let made = options.write(true).create_new(true);
-        made.open_beneath(&root, "new").await.unwrap();
-        assert!(made.open_beneath(&root, "new").await.is_err());
+        let create_new = options.write(true).create_new(true);
+        create_new.open_beneath(&root, "new").await.unwrap();
+        assert!(create_new.open_beneath(&root, "new").await.is_err());
     });
 }
 
@@ -261,7 +273,7 @@ fn a_copy_may_be_dropped_at_any_moment() {
 }
 
 #[test]
-fn a_file_is_lengthened_and_cut_off() {
+fn a_file_is_extended_and_truncated() {
     let folder = tempfile::tempdir().unwrap();
     block_on(async {
         let file = File::create(folder.path().join("file")).await.unwrap();
@@ -293,14 +305,14 @@ fn a_stream_reads_its_own_writes_after_any_seek() {
         stream.read_to_end(&mut all).await.unwrap();
         assert!(all == expected);
 
-        // In the middle, after something has been read ahead.
+        // Reads and writes in the middle of the file, after the stream has read ahead.
         stream.seek(SeekFrom::End(-100)).await.unwrap();
-        let mut some = [0; 10];
-        stream.read_exact(&mut some).await.unwrap();
-        assert_eq!(some[..], expected[299_900..299_910]);
+        let mut buffer = [0; 10];
+        stream.read_exact(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..], expected[299_900..299_910]);
         stream.write_all(b"HERE").await.unwrap();
-        stream.read_exact(&mut some).await.unwrap();
-        assert_eq!(some[..], expected[299_914..299_924]);
+        stream.read_exact(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..], expected[299_914..299_924]);
         stream.seek(SeekFrom::Current(-14)).await.unwrap();
         let mut text = [0; 4];
         stream.read_exact(&mut text).await.unwrap();
@@ -314,7 +326,7 @@ fn a_stream_reads_its_own_writes_after_any_seek() {
 }
 
 #[test]
-fn a_stream_dropped_without_a_flush_writes_all_the_same() {
+fn a_stream_dropped_without_a_flush_still_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     block_on(async {
@@ -331,7 +343,7 @@ fn a_stream_dropped_without_a_flush_writes_all_the_same() {
 }
 
 #[test]
-fn the_error_of_a_write_comes_with_the_next_call() {
+fn the_error_of_a_write_is_returned_by_the_next_call() {
     block_on(async {
         let full = OpenOptions::new()
             .write(true)
@@ -342,13 +354,13 @@ fn the_error_of_a_write_comes_with_the_next_call() {
         stream.write_all(b"x").await.unwrap();
         let error = stream.flush().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StorageFull);
-        // It is reported once, and the stream goes on.
+        // The error is returned once, and the stream remains usable.
         stream.flush().await.unwrap();
     });
 }
 
 #[test]
-fn dropped_reads_and_writes_of_a_stream_lose_nothing() {
+fn dropped_reads_of_a_stream_lose_no_data() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     std::fs::write(&path, pattern(200_000)).unwrap();
@@ -372,7 +384,7 @@ fn dropped_reads_and_writes_of_a_stream_lose_nothing() {
 }
 
 #[test]
-fn files_work_on_preemptible_vcpus_and_two_of_them() {
+fn files_work_on_two_preemptible_vcpus() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = Runtime::builder()
         .vcpus(2)
@@ -424,18 +436,18 @@ fn futures_of_files_may_move_between_threads() {
 }
 
 #[test]
-fn outside_a_runtime_there_is_an_error_that_says_so() {
-    let error = outside(fs::read("/etc/passwd")).unwrap_err();
+fn outside_a_runtime_the_error_names_the_reason() {
+    let error = poll_outside_runtime(fs::read("/etc/passwd")).unwrap_err();
     assert!(error.to_string().contains("no upshift runtime"), "{error}");
-    let error = outside(fs::canonicalize("/")).unwrap_err();
+    let error = poll_outside_runtime(fs::canonicalize("/")).unwrap_err();
     assert!(error.to_string().contains("no upshift runtime"), "{error}");
 }
 
-/// Polls once, on a thread without a runtime.
-fn outside<F: Future>(future: F) -> F::Output {
+/// Polls a future once, on a thread without a runtime.
+fn poll_outside_runtime<F: Future>(future: F) -> F::Output {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut cx) {
         std::task::Poll::Ready(output) => output,
-        std::task::Poll::Pending => panic!("it waits for a runtime that is not there"),
+        std::task::Poll::Pending => panic!("the future is pending without a runtime"),
     }
 }

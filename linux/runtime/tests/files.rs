@@ -1,4 +1,4 @@
-//! Files, and the two-form system calls.
+//! Tests of files, and of system calls in two forms.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -39,7 +39,7 @@ fn a_file_is_written_synced_and_read_by_position() {
 }
 
 #[test]
-fn urgent_and_late_coroutines_may_both_do_file_io() {
+fn coroutines_of_all_levels_may_use_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("levels");
     block_on(async {
@@ -61,7 +61,7 @@ fn urgent_and_late_coroutines_may_both_do_file_io() {
 }
 
 #[test]
-fn late_writes_beside_something_urgent_all_arrive() {
+fn less_urgent_writes_beside_an_urgent_operation_complete() {
     const LENGTH: usize = 300 << 10;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("late");
@@ -93,7 +93,7 @@ fn late_writes_beside_something_urgent_all_arrive() {
 }
 
 #[test]
-fn opening_fails_with_the_kernels_answer_or_ours() {
+fn opening_fails_with_an_error_of_the_kernel_or_of_the_library() {
     block_on(async {
         let error = File::open("/nowhere/at/all").await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
@@ -112,10 +112,10 @@ fn opening_fails_with_the_kernels_answer_or_ours() {
 }
 
 #[test]
-fn the_asynchronous_form_wakes_the_coroutine_it_names() {
+fn the_asynchronous_form_wakes_the_given_coroutine() {
     let (reader, writer) = std::io::pipe().unwrap();
     block_on(async move {
-        let named = upshift::spawn(
+        let coroutine = upshift::spawn(
             async {
                 let mut waited = false;
                 std::future::poll_fn(|_| {
@@ -130,12 +130,12 @@ fn the_asynchronous_form_wakes_the_coroutine_it_names() {
             Priority::Inherit,
         );
         upshift::yield_now().await;
-        // Started at once, though it is not awaited yet.
-        let call = read!(&reader, vec![0; 8], named.id());
-        assert!(!named.is_finished());
+        // The call is started at once, although it is not awaited yet.
+        let call = read!(&reader, vec![0; 8], coroutine.id());
+        assert!(!coroutine.is_finished());
         let (written, _) = write!(&writer, b"data".as_slice());
         assert_eq!(written.unwrap(), 4);
-        assert_eq!(named.await.unwrap(), "woken");
+        assert_eq!(coroutine.await.unwrap(), "woken");
         let (count, buffer) = call.await;
         assert_eq!(&buffer[..count.unwrap()], b"data");
     });

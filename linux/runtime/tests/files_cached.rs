@@ -1,5 +1,5 @@
-//! Reads of cached data, which go without the ring, beside reads of other data, which go through
-//! it: the same bytes either way.
+//! Tests of reads of cached data, which bypass the ring, beside reads of other data, which use it:
+//! both return the same bytes.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -20,10 +20,10 @@ use upshift::fs::{self, File, OpenOptions};
 use upshift::{Handle, Level, Priority, Runtime};
 
 use block_on::block_on;
-use scratch::Scratch;
+use scratch::ScratchFile;
 
-/// Reads so many bytes of a file from here on, and compares.
-async fn check(scratch: &Scratch, file: &File, offset: usize, length: usize) {
+/// Reads `length` bytes of the file at `offset`, and compares them.
+async fn check(scratch: &ScratchFile, file: &File, offset: usize, length: usize) {
     let start = offset.min(scratch.bytes.len());
     let expected = &scratch.bytes[start..(offset + length).min(scratch.bytes.len()).max(start)];
     let (count, buffer) = file
@@ -40,12 +40,12 @@ async fn check(scratch: &Scratch, file: &File, offset: usize, length: usize) {
     assert!(buffer[expected.len()..].iter().all(|&byte| byte == 7));
 }
 
-/// Lengths around pages and pieces, offsets around them and around the end.
+/// Lengths of reads, around those of pages and pieces.
 const LENGTHS: [usize; 8] = [1, 100, 4096, 5000, 65_536, 262_144, 262_145, 700_001];
 
 #[test]
 fn cached_bytes_are_the_bytes_of_the_file() {
-    let scratch = Scratch::new(1_000_003);
+    let scratch = ScratchFile::new(1_000_003);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for length in LENGTHS {
@@ -58,47 +58,47 @@ fn cached_bytes_are_the_bytes_of_the_file() {
         let (count, _) = file.read_at(Vec::new(), 0).await;
         assert_eq!(count.unwrap(), 0);
         assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-        let taken = File::from_std(std::fs::File::open(&scratch.path).unwrap());
-        check(&scratch, &taken, 17, 4096).await;
+        let converted = File::from_std(std::fs::File::open(&scratch.path).unwrap());
+        check(&scratch, &converted, 17, 4096).await;
     });
 }
 
 #[test]
-fn so_are_those_that_come_from_the_device_and_those_of_which_a_part_does() {
-    let scratch = Scratch::new(1_000_003);
+fn uncached_and_partly_cached_bytes_are_the_bytes_of_the_file() {
+    let scratch = ScratchFile::new(1_000_003);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
-        for (at, length) in LENGTHS.into_iter().enumerate() {
-            scratch.forget(0, 0);
-            check(&scratch, &file, 4096 * at, length).await;
-            // A hole in the cache: the beginning is there, then it is not.
+        for (index, length) in LENGTHS.into_iter().enumerate() {
+            scratch.evict(0, 0);
+            check(&scratch, &file, 4096 * index, length).await;
+            // A middle part of the file leaves the cache.
             let _ = std::fs::read(&scratch.path).unwrap();
-            scratch.forget(64 << 10, 128 << 10);
+            scratch.evict(64 << 10, 128 << 10);
             check(&scratch, &file, 1000, length).await;
         }
         for _ in 0..3 {
-            scratch.forget(0, 0);
+            scratch.evict(0, 0);
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-            scratch.forget(4096, 0);
+            scratch.evict(4096, 0);
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
         }
     });
 }
 
 #[test]
-fn an_opened_file_is_not_marked() {
-    let scratch = Scratch::new(10);
+fn an_opened_file_has_only_the_requested_flags() {
+    let scratch = ScratchFile::new(10);
     block_on(async {
-        // The second time the name is cached.
+        // In the second round the name is cached.
         for _ in 0..2 {
             let file = File::open(&scratch.path).await.unwrap();
-            // SAFETY: a query.
+            // SAFETY: no pointers.
             let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
             assert_eq!(flags & libc::O_NONBLOCK, 0);
-            let mut asked = OpenOptions::new();
-            let asked = asked.read(true).custom_flags(libc::O_NONBLOCK);
-            let file = asked.open(&scratch.path).await.unwrap();
-            // SAFETY: a query.
+            let mut options = OpenOptions::new();
+            let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+            let file = options.open(&scratch.path).await.unwrap();
+            // SAFETY: no pointers.
             let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
             assert_ne!(flags & libc::O_NONBLOCK, 0);
         }
@@ -106,9 +106,9 @@ fn an_opened_file_is_not_marked() {
 }
 
 #[test]
-fn direct_reads_are_the_devices() {
-    let scratch = Scratch::new(64 << 10);
-    scratch.forget(0, 0);
+fn direct_reads_return_the_bytes_of_the_file() {
+    let scratch = ScratchFile::new(64 << 10);
+    scratch.evict(0, 0);
     block_on(async {
         let direct = OpenOptions::new()
             .read(true)
@@ -116,12 +116,12 @@ fn direct_reads_are_the_devices() {
             .open(&scratch.path)
             .await;
         let Ok(file) = direct else {
-            return; // a file system without it
+            return; // The file system does not support direct I/O.
         };
         #[repr(align(4096))]
         struct Aligned([u8; 8192]);
         let memory = Box::leak(Box::new(Aligned([0; 8192])));
-        // SAFETY: it is leaked memory, given back below.
+        // SAFETY: the memory is leaked, and `buffer` is forgotten below.
         let buffer = unsafe { Box::from_raw(std::ptr::from_mut(&mut memory.0[..])) };
         let (count, buffer) = file.read_at(buffer, 4096).await;
         let matches = count
@@ -133,7 +133,7 @@ fn direct_reads_are_the_devices() {
 }
 
 #[test]
-fn files_that_do_not_know_of_it_are_read_all_the_same() {
+fn special_files_are_read() {
     block_on(async {
         let status = fs::read_to_string("/proc/self/status").await.unwrap();
         assert!(status.contains("VmRSS"));
@@ -171,13 +171,13 @@ fn files_that_do_not_know_of_it_are_read_all_the_same() {
 }
 
 #[test]
-fn a_fifo_does_not_hold_up_the_vcpu() {
+fn a_fifo_does_not_block_the_vcpu() {
     let path = std::env::temp_dir().join(format!("upshift-cached-fifo-{}", std::process::id()));
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a path that ends in 0.
+    // SAFETY: `name` is a C string.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     block_on(async {
-        // Twice: now the name is cached.
+        // In the second round the name is cached.
         for _ in 0..2 {
             let file = File::open(&path).await.unwrap();
             let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -191,7 +191,7 @@ fn a_fifo_does_not_hold_up_the_vcpu() {
 
 #[test]
 fn appended_bytes_are_read() {
-    let scratch = Scratch::new(10);
+    let scratch = ScratchFile::new(10);
     block_on(async {
         let log = OpenOptions::new()
             .append(true)
@@ -216,15 +216,15 @@ fn appended_bytes_are_read() {
 }
 
 #[test]
-fn a_read_is_dropped_wherever_it_is() {
-    let scratch = Scratch::new(3 << 20);
+fn a_read_may_be_dropped_at_any_moment() {
+    let scratch = ScratchFile::new(3 << 20);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         for round in 0..100_usize {
             if round % 3 == 0 {
-                scratch.forget(0, 0);
+                scratch.evict(0, 0);
             } else if round % 3 == 1 {
-                scratch.forget(1 << 20, 1 << 20);
+                scratch.evict(1 << 20, 1 << 20);
             }
             let mut read = Box::pin(file.read_at(Vec::with_capacity(3 << 20), 0));
             for _ in 0..round % 5 {
@@ -242,36 +242,37 @@ fn a_read_is_dropped_wherever_it_is() {
 
 #[test]
 fn a_long_cached_read_yields_to_more_urgent_work() {
-    let scratch = Scratch::new(96 << 20);
-    // In the cache, as far as there is room for it.
+    let scratch = ScratchFile::new(96 << 20);
+    // This read fills the page cache, as far as memory permits.
     assert!(std::fs::read(&scratch.path).unwrap() == scratch.bytes);
     block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
         let has_run = Arc::new(AtomicBool::new(false));
-        let sets = has_run.clone();
+        let set = has_run.clone();
         let urgent = async move {
             upshift::time::sleep(Duration::from_micros(500)).await;
-            sets.store(true, Ordering::Relaxed);
+            set.store(true, Ordering::Relaxed);
         };
         let urgent = upshift::spawn(urgent, Level::MOST_URGENT);
         let bulk = async move {
-            // Polled before the urgent one's time has come; it takes longer than that.
+            // This read begins before the urgent coroutine's timer is due, and takes longer than
+            // the timer.
             let (count, _) = file.read_at(Vec::with_capacity(96 << 20), 0).await;
             assert_eq!(count.unwrap(), 96 << 20);
             has_run.load(Ordering::Relaxed)
         };
-        let gave_way = upshift::spawn(bulk, Level::new(40).unwrap());
+        let has_yielded = upshift::spawn(bulk, Level::new(40).unwrap());
         assert!(
-            gave_way.await.unwrap(),
-            "the urgent one ran after the whole read"
+            has_yielded.await.unwrap(),
+            "the urgent coroutine ran only after the whole read"
         );
         urgent.await.unwrap();
     });
 }
 
 #[test]
-fn many_readers_while_the_cache_comes_and_goes() {
-    let scratch = Arc::new(Scratch::new(2_000_000));
+fn many_readers_get_the_bytes_of_a_file_that_leaves_the_cache_repeatedly() {
+    let scratch = Arc::new(ScratchFile::new(2_000_000));
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
     runtime.block_on(async {
         let file = File::open(&scratch.path).await.unwrap();
@@ -282,7 +283,7 @@ fn many_readers_while_the_cache_comes_and_goes() {
                     for n in 0..60 {
                         let random = (reader * 60 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
                         if n % 16 == reader {
-                            scratch.forget(0, 0);
+                            scratch.evict(0, 0);
                         }
                         let length = LENGTHS[random % LENGTHS.len()];
                         check(&scratch, &file, random % 2_000_000, length).await;
@@ -295,7 +296,7 @@ fn many_readers_while_the_cache_comes_and_goes() {
             reader.await.unwrap();
         }
     });
-    // Nothing was written on the way.
+    // The reads have not changed the file.
     let file = std::fs::File::open(&scratch.path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, 1_999_999).unwrap();
@@ -303,7 +304,7 @@ fn many_readers_while_the_cache_comes_and_goes() {
 }
 
 #[test]
-fn reads_are_submitted_without_waiting_for_all_that_are_ready() {
+fn reads_are_submitted_before_all_ready_coroutines_have_run() {
     const READS: usize = 40;
     let runtime = Runtime::builder()
         .vcpus(1)
@@ -311,7 +312,7 @@ fn reads_are_submitted_without_waiting_for_all_that_are_ready() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        // Reads of a pipe without data stay where their submissions can be counted.
+        // A read of an empty pipe is submitted to the ring, where submissions can be counted.
         let (reader, mut writer) = std::io::pipe().unwrap();
         let pipe = File::from_std(OwnedFd::from(reader).into());
         let enters = || Handle::current().unwrap().metrics().vcpus[0].ring.enters;

@@ -1,10 +1,10 @@
-//! Files that cannot be read, or that change meanwhile: the errors are those of plain system
-//! calls, alone and beside other files, on both drivers.
+//! Tests of files that cannot be read, or that change meanwhile: the errors are those of plain
+//! system calls, alone and beside other files, on both drivers.
 
+#[path = "support/read_concurrently.rs"]
+mod read_concurrently;
 #[path = "support/scratch.rs"]
 mod scratch;
-#[path = "support/together.rs"]
-mod together;
 
 use std::io::{self, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,38 +15,39 @@ use std::time::Duration;
 use upshift::fs::{self, File};
 use upshift::{Driver, Priority, Runtime, errno_of};
 
-use scratch::Scratch;
-use together::together;
+use read_concurrently::read_concurrently;
+use scratch::ScratchFile;
 
-fn on_both(test: impl AsyncFn()) {
+fn on_both_drivers(test: impl AsyncFn()) {
     for driver in [Driver::Auto, Driver::Readiness] {
         let runtime = Runtime::builder().vcpus(1).driver(driver);
         runtime.build().unwrap().block_on(test());
     }
 }
 
-/// Reads it alone, and beside files that are there, so often that names are tried in all ways.
-async fn reads(path: &Path) -> Vec<io::Result<Vec<u8>>> {
-    let beside = Scratch::new(100);
-    let paths: Vec<PathBuf> = [path, &beside.path, path, &beside.path]
+/// Reads `path` alone and concurrently with existing files, several times, so that names are
+/// resolved in all ways. Returns the results of `path`.
+async fn read_in_all_ways(path: &Path) -> Vec<io::Result<Vec<u8>>> {
+    let existing = ScratchFile::new(100);
+    let paths: Vec<PathBuf> = [path, &existing.path, path, &existing.path]
         .map(PathBuf::from)
         .into();
     let mut all = Vec::new();
     for _ in 0..3 {
         all.push(fs::read(path).await);
-        beside.forget(0, 0);
-        for (n, read) in together(&paths).await.into_iter().enumerate() {
+        existing.evict(0, 0);
+        for (n, read) in read_concurrently(&paths).await.into_iter().enumerate() {
             match n % 2 {
                 0 => all.push(read),
-                _ => assert_eq!(read.unwrap(), beside.bytes),
+                _ => assert_eq!(read.unwrap(), existing.bytes),
             }
         }
     }
     all
 }
 
-/// The kernel's error number; 0: there is none.
-fn number<T>(result: &io::Result<T>) -> i32 {
+/// Returns the kernel's error number, or 0 without an error.
+fn errno<T>(result: &io::Result<T>) -> i32 {
     match result {
         Ok(_) => 0,
         Err(error) => errno_of(error).unwrap_or(-1),
@@ -56,30 +57,30 @@ fn number<T>(result: &io::Result<T>) -> i32 {
 #[test]
 fn errors_are_those_of_plain_calls() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    std::fs::write(at("file"), "contents").unwrap();
-    symlink(at("loop"), at("loop")).unwrap();
-    symlink(at("nothing"), at("dangling")).unwrap();
+    let path_of = |name: &str| folder.path().join(name);
+    std::fs::write(path_of("file"), "contents").unwrap();
+    symlink(path_of("loop"), path_of("loop")).unwrap();
+    symlink(path_of("nothing"), path_of("dangling")).unwrap();
     let paths = [
-        at("missing"),
-        at("missing/file"),
-        at("file/file"),
-        at("loop"),
-        at("dangling"),
-        at(&"n".repeat(256)),
+        path_of("missing"),
+        path_of("missing/file"),
+        path_of("file/file"),
+        path_of("loop"),
+        path_of("dangling"),
+        path_of(&"n".repeat(256)),
         folder.path().to_path_buf(),
         PathBuf::new(),
         PathBuf::from("a\0b"),
     ];
-    on_both(async || {
+    on_both_drivers(async || {
         for path in &paths {
-            let expected = number(&std::fs::read(path));
+            let expected = errno(&std::fs::read(path));
             assert_ne!(expected, 0);
-            for read in reads(path).await {
-                assert_eq!(number(&read), expected, "{}: {read:?}", path.display());
+            for read in read_in_all_ways(path).await {
+                assert_eq!(errno(&read), expected, "{}: {read:?}", path.display());
             }
-            let opened = number(&std::fs::File::open(path));
-            assert_eq!(number(&File::open(path).await), opened);
+            let opened = errno(&std::fs::File::open(path));
+            assert_eq!(errno(&File::open(path).await), opened);
         }
     });
 }
@@ -94,22 +95,22 @@ fn files_without_permission_are_not_read() {
     };
     mode(&path, 0);
     mode(folder.path(), 0o755);
-    // The cache has the name, and the bytes.
+    // The kernel's caches now have the name and the contents.
     let _ = std::fs::read(&path);
     let nobody = std::thread::spawn(move || {
-        // The system call itself, since the function would change all threads. Where it is
-        // refused, this user has no rights anyway.
+        // The system call changes only this thread, unlike the function of libc. If it is refused,
+        // this user has no rights anyway.
         // SAFETY: no pointers.
         unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
-        assert_eq!(number(&std::fs::read(&path)), libc::EACCES);
+        assert_eq!(errno(&std::fs::read(&path)), libc::EACCES);
         let runtime = |driver| Runtime::builder().vcpus(1).driver(driver).build();
         for driver in [Driver::Auto, Driver::Readiness] {
             runtime(driver).unwrap().block_on(async {
                 for _ in 0..3 {
-                    assert_eq!(number(&fs::read(&path).await), libc::EACCES);
-                    let all = together(&vec![path.clone(); 4]).await;
-                    assert!(all.iter().all(|read| number(read) == libc::EACCES));
-                    assert_eq!(number(&File::open(&path).await), libc::EACCES);
+                    assert_eq!(errno(&fs::read(&path).await), libc::EACCES);
+                    let all = read_concurrently(&vec![path.clone(); 4]).await;
+                    assert!(all.iter().all(|read| errno(read) == libc::EACCES));
+                    assert_eq!(errno(&File::open(&path).await), libc::EACCES);
                 }
             });
         }
@@ -118,24 +119,31 @@ fn files_without_permission_are_not_read() {
 }
 
 #[test]
-fn a_fifo_waits_for_one_that_writes() {
+fn a_read_of_a_fifo_waits_for_a_writer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fifo");
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a path that ends in 0.
+    // SAFETY: `name` is a C string.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let file = Scratch::new(100);
-    on_both(async || {
+    let file = ScratchFile::new(100);
+    on_both_drivers(async || {
         for round in 0..6 {
             let mut paths = vec![file.path.clone(); if round % 2 == 0 { 1 } else { 4 }];
             paths[0].clone_from(&path);
-            let reads = upshift::spawn(async move { together(&paths).await }, Priority::Inherit);
+            let read_in_all_ways = upshift::spawn(
+                async move { read_concurrently(&paths).await },
+                Priority::Inherit,
+            );
             upshift::time::sleep(Duration::from_millis(20)).await;
-            assert!(!reads.is_finished(), "round {round}");
+            assert!(!read_in_all_ways.is_finished(), "round {round}");
             let path = path.clone();
             let writer = std::thread::spawn(move || std::fs::write(path, "hello"));
-            let reads = upshift::time::timeout(Duration::from_secs(20), reads);
-            let all = reads.await.expect("the writer has come").unwrap();
+            let read_in_all_ways =
+                upshift::time::timeout(Duration::from_secs(20), read_in_all_ways);
+            let all = read_in_all_ways
+                .await
+                .expect("the read did not end")
+                .unwrap();
             assert_eq!(all[0].as_ref().unwrap(), b"hello", "round {round}");
             assert!(
                 all[1..]
@@ -147,31 +155,32 @@ fn a_fifo_waits_for_one_that_writes() {
     });
 }
 
-/// Byte *n* of the files below.
+/// Returns byte `n` of the files below.
 fn byte(n: usize) -> u8 {
     (n % 251) as u8
 }
 
-/// Runs `change` again and again on another thread while `test` runs on both drivers.
-fn meanwhile(mut change: impl FnMut(usize) + Send, test: impl AsyncFn()) {
-    let is_over = AtomicBool::new(false);
+/// Runs `change` repeatedly on another thread while `test` runs on both drivers.
+fn run_beside(mut change: impl FnMut(usize) + Send, test: impl AsyncFn()) {
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0.. {
-                if is_over.load(Ordering::Relaxed) {
+                if stop.load(Ordering::Relaxed) {
                     break;
                 }
                 change(n);
             }
         });
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_both(test)));
-        is_over.store(true, Ordering::Relaxed);
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_both_drivers(test)));
+        stop.store(true, Ordering::Relaxed);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }
 
 #[test]
-fn a_file_that_grows_or_is_cut_off_is_a_beginning_of_it() {
+fn a_read_of_a_file_that_grows_or_shrinks_returns_a_prefix() {
     const LONGEST: usize = 60_000;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
@@ -188,21 +197,21 @@ fn a_file_that_grows_or_is_cut_off_is_a_beginning_of_it() {
             (&file).write_all(part).unwrap();
         }
     };
-    meanwhile(change, async || {
+    run_beside(change, async || {
         for _ in 0..30 {
-            for read in reads(&path).await {
+            for read in read_in_all_ways(&path).await {
                 let bytes = read.unwrap();
                 assert!(bytes.len() <= LONGEST);
-                // The kernel clears the bytes that it cuts off, and may show that.
-                let own = |(n, &read): (usize, &u8)| read == byte(n) || read == 0;
-                assert!(bytes.iter().enumerate().all(own));
+                // The kernel zeroes truncated bytes, which may be visible.
+                let is_expected = |(n, &read): (usize, &u8)| read == byte(n) || read == 0;
+                assert!(bytes.iter().enumerate().all(is_expected));
             }
         }
     });
 }
 
 #[test]
-fn a_file_that_is_replaced_is_one_or_the_other() {
+fn a_read_of_a_file_that_is_replaced_returns_one_version() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let new = folder.path().join("new");
@@ -212,9 +221,9 @@ fn a_file_that_is_replaced_is_one_or_the_other() {
         std::fs::write(&new, &versions[n % 3]).unwrap();
         std::fs::rename(&new, &path).unwrap();
     };
-    meanwhile(change, async || {
+    run_beside(change, async || {
         for _ in 0..30 {
-            for read in reads(&path).await {
+            for read in read_in_all_ways(&path).await {
                 let bytes = read.unwrap();
                 assert!(versions.contains(&bytes), "{} bytes", bytes.len());
             }

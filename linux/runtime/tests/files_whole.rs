@@ -1,11 +1,11 @@
-//! Whole files, alone and beside others.
+//! Tests of reading whole files, alone and concurrently with others.
 
 #[path = "support/block_on.rs"]
 mod block_on;
+#[path = "support/read_concurrently.rs"]
+mod read_concurrently;
 #[path = "support/scratch.rs"]
 mod scratch;
-#[path = "support/together.rs"]
-mod together;
 
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -20,16 +20,16 @@ use upshift::io::AsyncReadExt;
 use upshift::{Driver, Priority, Runtime};
 
 use block_on::block_on;
-use scratch::Scratch;
-use together::together;
+use read_concurrently::read_concurrently;
+use scratch::ScratchFile;
 
 #[test]
-fn whole_files_of_all_sizes() {
+fn whole_files_of_all_sizes_are_read() {
     for length in [0, 1, 63, 64, 65, 4096, 8191, 8192, 8193, 20_000, 300_000] {
-        let scratch = Scratch::new(length);
+        let scratch = ScratchFile::new(length);
         block_on(async {
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
-            scratch.forget(0, 0);
+            scratch.evict(0, 0);
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
             let mut all = Vec::new();
             let mut stream = File::open(&scratch.path).await.unwrap().into_stream();
@@ -40,15 +40,15 @@ fn whole_files_of_all_sizes() {
 }
 
 #[test]
-fn files_of_all_kinds_and_sizes_are_read_at_the_same_time() {
+fn files_of_all_kinds_and_sizes_are_read_concurrently() {
     let scratch: Vec<_> = [
         0, 1, 4000, 4096, 8192, 16_383, 16_384, 16_385, 20_480, 300_000,
     ]
-    .map(Scratch::new)
+    .map(ScratchFile::new)
     .into();
     let mut paths: Vec<_> = scratch.iter().map(|scratch| scratch.path.clone()).collect();
-    let more = ["/proc/self/status", "/", "/does/not/exist", "/dev/null"];
-    paths.extend(more.map(PathBuf::from));
+    let other_paths = ["/proc/self/status", "/", "/does/not/exist", "/dev/null"];
+    paths.extend(other_paths.map(PathBuf::from));
     let long = PathBuf::from(format!("/{}etc/passwd", "./".repeat(150)));
     paths.push(long);
     for (driver, vcpus) in [(Driver::Auto, 1), (Driver::Auto, 2), (Driver::Readiness, 1)] {
@@ -57,10 +57,10 @@ fn files_of_all_kinds_and_sizes_are_read_at_the_same_time() {
         runtime.block_on(async {
             for round in 0..20 {
                 if round % 4 == 0 {
-                    scratch[round % 10].forget(0, 0);
-                    scratch[9].forget(8192, 0);
+                    scratch[round % 10].evict(0, 0);
+                    scratch[9].evict(8192, 0);
                 }
-                let mut all = together(&paths).await;
+                let mut all = read_concurrently(&paths).await;
                 for (bytes, scratch) in all.drain(..10).zip(&scratch) {
                     assert!(
                         bytes.unwrap() == scratch.bytes,
@@ -88,27 +88,30 @@ fn a_fifo_is_read_to_its_end_beside_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fifo");
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a path that ends in 0.
+    // SAFETY: `name` is a C string.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let scratch = Scratch::new(100);
+    let scratch = ScratchFile::new(100);
     block_on(async {
         for _ in 0..5 {
-            let both = std::fs::OpenOptions::new()
+            let fifo = std::fs::OpenOptions::new()
                 .read(true)
                 .write(true)
                 .open(&path);
-            let mut both = both.unwrap();
-            both.write_all(b"hel").unwrap();
+            let mut fifo = fifo.unwrap();
+            fifo.write_all(b"hel").unwrap();
             let has_begun = Arc::new(AtomicBool::new(false));
             let begun = has_begun.clone();
             let writer = std::thread::spawn(move || {
                 while !begun.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }
-                both.write_all(b"lo").unwrap();
+                fifo.write_all(b"lo").unwrap();
             });
-            let beside = [scratch.path.clone(), path.clone(), scratch.path.clone()];
-            let reads = upshift::spawn(async move { together(&beside).await }, Priority::Inherit);
+            let paths = [scratch.path.clone(), path.clone(), scratch.path.clone()];
+            let reads = upshift::spawn(
+                async move { read_concurrently(&paths).await },
+                Priority::Inherit,
+            );
             for _ in 0..20 {
                 upshift::yield_now().await;
             }
@@ -122,16 +125,16 @@ fn a_fifo_is_read_to_its_end_beside_files() {
 }
 
 #[test]
-fn reads_of_whole_files_are_dropped_wherever_they_are() {
-    let scratch: Vec<_> = [100, 4096, 50_000].map(Scratch::new).into();
-    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+fn reads_of_whole_files_may_be_dropped_at_any_moment() {
+    let scratch: Vec<_> = [100, 4096, 50_000].map(ScratchFile::new).into();
+    let open_descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     block_on(async {
-        let before = open();
+        let before = open_descriptors();
         for round in 0..200_usize {
             let mut reads: Vec<_> = (0..8)
                 .map(|n| Box::pin(fs::read(scratch[(n + round) % 3].path.clone())))
                 .collect();
-            // Something else is ready.
+            // Another coroutine is ready, so that the reads are not submitted at once.
             let other = upshift::spawn(async {}, Priority::Inherit);
             for polls in 0..=round % 4 {
                 for n in 0..reads.len() {
@@ -152,12 +155,12 @@ fn reads_of_whole_files_are_dropped_wherever_they_are() {
             assert!(fs::read(&scratch.path).await.unwrap() == scratch.bytes);
         }
         upshift::time::sleep(Duration::from_millis(5)).await;
-        // Other tests open and close some, too.
+        // Other tests of this process open and close descriptors, too.
         assert!(
-            open() < before + 100,
+            open_descriptors() < before + 100,
             "{} were open, {} are",
             before,
-            open()
+            open_descriptors()
         );
     });
 }

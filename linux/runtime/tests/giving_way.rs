@@ -1,4 +1,5 @@
-//! The queue position of a coroutine that gives way: before its equals, until its quantum is used.
+//! Tests of the queue position of a coroutine that yields to a more urgent one: before its equals,
+//! until its quantum is used.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,22 +9,22 @@ use upshift::sync::{Notify, mpsc};
 use upshift::{Level, Preemption, Runtime, time};
 
 const URGENT: Level = Level::at::<3>();
-const EQUALS: Level = Level::at::<40>();
+const EQUAL: Level = Level::at::<40>();
 
-/// A coroutine that computes for ever, and tests whether to give way, ends when it is cancelled and
-/// when its runtime is dropped, although nothing else is ready on its vCPU; without preemption and,
-/// after a suspension, with it.
+/// A coroutine that computes for ever, and checks whether to yield, ends when it is cancelled and
+/// when its runtime is dropped, although no other coroutine is ready on its vCPU; without
+/// preemption and, after a suspension, with it.
 #[test]
-fn a_coroutine_that_computes_and_tests_ends_when_it_is_cancelled() {
-    struct Alive(Arc<AtomicUsize>);
-    impl Drop for Alive {
+fn a_coroutine_that_computes_and_checks_for_a_yield_can_be_cancelled() {
+    struct LiveCount(Arc<AtomicUsize>);
+    impl Drop for LiveCount {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    let computes = |alive: &Arc<AtomicUsize>| {
+    let compute = |alive: &Arc<AtomicUsize>| {
         alive.fetch_add(1, Ordering::SeqCst);
-        let alive = Alive(alive.clone());
+        let alive = LiveCount(alive.clone());
         async move {
             let _alive = alive;
             loop {
@@ -45,32 +46,36 @@ fn a_coroutine_that_computes_and_tests_ends_when_it_is_cancelled() {
             let builder = Runtime::builder().vcpus(vcpus).preemption(preemption);
             let runtime = builder.build().unwrap();
             runtime.block_on(async {
-                let own: Vec<_> = (0..4)
-                    .map(|_| upshift::spawn(computes(&alive), EQUALS))
+                let coroutines: Vec<_> = (0..4)
+                    .map(|_| upshift::spawn(compute(&alive), EQUAL))
                     .collect();
                 time::sleep(Duration::from_millis(5)).await;
-                for one in own {
-                    let cancel = one.abort_handle();
-                    // On its vCPU, beside it, and from a thread without a vCPU.
+                for coroutine in coroutines {
+                    let cancel = coroutine.abort_handle();
+                    // The cancellation comes from a thread without a vCPU.
                     upshift::spawn_blocking(move || cancel.abort())
                         .await
                         .unwrap();
-                    assert!(one.await.unwrap_err().is_cancelled());
+                    assert!(coroutine.await.unwrap_err().is_cancelled());
                 }
                 assert_eq!(alive.load(Ordering::SeqCst), 0);
                 for _ in 0..3 {
-                    upshift::spawn(computes(&alive), EQUALS).detach();
+                    upshift::spawn(compute(&alive), EQUAL).detach();
                 }
                 time::sleep(Duration::from_millis(2)).await;
             });
             drop(runtime);
-            assert_eq!(alive.load(Ordering::SeqCst), 0, "left behind");
+            assert_eq!(
+                alive.load(Ordering::SeqCst),
+                0,
+                "a coroutine outlived its runtime"
+            );
         }
     }
 }
 
-/// Two equals make something more urgent ready again and again, and give way to it. Returns the
-/// order in which they ran.
+/// Runs two equal coroutines that repeatedly make a more urgent one ready and yield to it. Returns
+/// the order in which the three ran.
 fn order(quantum: Duration) -> String {
     let builder = Runtime::builder().vcpus(1).quantum(quantum);
     let ran = Arc::new(Mutex::new(String::new()));
@@ -88,11 +93,11 @@ fn order(quantum: Duration) -> String {
         let urgent = upshift::spawn(urgent, URGENT);
         // The urgent coroutine waits before the others begin.
         upshift::yield_now().await;
-        // Not through their handles, which would lend one of them the level of this coroutine.
-        let (done, mut both) = mpsc::channel(2);
+        // The main coroutine does not join them, because a join would lend one of them its level.
+        let (done, mut ended) = mpsc::channel(2);
         for name in ['a', 'b'] {
             let (called, ran, done) = (called.clone(), ran.clone(), done.clone());
-            let works = async move {
+            let task = async move {
                 for _ in 0..4 {
                     ran.lock().unwrap().push(name);
                     called.notify_one();
@@ -100,10 +105,10 @@ fn order(quantum: Duration) -> String {
                 }
                 done.send(()).await.unwrap();
             };
-            upshift::spawn(works, EQUALS).detach();
+            upshift::spawn(task, EQUAL).detach();
         }
         for _ in 0..2 {
-            both.recv().await.unwrap();
+            ended.recv().await.unwrap();
         }
         urgent.cancel();
     });
@@ -111,55 +116,58 @@ fn order(quantum: Duration) -> String {
 }
 
 #[test]
-fn a_coroutine_that_gives_way_to_a_more_urgent_one_continues_before_its_equals() {
+fn a_coroutine_that_yields_to_a_more_urgent_one_continues_before_its_equals() {
     assert_eq!(order(Duration::from_secs(60)), "auauauaububububu");
 }
 
 #[test]
-fn a_coroutine_that_has_used_its_quantum_goes_behind_its_equals() {
+fn a_coroutine_that_has_used_its_quantum_is_queued_behind_its_equals() {
     assert_eq!(order(Duration::ZERO), "aubuaubuaubuaubu");
 }
 
-/// Many polls that give way in place count as one turn.
+/// The polls between which a coroutine keeps its place share one quantum.
 #[test]
-fn a_quantum_goes_over_all_polls_of_a_turn() {
+fn a_quantum_covers_all_polls_between_which_a_coroutine_keeps_its_place() {
     let builder = Runtime::builder()
         .vcpus(1)
         .quantum(Duration::from_millis(20));
-    let both = builder.build().unwrap().block_on(async {
+    let ended = builder.build().unwrap().block_on(async {
         let called = Arc::new(Notify::new());
-        let hears = called.clone();
+        let notified = called.clone();
         let urgent = upshift::spawn(
             async move {
                 loop {
-                    hears.notified().await;
+                    notified.notified().await;
                 }
             },
             URGENT,
         );
         upshift::yield_now().await;
-        // Until the other coroutine has run, however slow the machine is.
+        // The coroutine yields until the other one has run, however slow the machine is.
         let has_run = Arc::new(AtomicBool::new(false));
         let (done, mut ended) = mpsc::channel(2);
-        let (tells, seen) = (done.clone(), has_run.clone());
+        let (done_of_busy, seen) = (done.clone(), has_run.clone());
         let busy = async move {
             let began = Instant::now();
             while !seen.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(20) {
                 called.notify_one();
                 upshift::yield_if_needed().await;
             }
-            tells.send(seen.load(Ordering::SeqCst)).await.unwrap();
+            done_of_busy
+                .send(seen.load(Ordering::SeqCst))
+                .await
+                .unwrap();
         };
-        upshift::spawn(busy, EQUALS).detach();
-        let waits = async move {
+        upshift::spawn(busy, EQUAL).detach();
+        let other = async move {
             has_run.store(true, Ordering::SeqCst);
             done.send(true).await.unwrap();
         };
-        upshift::spawn(waits, EQUALS).detach();
-        let both = [ended.recv().await, ended.recv().await];
+        upshift::spawn(other, EQUAL).detach();
+        let ended = [ended.recv().await, ended.recv().await];
         urgent.cancel();
-        both
+        ended
     });
-    // Without the quantum the first coroutine would give up first.
-    assert_eq!(both, [Some(true); 2]);
+    // Without the quantum, the first coroutine would reach its time limit.
+    assert_eq!(ended, [Some(true); 2]);
 }

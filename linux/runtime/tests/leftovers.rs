@@ -1,5 +1,5 @@
-//! A thousand runtimes, each dropped in the middle of its work, leave nothing behind: no
-//! descriptor, no thread, no memory. One test, because the counts are those of the process.
+//! Tests that a thousand runtimes, each dropped in the middle of its work, leave no descriptor,
+//! thread or memory behind. This file has one test, because the counts are those of the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::pending;
@@ -10,44 +10,44 @@ use upshift::io::AsyncReadExt;
 use upshift::net::UnixStream;
 use upshift::{Builder, Driver, Level, Preemption, Priority, Runtime};
 
-/// The system's, and how many bytes of it are in use.
-struct Counting;
+/// The system's allocator, which counts the bytes in use.
+struct CountingAllocator;
 
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: as of the system's.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is forwarded to the system's allocator.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Relaxed);
-        // SAFETY: passed on.
+        // SAFETY: the caller fulfils the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as isize, Relaxed);
-        // SAFETY: passed on.
+        // SAFETY: the caller fulfils the same contract.
         unsafe { System.dealloc(memory, layout) };
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// The resources of the process.
+/// Resources that the process uses.
 #[derive(Clone, Copy, Debug)]
-struct Has {
+struct Resources {
     descriptors: usize,
     threads: usize,
     bytes: isize,
-    /// Mapped.
+    /// Number of mapped pages.
     pages: usize,
 }
 
-impl Has {
-    fn now() -> Has {
+impl Resources {
+    fn now() -> Resources {
         let count = |path| std::fs::read_dir(path).unwrap().count();
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-        Has {
+        Resources {
             descriptors: count("/proc/self/fd"),
             threads: count("/proc/self/task"),
             bytes: BYTES.load(Relaxed),
@@ -56,21 +56,21 @@ impl Has {
     }
 }
 
-/// Something of each kind is under way when the runtime goes.
-fn round(builder: &Builder) {
+/// Drops a runtime while it has operations, coroutines, timers and waiters of each kind.
+fn drop_busy_runtime(builder: &Builder) {
     let runtime = builder.clone().build().unwrap();
     let handle = runtime.handle();
-    let left = runtime.block_on(async {
+    let remaining = runtime.block_on(async {
         let (mut reader, writer) = UnixStream::pair().unwrap();
-        let reads = async move { reader.read_exact(&mut [0; 10]).await.map(drop) };
-        upshift::spawn(reads, Level::at::<3>()).detach();
+        let reader_task = async move { reader.read_exact(&mut [0; 10]).await.map(drop) };
+        upshift::spawn(reader_task, Level::at::<3>()).detach();
         upshift::spawn_local(pending::<()>(), Level::at::<4>()).detach();
         let naps = || upshift::time::sleep(Duration::from_secs(1000));
-        let sleeps = upshift::spawn(naps(), Level::at::<40>());
-        let joins = upshift::spawn(async { sleeps.await.is_ok() }, Priority::Inherit);
+        let sleeper = upshift::spawn(naps(), Level::at::<40>());
+        let joiner = upshift::spawn(async { sleeper.await.is_ok() }, Priority::Inherit);
         let (sender, receiver) = upshift::sync::mpsc::channel::<Vec<u8>>(1);
-        let sends = async move { while sender.send(vec![0; 100]).await.is_ok() {} };
-        upshift::spawn(sends, Level::at::<20>()).detach();
+        let sender_task = async move { while sender.send(vec![0; 100]).await.is_ok() {} };
+        upshift::spawn(sender_task, Level::at::<20>()).detach();
         let mutex = std::sync::Arc::new(upshift::sync::Mutex::new(writer));
         let held = mutex.clone().lock_owned().await;
         upshift::spawn(async move { drop(mutex.lock().await) }, Level::at::<2>()).detach();
@@ -79,12 +79,12 @@ fn round(builder: &Builder) {
         read.unwrap();
         upshift::spawn_blocking(|| ()).await.unwrap();
         upshift::time::sleep(Duration::from_micros(10)).await;
-        (joins, receiver, held)
+        (joiner, receiver, held)
     });
     drop(runtime);
-    let (joins, ..) = &left;
-    assert!(joins.is_finished());
-    drop((left, handle));
+    let (joiner, ..) = &remaining;
+    assert!(joiner.is_finished());
+    drop((remaining, handle));
 }
 
 #[test]
@@ -96,15 +96,15 @@ fn a_thousand_runtimes_leave_nothing_behind() {
         builder(1).driver(Driver::Readiness),
         builder(1).preemption(Preemption::Preferred),
     ];
-    let rounds = |n| (0..n).for_each(|_| kinds.iter().for_each(round));
+    let rounds = |n| (0..n).for_each(|_| kinds.iter().for_each(drop_busy_runtime));
     rounds(20);
     let settled = || {
         let began = Instant::now();
-        let mut last = Has::now();
-        // Threads that have ended are listed for a moment.
+        let mut last = Resources::now();
+        // The kernel lists a thread for a moment after its end.
         while last.threads > 2 && began.elapsed() < Duration::from_secs(20) {
             std::thread::sleep(Duration::from_millis(1));
-            last = Has::now();
+            last = Resources::now();
         }
         last
     };
@@ -114,12 +114,13 @@ fn a_thousand_runtimes_leave_nothing_behind() {
     assert_eq!(after.descriptors, before.descriptors);
     assert!(
         after.threads <= 2,
-        "this one and that of the tests: {after:?}"
+        "more threads than this one and that of the test harness: {after:?}"
     );
-    // Less than a control block for each.
+    // The bound is less than a control block for each runtime.
     let grown = after.bytes - before.bytes;
     assert!(grown < 64 << 10, "{before:?}, {after:?}");
-    // Half as much as the rings have; the C library's heaps for threads take 64 MiB at a time.
+    // The bound is half of the memory of the rings. The C library maps 64 MiB at a time for the
+    // heap of a thread.
     let mapped = after.pages as isize - before.pages as isize;
     assert!(mapped < 300_000, "{before:?}, {after:?}");
 }

@@ -1,4 +1,4 @@
-//! Snapshots agree with a scripted load, within wide margins.
+//! Tests that snapshots of the metrics agree with a known load, within wide margins.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,15 @@ use upshift::{Builder, Handle, Level, Preemption, Runtime, time};
 
 const URGENT: Level = Level::at::<3>();
 /// More urgent than the main coroutine, so that a join lends it nothing.
-const LAZY: Level = Level::at::<20>();
+const BACKGROUND: Level = Level::at::<20>();
 
 fn runtime(vcpus: usize) -> Runtime {
-    // Without the coroutine that waits for the first use of tokio.
+    // Without tokio, there is no coroutine that waits for the first use of tokio.
     let builder = Runtime::builder().vcpus(vcpus).tokio(false);
     builder.build().unwrap()
 }
 
+/// Computes for `time`.
 fn burn(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -30,7 +31,7 @@ fn metrics() -> Metrics {
 fn levels_count_polls_run_time_and_waits() {
     runtime(1).block_on(async {
         let before = metrics();
-        let lazy = upshift::spawn(async { burn(Duration::from_millis(20)) }, LAZY);
+        let background = upshift::spawn(async { burn(Duration::from_millis(20)) }, BACKGROUND);
         let urgent = upshift::spawn(
             async {
                 for _ in 0..9 {
@@ -40,19 +41,19 @@ fn levels_count_polls_run_time_and_waits() {
             URGENT,
         );
         urgent.await.unwrap();
-        lazy.await.unwrap();
-        // The clock is read here, which completes the times of the last polls.
+        background.await.unwrap();
+        // The sleep reads the clock, which completes the times of the last polls.
         time::sleep(Duration::from_millis(1)).await;
         let interval = metrics().since(&before);
         let urgent = interval.level(URGENT).unwrap();
         assert_eq!(urgent.polls, 10);
         assert_eq!(urgent.wait.count(), 10);
-        let lazy = interval.level(LAZY).unwrap();
-        assert_eq!(lazy.polls, 1);
+        let background = interval.level(BACKGROUND).unwrap();
+        assert_eq!(background.polls, 1);
         // Up to four polls in a row share a reading of the clock.
         let run: Duration = interval.levels.iter().map(|level| level.run).sum();
         assert!(run >= Duration::from_millis(19), "{run:?}");
-        assert_eq!(lazy.ready + lazy.running, 0);
+        assert_eq!(background.ready + background.running, 0);
         assert_eq!(interval.coroutines.spawned, 2);
         assert_eq!(interval.coroutines.exited, 2);
         assert!(interval.level(Level::at::<7>()).is_none());
@@ -60,19 +61,19 @@ fn levels_count_polls_run_time_and_waits() {
 }
 
 #[test]
-fn a_coroutine_behind_a_long_poll_shows_its_wait() {
+fn the_wait_behind_a_long_poll_is_recorded() {
     runtime(1).block_on(async {
-        let long = upshift::spawn(async { burn(Duration::from_millis(30)) }, LAZY);
-        let behind = upshift::spawn(async {}, LAZY);
+        let long = upshift::spawn(async { burn(Duration::from_millis(30)) }, BACKGROUND);
+        let behind = upshift::spawn(async {}, BACKGROUND);
         behind.await.unwrap();
         long.await.unwrap();
         let metrics = metrics();
-        let lazy = metrics.level(LAZY).unwrap();
-        let longest = lazy.wait.quantile(1.0);
+        let background = metrics.level(BACKGROUND).unwrap();
+        let longest = background.wait.quantile(1.0);
         assert!(longest >= Duration::from_millis(23), "{longest:?}");
         let text = metrics.prometheus().to_string();
         assert!(text.contains("upshift_level_wait_seconds_count{level=\"20\"} 2\n"));
-        // The first coroutine, unless the machine stood still.
+        // The first coroutine waited for less, unless the machine was stopped.
         let bucket = "upshift_level_wait_seconds_bucket{level=\"20\",le=\"0.01\"}";
         assert!(
             [0, 1]
@@ -89,18 +90,20 @@ fn coroutines_are_counted_by_state() {
             .map(|_| upshift::spawn(time::sleep(Duration::from_secs(60)), URGENT))
             .collect();
         time::sleep(Duration::from_millis(5)).await;
-        let ready: Vec<_> = (0..3).map(|_| upshift::spawn(async {}, LAZY)).collect();
+        let ready: Vec<_> = (0..3)
+            .map(|_| upshift::spawn(async {}, BACKGROUND))
+            .collect();
         let now = metrics();
         let coroutines = now.coroutines;
-        // The calling coroutine, which runs.
+        // The number includes the calling coroutine, which runs.
         assert_eq!(coroutines.live, 9);
         assert_eq!(coroutines.blocked, 5);
         assert_eq!(coroutines.ready, 3);
         assert_eq!(coroutines.running, 1);
         assert_eq!(coroutines.suspended, 0);
-        assert_eq!(now.level(LAZY).unwrap().ready, 3);
+        assert_eq!(now.level(BACKGROUND).unwrap().ready, 3);
         assert_eq!(now.level(Level::DEFAULT).unwrap().running, 1);
-        assert_eq!(now.occupied(), LAZY.bit() | Level::DEFAULT.bit());
+        assert_eq!(now.occupied(), BACKGROUND.bit() | Level::DEFAULT.bit());
         for sleeper in &sleepers {
             sleeper.cancel();
         }
@@ -110,7 +113,7 @@ fn coroutines_are_counted_by_state() {
         for handle in ready {
             handle.await.unwrap();
         }
-        let panics = upshift::spawn(async { panic!("counted") }, LAZY);
+        let panics = upshift::spawn(async { panic!("counted") }, BACKGROUND);
         assert!(panics.await.is_err());
         let coroutines = metrics().coroutines;
         assert_eq!(coroutines.live, 1);
@@ -120,13 +123,13 @@ fn coroutines_are_counted_by_state() {
 }
 
 #[test]
-fn a_vcpu_that_sleeps_is_not_busy_and_one_that_computes_is() {
+fn a_computing_vcpu_is_busier_than_a_sleeping_one() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
-        sleeps_and_computes(Runtime::builder().vcpus(1).preemption(preemption));
+        check_utilisation(Runtime::builder().vcpus(1).preemption(preemption));
     }
 }
 
-fn sleeps_and_computes(builder: Builder) {
+fn check_utilisation(builder: Builder) {
     let runtime = builder.build().unwrap();
     let handle = runtime.handle();
     runtime.block_on(async {
@@ -145,7 +148,7 @@ fn sleeps_and_computes(builder: Builder) {
             upshift::yield_now().await;
         }
         let computed = metrics().since(&before).vcpus[0].clone();
-        // Each round burns 20 ms of the clock, beside any load; sleep is between rounds at most.
+        // Each round computes for 20 ms, under any load. The vCPU sleeps at most between rounds.
         assert!(
             computed.polling >= Duration::from_millis(100),
             "{computed:?}"
@@ -156,10 +159,10 @@ fn sleeps_and_computes(builder: Builder) {
             "{slept:?}, {computed:?}"
         );
         let sum = computed.busy + computed.parked + computed.spin;
-        // Up to the rounding of ticks.
+        // The times are rounded to ticks.
         assert!(sum.abs_diff(computed.in_service) < Duration::from_micros(1));
     });
-    // On another thread, and with no vCPU at work.
+    // This snapshot is taken while no vCPU runs.
     let metrics = handle.metrics();
     assert_eq!(metrics.coroutines.running, 0);
     assert!(metrics.uptime >= Duration::from_millis(200));
@@ -169,31 +172,31 @@ fn sleeps_and_computes(builder: Builder) {
 fn a_snapshot_is_taken_while_a_poll_holds_the_vcpu() {
     let runtime = runtime(1);
     let handle = runtime.handle();
-    let (began, has_begun) = std::sync::mpsc::channel();
-    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let (began_sender, began_receiver) = std::sync::mpsc::channel();
+    let (continue_sender, continue_receiver) = std::sync::mpsc::channel::<()>();
     let observer = std::thread::spawn(move || {
-        has_begun.recv().unwrap();
+        began_receiver.recv().unwrap();
         let metrics = handle.metrics();
-        go_on.send(()).unwrap();
+        continue_sender.send(()).unwrap();
         metrics
     });
     runtime.block_on(async {
-        let holds = upshift::spawn(
+        let blocking_poll = upshift::spawn(
             async move {
-                began.send(()).unwrap();
-                may_go_on.recv().unwrap();
+                began_sender.send(()).unwrap();
+                continue_receiver.recv().unwrap();
             },
-            LAZY,
+            BACKGROUND,
         );
-        holds.await.unwrap();
+        blocking_poll.await.unwrap();
     });
     let metrics = observer.join().unwrap();
-    assert_eq!(metrics.level(LAZY).unwrap().running, 1);
-    assert_eq!(metrics.vcpus[0].running, Some(LAZY));
+    assert_eq!(metrics.level(BACKGROUND).unwrap().running, 1);
+    assert_eq!(metrics.vcpus[0].running, Some(BACKGROUND));
 }
 
 #[test]
-fn vcpus_that_come_and_go_keep_their_figures() {
+fn released_vcpus_keep_their_metrics() {
     runtime(1).block_on(async {
         upshift::alloc_cpu().unwrap();
         let limit = Instant::now() + Duration::from_secs(30);
@@ -206,9 +209,12 @@ fn vcpus_that_come_and_go_keep_their_figures() {
         while metrics().vcpus[1].active && Instant::now() < limit {
             time::sleep(Duration::from_millis(1)).await;
         }
-        let gone = metrics().vcpus[1].clone();
-        assert!(!gone.active);
-        assert!(gone.in_service >= Duration::from_millis(10), "{gone:?}");
+        let released = metrics().vcpus[1].clone();
+        assert!(!released.active);
+        assert!(
+            released.in_service >= Duration::from_millis(10),
+            "{released:?}"
+        );
         assert_eq!(metrics().vcpus.len(), 2);
     });
 }
@@ -216,17 +222,17 @@ fn vcpus_that_come_and_go_keep_their_figures() {
 #[test]
 fn a_snapshot_survives_serialisation() {
     runtime(2).block_on(async {
-        upshift::spawn(async { burn(Duration::from_millis(2)) }, LAZY)
+        upshift::spawn(async { burn(Duration::from_millis(2)) }, BACKGROUND)
             .await
             .unwrap();
         let metrics = metrics();
         let text = serde_json::to_string(&metrics).unwrap();
-        let back: Metrics = serde_json::from_str(&text).unwrap();
-        assert_eq!(back, metrics);
+        let parsed: Metrics = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed, metrics);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert!(json["levels"][0]["run_ns"].is_u64());
         assert!(json["vcpus"][1]["ring"]["in_flight"].is_u64());
-        let bad = text.replacen("\"level\":", "\"level\":9", 1);
-        assert!(serde_json::from_str::<Metrics>(&bad).is_err());
+        let invalid = text.replacen("\"level\":", "\"level\":9", 1);
+        assert!(serde_json::from_str::<Metrics>(&invalid).is_err());
     });
 }

@@ -1,4 +1,5 @@
-//! Work with a name: stalls, metrics and timelines show it, with the level that it ran at.
+//! Tests of named work: stalls, metrics and timelines show the name, and the level at which the
+//! work ran.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -17,31 +18,32 @@ use upshift::observe::Stall;
 use upshift::trace::{EventKind, Step};
 use upshift::{Handle, Level, Preemption, Priority, Runtime, named};
 
+/// Stall limit of the runtimes.
 const LIMIT: Duration = Duration::from_millis(20);
 const ROUTE: &str = "GET /users/{id}";
 
-/// Computes until the watchdog has seen it at several looks and reported it.
+/// Computes until the watchdog has reported a stall.
 fn compute_until(reported: &OnceLock<Stall>) {
-    let give_up = Instant::now() + Duration::from_secs(60);
-    while reported.get().is_none() && Instant::now() < give_up {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while reported.get().is_none() && Instant::now() < deadline {
         std::hint::spin_loop();
     }
 }
 
-/// The answers to these paths, one after the other on one connection.
-fn ask(address: SocketAddr, paths: &[&str]) -> String {
+/// Requests `paths` one after the other on one connection. Returns the responses.
+fn send_requests(address: SocketAddr, paths: &[&str]) -> String {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     for (n, path) in paths.iter().enumerate() {
         let close = n + 1 == paths.len();
-        let more = if close { "connection: close\r\n" } else { "" };
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\n{more}\r\n").unwrap();
+        let field = if close { "connection: close\r\n" } else { "" };
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\n{field}\r\n").unwrap();
     }
     let mut answers = String::new();
     stream.read_to_string(&mut answers).unwrap();
     answers
 }
 
-/// Serves `app` at level 40, receives at level 3, and asks for these paths.
+/// Serves `app` at level 40, receives at level 3, and requests `paths`.
 async fn serve(app: Router, paths: &'static [&'static str]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -49,37 +51,37 @@ async fn serve(app: Router, paths: &'static [&'static str]) -> String {
         .receive_level(Level::at::<3>())
         .levels(|_| Level::at::<40>());
     let server = upshift::spawn(server.run(app.layer(NameRoutes)), Priority::Inherit);
-    let answers = upshift::spawn_blocking(move || ask(address, paths)).await;
+    let answers = upshift::spawn_blocking(move || send_requests(address, paths)).await;
     server.cancel();
     answers.unwrap()
 }
 
-fn assert_is_of_the_route(stall: &Stall) {
+fn assert_names_route(stall: &Stall) {
     assert_eq!(stall.name.as_deref(), Some(ROUTE), "{stall}");
     assert_eq!(stall.level, Level::at::<40>(), "{stall}");
-    let begins = format!("{ROUTE} (level 40, coroutine ");
-    assert!(stall.to_string().starts_with(&begins), "{stall}");
+    let prefix = format!("{ROUTE} (level 40, coroutine ");
+    assert!(stall.to_string().starts_with(&prefix), "{stall}");
 }
 
-/// Returns a stall of a request while it goes on, a snapshot taken meanwhile, and the same stall
-/// when it has ended.
+/// Returns the report of a stall while its request runs, a snapshot of that time, and the report
+/// after the request has ended.
 fn stall_of_a_request(preemption: Preemption) -> (Stall, Metrics, Stall) {
     let reported = Arc::new(OnceLock::new());
-    let while_it_runs = Arc::new(OnceLock::new());
-    let (ended, has_ended) = channel();
+    let metrics_of_stall = Arc::new(OnceLock::new());
+    let (end_sender, end_receiver) = channel();
     let handle = Arc::new(OnceLock::<Handle>::new());
     let on_stall = {
-        let (reported, while_it_runs) = (reported.clone(), while_it_runs.clone());
+        let (reported, metrics_of_stall) = (reported.clone(), metrics_of_stall.clone());
         let handle = handle.clone();
         move |stall: &Stall| {
             if stall.name.is_none() {
                 return;
             }
             if stall.is_running {
-                let _ = while_it_runs.set(handle.get().unwrap().metrics());
+                let _ = metrics_of_stall.set(handle.get().unwrap().metrics());
                 let _ = reported.set(stall.clone());
             } else {
-                let _ = ended.send(stall.clone());
+                let _ = end_sender.send(stall.clone());
             }
         }
     };
@@ -95,9 +97,12 @@ fn stall_of_a_request(preemption: Preemption) -> (Stall, Metrics, Stall) {
     let app = Router::new().route("/users/{id}", get(handler));
     let answers = runtime.block_on(serve(app, &["/users/7"]));
     assert!(answers.contains("user 7"), "{answers}");
-    let running = reported.get().expect("reported while it runs").clone();
-    let ended: Stall = Receiver::recv_timeout(&has_ended, Duration::from_secs(60)).unwrap();
-    let metrics = while_it_runs.get().unwrap().clone();
+    let running = reported
+        .get()
+        .expect("the stall was not reported while it lasted")
+        .clone();
+    let ended: Stall = Receiver::recv_timeout(&end_receiver, Duration::from_secs(60)).unwrap();
+    let metrics = metrics_of_stall.get().unwrap().clone();
     (running, metrics, ended)
 }
 
@@ -106,11 +111,11 @@ fn a_stall_names_route_and_level_while_it_runs_and_when_it_has_ended() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
         let (running, metrics, ended) = stall_of_a_request(preemption);
         assert!(running.is_running);
-        assert_is_of_the_route(&running);
-        assert_is_of_the_route(&ended);
+        assert_names_route(&running);
+        assert_names_route(&ended);
         assert_eq!(running.id, ended.id);
         let vcpu = &metrics.vcpus[0];
-        // With preemption the watcher may have put something else there meanwhile.
+        // With preemption, the vCPU may poll another coroutine meanwhile.
         if preemption == Preemption::Off {
             assert_eq!(vcpu.polls_name.as_deref(), Some(ROUTE));
             let mut longest = metrics.stalls.longest.iter();
@@ -131,39 +136,39 @@ fn requests_are_counted_by_route() {
     let answers = runtime.block_on(serve(app, Box::leak(Box::new(paths))));
     assert_eq!(answers.matches("200 OK").count(), 4, "{answers}");
     let metrics = runtime.handle().metrics();
-    let of = |name: &str| metrics.named.iter().find(|work| work.name == name).unwrap();
-    let users = of(ROUTE);
+    let work = |name: &str| metrics.named.iter().find(|work| work.name == name).unwrap();
+    let users = work(ROUTE);
     assert_eq!((users.ended, users.under_way, users.polls), (3, 0, 3));
     assert_eq!((users.level, users.latency.count()), (Level::at::<40>(), 3));
-    assert_eq!(of("GET /orders").ended, 1);
-    assert!(of("GET /orders").polls >= 2);
-    assert_eq!(of("GET (no route)").ended, 1);
+    assert_eq!(work("GET /orders").ended, 1);
+    assert!(work("GET /orders").polls >= 2);
+    assert_eq!(work("GET (no route)").ended, 1);
     assert_eq!(metrics.named.len(), 3);
 }
 
 #[test]
-fn the_innermost_name_is_shown_and_the_outer_one_again_after_it() {
+fn the_innermost_name_is_shown_and_then_the_outer_one_again() {
     let stalls = Arc::new(Mutex::new(Vec::<Stall>::new()));
     let wait_for = |stalls: &Mutex<Vec<Stall>>, count: usize| {
-        let give_up = Instant::now() + Duration::from_secs(60);
-        while stalls.lock().unwrap().len() < count && Instant::now() < give_up {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while stalls.lock().unwrap().len() < count && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    let heard = stalls.clone();
+    let reports = stalls.clone();
     let runtime = Runtime::builder()
         .vcpus(1)
         .stall_limit(LIMIT)
         .on_stall(move |stall| {
             if stall.is_running && stall.name.is_some() {
-                heard.lock().unwrap().push(stall.clone());
+                reports.lock().unwrap().push(stall.clone());
             }
         })
         .build()
         .unwrap();
     runtime.block_on(named("outer", async {
         named("inner", async { wait_for(&stalls, 1) }).await;
-        // A poll of its own.
+        // The outer name needs its own poll.
         upshift::yield_now().await;
         wait_for(&stalls, 2);
     }));
@@ -177,7 +182,7 @@ fn the_innermost_name_is_shown_and_the_outer_one_again_after_it() {
 }
 
 #[test]
-fn a_poll_without_a_name_does_not_have_that_of_an_earlier_one() {
+fn a_poll_without_a_name_does_not_inherit_the_name_of_an_earlier_poll() {
     let reported = Arc::new(OnceLock::new());
     let seen = reported.clone();
     let runtime = Runtime::builder()
@@ -188,7 +193,7 @@ fn a_poll_without_a_name_does_not_have_that_of_an_earlier_one() {
         .unwrap();
     runtime.block_on(async {
         named("before", async {}).await;
-        // So that the next poll has a reading of the clock of its own.
+        // After this sleep, the next poll has its own reading of the clock.
         upshift::time::sleep(Duration::from_millis(1)).await;
         compute_until(&reported);
     });

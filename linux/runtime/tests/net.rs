@@ -1,4 +1,4 @@
-//! TCP: both families, halves, options, and everything a peer can do to us.
+//! Tests of TCP: both address families, halves, options, and all behaviours of a peer.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -24,7 +24,7 @@ async fn echo(mut stream: TcpStream) -> io::Result<usize> {
     }
 }
 
-/// A listener and a plain client of the standard library, connected.
+/// Returns a connection, and its peer as a stream of the standard library.
 async fn pair() -> (TcpStream, std::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -33,7 +33,8 @@ async fn pair() -> (TcpStream, std::net::TcpStream) {
     (stream, client)
 }
 
-fn echoes_over(address: &str) {
+/// Sends data to an echo server and back.
+fn check_echo(address: &str) {
     let address: SocketAddr = address.parse().unwrap();
     block_on(async move {
         let listener = TcpListener::bind(address).unwrap();
@@ -45,11 +46,11 @@ fn echoes_over(address: &str) {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let sent: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
         let (mut reader, mut writer) = stream.split();
-        let out = sent.clone();
-        let mut back = Vec::new();
-        // Both directions at once, or the buffers of the kernel fill up.
+        let data = sent.clone();
+        let mut echoed = Vec::new();
+        // Both directions run concurrently, since the kernel's buffers would fill otherwise.
         let write = async {
-            writer.write_all(out).await.0.unwrap();
+            writer.write_all(data).await.0.unwrap();
             writer.shutdown().unwrap();
         };
         let read = async {
@@ -59,27 +60,27 @@ fn echoes_over(address: &str) {
                 if count == 0 {
                     break;
                 }
-                back.extend_from_slice(&buffer[..count]);
+                echoed.extend_from_slice(&buffer[..count]);
             }
         };
         futures_util::join!(write, read);
-        assert_eq!(back, sent);
+        assert_eq!(echoed, sent);
         assert_eq!(server.await.unwrap(), sent.len());
     });
 }
 
 #[test]
-fn echoes_over_ipv4() {
-    echoes_over("127.0.0.1:0");
+fn data_is_echoed_over_ipv4() {
+    check_echo("127.0.0.1:0");
 }
 
 #[test]
-fn echoes_over_ipv6() {
+fn data_is_echoed_over_ipv6() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
         eprintln!("skipped: this machine has no IPv6 loopback");
         return;
     }
-    echoes_over("[::1]:0");
+    check_echo("[::1]:0");
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn owned_halves_work_in_two_coroutines_and_end_their_direction() {
 }
 
 #[test]
-fn recv_then_read_misses_no_byte() {
+fn a_read_after_a_recv_misses_no_byte() {
     block_on(async {
         let (mut stream, mut client) = pair().await;
         client.write_all(b"abcdefghij").unwrap();
@@ -127,7 +128,7 @@ fn recv_then_read_misses_no_byte() {
 }
 
 #[test]
-fn a_dropped_recv_loses_nothing() {
+fn a_dropped_recv_loses_no_data() {
     block_on(async {
         let (mut stream, mut client) = pair().await;
         for _ in 0..5 {
@@ -198,7 +199,7 @@ fn a_refused_connection_is_an_error() {
     });
 }
 
-/// Closes with a reset instead of a FIN.
+/// Closes the connection with a reset instead of a FIN.
 fn reset(client: std::net::TcpStream) {
     socket2::SockRef::from(&client)
         .set_linger(Some(Duration::ZERO))
@@ -222,7 +223,7 @@ fn a_reset_while_receiving_is_an_error() {
 }
 
 #[test]
-fn a_reset_while_sending_is_an_error_and_the_buffer_comes_back() {
+fn a_reset_while_sending_is_an_error_that_returns_the_buffer() {
     block_on(async {
         let (mut stream, client) = pair().await;
         let sending = upshift::spawn(
@@ -270,7 +271,7 @@ fn a_reset_before_the_accept_does_not_stop_the_listener() {
 }
 
 #[test]
-fn a_client_that_never_reads_stops_the_sender_only() {
+fn a_client_that_never_reads_blocks_only_its_sender() {
     block_on(async {
         let (mut unread, client) = pair().await;
         let stuck = upshift::spawn(
@@ -279,14 +280,14 @@ fn a_client_that_never_reads_stops_the_sender_only() {
         );
         let (stream, mut other) = pair().await;
         let served = upshift::spawn(echo(stream), Priority::Inherit);
-        let talk = upshift::spawn_blocking(move || {
+        let client_task = upshift::spawn_blocking(move || {
             for _ in 0..100 {
                 other.write_all(b"ping").unwrap();
-                let mut back = [0; 4];
-                other.read_exact(&mut back).unwrap();
+                let mut echoed = [0; 4];
+                other.read_exact(&mut echoed).unwrap();
             }
         });
-        talk.await.unwrap();
+        client_task.await.unwrap();
         assert_eq!(served.await.unwrap().unwrap(), 400);
         assert!(!stuck.is_finished());
         drop(client);
@@ -313,9 +314,9 @@ fn more_connections_than_receive_buffers_all_get_their_data() {
                 client.write_all(&message).unwrap();
             }
             for client in &mut clients {
-                let mut back = vec![0; 5000];
-                client.read_exact(&mut back).unwrap();
-                assert_eq!(back, message);
+                let mut echoed = vec![0; 5000];
+                client.read_exact(&mut echoed).unwrap();
+                assert_eq!(echoed, message);
             }
         });
         let mut served = Vec::new();
@@ -331,30 +332,30 @@ fn more_connections_than_receive_buffers_all_get_their_data() {
 }
 
 #[test]
-fn streams_that_are_not_read_keep_no_other_from_receiving() {
+fn unread_streams_do_not_prevent_others_from_receiving() {
     let runtime = Runtime::builder()
         .vcpus(1)
         .buffers(64, 1024)
         .build()
         .unwrap();
     runtime.block_on(async {
-        let mut crowd = Vec::new();
+        let mut unread_streams = Vec::new();
         for _ in 0..100 {
             let (mut stream, mut client) = pair().await;
             client.write_all(&[1; 100_000]).unwrap();
-            // It is read once, and then no more.
+            // The stream is read once, and then no more.
             let first = upshift::time::timeout(Duration::from_secs(20), stream.recv());
-            let first = first.await.expect("it has data").unwrap();
-            crowd.push((stream, client, first));
+            let first = first.await.expect("no data arrived").unwrap();
+            unread_streams.push((stream, client, first));
         }
         let (mut stream, mut client) = pair().await;
         for _ in 0..100 {
             client.write_all(b"hello").unwrap();
             let data = upshift::time::timeout(Duration::from_secs(20), stream.recv());
-            assert_eq!(&data.await.expect("it has data").unwrap()[..], b"hello");
+            assert_eq!(&data.await.expect("no data arrived").unwrap()[..], b"hello");
         }
-        // And nothing of the crowd is lost.
-        for (mut stream, client, first) in crowd {
+        // The unread streams have lost no data.
+        for (mut stream, client, first) in unread_streams {
             let mut rest = 100_000 - first.len();
             drop(first);
             while rest > 0 {
@@ -378,14 +379,14 @@ fn streams_work_on_every_vcpu_of_their_coroutine() {
                     let mut client = std::net::TcpStream::connect(address).unwrap();
                     for n in 0..500u32 {
                         client.write_all(&n.to_le_bytes()).unwrap();
-                        let mut back = [0; 4];
-                        client.read_exact(&mut back).unwrap();
-                        assert_eq!(u32::from_le_bytes(back), n);
+                        let mut echoed = [0; 4];
+                        client.read_exact(&mut echoed).unwrap();
+                        assert_eq!(u32::from_le_bytes(echoed), n);
                     }
                 })
             })
             .collect();
-        // Busy coroutines push the others from vCPU to vCPU.
+        // Because of the busy coroutines, the others move between vCPUs.
         let busy: Vec<_> = (0..4)
             .map(|_| {
                 upshift::spawn(
@@ -416,7 +417,7 @@ fn streams_work_on_every_vcpu_of_their_coroutine() {
 }
 
 #[test]
-fn a_runtime_dropped_with_io_in_flight_frees_everything() {
+fn a_runtime_dropped_with_io_in_flight_closes_all_connections() {
     for vcpus in [1, 2] {
         let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
         let clients = runtime.block_on(async {
@@ -451,7 +452,7 @@ fn a_runtime_dropped_with_io_in_flight_frees_everything() {
         });
         drop(runtime);
         for mut client in clients {
-            // The data that had been sent, then the end.
+            // The client receives the data that was sent, and then the end or a reset.
             client
                 .set_read_timeout(Some(Duration::from_secs(5)))
                 .unwrap();

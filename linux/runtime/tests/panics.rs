@@ -1,5 +1,5 @@
-//! A panic in code of users ends its coroutine, function or hook and nothing else, and none is
-//! silent.
+//! Tests that a panic in user code ends only its coroutine, function or hook, and is always
+//! reported.
 
 #[path = "support/child.rs"]
 mod child;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use child::child;
 use upshift::{Level, Preemption, Runtime, spawn, spawn_blocking, time, yield_now};
 
-/// Panics when it is dropped, with a payload that does the same.
-struct Bomb;
+/// A value that panics when it is dropped, with a payload that also panics when it is dropped.
+struct PanicsOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
-        std::panic::panic_any(Bomb);
+        std::panic::panic_any(PanicsOnDrop);
     }
 }
 
-/// Runtimes with and without preemption, where that can be had.
+/// Returns a runtime without preemption and one with preemption, if the kernel permits it.
 fn runtimes() -> Vec<Runtime> {
     [Preemption::Off, Preemption::Preferred]
         .map(|preemption| {
@@ -29,8 +29,8 @@ fn runtimes() -> Vec<Runtime> {
         .into()
 }
 
-/// All vCPUs still poll, and functions that block still run.
-async fn everything_goes_on() {
+/// Asserts that coroutines and blocking functions still run.
+async fn assert_runtime_works() {
     for n in 0..50 {
         let joined = spawn(
             async move {
@@ -49,9 +49,9 @@ fn a_detached_output_whose_destructor_panics_ends_nothing_else() {
     for runtime in runtimes() {
         runtime.block_on(async {
             for _ in 0..4 {
-                spawn(async { Bomb }, Level::default()).detach();
+                spawn(async { PanicsOnDrop }, Level::default()).detach();
             }
-            everything_goes_on().await;
+            assert_runtime_works().await;
         });
     }
 }
@@ -61,9 +61,13 @@ fn a_payload_whose_destructor_panics_ends_nothing_else() {
     for runtime in runtimes() {
         runtime.block_on(async {
             for _ in 0..4 {
-                spawn(async { std::panic::panic_any(Bomb) }, Level::default()).detach();
+                spawn(
+                    async { std::panic::panic_any(PanicsOnDrop) },
+                    Level::default(),
+                )
+                .detach();
             }
-            everything_goes_on().await;
+            assert_runtime_works().await;
         });
     }
 }
@@ -75,7 +79,7 @@ fn a_future_whose_destructor_panics_ends_nothing_else() {
             for _ in 0..4 {
                 let waits = spawn(
                     async {
-                        let _bomb = Bomb;
+                        let _value = PanicsOnDrop;
                         std::future::pending::<()>().await;
                     },
                     Level::default(),
@@ -84,20 +88,20 @@ fn a_future_whose_destructor_panics_ends_nothing_else() {
                 waits.cancel();
                 waits.detach();
             }
-            everything_goes_on().await;
+            assert_runtime_works().await;
         });
     }
 }
 
 #[test]
-fn a_blocking_result_that_nobody_wants_may_panic_when_dropped() {
+fn an_unused_result_of_a_blocking_function_may_panic_when_dropped() {
     for runtime in runtimes() {
         runtime.block_on(async {
             assert!(spawn_blocking(|| panic!("expected")).await.is_err());
             for _ in 0..4 {
-                drop(spawn_blocking(|| Bomb));
+                drop(spawn_blocking(|| PanicsOnDrop));
             }
-            everything_goes_on().await;
+            assert_runtime_works().await;
         });
     }
 }
@@ -105,63 +109,65 @@ fn a_blocking_result_that_nobody_wants_may_panic_when_dropped() {
 #[test]
 fn a_hook_whose_payload_panics_ends_nothing_else() {
     let builder = Runtime::builder().vcpus(2);
-    let builder = builder.on_vcpu_start(|| std::panic::panic_any(Bomb));
+    let builder = builder.on_vcpu_start(|| std::panic::panic_any(PanicsOnDrop));
     let runtime = builder
-        .on_vcpu_stop(|| std::panic::panic_any(Bomb))
+        .on_vcpu_stop(|| std::panic::panic_any(PanicsOnDrop))
         .build()
         .unwrap();
-    runtime.block_on(everything_goes_on());
+    runtime.block_on(assert_runtime_works());
 }
 
-/// Each panics once, with this text.
-const SAID: &str = "said by the one that panicked";
+/// Message of the panics in the child process.
+const MESSAGE: &str = "the message of a panic";
 
-fn panic_silently_if_possible(kind: &str) {
+/// Panics once, in user code of this kind.
+fn panic_in(kind: &str) {
     let runtime = Runtime::builder().vcpus(1);
     let runtime = match kind {
         "hook" => {
             let first = AtomicBool::new(true);
             runtime.on_vcpu_start(move || {
-                assert!(!first.swap(false, Ordering::Relaxed), "{SAID}");
+                assert!(!first.swap(false, Ordering::Relaxed), "{MESSAGE}");
             })
         }
         _ => runtime,
     };
     runtime.build().unwrap().block_on(async {
-        struct Panics;
-        impl Drop for Panics {
+        struct MessageOnDrop;
+        impl Drop for MessageOnDrop {
             fn drop(&mut self) {
-                panic!("{SAID}");
+                panic!("{MESSAGE}");
             }
         }
         match kind {
-            "detached" => spawn(async { panic!("{SAID}") }, Level::default()).detach(),
-            "output" => spawn(async { Panics }, Level::default()).detach(),
-            "blocking" => drop(spawn_blocking(|| panic!("{SAID}"))),
-            "result" => drop(spawn_blocking(|| Panics)),
+            "detached" => spawn(async { panic!("{MESSAGE}") }, Level::default()).detach(),
+            "output" => spawn(async { MessageOnDrop }, Level::default()).detach(),
+            "blocking" => drop(spawn_blocking(|| panic!("{MESSAGE}"))),
+            "result" => drop(spawn_blocking(|| MessageOnDrop)),
             _ => {}
         }
         time::sleep(Duration::from_millis(100)).await;
     });
 }
 
-/// The child's part of the test below: a no-op unless it is told which one.
+/// Entry point of the child processes, not a test: an environment variable selects the kind of
+/// panic.
 #[test]
-fn panics_as_it_is_told() {
+fn role_of_a_child_process() {
     if let Ok(kind) = std::env::var("UPSHIFT_TEST_PANIC") {
-        panic_silently_if_possible(&kind);
+        panic_in(&kind);
     }
 }
 
 #[test]
 fn every_panic_is_reported_once_on_standard_error() {
     for kind in ["detached", "output", "blocking", "result", "hook"] {
-        let output = child("panics_as_it_is_told")
+        let output = child("role_of_a_child_process")
             .env("UPSHIFT_TEST_PANIC", kind)
             .output()
             .unwrap();
         assert!(output.status.success(), "{kind}: {}", output.status);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said.matches(SAID).count(), 1, "{kind}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(stderr.matches(MESSAGE).count(), 1, "{kind}: {stderr}");
     }
 }

@@ -1,5 +1,5 @@
-//! Threads are interrupted even if the user may queue no more signals. In a process of its own,
-//! since the limit is for all of it.
+//! Tests that threads are interrupted even if the user's queue of pending signals is full. This
+//! file has its own process, because the limit applies to all threads of a process.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,16 +13,16 @@ use upshift::{Level, Preemption, Runtime, time};
 /// Longest time that a loop spins.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Sets the limit to 0: the queue takes no more signals.
-fn exhaust() {
+/// Sets RLIMIT_SIGPENDING to 0, so that no signal can be queued.
+fn exhaust_pending_signals() {
     let none = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a pointer to a local.
+    // SAFETY: `none` is a live local.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const none) };
     assert_eq!(set, 0);
-    // SAFETY: no pointers; the signal would be blocked.
+    // SAFETY: the pointers are to a local, and the signal is blocked.
     let refused = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut all);
@@ -34,11 +34,11 @@ fn exhaust() {
     assert_eq!(refused, -1, "the limit has no effect");
 }
 
-/// Spins until the count has come so far.
-fn spins_until(count: &AtomicUsize, goal: usize) -> bool {
-    let began = Instant::now();
+/// Spins until the counter has reached `goal`. Returns false if it has not within [`LIMIT`].
+fn spin_until(count: &AtomicUsize, goal: usize) -> bool {
+    let start = Instant::now();
     while count.load(SeqCst) < goal {
-        if began.elapsed() > LIMIT {
+        if start.elapsed() > LIMIT {
             return false;
         }
         std::hint::spin_loop();
@@ -47,34 +47,34 @@ fn spins_until(count: &AtomicUsize, goal: usize) -> bool {
 }
 
 #[test]
-fn polls_are_suspended_and_served_without_a_place_for_a_signal() {
-    // SAFETY: no pointers. A test that hangs is ended.
+fn polls_are_interrupted_although_no_signal_can_be_queued() {
+    // SAFETY: no pointers.
     unsafe { libc::alarm(120) };
     let preemptible = Runtime::builder()
         .vcpus(1)
         .preemption(Preemption::Required)
         .build();
     let reachable = Runtime::builder().vcpus(2).build().unwrap();
-    // Its threads are there.
+    // After this wait, the threads of the runtime run.
     reachable.block_on(async { time::sleep(Duration::from_millis(20)).await });
     match &preemptible {
-        Ok(preemptible) => suspends(preemptible),
+        Ok(preemptible) => check_suspension(preemptible),
         Err(error) => println!("skipped: {error}"),
     }
-    let (built, is_built) = mpsc::channel();
-    let (go, may_go) = mpsc::channel();
+    let (built_sender, built_receiver) = mpsc::channel();
+    let (permission_sender, permission_receiver) = mpsc::channel();
     let other = thread::spawn(move || {
         let builder = Runtime::builder().vcpus(1);
         let runtime = builder.preemption(Preemption::Required).build();
-        built.send(()).unwrap();
-        may_go.recv().unwrap();
+        built_sender.send(()).unwrap();
+        permission_receiver.recv().unwrap();
         if let Ok(runtime) = runtime {
-            leaves_nothing_behind(&runtime);
+            check_first_poll(&runtime);
         }
     });
-    is_built.recv().unwrap();
-    exhaust();
-    go.send(()).unwrap();
+    built_receiver.recv().unwrap();
+    exhaust_pending_signals();
+    permission_sender.send(()).unwrap();
     other.join().unwrap();
     // A build fails if the threads of the runtime could not be interrupted.
     let builder = Runtime::builder().vcpus(1);
@@ -83,42 +83,39 @@ fn polls_are_suspended_and_served_without_a_place_for_a_signal() {
     let cooperative = builder.preemption(Preemption::Preferred).build().unwrap();
     cooperative.block_on(async { time::sleep(Duration::from_millis(1)).await });
     if let Ok(preemptible) = &preemptible {
-        suspends(preemptible);
+        check_suspension(preemptible);
     }
-    serves(&reachable);
+    check_interruption(&reachable);
 }
 
-/// The thread has built the runtime and has never polled for it. The coroutine borrows from the
-/// call: it is dropped when the call returns.
-fn leaves_nothing_behind(runtime: &Runtime) {
-    struct Gone<'a>(&'a Cell<bool>);
-    impl Drop for Gone<'_> {
+/// Checks the first `block_on` of a thread that built the runtime before the limit was set. The
+/// coroutine borrows from the caller, so it must be dropped before the call returns.
+fn check_first_poll(runtime: &Runtime) {
+    struct SetOnDrop<'a>(&'a Cell<bool>);
+    impl Drop for SetOnDrop<'_> {
         fn drop(&mut self) {
             self.0.set(true);
         }
     }
-    let is_gone = Cell::new(false);
-    let gone = Gone(&is_gone);
+    let is_dropped = Cell::new(false);
+    let value = SetOnDrop(&is_dropped);
     let run = || {
         runtime.block_on(async move {
             time::sleep(Duration::from_millis(1)).await;
-            drop(gone)
+            drop(value)
         })
     };
     let ran = catch_unwind(AssertUnwindSafe(run));
-    assert!(is_gone.get(), "it is left with what it has borrowed");
-    assert!(
-        ran.is_ok(),
-        "a thread that has built a runtime can poll for it"
-    );
+    assert!(is_dropped.get(), "the coroutine outlived its borrow");
+    assert!(ran.is_ok(), "block_on panicked");
 }
 
-/// A poll of level 40 spins until a coroutine of level 0, which sleeps and reads, has run some
-/// times.
-fn suspends(runtime: &Runtime) {
+/// Checks that a poll of level 40 is suspended: it spins until a coroutine of level 0, which sleeps
+/// and reads, has run 20 times.
+fn check_suspension(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
         let rounds = Arc::new(AtomicUsize::new(0));
-        let counted = rounds.clone();
+        let rounds_of_urgent = rounds.clone();
         let urgent = upshift::spawn(
             async move {
                 let (mut reader, mut writer) = upshift::io::pipe().unwrap();
@@ -127,22 +124,22 @@ fn suspends(runtime: &Runtime) {
                     time::sleep(Duration::from_millis(1)).await;
                     writer.write_all(b"x").await.unwrap();
                     reader.read_exact(&mut [0]).await.unwrap();
-                    counted.fetch_add(1, SeqCst);
+                    rounds_of_urgent.fetch_add(1, SeqCst);
                 }
             },
             Level::at::<0>(),
         );
-        let spins = upshift::spawn(async move { spins_until(&rounds, 20) }, Level::at::<40>());
+        let spins = upshift::spawn(async move { spin_until(&rounds, 20) }, Level::at::<40>());
         let in_time = spins.await.unwrap();
         urgent.await.unwrap();
         in_time
     });
-    assert!(in_time, "it was not suspended");
+    assert!(in_time, "the poll was not suspended");
 }
 
-/// A byte arrives at the ring of a vCPU that computes until the waiting coroutine, which another
-/// vCPU can poll, has the byte.
-fn serves(runtime: &Runtime) {
+/// Checks that a poll is interrupted for its ring: a byte arrives at the ring of a vCPU that
+/// computes until the waiting coroutine, which another vCPU can poll, has the byte.
+fn check_interruption(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
         let has = Arc::new(AtomicBool::new(false));
         let set = has.clone();
@@ -162,8 +159,8 @@ fn serves(runtime: &Runtime) {
             let fd = writer.into_owned_fd().unwrap();
             std::fs::File::from(fd).write_all(b"x").unwrap();
         });
-        let began = Instant::now();
-        while !has.load(SeqCst) && began.elapsed() < LIMIT {
+        let start = Instant::now();
+        while !has.load(SeqCst) && start.elapsed() < LIMIT {
             std::hint::spin_loop();
         }
         let in_time = has.load(SeqCst);
@@ -171,5 +168,5 @@ fn serves(runtime: &Runtime) {
         waits.await.unwrap();
         in_time
     });
-    assert!(in_time, "the byte was not fetched");
+    assert!(in_time, "the byte was not received during the poll");
 }

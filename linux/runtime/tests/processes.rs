@@ -1,4 +1,4 @@
-//! Other programs, pipes and signals.
+//! Tests of child processes, pipes and signals.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -15,29 +15,30 @@ use upshift::{Preemption, Priority, Runtime, time};
 
 use block_on::block_on;
 
-fn sh(script: &str) -> Command {
+/// Returns a command that runs a shell script.
+fn shell_command(script: &str) -> Command {
     let mut command = Command::new("sh");
     command.arg("-c").arg(script);
     command
 }
 
-/// Returns true if there is a process with this id, zombies included.
+/// Returns whether a process with this PID exists, including a zombie.
 fn exists(id: u32) -> bool {
     std::path::Path::new(&format!("/proc/{id}")).exists()
 }
 
-async fn until_gone(id: u32) {
+async fn wait_until_reaped(id: u32) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while exists(id) {
-        assert!(Instant::now() < deadline, "process {id} was never reaped");
+        assert!(Instant::now() < deadline, "process {id} was not reaped");
         time::sleep(Duration::from_millis(2)).await;
     }
 }
 
 #[test]
-fn output_status_arguments_and_environment_pass() {
+fn output_status_arguments_and_environment_are_passed() {
     block_on(async {
-        let mut command = sh("echo $NAME; echo $PWD >&2; exit 7");
+        let mut command = shell_command("echo $NAME; echo $PWD >&2; exit 7");
         let output = command
             .env("NAME", "value")
             .current_dir("/")
@@ -49,15 +50,15 @@ fn output_status_arguments_and_environment_pass() {
             (&output.stdout[..], &output.stderr[..]),
             (&b"value\n"[..], &b"/\n"[..])
         );
-        // The same command again.
+        // A command can be run again.
         assert_eq!(command.output().await.unwrap().stdout, b"value\n");
-        let status = sh("exit 3").status().await.unwrap();
+        let status = shell_command("exit 3").status().await.unwrap();
         assert_eq!(status.code(), Some(3));
     });
 }
 
 #[test]
-fn an_error_of_a_start_names_the_program() {
+fn an_error_of_a_spawn_names_the_program() {
     block_on(async {
         let error = Command::new("no-such-program-here")
             .spawn()
@@ -72,7 +73,7 @@ fn an_error_of_a_start_names_the_program() {
 }
 
 #[test]
-fn more_than_a_pipe_holds_goes_both_ways() {
+fn more_data_than_a_pipe_holds_is_sent_in_both_directions() {
     block_on(async {
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
@@ -91,16 +92,16 @@ fn more_than_a_pipe_holds_goes_both_ways() {
         read.unwrap();
         assert!(received == sent);
         assert!(child.wait().await.unwrap().success());
-        // Asked again, it answers the same.
+        // A second wait returns the same status.
         assert!(child.wait().await.unwrap().success());
         assert_eq!(child.id(), None);
     });
 }
 
 #[test]
-fn the_lines_of_a_child_come_as_they_are_written() {
+fn the_lines_of_a_child_arrive_as_they_are_written() {
     block_on(async {
-        let mut child = sh("for n in 1 2 3; do echo line $n; sleep 0.01; done")
+        let mut child = shell_command("for n in 1 2 3; do echo line $n; sleep 0.01; done")
             .stdout(Stdio::piped())
             .spawn()
             .await
@@ -114,16 +115,17 @@ fn the_lines_of_a_child_come_as_they_are_written() {
     });
 }
 
-async fn sleeper(kill_on_drop: bool) -> Child {
+/// Starts a child that sleeps for a minute.
+async fn spawn_sleep(kill_on_drop: bool) -> Child {
     let mut command = Command::new("sleep");
     command.arg("60").kill_on_drop(kill_on_drop);
     command.spawn().await.unwrap()
 }
 
 #[test]
-fn waiting_may_be_dropped_and_a_signal_ends_it() {
+fn a_wait_may_be_dropped_and_a_signal_ends_the_child() {
     block_on(async {
-        let mut child = sleeper(true).await;
+        let mut child = spawn_sleep(true).await;
         assert!(child.try_wait().unwrap().is_none());
         {
             let mut waiting = Box::pin(child.wait());
@@ -132,49 +134,49 @@ fn waiting_may_be_dropped_and_a_signal_ends_it() {
         child.send_signal(SIGTERM).unwrap();
         assert_eq!(child.wait().await.unwrap().signal(), Some(SIGTERM));
         assert!(child.send_signal(SIGTERM).is_err());
-        let mut child = sleeper(true).await;
+        let mut child = spawn_sleep(true).await;
         child.kill().await.unwrap();
         assert_eq!(child.wait().await.unwrap().signal(), Some(9));
     });
 }
 
 #[test]
-fn a_dropped_child_is_killed_if_asked_and_always_reaped() {
+fn a_dropped_child_is_always_reaped_and_killed_if_requested() {
     block_on(async {
-        let child = sleeper(true).await;
+        let child = spawn_sleep(true).await;
         let id = child.id().unwrap();
         drop(child);
-        until_gone(id).await;
+        wait_until_reaped(id).await;
 
-        let mut left = sh("read line; exit 0")
+        let mut running = shell_command("read line; exit 0")
             .stdin(Stdio::piped())
             .spawn()
             .await
             .unwrap();
-        let id = left.id().unwrap();
-        let stdin = left.stdin.take();
-        drop(left);
+        let id = running.id().unwrap();
+        let stdin = running.stdin.take();
+        drop(running);
         time::sleep(Duration::from_millis(20)).await;
-        assert!(exists(id), "it was to be left running");
+        assert!(exists(id), "the child was killed");
         drop(stdin);
-        until_gone(id).await;
+        wait_until_reaped(id).await;
     });
 }
 
 #[test]
 fn children_that_outlive_their_runtime_are_reaped() {
     let mut ids = Vec::new();
-    for is_kept in [false, true] {
+    for is_in_coroutine in [false, true] {
         let runtime = Runtime::builder().vcpus(1).build().unwrap();
         runtime.block_on(async {
-            let child = sh("sleep 0.3").spawn().await.unwrap();
+            let child = shell_command("sleep 0.3").spawn().await.unwrap();
             ids.push(child.id().unwrap());
-            if is_kept {
-                let keeps = async move {
+            if is_in_coroutine {
+                let holder = async move {
                     let _child = child;
                     std::future::pending::<()>().await;
                 };
-                upshift::spawn(keeps, Priority::Inherit).detach();
+                upshift::spawn(holder, Priority::Inherit).detach();
                 upshift::yield_now().await;
             }
         });
@@ -182,17 +184,18 @@ fn children_that_outlive_their_runtime_are_reaped() {
     }
     block_on(async {
         for id in ids {
-            until_gone(id).await;
+            wait_until_reaped(id).await;
         }
-        // The thread that has reaped them is needed no longer.
+        // The reaper thread ends with the last child.
         let deadline = Instant::now() + Duration::from_secs(30);
         while has_thread("upshift-reaper") {
-            assert!(Instant::now() < deadline, "the thread does not end");
+            assert!(Instant::now() < deadline, "the reaper thread has not ended");
             time::sleep(Duration::from_millis(2)).await;
         }
     });
 }
 
+/// Returns whether this process has a thread with this name.
 fn has_thread(name: &str) -> bool {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let mut names =
@@ -201,31 +204,33 @@ fn has_thread(name: &str) -> bool {
 }
 
 #[test]
-fn a_spawn_that_is_dropped_leaves_nothing_behind() {
+fn a_dropped_spawn_leaves_no_process() {
     block_on(async {
-        // A time of this process's own: others may test beside it.
+        // The duration identifies the children of this process, because other tests may run
+        // meanwhile.
         let time_asleep = format!("60.{}", std::process::id());
         let mut command = Command::new("sleep");
         command.arg(&time_asleep).kill_on_drop(true);
         for _ in 0..5 {
             let mut spawning = Box::pin(command.spawn());
-            // Hardly ever ready at once.
+            // The spawn is hardly ever ready at the first poll.
             let _ = poll!(spawning.as_mut());
         }
-        // The command still works, and the programs that it had started are gone.
+        // The command still works, and the children of the dropped spawns have been killed.
         let mut child = command.spawn().await.unwrap();
         child.kill().await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
-        while sleepers(&time_asleep) != 0 {
-            assert!(Instant::now() < deadline, "a sleeper is left");
+        while count_sleepers(&time_asleep) != 0 {
+            assert!(Instant::now() < deadline, "a child is still running");
             time::sleep(Duration::from_millis(2)).await;
         }
     });
 }
 
 #[test]
-fn a_spawn_that_is_dropped_leaves_no_zombie() {
-    // A shell under a name of this process's own, which its zombie keeps.
+fn a_dropped_spawn_leaves_no_zombie() {
+    // The name of this link to the shell identifies the children of this process, including
+    // zombies.
     let name = format!("up-{}", std::process::id());
     let shell = std::env::temp_dir().join(&name);
     std::os::unix::fs::symlink("/bin/sh", &shell).unwrap();
@@ -237,20 +242,20 @@ fn a_spawn_that_is_dropped_leaves_no_zombie() {
             command.kill_on_drop(kill);
             for _ in 0..5 {
                 let mut spawning = Box::pin(command.spawn());
-                // Hardly ever ready at once.
+                // The spawn is hardly ever ready at the first poll.
                 let _ = poll!(spawning.as_mut());
             }
             let id = command.spawn().await.unwrap().id().unwrap();
-            until_gone(id).await;
-            // When the threads that start them are idle, all have been started.
+            wait_until_reaped(id).await;
+            // When the threads for blocking functions are idle, all children have been started.
             let runtime = upshift::Handle::current().unwrap();
             let busy = || {
                 let threads = runtime.metrics().blocking;
                 threads.queued != 0 || threads.idle != threads.threads
             };
             let deadline = Instant::now() + Duration::from_secs(30);
-            while busy() || called(&name) != 0 {
-                assert!(Instant::now() < deadline, "a process is left, or a zombie");
+            while busy() || count_by_name(&name) != 0 {
+                assert!(Instant::now() < deadline, "a child or a zombie is left");
                 time::sleep(Duration::from_millis(2)).await;
             }
         }
@@ -258,16 +263,16 @@ fn a_spawn_that_is_dropped_leaves_no_zombie() {
     std::fs::remove_file(shell).unwrap();
 }
 
-/// Processes of this name, zombies included.
-fn called(name: &str) -> usize {
+/// Returns the number of processes with this name, including zombies.
+fn count_by_name(name: &str) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap();
     let names =
         processes.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("comm")).ok());
     names.filter(|comm| comm.trim_end() == name).count()
 }
 
-/// Processes that sleep for so long.
-fn sleepers(seconds: &str) -> usize {
+/// Returns the number of processes that run `sleep` with this argument.
+fn count_sleepers(seconds: &str) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap();
     let command_lines = processes.filter_map(|entry| {
         let path = entry.ok()?.path().join("cmdline");
@@ -278,7 +283,7 @@ fn sleepers(seconds: &str) -> usize {
 }
 
 #[test]
-fn children_can_be_joined_by_pipes_and_start_unpinned() {
+fn children_can_be_connected_by_pipes_and_start_unpinned() {
     let before = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let before = allowed_cpus(&before);
     let runtime = Runtime::builder()
@@ -288,7 +293,7 @@ fn children_can_be_joined_by_pipes_and_start_unpinned() {
         .unwrap();
     runtime.block_on(async {
         let (reader, writer) = io::pipe().unwrap();
-        let mut first = sh("echo one; echo two")
+        let mut first = shell_command("echo one; echo two")
             .stdout(Stdio::try_from(writer).unwrap())
             .spawn()
             .await
@@ -301,14 +306,14 @@ fn children_can_be_joined_by_pipes_and_start_unpinned() {
             .await
             .unwrap();
         first.wait().await.unwrap();
-        // Our copy of the writing end went with the command.
+        // The command was dropped with this process's copy of the writing end.
         let output = second.wait_with_output();
         let output = time::timeout(Duration::from_secs(30), output).await;
         assert_eq!(output.unwrap().unwrap().stdout, b"two\none\n");
 
         let output = Command::new("cat").arg("/proc/self/status").output().await;
-        let of_child = String::from_utf8(output.unwrap().stdout).unwrap();
-        assert_eq!(allowed_cpus(&of_child), before);
+        let status_of_child = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert_eq!(allowed_cpus(&status_of_child), before);
     });
 }
 
@@ -320,7 +325,7 @@ fn allowed_cpus(status: &str) -> &str {
 }
 
 #[test]
-fn a_pipe_whose_other_end_is_gone_says_so() {
+fn a_closed_end_of_a_pipe_is_an_error_or_the_end() {
     block_on(async {
         let (reader, mut writer) = io::pipe().unwrap();
         drop(reader);
@@ -343,35 +348,38 @@ fn a_pipe_whose_other_end_is_gone_says_so() {
 }
 
 #[test]
-fn signals_are_told_apart_and_none_is_lost() {
+fn signals_are_distinguished_and_none_is_lost() {
     block_on(async {
-        let mut any = Signals::new([SIGUSR1, SIGUSR2]).unwrap();
-        let mut one = Signal::new(SIGUSR2).unwrap();
+        let mut both = Signals::new([SIGUSR1, SIGUSR2]).unwrap();
+        let mut second = Signal::new(SIGUSR2).unwrap();
         let raise = |name: &'static str| async move {
             let id = std::process::id();
-            let kill = sh(&format!("kill -{name} {id}")).status().await.unwrap();
+            let kill = shell_command(&format!("kill -{name} {id}"))
+                .status()
+                .await
+                .unwrap();
             assert!(kill.success());
         };
         {
-            let mut waiting = Box::pin(any.recv());
+            let mut waiting = Box::pin(both.recv());
             assert!(poll!(waiting.as_mut()).is_pending());
         }
         raise("USR2").await;
         raise("USR1").await;
-        let mut got = [any.recv().await.unwrap(), any.recv().await.unwrap()];
-        got.sort_unstable();
-        assert_eq!(got, [SIGUSR1, SIGUSR2]);
-        one.recv().await.unwrap();
-        let waiting = time::timeout(Duration::from_millis(5), any.recv()).await;
+        let mut received = [both.recv().await.unwrap(), both.recv().await.unwrap()];
+        received.sort_unstable();
+        assert_eq!(received, [SIGUSR1, SIGUSR2]);
+        second.recv().await.unwrap();
+        let waiting = time::timeout(Duration::from_millis(5), both.recv()).await;
         assert!(waiting.is_err());
-        for wrong in [0, 9, 65, -1] {
-            let error = Signals::new([SIGUSR1, wrong]).unwrap_err();
+        for invalid in [0, 9, 65, -1] {
+            let error = Signals::new([SIGUSR1, invalid]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
         }
     });
 }
 
-/// Signals need no ring: any executor polls the future, and a thread wakes it.
+/// Signals need no ring: any executor may poll the future, and a thread wakes it.
 #[test]
 fn signals_wake_outside_of_a_runtime() {
     use std::task::{Context, Poll, Wake};
@@ -381,7 +389,7 @@ fn signals_wake_outside_of_a_runtime() {
             self.0.unpark();
         }
     }
-    // Of a number that no other test of this process sends.
+    // No other test of this process sends this signal.
     let mut signal = Signal::new(upshift::signal::SIGWINCH).unwrap();
     let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
     let mut cx = Context::from_waker(&waker);
@@ -395,7 +403,7 @@ fn signals_wake_outside_of_a_runtime() {
             Poll::Ready(result) => return result.unwrap(),
             Poll::Pending => {}
         }
-        assert!(Instant::now() < deadline, "nothing wakes it");
+        assert!(Instant::now() < deadline, "the signal did not arrive");
         std::thread::park_timeout(Duration::from_secs(1));
     }
 }

@@ -1,5 +1,5 @@
-//! Reports on standard error, which a runtime makes by default: stalls, starved levels, panics of
-//! detached coroutines.
+//! Tests of the reports that a runtime prints on standard error by default: stalls, starved levels,
+//! panics of detached coroutines.
 
 #[path = "support/child.rs"]
 mod child;
@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use child::child;
 use upshift::{Builder, Level, Preemption, Priority, Runtime, named, spawn};
 
-const VARIABLE: &str = "UPSHIFT_TEST_REPORT";
+/// Environment variable with the role of a child process.
+const CHILD_ROLE: &str = "UPSHIFT_TEST_REPORT";
 
 fn builder() -> Builder {
     Runtime::builder().vcpus(1).preemption(Preemption::Off)
@@ -23,6 +24,7 @@ fn wait_for_the_parent() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
+/// Child: runs a poll that blocks.
 fn stall() {
     builder().build().unwrap().block_on(async {
         let blocks = named("GET /report", async { wait_for_the_parent() });
@@ -30,9 +32,10 @@ fn stall() {
     });
 }
 
+/// Child: starves level 40.
 fn starve() {
-    let is_over = Arc::new(AtomicBool::new(false));
-    let seen = is_over.clone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
     std::thread::spawn(move || {
         wait_for_the_parent();
         seen.store(true, Ordering::SeqCst);
@@ -40,7 +43,7 @@ fn starve() {
     builder().build().unwrap().block_on(async {
         let waits = spawn(async {}, Level::at::<40>());
         let busy = async move {
-            while !is_over.load(Ordering::SeqCst) {
+            while !stop.load(Ordering::SeqCst) {
                 upshift::yield_now().await;
             }
         };
@@ -49,11 +52,12 @@ fn starve() {
     });
 }
 
+/// Child: runs a detached coroutine that panics.
 fn panic(builder: Builder) {
     builder.build().unwrap().block_on(async {
         let panics = named("job", async { panic!("expected") });
         spawn(panics, Level::at::<9>()).detach();
-        // Awaited: its handle has the panic.
+        // This panic is not reported, because its join returns it.
         let awaited = spawn(async { panic!("expected") }, Priority::Inherit);
         assert!(awaited.await.is_err());
         for _ in 0..10 {
@@ -63,10 +67,10 @@ fn panic(builder: Builder) {
     wait_for_the_parent();
 }
 
-/// The child's part of the tests below: a no-op unless it is told which one.
+/// Entry point of child processes, not a test: [`CHILD_ROLE`] selects the role.
 #[test]
-fn does_as_it_is_told() {
-    match std::env::var(VARIABLE).as_deref() {
+fn role_of_a_child_process() {
+    match std::env::var(CHILD_ROLE).as_deref() {
         Ok("stall") => stall(),
         Ok("starve") => starve(),
         Ok("panic") => panic(builder()),
@@ -75,31 +79,32 @@ fn does_as_it_is_told() {
     }
 }
 
-/// Runs a child until a line of its standard error begins with `begin`, or, with `ends`, until it
-/// ends, and returns all lines that begin so: a slow machine may cause others.
-fn lines(kind: &str, begin: &str, ends: bool, variable: Option<&str>) -> Vec<String> {
-    let mut command = child("does_as_it_is_told");
-    command.env(VARIABLE, kind);
-    if let Some(value) = variable {
+/// Runs a child until a line of its standard error begins with `prefix` or, with `until_exit`,
+/// until the child exits. Returns all lines with that prefix: on a slow machine, there may be other
+/// reports.
+fn lines(kind: &str, prefix: &str, until_exit: bool, warnings: Option<&str>) -> Vec<String> {
+    let mut command = child("role_of_a_child_process");
+    command.env(CHILD_ROLE, kind);
+    if let Some(value) = warnings {
         command.env("UPSHIFT_WARNINGS", value);
     }
     let spawned = command.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut process = spawned.spawn().unwrap();
     let mut stdin = process.stdin.take();
-    if ends {
+    if until_exit {
         stdin = None;
     }
     let mut lines = Vec::new();
     for line in BufReader::new(process.stderr.take().unwrap()).lines() {
         let line = line.unwrap();
-        if line.starts_with(begin) {
+        if line.starts_with(prefix) {
             stdin = None;
         }
         lines.push(line);
     }
     drop(stdin);
     assert!(process.wait().unwrap().success(), "{lines:?}");
-    lines.retain(|line| line.starts_with(begin));
+    lines.retain(|line| line.starts_with(prefix));
     lines
 }
 

@@ -1,4 +1,5 @@
-//! Wakers of other executors that wait for signals: they panic, or poll at once. Others still hear.
+//! Tests of wakers of other executors that wait for signals: a waker that panics or polls at once
+//! does not affect other listeners.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +12,10 @@ use upshift::signal::{SIGUSR1, SIGUSR2, SIGWINCH, Signals};
 use upshift::{Runtime, time};
 
 #[derive(Default)]
-struct Panics(AtomicBool);
+/// A waker that records its wake and panics.
+struct PanickingWaker(AtomicBool);
 
-impl Wake for Panics {
+impl Wake for PanickingWaker {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
         panic!("expected: a waker that panics");
@@ -25,39 +27,42 @@ fn send(number: i32) {
     assert_eq!(unsafe { libc::kill(libc::getpid(), number) }, 0);
 }
 
-fn is_heard(number: i32) {
+fn assert_signal_arrives(number: i32) {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let mut signals = Signals::new([number]).unwrap();
         send(number);
-        let heard = time::timeout(Duration::from_secs(20), signals.recv()).await;
-        assert_eq!(heard.expect("the signal is heard").unwrap(), number);
+        let received = time::timeout(Duration::from_secs(20), signals.recv()).await;
+        assert_eq!(
+            received.expect("the signal did not arrive").unwrap(),
+            number
+        );
     });
 }
 
 #[test]
 fn a_waker_that_panics_does_not_end_signals() {
     let mut signals = Signals::new([SIGUSR1]).unwrap();
-    let mut waits = Box::pin(signals.recv());
-    let panics = Arc::new(Panics::default());
+    let mut wait = Box::pin(signals.recv());
+    let panics = Arc::new(PanickingWaker::default());
     let waker = Waker::from(panics.clone());
     let cx = &mut Context::from_waker(&waker);
-    assert!(waits.as_mut().poll(cx).is_pending());
+    assert!(wait.as_mut().poll(cx).is_pending());
     send(SIGUSR1);
     let limit = Instant::now() + Duration::from_secs(20);
     while !panics.0.load(Ordering::SeqCst) {
-        assert!(Instant::now() < limit, "the waker is called");
+        assert!(Instant::now() < limit, "the waker was not called");
         std::thread::sleep(Duration::from_millis(1));
     }
-    is_heard(SIGUSR2);
+    assert_signal_arrives(SIGUSR2);
 }
 
 type Polled = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An executor that polls in the wake.
-struct Inline(Mutex<Polled>);
+/// An executor that polls its future in the wake.
+struct PollOnWake(Mutex<Polled>);
 
-impl Wake for Inline {
+impl Wake for PollOnWake {
     fn wake(self: Arc<Self>) {
         let waker = Waker::from(self.clone());
         let mut future = self.0.lock().unwrap();
@@ -76,11 +81,11 @@ fn a_waker_may_poll_the_listener_that_wakes_it() {
             }
         }
     };
-    Arc::new(Inline(Mutex::new(Box::pin(listens)))).wake();
+    Arc::new(PollOnWake(Mutex::new(Box::pin(listens)))).wake();
     for _ in 0..2 {
         send(SIGWINCH);
-        let heard = receiver.recv_timeout(Duration::from_secs(20));
-        assert_eq!(heard, Ok(SIGWINCH), "it waits for itself");
+        let received = receiver.recv_timeout(Duration::from_secs(20));
+        assert_eq!(received, Ok(SIGWINCH), "the listener was not woken");
     }
-    is_heard(libc::SIGURG);
+    assert_signal_arrives(libc::SIGURG);
 }

@@ -1,8 +1,8 @@
-//! Spans follow coroutines.
+//! Tests of the spans of coroutines.
 //!
-//! A binary of its own with one test: while `tracing` knows a single subscriber, a thread without
-//! that subscriber that is the first to reach a span's call site turns the span off for all
-//! threads, and threads of other tests would do that.
+//! This file has one test: while `tracing` has a single subscriber, a thread without that
+//! subscriber which is the first to reach a span's call site disables the span for all threads.
+//! Threads of other tests would do that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,7 +12,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use upshift::{Level, Runtime};
 
-/// Each coroutine's span: its fields as text, and the number of entries.
+/// A layer that records each coroutine's span: its fields as text, and the number of entries.
 #[derive(Clone, Default)]
 struct Record(Arc<Mutex<HashMap<u64, (String, u32)>>>);
 
@@ -54,9 +54,9 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Record {
 #[test]
 fn a_coroutine_has_a_span_if_a_subscriber_listens() {
     without_a_subscriber_there_is_no_span();
-    it_has_id_level_and_place();
+    a_span_has_id_level_and_location();
     without_a_subscriber_there_is_no_span();
-    a_subscriber_that_panics_keeps_no_future_from_its_drop();
+    a_panicking_subscriber_does_not_prevent_the_drop_of_a_future();
 }
 
 fn without_a_subscriber_there_is_no_span() {
@@ -71,11 +71,11 @@ fn without_a_subscriber_there_is_no_span() {
     });
 }
 
-/// Panics when a span is entered, once this is enabled.
+/// A subscriber that panics when a span is entered, if the flag is set.
 #[derive(Clone, Default)]
-struct Panics(Arc<AtomicBool>);
+struct PanickingSubscriber(Arc<AtomicBool>);
 
-impl tracing::Subscriber for Panics {
+impl tracing::Subscriber for PanickingSubscriber {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }
@@ -91,35 +91,38 @@ impl tracing::Subscriber for Panics {
     fn exit(&self, _: &tracing::Id) {}
 }
 
-/// A pinned value is dropped before its memory is used again: there may be pointers to it.
-fn a_subscriber_that_panics_keeps_no_future_from_its_drop() {
-    struct Gone(Arc<AtomicBool>);
-    impl Drop for Gone {
+/// A pinned value must be dropped before its memory is reused, because pointers to it may exist.
+fn a_panicking_subscriber_does_not_prevent_the_drop_of_a_future() {
+    struct SetOnDrop(Arc<AtomicBool>);
+    impl Drop for SetOnDrop {
         fn drop(&mut self) {
             self.0.store(true, SeqCst);
         }
     }
-    let (panics, is_gone) = (Panics::default(), Arc::new(AtomicBool::new(false)));
+    let (panics, is_dropped) = (
+        PanickingSubscriber::default(),
+        Arc::new(AtomicBool::new(false)),
+    );
     tracing::subscriber::with_default(panics.clone(), || {
         let runtime = Runtime::builder().vcpus(1).build().unwrap();
-        let gone = Gone(is_gone.clone());
+        let value = SetOnDrop(is_dropped.clone());
         runtime.block_on(async {
-            let waits = async move {
+            let waiting = async move {
                 std::future::pending::<()>().await;
-                drop(gone);
+                drop(value);
             };
-            let waits = upshift::spawn(waits, Level::DEFAULT);
+            let waiting = upshift::spawn(waiting, Level::DEFAULT);
             upshift::yield_now().await;
             panics.0.store(true, SeqCst);
-            waits.cancel();
-            assert!(waits.await.unwrap_err().is_panic());
-            assert!(is_gone.load(SeqCst));
+            waiting.cancel();
+            assert!(waiting.await.unwrap_err().is_panic());
+            assert!(is_dropped.load(SeqCst));
             panics.0.store(false, SeqCst);
         });
     });
 }
 
-fn it_has_id_level_and_place() {
+fn a_span_has_id_level_and_location() {
     let record = Record::default();
     let subscriber = tracing_subscriber::registry().with(record.clone());
     let id = tracing::subscriber::with_default(subscriber, || {
@@ -147,6 +150,6 @@ fn it_has_id_level_and_place() {
         "{fields}"
     );
     assert!(fields.contains("tests/spans.rs:"), "{fields}");
-    // Three polls, and the drop of the future.
+    // The span is entered for three polls and for the drop of the future.
     assert_eq!(*entered, 4);
 }

@@ -1,4 +1,5 @@
-//! The stall detector names the right place, while a poll goes on and when it ends.
+//! Tests of the stall detector: it names the right location, while a poll runs and when it has
+//! ended.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -6,9 +7,10 @@ use std::time::{Duration, Instant};
 use upshift::observe::Stall;
 use upshift::{Builder, Handle, Level, Runtime, time};
 
+/// Stall limit of the runtimes.
 const LIMIT: Duration = Duration::from_millis(20);
 
-/// Computes for `time` of the thread's CPU time: the watchdog has had the same time.
+/// Computes for about `time` of CPU time, so that the watchdog has had the same time.
 fn burn(time: Duration) {
     let mut burnt = Duration::ZERO;
     let mut last = Instant::now();
@@ -20,14 +22,15 @@ fn burn(time: Duration) {
 }
 
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<Stall>>>);
+/// Collects the reports of stalls.
+struct Reports(Arc<Mutex<Vec<Stall>>>);
 
-impl Heard {
+impl Reports {
     fn listen(&self, builder: Builder) -> Builder {
-        let heard = self.clone();
+        let reports = self.clone();
         builder
             .stall_limit(LIMIT)
-            .on_stall(move |stall| heard.0.lock().unwrap().push(stall.clone()))
+            .on_stall(move |stall| reports.0.lock().unwrap().push(stall.clone()))
     }
 
     fn all(&self) -> Vec<Stall> {
@@ -47,9 +50,9 @@ impl Heard {
 }
 
 #[test]
-fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
-    let heard = Heard::default();
-    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+fn a_report_of_an_ended_stall_names_location_level_and_id() {
+    let reports = Reports::default();
+    let runtime = reports.listen(Runtime::builder().vcpus(1)).build().unwrap();
     let (line, id) = runtime.block_on(async {
         let (line, handle) = (
             line!() + 1,
@@ -57,13 +60,13 @@ fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
         );
         let id = handle.id();
         handle.await.unwrap();
-        // A short poll, which must not be reported.
+        // This poll is short and must not be reported.
         upshift::spawn(async {}, Level::at::<7>()).await.unwrap();
         (line, id)
     });
-    let stall = heard
+    let stall = reports
         .wait_for(|stall| !stall.is_running && stall.id == id)
-        .expect("a report");
+        .expect("the stall was not reported");
     assert_eq!(stall.level, Level::at::<7>());
     assert_eq!(stall.location.file(), file!());
     assert!(stall.location.line().abs_diff(line) <= 2, "{stall}");
@@ -77,21 +80,22 @@ fn a_stall_is_named_by_place_level_and_id_when_it_ends() {
     let longest = longest.find(|poll| poll.id == id.to_string()).unwrap();
     assert_eq!(longest.location, stall.location.to_string());
     assert!(!longest.is_running);
-    // Only stalls were reported; a poll during a standstill of the machine is one.
+    // Only stalls were reported. A poll while the machine is stopped is a stall, too.
     let stalled = |stall: &Stall| stall.id == id || stall.duration >= LIMIT;
-    assert!(heard.all().iter().all(stalled), "{:?}", heard.all());
+    assert!(reports.all().iter().all(stalled), "{:?}", reports.all());
 }
 
 #[test]
-fn a_poll_that_goes_on_is_reported_before_it_ends() {
-    let heard = Heard::default();
-    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+fn a_stall_is_reported_before_the_poll_ends() {
+    let reports = Reports::default();
+    let runtime = reports.listen(Runtime::builder().vcpus(1)).build().unwrap();
     let handle = runtime.handle();
     let (release, is_released) = std::sync::mpsc::channel::<()>();
     let observer = {
-        let heard = heard.clone();
+        let reports = reports.clone();
         std::thread::spawn(move || {
-            let stall = heard.wait_for(|stall| stall.is_running && stall.level == Level::at::<9>());
+            let stall =
+                reports.wait_for(|stall| stall.is_running && stall.level == Level::at::<9>());
             let metrics = handle.metrics();
             release.send(()).unwrap();
             (stall, metrics)
@@ -103,7 +107,7 @@ fn a_poll_that_goes_on_is_reported_before_it_ends() {
             .unwrap();
     });
     let (stall, metrics) = observer.join().unwrap();
-    let stall = stall.expect("reported while it runs");
+    let stall = stall.expect("the stall was not reported while it lasted");
     assert!(stall.duration >= LIMIT);
     assert!(stall.to_string().ends_with("and goes on"), "{stall}");
     let vcpu = &metrics.vcpus[0];
@@ -113,20 +117,21 @@ fn a_poll_that_goes_on_is_reported_before_it_ends() {
     );
     assert!(vcpu.poll_age >= LIMIT);
     assert!(metrics.stalls.longest.iter().any(|poll| poll.is_running));
-    let ended = heard
+    let ended = reports
         .wait_for(|stall| !stall.is_running && stall.level == Level::at::<9>())
         .unwrap();
     assert_eq!(ended.id, stall.id);
 }
 
 #[test]
-fn every_way_to_spawn_remembers_the_place() {
-    let heard = Heard::default();
-    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+fn every_way_to_spawn_records_the_location() {
+    let reports = Reports::default();
+    let runtime = reports.listen(Runtime::builder().vcpus(1)).build().unwrap();
     let handle = runtime.handle();
     let long = || burn(2 * LIMIT);
-    let mut here = Vec::new();
-    // A watchdog that did not run for two limits may miss a stall: the machine stood still.
+    let mut stalls = Vec::new();
+    // The watchdog may miss a stall if it does not run for twice the limit, because the machine was
+    // stopped.
     for _ in 0..10 {
         runtime.block_on(async {
             upshift::spawn(async move { long() }, Level::DEFAULT)
@@ -146,22 +151,22 @@ fn every_way_to_spawn_remembers_the_place() {
                 .unwrap();
             long();
         });
-        here = runtime.handle().metrics().stalls.longest;
-        // A short poll of the runtime's own is listed as well if a look falls into it.
-        here.retain(|poll| poll.longest >= LIMIT);
-        if here.len() >= 5 {
+        stalls = runtime.handle().metrics().stalls.longest;
+        // A short poll of the runtime itself may be listed, too.
+        stalls.retain(|poll| poll.longest >= LIMIT);
+        if stalls.len() >= 5 {
             break;
         }
     }
-    assert_eq!(here.len(), 5, "{here:?}");
+    assert_eq!(stalls.len(), 5, "{stalls:?}");
     assert!(
-        here.iter().all(|poll| poll.location.starts_with(file!())),
-        "{here:?}"
+        stalls.iter().all(|poll| poll.location.starts_with(file!())),
+        "{stalls:?}"
     );
 }
 
 #[test]
-fn without_a_limit_and_warnings_there_are_no_looks() {
+fn without_a_limit_and_warnings_no_stall_is_recorded() {
     let builder = Runtime::builder().vcpus(1).warnings(false);
     let runtime = builder.build().unwrap();
     runtime.block_on(async {
@@ -175,9 +180,9 @@ fn without_a_limit_and_warnings_there_are_no_looks() {
 }
 
 #[test]
-fn the_watchdog_sleeps_while_nothing_happens_and_wakes_for_a_stall() {
-    let heard = Heard::default();
-    let runtime = heard.listen(Runtime::builder().vcpus(1)).build().unwrap();
+fn the_watchdog_sleeps_while_the_runtime_idles_and_wakes_for_a_stall() {
+    let reports = Reports::default();
+    let runtime = reports.listen(Runtime::builder().vcpus(1)).build().unwrap();
     let watchdog_switches = || {
         let mut switches = 0;
         for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
@@ -199,26 +204,26 @@ fn the_watchdog_sleeps_while_nothing_happens_and_wakes_for_a_stall() {
         switches
     };
     drop(runtime);
-    let builder = heard.listen(Runtime::builder().vcpus(1).name("sleepy"));
+    let builder = reports.listen(Runtime::builder().vcpus(1).name("sleepy"));
     builder.build().unwrap().block_on(async {
-        // Until the watchdog has seen an idle runtime often enough.
-        let mut looks = Vec::new();
+        // The loop waits until the watchdog has observed an idle runtime often enough.
+        let mut wakeups = Vec::new();
         for _ in 0..20 {
             let before = watchdog_switches();
             time::sleep(Duration::from_millis(300)).await;
-            looks.push(watchdog_switches() - before);
-            // A watchdog that does not sleep would look 60 times.
-            if looks.last() <= Some(&25) {
+            wakeups.push(watchdog_switches() - before);
+            // A watchdog that does not sleep would wake 60 times.
+            if wakeups.last() <= Some(&25) {
                 break;
             }
         }
-        assert!(looks.last() <= Some(&25), "{looks:?} looks");
+        assert!(wakeups.last() <= Some(&25), "{wakeups:?} wake-ups");
         upshift::spawn(async { burn(4 * LIMIT) }, Level::at::<7>())
             .await
             .unwrap();
     });
     assert!(
-        heard
+        reports
             .wait_for(|stall| stall.level == Level::at::<7>())
             .is_some()
     );
@@ -246,7 +251,7 @@ fn a_callback_that_panics_is_called_again() {
                 return;
             }
         }
-        panic!("it was not called again");
+        panic!("the callback was not called again");
     });
     drop(runtime);
     let metrics = Handle::current();

@@ -1,7 +1,7 @@
-//! Primitives outside a runtime, where every waiter has the default level: the order of equals,
-//! drops, and panics of users' code. Their other behaviour is that of tokio's, whose published
-//! tests run against it (`cargo xtask compat tokio`); `models/tests/loom_sync.rs` has all
-//! interleavings.
+//! Tests of the primitives outside of a runtime, where every waiter has the default level: the
+//! order of equals, drops, and panics of user code. Their other behaviour is that of tokio's
+//! primitives, whose published tests are run against them (`cargo xtask compat tokio`).
+//! `models/tests/loom_sync.rs` explores all interleavings.
 
 #[path = "support/probe.rs"]
 mod probe;
@@ -26,12 +26,12 @@ fn waiters_get_the_lock_in_order_and_are_not_overtaken() {
     assert!(second_probe.poll(&mut second).is_pending());
     drop(guard);
     assert_eq!((first_probe.wakes(), second_probe.wakes()), (1, 0));
-    // Handed over, although the first has not run yet.
+    // The mutex was handed over, although the first waiter has not run yet.
     assert!(mutex.try_lock().is_err());
     assert!(Probe::new().poll(&mut mutex.lock()).is_pending());
     assert!(second_probe.poll(&mut second).is_pending());
     let Poll::Ready(guard) = first_probe.poll(&mut first) else {
-        panic!("it was handed over");
+        panic!("the mutex was not handed over");
     };
     drop(guard);
     assert_eq!(second_probe.wakes(), 1);
@@ -40,7 +40,7 @@ fn waiters_get_the_lock_in_order_and_are_not_overtaken() {
 }
 
 #[test]
-fn a_panic_gives_the_lock_back_and_poisons_nothing() {
+fn a_panic_releases_the_lock_and_poisons_nothing() {
     let mutex = Mutex::new(1);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let mut guard = mutex.try_lock().unwrap();
@@ -69,7 +69,10 @@ fn a_waiter_for_many_is_not_overtaken_by_its_equals() {
     let mut three = semaphore.acquire_many(3);
     let mut one = semaphore.acquire();
     assert!(many.poll(&mut three).is_pending());
-    assert!(few.poll(&mut one).is_pending(), "one is free, but promised");
+    assert!(
+        few.poll(&mut one).is_pending(),
+        "a free permit that is promised was taken"
+    );
     assert!(semaphore.try_acquire().is_err());
     semaphore.add_permits(1);
     assert_eq!((many.wakes(), few.wakes()), (0, 0));
@@ -86,7 +89,7 @@ fn a_capacity_of_zero_is_refused() {
 }
 
 #[test]
-fn a_huge_capacity_allocates_nothing_huge() {
+fn a_huge_capacity_allocates_no_memory_in_advance() {
     let (sender, mut receiver) = mpsc::channel(usize::MAX);
     for n in 0..5000_u32 {
         sender.try_send(n).unwrap();
@@ -95,7 +98,7 @@ fn a_huge_capacity_allocates_nothing_huge() {
 }
 
 #[test]
-fn a_receive_that_is_given_up_loses_no_message() {
+fn a_dropped_receive_loses_no_message() {
     let (sender, mut receiver) = mpsc::channel(1);
     let mut recv = receiver.recv();
     assert!(Probe::new().poll(&mut recv).is_pending());
@@ -116,7 +119,11 @@ fn every_message_is_dropped_once() {
     drop(receiver.try_recv());
     assert_eq!(Arc::strong_count(&message), 5);
     drop(receiver);
-    assert_eq!(Arc::strong_count(&message), 2, "the waiting sender's");
+    assert_eq!(
+        Arc::strong_count(&message),
+        2,
+        "only the waiting sender holds the message"
+    );
     drop(waiting);
     drop(sender);
     assert_eq!(Arc::strong_count(&message), 1);
@@ -143,15 +150,15 @@ fn a_message_may_use_its_channel_when_it_is_dropped() {
 }
 
 #[test]
-fn a_send_passes_on_the_panic_of_the_receivers_waker_and_keeps_the_message() {
-    struct Panics;
-    impl std::task::Wake for Panics {
+fn a_send_propagates_the_panic_of_the_receivers_waker_and_keeps_the_message() {
+    struct PanickingWaker;
+    impl std::task::Wake for PanickingWaker {
         fn wake(self: Arc<Self>) {
             panic!("on purpose");
         }
     }
     let (sender, mut receiver) = mpsc::channel(2);
-    let waker = std::task::Waker::from(Arc::new(Panics));
+    let waker = std::task::Waker::from(Arc::new(PanickingWaker));
     let mut cx = std::task::Context::from_waker(&waker);
     for value in [1, 2] {
         assert!(receiver.poll_recv(&mut cx).is_pending());

@@ -1,4 +1,4 @@
-//! The primitives in a runtime: waiters are served by level, the mutex lends, and
+//! Tests of the primitives in a runtime: waiters are served by level, the mutex lends levels, and
 //! futures that are always ready yield.
 
 use std::sync::{Arc, Mutex as StdMutex};
@@ -9,28 +9,29 @@ use upshift::sync::{Mutex, Notify, OnceCell, RwLock, Semaphore, mpsc};
 use upshift::time::{sleep, timeout};
 use upshift::{Level, Runtime, yield_now};
 
+/// Levels of the waiters, in the order of their arrival.
 const LEVELS: [u8; 6] = [40, 10, 40, 20, 10, 30];
 /// Indices of [`LEVELS`] by level, then by arrival.
 const BY_LEVEL: [usize; 6] = [1, 4, 3, 5, 0, 2];
 
-fn one() -> Runtime {
+fn runtime_with_one_vcpu() -> Runtime {
     Runtime::builder().vcpus(1).build().unwrap()
 }
 
-/// Starts one waiter per level one after the other, lets `release` serve them,
-/// and returns the order in which they were served.
-fn order<W, F>(waiter: W, release: impl AsyncFnOnce()) -> Vec<usize>
+/// Starts a waiter of each level, lets `release` serve them, and returns the order in which they
+/// were served.
+fn order_of_waiters<W, F>(waiter: W, release: impl AsyncFnOnce()) -> Vec<usize>
 where
     W: Fn(usize, Arc<StdMutex<Vec<usize>>>) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
     let log = Arc::new(StdMutex::new(Vec::new()));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let mut handles = Vec::new();
         for (number, level) in LEVELS.into_iter().enumerate() {
             let level = Level::new(level).unwrap();
             handles.push(upshift::spawn(waiter(number, log.clone()), level));
-            // It waits before the next one comes.
+            // The coroutine waits before the next one is started.
             upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
             yield_now().await;
         }
@@ -55,7 +56,7 @@ fn a_mutex_is_handed_to_the_most_urgent() {
             yield_now().await;
         }
     };
-    let order = order(waiter, async || drop(guard));
+    let order = order_of_waiters(waiter, async || drop(guard));
     assert_eq!(order, BY_LEVEL);
 }
 
@@ -70,7 +71,7 @@ fn a_semaphore_serves_the_most_urgent() {
             yield_now().await;
         }
     };
-    let order = order(waiter, async || semaphore.add_permits(1));
+    let order = order_of_waiters(waiter, async || semaphore.add_permits(1));
     assert_eq!(order, BY_LEVEL);
 }
 
@@ -85,7 +86,7 @@ fn a_notification_goes_to_the_most_urgent() {
             notify.notify_one();
         }
     };
-    let order = order(waiter, async || notify.notify_one());
+    let order = order_of_waiters(waiter, async || notify.notify_one());
     assert_eq!(order, BY_LEVEL);
 }
 
@@ -101,7 +102,7 @@ fn room_in_a_channel_goes_to_the_most_urgent() {
         }
     };
     let mut received = Vec::new();
-    order(waiter, async || {
+    order_of_waiters(waiter, async || {
         for _ in 0..=LEVELS.len() {
             received.push(receiver.recv().await.unwrap());
         }
@@ -112,7 +113,7 @@ fn room_in_a_channel_goes_to_the_most_urgent() {
 #[test]
 fn a_waiter_that_becomes_more_urgent_moves_up() {
     let mutex = Arc::new(Mutex::new(Vec::new()));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let guard = mutex.lock().await;
         let start = |name, level| {
             let mutex = mutex.clone();
@@ -132,11 +133,11 @@ fn a_waiter_that_becomes_more_urgent_moves_up() {
 }
 
 #[test]
-fn a_waiter_lends_its_level_until_the_lock_is_given_back() {
+fn a_waiter_lends_its_level_until_the_lock_is_released() {
     let mutex = Arc::new(Mutex::new(()));
     let log = Arc::new(StdMutex::new(Vec::new()));
-    one().block_on(async {
-        let (theirs, holder_log) = (mutex.clone(), log.clone());
+    runtime_with_one_vcpu().block_on(async {
+        let (shared, holder_log) = (mutex.clone(), log.clone());
         let note = |name| {
             let log = log.clone();
             move || log.lock().unwrap().push((name, upshift::current_level()))
@@ -148,9 +149,9 @@ fn a_waiter_lends_its_level_until_the_lock_is_given_back() {
                     let level = upshift::current_level();
                     holder_log.lock().unwrap().push((name, level));
                 };
-                let guard = theirs.lock().await;
+                let guard = shared.lock().await;
                 let middle = upshift::spawn(async move { middle_note() }, Level::at::<20>());
-                let mutex = theirs.clone();
+                let mutex = shared.clone();
                 let urgent = upshift::spawn(
                     async move {
                         let _guard = mutex.lock().await;
@@ -158,7 +159,8 @@ fn a_waiter_lends_its_level_until_the_lock_is_given_back() {
                     },
                     Level::at::<3>(),
                 );
-                // The urgent one runs, waits and lends; so we go before the middle.
+                // The urgent coroutine waits and lends its level, so this coroutine runs before the
+                // middle one.
                 yield_now().await;
                 note("holding");
                 drop(guard);
@@ -173,33 +175,34 @@ fn a_waiter_lends_its_level_until_the_lock_is_given_back() {
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
         holder.await.unwrap();
     });
-    let (urgent, middle, late) = (Level::at::<3>(), Level::at::<20>(), Level::at::<50>());
+    let (urgent, middle, own) = (Level::at::<3>(), Level::at::<20>(), Level::at::<50>());
     assert_eq!(
         *log.lock().unwrap(),
         [
             ("holding", Some(urgent)),
-            ("released", Some(late)),
+            ("released", Some(own)),
             ("urgent", Some(urgent)),
             ("middle", Some(middle)),
-            ("done", Some(late)),
+            ("done", Some(own)),
         ]
     );
 }
 
 #[test]
-fn a_waiter_that_gives_up_does_not_leave_its_level_behind() {
+fn a_dropped_lock_future_ends_the_loan_to_its_coroutine() {
     use futures_lite::future::poll_once;
 
     let mutex = Arc::new(Mutex::new(()));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let guard = mutex.lock().await;
-        let theirs = mutex.clone();
+        let shared = mutex.clone();
         let child = upshift::spawn(
             async move {
-                let mut lock = theirs.lock();
+                let mut lock = shared.lock();
                 assert!(poll_once(&mut lock).await.is_none());
                 yield_now().await;
-                // Handed over by now, and something urgent waits behind it.
+                // By now the mutex was handed over to this coroutine, and an urgent one waits for
+                // it.
                 drop(lock);
                 yield_now().await;
                 upshift::current_level()
@@ -209,20 +212,20 @@ fn a_waiter_that_gives_up_does_not_leave_its_level_behind() {
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
         yield_now().await;
         drop(guard);
-        let theirs = mutex.clone();
-        let urgent = upshift::spawn(async move { drop(theirs.lock().await) }, Level::at::<3>());
+        let shared = mutex.clone();
+        let urgent = upshift::spawn(async move { drop(shared.lock().await) }, Level::at::<3>());
         urgent.await.unwrap();
-        // Awaiting lends as well: the main coroutine is the least urgent.
+        // The main coroutine is the least urgent, so this join lends no level.
         assert_eq!(child.await.unwrap(), Some(Level::at::<50>()));
     });
 }
 
 #[test]
 fn a_primitive_that_is_always_ready_yields() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let done = Arc::new(Notify::new());
-        let theirs = done.clone();
+        let shared = done.clone();
         let greedy = upshift::spawn(
             async move {
                 for n in 0_u32.. {
@@ -234,7 +237,7 @@ fn a_primitive_that_is_always_ready_yields() {
             },
             Level::DEFAULT,
         );
-        let other = upshift::spawn(async move { theirs.notify_one() }, Level::DEFAULT);
+        let other = upshift::spawn(async move { shared.notify_one() }, Level::DEFAULT);
         done.notified().await;
         other.await.unwrap();
         greedy.cancel();
@@ -244,7 +247,7 @@ fn a_primitive_that_is_always_ready_yields() {
 
 #[test]
 fn a_blocking_call_in_a_coroutine_panics_with_advice() {
-    let panic = one().block_on(async {
+    let panic = runtime_with_one_vcpu().block_on(async {
         let (sender, _receiver) = mpsc::channel(1);
         upshift::spawn(async move { sender.blocking_send(1) }, Level::DEFAULT)
             .await
@@ -289,13 +292,13 @@ fn coroutines_of_two_vcpus_lose_nothing() {
 #[test]
 fn the_next_holder_of_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     let mutex = Arc::new(Mutex::new(()));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
         let guard = mutex.lock().await;
-        let theirs = mutex.clone();
+        let shared = mutex.clone();
         let next = upshift::spawn(
             async move {
-                let guard = theirs.lock().await;
+                let guard = shared.lock().await;
                 let holding = upshift::current_level();
                 drop(guard);
                 (holding, upshift::current_level())
@@ -303,11 +306,11 @@ fn the_next_holder_of_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
             Level::at::<10>(),
         );
         yield_now().await;
-        let theirs = mutex.clone();
-        let urgent = upshift::spawn(async move { drop(theirs.lock().await) }, Level::at::<10>());
+        let shared = mutex.clone();
+        let urgent = upshift::spawn(async move { drop(shared.lock().await) }, Level::at::<10>());
         yield_now().await;
         drop(guard);
-        // It has the mutex now, and has not been polled.
+        // The coroutine `next` holds the mutex now, and has not been polled since.
         upshift::reprio(next.id(), Level::at::<40>()).unwrap();
         urgent.await.unwrap();
         let (lent, own) = (Level::at::<10>(), Level::at::<40>());
@@ -315,9 +318,11 @@ fn the_next_holder_of_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     });
 }
 
-/// Returns the level that the holder of a lock is lent: while a coroutine of level 3 waits as
-/// `wait` does, and after that has become less urgent.
-fn lent_while<F>(wait: impl FnOnce(Arc<Mutex<()>>) -> F + Send + 'static) -> [Option<Level>; 2]
+/// Returns the level of the holder of a lock while a coroutine of level 3 waits through `wait`, and
+/// the level after that coroutine has become less urgent.
+fn levels_of_holder<F>(
+    wait: impl FnOnce(Arc<Mutex<()>>) -> F + Send + 'static,
+) -> [Option<Level>; 2]
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -327,7 +332,7 @@ where
         let waiter = upshift::spawn(wait(mutex.clone()), Level::at::<3>());
         yield_now().await;
         let lent = upshift::current_level();
-        // Dead if it has given up.
+        // The call fails if the waiter has ended.
         let _ = upshift::reprio(waiter.id(), Level::at::<30>());
         let mut afterwards = lent;
         for _ in 0..5_000 {
@@ -341,7 +346,7 @@ where
         waiter.await.unwrap();
         [lent, afterwards]
     };
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
         upshift::spawn(holder, Level::at::<50>()).await.unwrap()
     })
@@ -349,13 +354,13 @@ where
 
 #[test]
 fn a_waiter_that_becomes_less_urgent_withdraws_its_loan() {
-    let levels = lent_while(|mutex| async move { drop(mutex.lock().await) });
+    let levels = levels_of_holder(|mutex| async move { drop(mutex.lock().await) });
     assert_eq!(levels, [Some(Level::at::<3>()), Some(Level::at::<30>())]);
 }
 
 #[test]
 fn a_dropped_waiter_withdraws_its_loan() {
-    let levels = lent_while(|mutex| async move {
+    let levels = levels_of_holder(|mutex| async move {
         let mut lock = mutex.lock();
         assert!(futures_lite::future::poll_once(&mut lock).await.is_none());
         sleep(Duration::from_millis(1)).await;
@@ -368,7 +373,7 @@ fn a_dropped_waiter_withdraws_its_loan() {
 #[test]
 fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
     let mutex = Arc::new(Mutex::new(Vec::new()));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let guard = mutex.lock().await;
         let start = |name, level| {
             let mutex = mutex.clone();
@@ -379,7 +384,7 @@ fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
         yield_now().await;
         let first = start("first", Level::at::<5>());
         yield_now().await;
-        // It is not polled between the two.
+        // The waiter is not polled between this call and the release.
         upshift::reprio(first.id(), Level::at::<30>()).unwrap();
         drop(guard);
         first.await.unwrap();
@@ -388,54 +393,60 @@ fn a_waiter_that_has_become_less_urgent_does_not_get_the_lock_first() {
     });
 }
 
+/// Level of the holder.
 const OWN: Level = Level::at::<50>();
+/// Level of the waiter.
 const LENT: Level = Level::at::<5>();
 
-/// A coroutine of level 50 that says at which level it goes on when it is asked.
-struct Watched {
-    asks: mpsc::Sender<()>,
-    says: mpsc::Receiver<Level>,
+/// A coroutine of level 50 that holds a resource and, on request, reports its current level.
+struct Holder {
+    requests: mpsc::Sender<()>,
+    replies: mpsc::Receiver<Level>,
 }
 
-impl Watched {
-    /// Starts it. Its first act is `holds`, whose output it keeps as long as it is asked.
+impl Holder {
+    /// Starts the coroutine. It first awaits `acquire`, whose output it keeps until it ends.
     fn start<R: Send>(
-        holds: impl Future<Output = R> + Send + 'static,
-    ) -> (Watched, upshift::JoinHandle<()>) {
-        let (asks, mut asked) = mpsc::channel(1);
-        let (answers, says) = mpsc::channel(1);
+        acquire: impl Future<Output = R> + Send + 'static,
+    ) -> (Holder, upshift::JoinHandle<()>) {
+        let (requests, mut request_receiver) = mpsc::channel(1);
+        let (reply_sender, replies) = mpsc::channel(1);
         let coroutine = upshift::spawn(
             async move {
-                let _held = holds.await;
-                while asked.recv().await.is_some() {
+                let _held = acquire.await;
+                while request_receiver.recv().await.is_some() {
                     let level = upshift::current_level().unwrap();
-                    answers.send(level).await.unwrap();
+                    reply_sender.send(level).await.unwrap();
                 }
             },
             OWN,
         );
-        (Watched { asks, says }, coroutine)
+        (Holder { requests, replies }, coroutine)
     }
 
-    /// Asks until it is at this level.
-    async fn gets_to(&mut self, level: Level) {
+    /// Requests the level until it is `level`.
+    async fn wait_for_level(&mut self, level: Level) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            self.asks.send(()).await.unwrap();
-            let now = self.says.recv().await.unwrap();
+            self.requests.send(()).await.unwrap();
+            let now = self.replies.recv().await.unwrap();
             if now == level {
                 return;
             }
-            assert!(Instant::now() < deadline, "{now:?}, not {level:?}");
+            assert!(
+                Instant::now() < deadline,
+                "the level is {now:?}, not {level:?}"
+            );
             sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
-/// A coroutine of level 5 waits for one that holds something, and gives up when it is told to.
-/// Then it waits for something else, with the rest of its wait. On one vCPU and on two.
-fn lends_until_it_gives_up<R, H, W, F>(
-    holds: impl Fn() -> H,
+/// Checks that a coroutine of level 5 lends its level to a holder while it waits, and no longer
+/// after it has dropped the wait, on one vCPU and on two. `acquire` acquires the resource of the
+/// holder, and `wait` waits for the holder until it is notified.
+fn check_loan_of_dropped_wait<R, H, W, F>(
+    acquire: impl Fn() -> H,
     wait: impl Fn(Handle, Arc<Notify>) -> F,
 ) where
     R: Send,
@@ -446,22 +457,22 @@ fn lends_until_it_gives_up<R, H, W, F>(
     for vcpus in [1, 2] {
         let runtime = Runtime::builder().vcpus(vcpus).build().unwrap();
         runtime.block_on(async {
-            let (mut watched, handle) = Watched::start(holds());
-            watched.gets_to(OWN).await;
-            let (gives_up, ends) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-            let waits = wait(handle, gives_up.clone());
-            let end = ends.clone();
+            let (mut holder, handle) = Holder::start(acquire());
+            holder.wait_for_level(OWN).await;
+            let (cancel, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+            let waiting = wait(handle, cancel.clone());
+            let end = finish.clone();
             let waiter = upshift::spawn(
                 async move {
-                    let _left = waits.await;
+                    let _left = waiting.await;
                     end.notified().await;
                 },
                 LENT,
             );
-            watched.gets_to(LENT).await;
-            gives_up.notify_one();
-            watched.gets_to(OWN).await;
-            ends.notify_one();
+            holder.wait_for_level(LENT).await;
+            cancel.notify_one();
+            holder.wait_for_level(OWN).await;
+            finish.notify_one();
             waiter.await.unwrap();
         });
     }
@@ -470,56 +481,56 @@ fn lends_until_it_gives_up<R, H, W, F>(
 type Handle = upshift::JoinHandle<()>;
 
 #[test]
-fn a_join_that_is_given_up_ends_its_loan_while_the_handle_is_kept() {
-    lends_until_it_gives_up(
+fn a_dropped_join_ends_its_loan_while_the_handle_exists() {
+    check_loan_of_dropped_wait(
         async || (),
-        |mut handle, gives_up| async move {
-            let joins = async { (&mut handle).await.unwrap() };
-            future::or(joins, gives_up.notified()).await;
+        |mut handle, cancel| async move {
+            let join = async { (&mut handle).await.unwrap() };
+            future::or(join, cancel.notified()).await;
             Some(handle)
         },
     );
 }
 
 #[test]
-fn a_join_whose_time_is_over_ends_its_loan_while_the_handle_is_kept() {
-    one().block_on(async {
-        let (mut watched, mut handle) = Watched::start(async {});
-        let waits = async move {
+fn a_join_that_times_out_ends_its_loan_while_the_handle_exists() {
+    runtime_with_one_vcpu().block_on(async {
+        let (mut holder, mut handle) = Holder::start(async {});
+        let waiting = async move {
             let joined = timeout(Duration::from_millis(30), &mut handle).await;
-            assert!(joined.is_err(), "it does not end");
+            assert!(joined.is_err(), "the holder has ended");
             Some(handle)
         };
-        // The handle is kept by the waiter, which exits, and then here.
-        let waiter = upshift::spawn(waits, LENT);
-        watched.gets_to(LENT).await;
-        let _kept = waiter.await.unwrap();
-        watched.gets_to(OWN).await;
+        // The waiter keeps the handle until it exits and returns it.
+        let waiter = upshift::spawn(waiting, LENT);
+        holder.wait_for_level(LENT).await;
+        let _handle = waiter.await.unwrap();
+        holder.wait_for_level(OWN).await;
     });
 }
 
 #[test]
-fn a_chain_of_joins_that_is_given_up_ends_its_loans() {
-    lends_until_it_gives_up(
+fn a_dropped_chain_of_joins_ends_its_loans() {
+    check_loan_of_dropped_wait(
         async || (),
-        |handle, gives_up| async move {
+        |handle, cancel| async move {
             let mut middle = upshift::spawn(async { handle.await.unwrap() }, Level::at::<50>());
-            let joins = async { (&mut middle).await.unwrap() };
-            future::or(joins, gives_up.notified()).await;
+            let join = async { (&mut middle).await.unwrap() };
+            future::or(join, cancel.notified()).await;
             Some(middle)
         },
     );
 }
 
 #[test]
-fn a_wait_for_a_readers_writer_lock_that_is_given_up_ends_its_loan() {
+fn a_dropped_wait_for_a_readers_writer_lock_ends_its_loan() {
     let lock = Arc::new(RwLock::new(()));
-    lends_until_it_gives_up(
+    check_loan_of_dropped_wait(
         || lock.clone().write_owned(),
-        |handle, gives_up| {
+        |handle, cancel| {
             let lock = lock.clone();
             async move {
-                future::or(async { drop(lock.read().await) }, gives_up.notified()).await;
+                future::or(async { drop(lock.read().await) }, cancel.notified()).await;
                 Some(handle)
             }
         },
@@ -527,24 +538,24 @@ fn a_wait_for_a_readers_writer_lock_that_is_given_up_ends_its_loan() {
 }
 
 #[test]
-fn a_wait_for_a_cell_that_is_given_up_ends_its_loan() {
+fn a_dropped_wait_for_a_cell_ends_its_loan() {
     let cell = Arc::new(OnceCell::<()>::new());
-    lends_until_it_gives_up(
+    check_loan_of_dropped_wait(
         || {
             let cell = cell.clone();
             async move {
-                let mut makes = Box::pin(async move {
+                let mut initialize = Box::pin(async move {
                     cell.get_or_init(future::pending).await;
                 });
-                assert!(future::poll_once(&mut makes).await.is_none());
-                Some(makes)
+                assert!(future::poll_once(&mut initialize).await.is_none());
+                Some(initialize)
             }
         },
-        |handle, gives_up| {
+        |handle, cancel| {
             let cell = cell.clone();
             async move {
-                let waits = async { _ = cell.get_or_init(async || ()).await };
-                future::or(waits, gives_up.notified()).await;
+                let waiting = async { _ = cell.get_or_init(async || ()).await };
+                future::or(waiting, cancel.notified()).await;
                 Some(handle)
             }
         },

@@ -1,5 +1,5 @@
-//! Mutexes shared by runtimes and threads: levels are lent to the holder only, and only while it
-//! holds the mutex.
+//! Tests of mutexes that runtimes and threads share: levels are lent to the holder only, and only
+//! while it holds the mutex.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,44 +13,45 @@ fn runtime() -> Runtime {
     Runtime::builder().vcpus(1).build().unwrap()
 }
 
-/// Lets everything else run for a while.
-async fn a_while() {
+/// Sleeps for 20 ms, so that all other coroutines run.
+async fn pause() {
     time::sleep(Duration::from_millis(20)).await;
 }
 
-/// Returns the level that a waiter of level 1 lends to a holder of level 40 on this runtime.
-async fn lent(mutex: Arc<Mutex<()>>) -> Level {
-    let (tell, told) = upshift::sync::oneshot::channel();
-    let theirs = mutex.clone();
+/// Returns the level of a holder of level 40 while a coroutine of level 1 waits for the mutex in
+/// this runtime.
+async fn level_of_holder(mutex: Arc<Mutex<()>>) -> Level {
+    let (locked_sender, locked_receiver) = upshift::sync::oneshot::channel();
+    let shared = mutex.clone();
     let holder = spawn(
         async move {
-            let guard = theirs.lock().await;
-            let _ = tell.send(());
-            a_while().await;
+            let guard = shared.lock().await;
+            let _ = locked_sender.send(());
+            pause().await;
             let level = current_level().unwrap();
             drop(guard);
             level
         },
         Level::at::<40>(),
     );
-    told.await.unwrap();
+    locked_receiver.await.unwrap();
     let waiter = spawn(async move { drop(mutex.lock().await) }, Level::at::<1>());
     waiter.await.unwrap();
     holder.await.unwrap()
 }
 
 #[test]
-fn a_stranger_of_the_same_id_in_another_runtime_is_not_raised() {
+fn a_coroutine_with_the_holders_id_in_another_runtime_is_not_raised() {
     let mutex = Arc::new(Mutex::new(()));
-    let (held, is_held) = mpsc::channel();
-    let over = Arc::new(AtomicBool::new(false));
-    let (theirs, until) = (mutex.clone(), over.clone());
+    let (held_sender, held_receiver) = mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (shared, stopped) = (mutex.clone(), stop.clone());
     let other = std::thread::spawn(move || {
         runtime().block_on(async move {
             let holder = async move {
-                let guard = theirs.lock().await;
-                held.send(()).unwrap();
-                while !until.load(Ordering::Relaxed) {
+                let guard = shared.lock().await;
+                held_sender.send(()).unwrap();
+                while !stopped.load(Ordering::Relaxed) {
                     time::sleep(Duration::from_millis(1)).await;
                 }
                 drop(guard);
@@ -58,15 +59,15 @@ fn a_stranger_of_the_same_id_in_another_runtime_is_not_raised() {
             spawn(holder, Level::at::<40>()).await.unwrap();
         });
     });
-    is_held.recv().unwrap();
+    held_receiver.recv().unwrap();
     runtime().block_on(async {
-        // One of them has the holder's slot and generation.
+        // One of these coroutines has the same id as the holder.
         let bystanders: Vec<_> = (0..8)
             .map(|_| {
-                let over = over.clone();
+                let stop = stop.clone();
                 let bystander = async move {
                     let mut most_urgent = current_level().unwrap();
-                    while !over.load(Ordering::Relaxed) {
+                    while !stop.load(Ordering::Relaxed) {
                         time::sleep(Duration::from_millis(1)).await;
                         most_urgent = most_urgent.min(current_level().unwrap());
                     }
@@ -76,13 +77,13 @@ fn a_stranger_of_the_same_id_in_another_runtime_is_not_raised() {
             })
             .collect();
         let urgent = spawn(async move { drop(mutex.lock().await) }, Level::at::<1>());
-        a_while().await;
-        over.store(true, Ordering::Relaxed);
+        pause().await;
+        stop.store(true, Ordering::Relaxed);
         urgent.await.unwrap();
         for bystander in bystanders {
-            // Awaiting lends too.
+            // A join lends, too.
             while !bystander.is_finished() {
-                a_while().await;
+                pause().await;
             }
             assert_eq!(bystander.await.unwrap(), Level::at::<60>());
         }
@@ -95,34 +96,35 @@ fn a_mutex_that_outlives_its_runtime_lends_in_the_next() {
     let mutex = Arc::new(Mutex::new(()));
     for _ in 0..3 {
         let mutex = mutex.clone();
-        assert_eq!(runtime().block_on(lent(mutex)), Level::at::<1>());
+        assert_eq!(runtime().block_on(level_of_holder(mutex)), Level::at::<1>());
     }
 }
 
 #[test]
-fn a_guard_dropped_on_a_thread_of_its_own_ends_the_loan() {
+fn a_guard_dropped_on_another_thread_ends_the_loan() {
     let mutex: &'static Mutex<()> = Box::leak(Box::new(Mutex::new(())));
     runtime().block_on(async {
-        let (give, take) = upshift::sync::oneshot::channel::<MutexGuard<'static, ()>>();
-        let over = Arc::new(AtomicBool::new(false));
-        let until = over.clone();
+        let (guard_sender, guard_receiver) =
+            upshift::sync::oneshot::channel::<MutexGuard<'static, ()>>();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
         let holder = async move {
-            let _ = give.send(mutex.lock().await);
-            while !until.load(Ordering::Relaxed) {
-                a_while().await;
+            let _ = guard_sender.send(mutex.lock().await);
+            while !stopped.load(Ordering::Relaxed) {
+                pause().await;
             }
             current_level().unwrap()
         };
         let holder = spawn(holder, Level::at::<40>());
-        let guard = take.await.unwrap();
+        let guard = guard_receiver.await.unwrap();
         let waiter = spawn(async move { drop(mutex.lock().await) }, Level::at::<1>());
-        a_while().await;
+        pause().await;
         std::thread::spawn(move || drop(guard)).join().unwrap();
         waiter.await.unwrap();
-        over.store(true, Ordering::Relaxed);
-        // Awaiting lends too.
+        stop.store(true, Ordering::Relaxed);
+        // A join lends, too.
         while !holder.is_finished() {
-            a_while().await;
+            pause().await;
         }
         assert_eq!(holder.await.unwrap(), Level::at::<40>());
     });
@@ -131,27 +133,31 @@ fn a_guard_dropped_on_a_thread_of_its_own_ends_the_loan() {
 #[test]
 fn a_coroutine_that_holds_hundreds_of_locks_keeps_its_loan_until_the_last() {
     runtime().block_on(async {
-        let many: Arc<Vec<Mutex<()>>> = Arc::new((0..400).map(|_| Mutex::new(())).collect());
-        let (theirs, (tell, told)) = (many.clone(), upshift::sync::oneshot::channel());
+        let mutexes: Arc<Vec<Mutex<()>>> = Arc::new((0..400).map(|_| Mutex::new(())).collect());
+        let (shared, (locked_sender, locked_receiver)) =
+            (mutexes.clone(), upshift::sync::oneshot::channel());
         let holder = async move {
             let mut guards = Vec::new();
-            for mutex in theirs.iter() {
+            for mutex in shared.iter() {
                 guards.push(mutex.lock().await);
             }
-            let _ = tell.send(());
-            a_while().await;
-            // All but the last, which is waited for.
+            let _ = locked_sender.send(());
+            pause().await;
+            // Only the mutex with the waiter stays locked.
             guards.drain(1..);
             let before = current_level().unwrap();
             drop(guards);
             (before, current_level().unwrap())
         };
         let holder = spawn(holder, Level::at::<40>());
-        told.await.unwrap();
-        let waiter = spawn(async move { drop(many[0].lock().await) }, Level::at::<1>());
+        locked_receiver.await.unwrap();
+        let waiter = spawn(
+            async move { drop(mutexes[0].lock().await) },
+            Level::at::<1>(),
+        );
         waiter.await.unwrap();
         while !holder.is_finished() {
-            a_while().await;
+            pause().await;
         }
         assert_eq!(holder.await.unwrap(), (Level::at::<1>(), Level::at::<40>()));
     });

@@ -1,5 +1,5 @@
-//! The lock for one writer or several readers: the holders at a time, the order in which waiters
-//! are let in, and the levels that a writer is lent.
+//! Tests of the readers-writer lock in a runtime: the concurrent holders, the order in which
+//! waiters acquire the lock, and the levels that are lent to a writer.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use upshift::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use upshift::{Level, Runtime, current_level, yield_now};
 
-fn one() -> Runtime {
+fn runtime_with_one_vcpu() -> Runtime {
     Runtime::builder().vcpus(1).build().unwrap()
 }
 
@@ -19,22 +19,22 @@ fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[test]
-fn a_reader_does_not_overtake_an_equal_writer_and_a_dropped_writer_lets_it_in() {
+fn a_reader_waits_behind_an_equal_writer_until_the_writer_is_dropped() {
     let lock = RwLock::new(());
     let reader = lock.try_read().unwrap();
     let mut writer = Box::pin(lock.write());
     assert!(poll(writer.as_mut()).is_pending());
-    let mut late = pin!(lock.read());
-    assert!(poll(late.as_mut()).is_pending());
+    let mut later_reader = pin!(lock.read());
+    assert!(poll(later_reader.as_mut()).is_pending());
     assert!(lock.try_read().is_err());
     drop(writer);
-    assert!(poll(late.as_mut()).is_ready());
+    assert!(poll(later_reader.as_mut()).is_ready());
     drop(reader);
 }
 
 #[test]
-fn waiters_are_let_in_most_urgent_first() {
-    one().block_on(async {
+fn waiters_acquire_the_lock_most_urgent_first() {
+    runtime_with_one_vcpu().block_on(async {
         let lock = Arc::new(RwLock::new(Vec::new()));
         let held = lock.write().await;
         let waiting: Vec<_> = [40_u8, 8, 20, 8]
@@ -56,17 +56,18 @@ fn waiters_are_let_in_most_urgent_first() {
     });
 }
 
-/// Without the loan the busy one of level 20 would keep the writer of level 40 from going on.
+/// While the reader waits, the writer has the reader's level. After the release it has its own
+/// level again.
 #[test]
 fn a_writer_is_as_urgent_as_its_waiters() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let lock = Arc::new(RwLock::new(0));
         let seen = Arc::new(Mutex::new(None));
-        let inside = Arc::new(AtomicBool::new(false));
-        let (theirs, level, flag) = (lock.clone(), seen.clone(), inside.clone());
+        let has_lock = Arc::new(AtomicBool::new(false));
+        let (shared_lock, level, flag) = (lock.clone(), seen.clone(), has_lock.clone());
         let writer = upshift::spawn(
             async move {
-                let mut value = theirs.write().await;
+                let mut value = shared_lock.write().await;
                 flag.store(true, Ordering::SeqCst);
                 while *level.lock().unwrap() != Level::new(4).ok() {
                     *level.lock().unwrap() = current_level();
@@ -78,13 +79,13 @@ fn a_writer_is_as_urgent_as_its_waiters() {
             },
             Level::at::<40>(),
         );
-        while !inside.load(Ordering::SeqCst) {
+        while !has_lock.load(Ordering::SeqCst) {
             upshift::time::sleep(std::time::Duration::from_micros(100)).await;
         }
-        let theirs = lock.clone();
-        let reader = upshift::spawn(async move { *theirs.read().await }, Level::at::<4>());
+        let shared_lock = lock.clone();
+        let reader = upshift::spawn(async move { *shared_lock.read().await }, Level::at::<4>());
         assert_eq!(reader.await.unwrap(), 1);
-        // Joining lends, too: so not looked at before it has exited.
+        // A join lends, too, so the test joins only after the exit.
         while !writer.is_finished() {
             upshift::time::sleep(std::time::Duration::from_micros(100)).await;
         }
@@ -94,24 +95,24 @@ fn a_writer_is_as_urgent_as_its_waiters() {
 
 #[test]
 fn the_initializer_of_a_cell_is_as_urgent_as_its_waiters() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         static CELL: OnceCell<u32> = OnceCell::const_new();
-        let making = Arc::new(AtomicBool::new(false));
-        let flag = making.clone();
-        let maker = upshift::spawn(
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let flag = has_begun.clone();
+        let initializer = upshift::spawn(
             async move {
-                let make = async || {
+                let initialize = async || {
                     flag.store(true, Ordering::SeqCst);
                     while current_level() != Level::new(4).ok() {
                         yield_now().await;
                     }
                     7
                 };
-                *CELL.get_or_init(make).await
+                *CELL.get_or_init(initialize).await
             },
             Level::at::<40>(),
         );
-        while !making.load(Ordering::SeqCst) {
+        while !has_begun.load(Ordering::SeqCst) {
             upshift::time::sleep(std::time::Duration::from_micros(100)).await;
         }
         let other = upshift::spawn(
@@ -119,12 +120,12 @@ fn the_initializer_of_a_cell_is_as_urgent_as_its_waiters() {
             Level::at::<4>(),
         );
         assert_eq!(other.await.unwrap(), 7);
-        assert_eq!(maker.await.unwrap(), 7);
+        assert_eq!(initializer.await.unwrap(), 7);
     });
 }
 
 #[test]
-fn a_downgraded_writer_lets_readers_in_and_no_writer() {
+fn a_downgraded_writer_admits_readers_but_no_writer() {
     let lock = RwLock::new((1, 2));
     let writer = lock.try_write().unwrap();
     let mut other = pin!(lock.write());
@@ -134,7 +135,7 @@ fn a_downgraded_writer_lets_readers_in_and_no_writer() {
     assert!(poll(other.as_mut()).is_pending());
     drop(reader);
     let Poll::Ready(writer) = poll(other.as_mut()) else {
-        panic!("the lock was released")
+        panic!("the writer did not get the released lock")
     };
     let mut part = RwLockWriteGuard::map(writer, |pair| &mut pair.0);
     *part += 1;

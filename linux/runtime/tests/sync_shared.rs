@@ -1,15 +1,15 @@
-//! Primitives with many waiters: watch and broadcast channels, barriers, cells, tokens.
+//! Tests of primitives with many waiters: watch and broadcast channels, barriers, cells, tokens.
 
 use std::time::Duration;
 
 use upshift::sync::{CancellationToken, broadcast, mpsc, watch};
 use upshift::{Level, Priority, Runtime, time};
 
-fn two() -> Runtime {
+fn runtime_with_two_vcpus() -> Runtime {
     Runtime::builder().vcpus(2).build().unwrap()
 }
 
-/// The order in which four coroutines are woken by the same event.
+/// Returns the order in which four coroutines run that wait for the same event.
 async fn order<F, Fut>(wait: F, wake: impl FnOnce()) -> Vec<u8>
 where
     F: Fn() -> Fut,
@@ -18,11 +18,11 @@ where
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for level in [40_u8, 8, 20, 4] {
         let (sender, wait) = (sender.clone(), wait());
-        let waits = async move {
+        let waiter = async move {
             wait.await;
             sender.send(level).unwrap();
         };
-        upshift::spawn(waits, Level::new(level).unwrap()).detach();
+        upshift::spawn(waiter, Level::new(level).unwrap()).detach();
     }
     drop(sender);
     time::sleep(Duration::from_millis(2)).await;
@@ -61,18 +61,19 @@ fn waiters_are_woken_most_urgent_first() {
 
             let token = CancellationToken::new();
             let wait = || token.child_token().cancelled_owned();
-            // One token each: they are cancelled in some order, and run by level all the same.
+            // Each coroutine has its own token. The tokens are cancelled in some order, but the
+            // coroutines run by level.
             assert_eq!(order(wait, || token.cancel()).await, urgent_first);
         });
 }
 
 #[test]
-fn a_token_cancels_its_descendants_and_not_its_parents() {
+fn a_token_cancels_its_descendants_but_not_its_parents() {
     let root = CancellationToken::new();
     let middle = root.child_token();
     let leaf = middle.child_token();
     let other = root.child_token();
-    // Its tokens are reached without it.
+    // A clone of a token may be dropped.
     drop(middle.clone());
     middle.cancel();
     assert!(leaf.is_cancelled() && !root.is_cancelled() && !other.is_cancelled());
@@ -86,7 +87,7 @@ fn a_token_cancels_its_descendants_and_not_its_parents() {
 }
 
 #[test]
-fn a_long_line_of_tokens_is_cancelled_and_dropped() {
+fn a_long_chain_of_tokens_is_cancelled_and_dropped() {
     let root = CancellationToken::new();
     let mut last = root.clone();
     for _ in 0..100_000 {
@@ -98,7 +99,7 @@ fn a_long_line_of_tokens_is_cancelled_and_dropped() {
 
 #[test]
 fn a_future_run_until_cancelled_ends_with_its_token() {
-    two().block_on(async {
+    runtime_with_two_vcpus().block_on(async {
         let token = CancellationToken::new();
         let guard = token.clone().drop_guard();
         let inner = token.clone();
@@ -115,13 +116,13 @@ fn a_future_run_until_cancelled_ends_with_its_token() {
 }
 
 #[test]
-fn reserved_room_outlives_the_close() {
-    two().block_on(async {
+fn a_reserved_slot_remains_after_the_close() {
+    runtime_with_two_vcpus().block_on(async {
         let (sender, mut receiver) = mpsc::channel(2);
         let permit = sender.clone().reserve_owned().await.unwrap();
         receiver.close();
         assert!(sender.try_send(1).is_err());
-        let late = upshift::spawn(
+        let sender_task = upshift::spawn(
             async move {
                 time::sleep(Duration::from_millis(1)).await;
                 permit.send(7)
@@ -130,36 +131,36 @@ fn reserved_room_outlives_the_close() {
         );
         assert_eq!(receiver.recv().await, Some(7));
         assert_eq!(receiver.recv().await, None);
-        drop(late.await);
+        drop(sender_task.await);
     });
 }
 
 #[test]
-fn room_for_many_goes_to_the_most_urgent_and_is_not_taken_piecewise() {
+fn room_for_many_goes_to_the_most_urgent_waiter_and_all_at_once() {
     Runtime::builder()
         .vcpus(1)
         .build()
         .unwrap()
         .block_on(async {
             let (sender, mut receiver) = mpsc::channel::<u32>(4);
-            let (told, mut order) = mpsc::unbounded_channel();
-            let all = sender.reserve_many(4).await.unwrap();
+            let (level_sender, mut order) = mpsc::unbounded_channel();
+            let all_permits = sender.reserve_many(4).await.unwrap();
             for (level, wanted) in [(20_u8, 3_usize), (30, 1), (8, 2)] {
-                let (sender, told) = (sender.clone(), told.clone());
+                let (sender, level_sender) = (sender.clone(), level_sender.clone());
                 let wait = async move {
                     let permits = sender.reserve_many(wanted).await.unwrap();
-                    told.send(level).unwrap();
+                    level_sender.send(level).unwrap();
                     drop(permits);
                 };
                 upshift::spawn(wait, Level::new(level).unwrap()).detach();
             }
             time::sleep(Duration::from_millis(2)).await;
-            drop(all);
-            let mut got = Vec::new();
+            drop(all_permits);
+            let mut levels = Vec::new();
             for _ in 0..3 {
-                got.extend(order.recv().await);
+                levels.extend(order.recv().await);
             }
-            assert_eq!(got, [8, 20, 30]);
+            assert_eq!(levels, [8, 20, 30]);
             assert_eq!(sender.capacity(), 4);
             assert!(receiver.try_recv().is_err());
         });

@@ -1,4 +1,5 @@
-//! System calls in two forms, each on both drivers: the same arguments, the same result.
+//! Tests of system calls in two forms, each on both drivers: the same arguments give the same
+//! result.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,11 +11,12 @@ use socket2::{Domain, Socket, Type};
 use upshift::sys::{accept, connect, fsync, openat, read, recv, send, write};
 use upshift::{CoroutineId, Driver, Priority, Runtime, time};
 
-/// Runs a future on one vCPU with io_uring, if there is one, and again without.
-fn on_both_drivers<F: Future<Output = ()>>(make: impl Fn(CoroutineId) -> F) {
+/// Runs the future of `test` on one vCPU, first with io_uring, if it is available, and then
+/// without.
+fn on_both_drivers<F: Future<Output = ()>>(test: impl Fn(CoroutineId) -> F) {
     for driver in [Driver::Auto, Driver::Readiness] {
         let runtime = Runtime::builder().vcpus(1).driver(driver).build().unwrap();
-        runtime.block_on(async { make(upshift::get_cid().unwrap()).await });
+        runtime.block_on(async { test(upshift::get_cid().unwrap()).await });
     }
 }
 
@@ -28,8 +30,8 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// An address of this machine that nobody listens at.
-fn nobody() -> SocketAddr {
+/// Returns an address of this machine on which no socket listens.
+fn unused_address() -> SocketAddr {
     listener().1
 }
 
@@ -38,7 +40,7 @@ fn socket() -> Socket {
 }
 
 #[test]
-fn read_and_write() {
+fn read_and_write_have_two_forms() {
     on_both_drivers(|cid| async move {
         let (reader, writer) = io::pipe().unwrap();
         let (written, bytes) = write!(&writer, b"one".as_slice());
@@ -62,32 +64,33 @@ fn read_and_write() {
 }
 
 #[test]
-fn recv_and_send() {
+fn recv_and_send_have_two_forms() {
     on_both_drivers(|cid| async move {
-        let (one, other) = UnixStream::pair().unwrap();
-        let (sent, text) = send!(&one, "blocking");
+        let (local, peer) = UnixStream::pair().unwrap();
+        let (sent, text) = send!(&local, "blocking");
         assert_eq!((sent.unwrap(), text), (8, "blocking"));
-        let (count, buffer) = recv!(&other, Vec::with_capacity(64), cid).await;
+        let (count, buffer) = recv!(&peer, Vec::with_capacity(64), cid).await;
         assert_eq!((count.unwrap(), buffer), (8, b"blocking".to_vec()));
-        let answer = recv!(&other, Vec::with_capacity(64), cid);
-        let (sent, text) = send!(&one, String::from("awaited"), cid).await;
+        let answer = recv!(&peer, Vec::with_capacity(64), cid);
+        let (sent, text) = send!(&local, String::from("awaited"), cid).await;
         assert_eq!((sent.unwrap(), text.as_str()), (7, "awaited"));
         assert_eq!(answer.await.1, b"awaited");
-        send!(&one, "last", cid).await.0.unwrap();
-        assert_eq!(recv!(&other, Vec::with_capacity(64)).1, b"last");
+        send!(&local, "last", cid).await.0.unwrap();
+        assert_eq!(recv!(&peer, Vec::with_capacity(64)).1, b"last");
 
-        // A peer that is gone is an error without a signal, and the end of what it sent.
-        drop(one);
-        assert_eq!(errno(send!(&other, "late").0), Some(libc::EPIPE));
-        let asynchronous = send!(&other, "late", cid).await;
+        // A send to a closed peer is an error without a signal, and a receive returns the end of
+        // the data.
+        drop(local);
+        assert_eq!(errno(send!(&peer, "late").0), Some(libc::EPIPE));
+        let asynchronous = send!(&peer, "late", cid).await;
         assert_eq!(errno(asynchronous.0), Some(libc::EPIPE));
-        assert_eq!(recv!(&other, [7; 4]).0.unwrap(), 0);
-        assert_eq!(recv!(&other, [7; 4], cid).await.0.unwrap(), 0);
+        assert_eq!(recv!(&peer, [7; 4]).0.unwrap(), 0);
+        assert_eq!(recv!(&peer, [7; 4], cid).await.0.unwrap(), 0);
     });
 }
 
 #[test]
-fn accept_and_connect() {
+fn accept_and_connect_have_two_forms() {
     on_both_drivers(|cid| async move {
         let (listener, address) = listener();
         let accepting = accept!(&listener, cid);
@@ -98,10 +101,10 @@ fn accept_and_connect() {
             served.peer_addr().unwrap(),
             client.local_addr().unwrap().as_socket().unwrap()
         );
-        // SAFETY: no pointers involved.
+        // SAFETY: no pointers.
         let flags = unsafe { libc::fcntl(served.as_raw_fd(), libc::F_GETFD) };
         assert_eq!(flags, libc::FD_CLOEXEC);
-        // SAFETY: no pointers involved.
+        // SAFETY: no pointers.
         let flags = unsafe { libc::fcntl(served.as_raw_fd(), libc::F_GETFL) };
         assert_eq!(flags & libc::O_NONBLOCK, 0);
 
@@ -114,10 +117,10 @@ fn accept_and_connect() {
         );
 
         assert_eq!(
-            errno(connect!(&socket(), nobody())),
+            errno(connect!(&socket(), unused_address())),
             Some(libc::ECONNREFUSED)
         );
-        let asynchronous = connect!(&socket(), nobody(), cid).await;
+        let asynchronous = connect!(&socket(), unused_address(), cid).await;
         assert_eq!(errno(asynchronous), Some(libc::ECONNREFUSED));
         let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(errno(accept!(&datagrams)), Some(libc::EOPNOTSUPP));
@@ -147,10 +150,10 @@ fn a_dropped_accept_takes_no_connection() {
     on_both_drivers(|cid| async move {
         let (listener, address) = listener();
         let accepting = accept!(&listener, cid);
-        // It reaches the kernel.
+        // After this time the kernel has the operation.
         time::sleep(Duration::from_millis(2)).await;
         drop(accepting);
-        // So does its end.
+        // After this time the kernel has ended the operation.
         time::sleep(Duration::from_millis(2)).await;
         let client = TcpStream::connect(address).unwrap();
         let served = TcpStream::from(accept!(&listener, cid).await.unwrap());
@@ -159,7 +162,7 @@ fn a_dropped_accept_takes_no_connection() {
 }
 
 #[test]
-fn fsync_of_a_file_and_of_what_is_none() {
+fn fsync_of_a_file_succeeds_and_of_a_pipe_fails() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("synced");
     on_both_drivers(|cid| {
@@ -177,7 +180,7 @@ fn fsync_of_a_file_and_of_what_is_none() {
 }
 
 #[test]
-fn openat_of_a_path_and_below_a_directory() {
+fn openat_opens_a_path_and_a_name_in_a_directory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     on_both_drivers(|cid| async move {
@@ -201,18 +204,18 @@ fn openat_of_a_path_and_below_a_directory() {
         assert_eq!(errno(missing), Some(libc::ENOENT));
         let missing = openat!(directory, "one", libc::O_RDONLY, 0, cid).await;
         assert_eq!(errno(missing), Some(libc::ENOENT));
-        for wrong in [
+        for invalid in [
             openat!(None, "a\0b", libc::O_RDONLY, 0),
             openat!(None, "a\0b", libc::O_RDONLY, 0, cid).await,
         ] {
-            assert_eq!(wrong.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(invalid.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
     });
 }
 
-/// A call that nothing awaits wakes the coroutine that it names.
+/// A call that is not awaited wakes the given coroutine.
 #[test]
-fn every_asynchronous_form_wakes_the_coroutine_it_names() {
+fn every_asynchronous_form_wakes_the_given_coroutine() {
     on_both_drivers(|_| async {
         let (listener, address) = listener();
         let (one, other) = UnixStream::pair().unwrap();
@@ -256,9 +259,9 @@ fn every_asynchronous_form_wakes_the_coroutine_it_names() {
     });
 }
 
-/// The future of a call may move between threads, also with a buffer that is borrowed for ever.
+/// The future of a call may move between threads, even with a static buffer.
 #[test]
-fn an_asynchronous_form_is_awaited_by_a_coroutine_that_may_move() {
+fn a_coroutine_that_may_move_awaits_an_asynchronous_form() {
     on_both_drivers(|_| async {
         let (reader, writer) = io::pipe().unwrap();
         let written = upshift::spawn(
@@ -274,7 +277,7 @@ fn an_asynchronous_form_is_awaited_by_a_coroutine_that_may_move() {
 }
 
 #[test]
-fn without_a_runtime_the_asynchronous_form_is_an_error_that_gives_the_buffer_back() {
+fn without_a_runtime_the_asynchronous_form_fails_and_returns_the_buffer() {
     let cid = Runtime::builder()
         .vcpus(1)
         .build()

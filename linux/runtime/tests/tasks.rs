@@ -1,4 +1,4 @@
-//! Coroutines under tokio's names: sets, handles that cancel, the budget, paused time.
+//! Tests of the interface with tokio's names: sets, abort handles, the budget, paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use upshift::task::{self, JoinSet, LocalSet};
 use upshift::time::{self, Instant};
 use upshift::{Level, Runtime, current_level};
 
-fn one() -> Runtime {
+fn runtime_with_one_vcpu() -> Runtime {
     Runtime::builder().vcpus(1).build().unwrap()
 }
 
-fn two() -> Runtime {
+fn runtime_with_two_vcpus() -> Runtime {
     Runtime::builder().vcpus(2).build().unwrap()
 }
 
-/// Waiting for a set lends to all that is in it.
+/// A coroutine that waits for a set lends its level to all members.
 #[test]
-fn a_set_is_as_urgent_as_what_waits_for_it() {
-    one().block_on(async {
+fn the_members_of_a_set_are_as_urgent_as_its_waiter() {
+    runtime_with_one_vcpu().block_on(async {
         let mut set = JoinSet::new();
         set.spawn_at(
             async {
@@ -37,7 +37,7 @@ fn a_set_is_as_urgent_as_what_waits_for_it() {
 
 #[test]
 fn an_abort_handle_works_without_its_join_handle_and_after_the_end() {
-    let abort = two().block_on(async {
+    let abort = runtime_with_two_vcpus().block_on(async {
         let endless = task::spawn(std::future::pending::<()>());
         let abort = endless.abort_handle();
         let copy = abort.clone();
@@ -47,14 +47,14 @@ fn an_abort_handle_works_without_its_join_handle_and_after_the_end() {
         assert_eq!(error.id(), abort.id());
         abort
     });
-    // The runtime is gone.
+    // The runtime has been dropped.
     abort.abort();
     assert!(abort.is_finished());
 }
 
 #[test]
-fn what_is_unconstrained_uses_up_no_budget() {
-    one().block_on(async {
+fn an_unconstrained_future_uses_no_budget() {
+    runtime_with_one_vcpu().block_on(async {
         let ready = async |times: u32| {
             let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
             for n in 0..times {
@@ -78,14 +78,14 @@ fn what_is_unconstrained_uses_up_no_budget() {
 }
 
 #[test]
-fn a_local_set_waits_for_its_own() {
-    one().block_on(async {
+fn a_local_set_waits_for_its_coroutines() {
+    runtime_with_one_vcpu().block_on(async {
         let local = LocalSet::new();
         let value = std::rc::Rc::new(std::cell::Cell::new(0));
-        let theirs = value.clone();
+        let shared = value.clone();
         drop(local.spawn_local(async move {
             time::sleep(Duration::from_millis(1)).await;
-            theirs.set(1);
+            shared.set(1);
         }));
         local.await;
         assert_eq!(value.get(), 1);
@@ -94,7 +94,7 @@ fn a_local_set_waits_for_its_own() {
 
 #[test]
 fn paused_time_moves_to_the_next_timer_when_nothing_is_ready() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         time::pause();
         let began = Instant::now();
         let long = task::spawn(time::sleep(Duration::from_secs(86_400)));
@@ -107,8 +107,8 @@ fn paused_time_moves_to_the_next_timer_when_nothing_is_ready() {
 }
 
 #[test]
-fn timers_of_paused_time_go_off_in_order_and_by_advance() {
-    one().block_on(async {
+fn timers_of_paused_time_fire_in_order_and_by_advance() {
+    runtime_with_one_vcpu().block_on(async {
         time::pause();
         let order = Arc::new(std::sync::Mutex::new(Vec::new()));
         for seconds in [3_u64, 1, 2] {
@@ -128,8 +128,8 @@ fn timers_of_paused_time_go_off_in_order_and_by_advance() {
         time::sleep(Duration::from_millis(1)).await;
         assert!(began.elapsed() >= Duration::from_millis(1));
     });
-    // Another runtime of the thread has its own time.
-    one().block_on(async {
+    // Another runtime of the thread has its own clock.
+    runtime_with_one_vcpu().block_on(async {
         let began = std::time::Instant::now();
         time::sleep(Duration::from_millis(2)).await;
         assert!(began.elapsed() >= Duration::from_millis(2));

@@ -1,5 +1,6 @@
-//! Timers in a runtime: never early, cancelled, reset, moved between vCPUs.
-//! Upper bounds of time are asserted only where forever is the alternative.
+//! Tests of timers in a runtime: they are never early, and may be cancelled, reset, and moved
+//! between vCPUs. Upper bounds of times are asserted only where the alternative is to wait for
+//! ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -13,22 +14,22 @@ use upshift::{Priority, Runtime, yield_now};
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
 
-fn one() -> Runtime {
+fn runtime_with_one_vcpu() -> Runtime {
     Runtime::builder().vcpus(1).build().unwrap()
 }
 
-fn two() -> Runtime {
+fn runtime_with_two_vcpus() -> Runtime {
     Runtime::builder().vcpus(2).build().unwrap()
 }
 
 #[test]
 fn a_sleep_is_never_early() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         for micros in [0, 1, 2, 50, 63, 64, 65, 500, 1000, 4000] {
             let duration = Duration::from_micros(micros);
-            let began = Instant::now();
+            let start = Instant::now();
             sleep(duration).await;
-            assert!(began.elapsed() >= duration, "{micros}");
+            assert!(start.elapsed() >= duration, "{micros}");
             let deadline = Instant::now() + duration;
             sleep_until(deadline).await;
             assert!(Instant::now() >= deadline, "{micros}");
@@ -37,31 +38,31 @@ fn a_sleep_is_never_early() {
 }
 
 #[test]
-fn many_sleeps_end_each_at_its_time() {
+fn each_of_many_sleeps_ends_at_its_time() {
     const COUNT: u64 = 5000;
-    two().block_on(async {
+    runtime_with_two_vcpus().block_on(async {
         let handles: Vec<_> = (0..COUNT)
             .map(|n| {
                 upshift::spawn(
                     async move {
                         let duration = Duration::from_micros(n * 7919 % 40_000);
-                        let began = Instant::now();
+                        let start = Instant::now();
                         sleep(duration).await;
-                        began.elapsed() >= duration
+                        start.elapsed() >= duration
                     },
                     Priority::Inherit,
                 )
             })
             .collect();
         for handle in handles {
-            assert!(handle.await.unwrap(), "early");
+            assert!(handle.await.unwrap(), "a sleep ended early");
         }
     });
 }
 
 #[test]
 fn a_reset_makes_a_sleep_earlier_or_later_before_and_after_its_end() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let mut sleep = sleep(HOUR);
         assert!(poll_once(&mut sleep).await.is_none());
         sleep.reset(Instant::now() + MILLI);
@@ -75,8 +76,8 @@ fn a_reset_makes_a_sleep_earlier_or_later_before_and_after_its_end() {
         (&mut sleep).await;
         assert!(Instant::now() >= later);
 
-        // Reset while armed and not polled since: the coroutine is woken all the
-        // same.
+        // The timer is reset while it is armed, and not polled again: the coroutine is woken
+        // nevertheless.
         sleep.reset(Instant::now() + HOUR);
         assert!(poll_once(&mut sleep).await.is_none());
         sleep.reset(Instant::now() + MILLI);
@@ -95,11 +96,11 @@ fn a_reset_makes_a_sleep_earlier_or_later_before_and_after_its_end() {
 }
 
 #[test]
-fn a_sleep_that_is_due_but_was_reset_in_time_waits_on() {
-    one().block_on(async {
+fn a_sleep_that_is_reset_after_it_has_fired_waits_again() {
+    runtime_with_one_vcpu().block_on(async {
         let mut sleep = sleep(Duration::from_micros(100));
         assert!(poll_once(&mut sleep).await.is_none());
-        // The vCPU fires it while this coroutine does not look.
+        // The vCPU fires the timer while this coroutine does not poll it.
         upshift::time::sleep(MILLI).await;
         let later = Instant::now() + MILLI;
         sleep.reset(later);
@@ -110,7 +111,7 @@ fn a_sleep_that_is_due_but_was_reset_in_time_waits_on() {
 
 #[test]
 fn a_timeout_ends_a_future_that_uses_up_every_poll() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
         let endless = async {
             loop {
@@ -124,21 +125,21 @@ fn a_timeout_ends_a_future_that_uses_up_every_poll() {
 }
 
 #[test]
-fn outside_a_runtime_a_sleep_names_its_need() {
+fn outside_a_runtime_a_sleep_panics_with_the_reason() {
     let panic = catch_unwind(AssertUnwindSafe(|| {
         futures_lite::future::block_on(sleep(MILLI))
     }))
     .unwrap_err();
     let message = panic.downcast_ref::<&str>().unwrap();
     assert!(message.contains("upshift runtime"), "{message}");
-    // Making, resetting and dropping one is fine.
+    // Outside of a runtime, a sleep may be created, reset and dropped.
     let mut unused = sleep(MILLI);
     unused.reset(Instant::now());
 }
 
 #[test]
 fn an_armed_sleep_may_be_dropped_and_reset_outside_its_runtime() {
-    let runtime = one();
+    let runtime = runtime_with_one_vcpu();
     let (mut reset_later, dropped) = runtime.block_on(async {
         let (mut reset_later, mut dropped) = (sleep(HOUR), sleep(HOUR));
         assert!(poll_once(&mut reset_later).await.is_none());
@@ -159,7 +160,7 @@ fn an_armed_sleep_may_be_dropped_and_reset_outside_its_runtime() {
 
 #[test]
 fn a_sleep_that_moves_between_vcpus_keeps_its_time() {
-    two().block_on(async {
+    runtime_with_two_vcpus().block_on(async {
         let handles: Vec<_> = (0..200_u64)
             .map(|n| {
                 upshift::spawn(
@@ -170,7 +171,7 @@ fn a_sleep_that_moves_between_vcpus_keeps_its_time() {
                             let deadline =
                                 Instant::now() + Duration::from_micros(100 + (n * round) % 300);
                             sleep.reset(deadline);
-                            // Others run; an idle vCPU may take this coroutine.
+                            // Meanwhile an idle vCPU may steal this coroutine.
                             yield_now().await;
                             if (n + round) % 3 == 0 {
                                 (&mut sleep).await;
@@ -189,8 +190,8 @@ fn a_sleep_that_moves_between_vcpus_keeps_its_time() {
 }
 
 #[test]
-fn timers_of_a_leaving_vcpu_continue_on_others() {
-    one().block_on(async {
+fn timers_of_a_released_vcpu_continue_on_others() {
+    runtime_with_one_vcpu().block_on(async {
         for _ in 0..3 {
             upshift::alloc_cpu().unwrap();
             let handles: Vec<_> = (0..500_u64)
@@ -198,11 +199,11 @@ fn timers_of_a_leaving_vcpu_continue_on_others() {
                     upshift::spawn(
                         async move {
                             let duration = Duration::from_micros(500 + n * 20);
-                            let began = Instant::now();
-                            // Something to move for.
-                            while began.elapsed() < Duration::from_micros(20) {}
+                            let start = Instant::now();
+                            // The poll is long enough for other coroutines to be stolen.
+                            while start.elapsed() < Duration::from_micros(20) {}
                             sleep(duration).await;
-                            assert!(began.elapsed() >= duration);
+                            assert!(start.elapsed() >= duration);
                         },
                         Priority::Inherit,
                     )
@@ -222,7 +223,7 @@ fn timers_of_a_leaving_vcpu_continue_on_others() {
 
 #[test]
 #[should_panic(expected = "without preemption")]
-fn time_is_not_paused_where_polls_are_preempted() {
+fn time_cannot_be_paused_with_preemption() {
     let builder = Runtime::builder().vcpus(1);
     let runtime = builder.preemption(upshift::Preemption::Preferred).build();
     let runtime = runtime.unwrap();
@@ -235,8 +236,8 @@ fn time_is_not_paused_where_polls_are_preempted() {
 }
 
 #[test]
-fn time_that_was_moved_as_far_as_it_goes_ends_no_far_sleep() {
-    one().block_on(async {
+fn advancing_time_to_its_end_ends_no_longer_sleep() {
+    runtime_with_one_vcpu().block_on(async {
         upshift::time::pause();
         upshift::time::advance(Duration::from_secs(1 << 40)).await;
         let far = sleep(Duration::MAX);
@@ -251,15 +252,15 @@ fn time_that_was_moved_as_far_as_it_goes_ends_no_far_sleep() {
     });
 }
 
-/// The first one is at rest then, and serves no timers.
+/// The first runtime is not in `block_on` then, and serves no timers.
 #[test]
 fn a_sleep_that_another_runtime_polls_ends_there() {
-    let (first, second) = (one(), one());
-    let mut asleep = Box::pin(sleep(100 * MILLI));
+    let (first, second) = (runtime_with_one_vcpu(), runtime_with_one_vcpu());
+    let mut moved_sleep = Box::pin(sleep(100 * MILLI));
     let long = HOUR / 60;
-    let began = first.block_on(async { timeout(MILLI, &mut asleep).await });
-    assert!(began.is_err());
-    let ended = second.block_on(async { timeout(long, &mut asleep).await });
+    let first_result = first.block_on(async { timeout(MILLI, &mut moved_sleep).await });
+    assert!(first_result.is_err());
+    let ended = second.block_on(async { timeout(long, &mut moved_sleep).await });
     assert!(ended.is_ok());
     let mut ticks = interval(50 * MILLI);
     for runtime in [&first, &second, &first, &second] {
@@ -269,15 +270,15 @@ fn a_sleep_that_another_runtime_polls_ends_there() {
 }
 
 #[test]
-fn a_paused_time_with_nothing_else_to_wait_for_ends_the_longest_sleeps() {
-    one().block_on(async {
+fn paused_time_moves_to_the_end_of_the_longest_sleeps() {
+    runtime_with_one_vcpu().block_on(async {
         upshift::time::pause();
         let first = upshift::spawn(sleep(HOUR), Priority::Inherit);
         for longest in [MILLI, Duration::ZERO] {
             sleep(Duration::MAX - longest).await;
             assert!(first.is_finished());
         }
-        // The end of the time is behind nothing.
+        // Time at its end can be advanced, and sleeps still end.
         upshift::time::advance(HOUR).await;
         sleep(MILLI).await;
     });

@@ -1,4 +1,5 @@
-//! TLS over the runtime's streams: handshakes, much data both ways, bad peers.
+//! Tests of TLS over the runtime's streams: handshakes, much data in both directions, invalid
+//! peers.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -19,14 +20,14 @@ struct Identity {
 }
 
 fn identity(host: &str) -> Identity {
-    let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
+    let generated = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
     Identity {
-        certificate: made.cert.pem(),
-        key: made.signing_key.serialize_pem(),
+        certificate: generated.cert.pem(),
+        key: generated.signing_key.serialize_pem(),
     }
 }
 
-fn both(identity: &Identity) -> (Acceptor, Connector) {
+fn acceptor_and_connector(identity: &Identity) -> (Acceptor, Connector) {
     let (certificate, key) = (identity.certificate.as_bytes(), identity.key.as_bytes());
     let mut server = tls::server_config(certificate, key).unwrap();
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -35,12 +36,13 @@ fn both(identity: &Identity) -> (Acceptor, Connector) {
     (Acceptor::new(server), Connector::new(client))
 }
 
-fn echoes(runtime: &Runtime) {
-    let (acceptor, connector) = both(&identity("localhost"));
+/// Sends data to an echo server and back.
+fn check_echo(runtime: &Runtime) {
+    let (acceptor, connector) = acceptor_and_connector(&identity("localhost"));
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let served = upshift::spawn(
+        let server = upshift::spawn(
             async move {
                 let (stream, _) = listener.accept().await.unwrap();
                 let mut stream = acceptor.accept(stream).await.unwrap();
@@ -60,32 +62,32 @@ fn echoes(runtime: &Runtime) {
         let sent: Vec<u8> = (0..2 << 20).map(|n: u32| (n % 251) as u8).collect();
         stream.write_all(&sent).await.unwrap();
         stream.close().await.unwrap();
-        let mut back = Vec::new();
-        stream.read_to_end(&mut back).await.unwrap();
-        assert!(back == sent);
-        assert_eq!(served.await.unwrap(), sent.len());
+        let mut echoed = Vec::new();
+        stream.read_to_end(&mut echoed).await.unwrap();
+        assert!(echoed == sent);
+        assert_eq!(server.await.unwrap(), sent.len());
     });
 }
 
 #[test]
-fn much_data_goes_both_ways_over_tcp() {
-    echoes(&Runtime::builder().vcpus(1).build().unwrap());
+fn much_data_is_sent_in_both_directions_over_tcp() {
+    check_echo(&Runtime::builder().vcpus(1).build().unwrap());
 }
 
 #[test]
-fn two_preemptible_vcpus_do_the_same() {
+fn much_data_is_sent_in_both_directions_on_preemptible_vcpus() {
     let builder = Runtime::builder()
         .vcpus(2)
         .preemption(Preemption::Preferred);
-    echoes(&builder.build().unwrap());
+    check_echo(&builder.build().unwrap());
 }
 
 #[test]
-fn a_certificate_for_another_host_or_of_a_stranger_is_refused() {
+fn a_certificate_for_another_host_or_from_an_unknown_issuer_is_refused() {
     block_on(async {
-        let (acceptor, connector) = both(&identity("localhost"));
-        let (_, stranger) = both(&identity("localhost"));
-        for (connector, host) in [(&connector, "elsewhere"), (&stranger, "localhost")] {
+        let (acceptor, connector) = acceptor_and_connector(&identity("localhost"));
+        let (_, untrusting) = acceptor_and_connector(&identity("localhost"));
+        for (connector, host) in [(&connector, "elsewhere"), (&untrusting, "localhost")] {
             let (client, server) = UnixStream::pair().unwrap();
             let (refused, unwanted) =
                 futures_util::join!(connector.connect(host, client), acceptor.accept(server));
@@ -99,9 +101,9 @@ fn a_certificate_for_another_host_or_of_a_stranger_is_refused() {
 }
 
 #[test]
-fn peers_that_speak_something_else_or_nothing_do_no_harm() {
+fn peers_without_tls_and_silent_peers_are_errors() {
     block_on(async {
-        let (acceptor, connector) = both(&identity("localhost"));
+        let (acceptor, connector) = acceptor_and_connector(&identity("localhost"));
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all("GET / HTTP/1.1\r\n\r\n").await.0.unwrap();
         let error = acceptor.accept(server).await.unwrap_err();
@@ -112,7 +114,7 @@ fn peers_that_speak_something_else_or_nothing_do_no_harm() {
         assert!(waiting.is_err());
         drop(silent);
 
-        // Cut off in the middle, without the word that ends it.
+        // The connection is closed without TLS's close notification.
         let (client, server) = UnixStream::pair().unwrap();
         let (client, server) = futures_util::join!(
             connector.connect("localhost", client),
@@ -121,7 +123,7 @@ fn peers_that_speak_something_else_or_nothing_do_no_harm() {
         let mut server = server.unwrap();
         drop(client);
         let error = server.read_to_end(&mut Vec::new()).await.unwrap_err();
-        // A reset if the client left something unread.
+        // The error is a reset if the client had unread data.
         let cut_off = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
         assert!(cut_off.contains(&error.kind()), "{error}");
     });
@@ -147,9 +149,9 @@ fn futures_of_tls_may_move_between_threads() {
     fn assert_send<T: Send>(_: T) {}
     #[expect(dead_code, reason = "it only has to compile")]
     fn all(acceptor: &'static Acceptor, connector: &'static Connector, stream: [TcpStream; 2]) {
-        let [one, other] = stream;
-        assert_send(acceptor.accept(one));
-        assert_send(connector.connect("localhost", other));
+        let [first, second] = stream;
+        assert_send(acceptor.accept(first));
+        assert_send(connector.connect("localhost", second));
         assert_send(tls::load_server_config("", ""));
     }
 }

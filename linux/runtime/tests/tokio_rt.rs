@@ -1,5 +1,5 @@
-//! Code that needs a runtime of tokio, in coroutines: on one and several vCPUs, with preemption,
-//! in `block_on` and at the end.
+//! Tests of code that needs a tokio runtime, in coroutines: on one and several vCPUs, with
+//! preemption, in `block_on` and at the end.
 #![cfg(feature = "tokio-rt")]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use upshift::task::JoinSet;
 use upshift::{Level, Preemption, Priority, Runtime, current_level};
 
-/// Inline with one vCPU and with two, and preemptible.
+/// Returns runtimes with one inline vCPU, with two, and with two preemptible vCPUs.
 fn runtimes() -> impl Iterator<Item = Runtime> {
     [
         (1, Preemption::Off),
@@ -47,7 +47,7 @@ async fn ping(address: std::net::SocketAddr, times: u8) {
 }
 
 #[test]
-fn time_net_fs_process_signal_and_blocking_calls_work() {
+fn tokios_time_net_fs_process_signal_and_blocking_calls_work() {
     for runtime in runtimes() {
         runtime.block_on(async {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -74,9 +74,9 @@ fn time_net_fs_process_signal_and_blocking_calls_work() {
     }
 }
 
-/// Whichever thread polls them.
+/// The context of tokio exists on every thread that polls.
 #[test]
-fn many_coroutines_of_all_levels_find_it_and_keep_their_levels() {
+fn many_coroutines_of_all_levels_use_tokio_and_keep_their_levels() {
     for runtime in runtimes() {
         runtime.block_on(async {
             let mut set = JoinSet::new();
@@ -87,40 +87,45 @@ fn many_coroutines_of_all_levels_find_it_and_keep_their_levels() {
                         tokio::time::sleep(Duration::from_micros(100)).await;
                         upshift::yield_now().await;
                     }
-                    // Joining lends the level of the main coroutine at most.
+                    // A join lends at most the level of the main coroutine.
                     current_level().unwrap() <= level
                 };
                 set.spawn_at(work, level);
             }
-            assert!(set.join_all().await.into_iter().all(|at_most| at_most));
+            assert!(
+                set.join_all()
+                    .await
+                    .into_iter()
+                    .all(|is_at_most_own| is_at_most_own)
+            );
         });
     }
 }
 
-/// Round trips of level 2 beside busy coroutines of level 40: they end long before.
+/// Round trips of level 2 beside busy coroutines of level 40 end long before these.
 #[test]
-fn urgent_work_overtakes_in_its_waits_for_tokio() {
+fn urgent_work_that_waits_for_tokio_precedes_other_work() {
     for runtime in runtimes() {
         runtime.block_on(async {
-            let over = Arc::new(AtomicBool::new(false));
+            let stop = Arc::new(AtomicBool::new(false));
             let finished = Arc::new(AtomicUsize::new(0));
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             upshift::spawn(echo(listener), Level::at::<2>()).detach();
             let mut busy = JoinSet::new();
             for _ in 0..4 {
-                let (over, finished) = (over.clone(), finished.clone());
+                let (stop, finished) = (stop.clone(), finished.clone());
                 let compute = async move {
                     let began = std::time::Instant::now();
-                    // Bounded, should the urgent one starve.
-                    while !over.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20)
+                    // The loop is bounded, in case the urgent coroutine starves.
+                    while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20)
                     {
                         for n in 0..1000_u32 {
                             std::hint::black_box(n);
                         }
                         upshift::yield_if_needed().await;
                     }
-                    if !over.load(Ordering::Relaxed) {
+                    if !stop.load(Ordering::Relaxed) {
                         finished.fetch_add(1, Ordering::Relaxed);
                     }
                 };
@@ -130,17 +135,17 @@ fn urgent_work_overtakes_in_its_waits_for_tokio() {
                 .await
                 .unwrap();
             assert_eq!(finished.load(Ordering::Relaxed), 0);
-            over.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
             busy.join_all().await;
         });
     }
 }
 
-/// The remaining coroutines are dropped within tokio's runtime.
+/// The remaining coroutines are dropped in the context of tokio's runtime.
 #[test]
 fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
-    struct Within(Arc<AtomicUsize>);
-    impl Drop for Within {
+    struct UsesTokioOnDrop(Arc<AtomicUsize>);
+    impl Drop for UsesTokioOnDrop {
         fn drop(&mut self) {
             drop(tokio::time::sleep(Duration::from_secs(1)));
             self.0.fetch_add(1, Ordering::SeqCst);
@@ -150,9 +155,9 @@ fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
         let dropped = Arc::new(AtomicUsize::new(0));
         runtime.block_on(async {
             for n in 0..20 {
-                let within = Within(dropped.clone());
+                let value = UsesTokioOnDrop(dropped.clone());
                 let wait = async move {
-                    let _within = within;
+                    let _value = value;
                     let _listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
                     tokio::time::sleep(Duration::from_secs(3600)).await;
                 };
@@ -166,10 +171,10 @@ fn a_runtime_ends_with_sockets_timers_and_tasks_of_tokio_in_use() {
     }
 }
 
-/// Tasks of tokio's belong to the runtime: they spawn coroutines, and its timers and handles work
-/// in them.
+/// A task of tokio belongs to the runtime: it may spawn coroutines, and use timers and handles of
+/// the runtime.
 #[test]
-fn a_task_of_tokios_uses_the_runtime() {
+fn a_tokio_task_uses_the_runtime() {
     for runtime in runtimes() {
         runtime.block_on(async {
             let task = tokio::spawn(async {
@@ -183,7 +188,7 @@ fn a_task_of_tokios_uses_the_runtime() {
                 let never = std::future::pending::<()>();
                 let late = upshift::time::timeout(Duration::from_millis(1), never).await;
                 assert!(late.is_err());
-                // Left alone in the middle of a wait.
+                // This wait is dropped before it ends.
                 let mut long = Box::pin(upshift::time::sleep(Duration::from_secs(3600)));
                 assert!(futures_util::poll!(long.as_mut()).is_pending());
             });
@@ -194,7 +199,7 @@ fn a_task_of_tokios_uses_the_runtime() {
 }
 
 #[test]
-fn each_thread_that_polls_is_told_of_before_and_after() {
+fn hooks_run_before_and_after_each_thread_polls() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
         let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (starts, stops) = (begun.clone(), ended.clone());
@@ -216,11 +221,11 @@ fn each_thread_that_polls_is_told_of_before_and_after() {
     }
 }
 
-/// Beside one that blocks for long.
+/// A blocking function runs for long meanwhile.
 #[test]
-fn tasks_of_tokio_have_been_dropped_when_the_runtime_has() {
-    struct Counts(Arc<AtomicUsize>);
-    impl Drop for Counts {
+fn tokio_tasks_are_dropped_before_the_drop_of_the_runtime_returns() {
+    struct LiveCount(Arc<AtomicUsize>);
+    impl Drop for LiveCount {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
@@ -230,9 +235,9 @@ fn tasks_of_tokio_have_been_dropped_when_the_runtime_has() {
         runtime.block_on(async {
             for _ in 0..500 {
                 alive.fetch_add(1, Ordering::SeqCst);
-                let counts = Counts(alive.clone());
+                let guard = LiveCount(alive.clone());
                 tokio::spawn(async move {
-                    let _counts = counts;
+                    let _guard = guard;
                     std::future::pending::<()>().await;
                 });
             }
@@ -245,9 +250,9 @@ fn tasks_of_tokio_have_been_dropped_when_the_runtime_has() {
     }
 }
 
-/// A thread of tokio's has no ring, and says so.
+/// A thread of tokio has no ring, so the call fails.
 #[test]
-fn a_system_call_in_a_task_of_tokios_is_an_error() {
+fn an_asynchronous_system_call_in_a_tokio_task_is_an_error() {
     for runtime in runtimes() {
         let calls = async {
             let cid = upshift::get_cid().unwrap();
@@ -262,13 +267,13 @@ fn a_system_call_in_a_task_of_tokios_is_an_error() {
     }
 }
 
-/// Whether tokio's context is on the calling thread.
-fn is_within() -> bool {
+/// Returns whether the calling thread has the context of tokio.
+fn has_tokio_context() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }
 
 #[test]
-fn blocking_functions_are_within_tokio_and_belong_to_the_runtime() {
+fn blocking_functions_have_tokios_context_and_belong_to_the_runtime() {
     for runtime in runtimes() {
         runtime.block_on(async {
             let function = || {
@@ -276,8 +281,9 @@ fn blocking_functions_are_within_tokio_and_belong_to_the_runtime() {
                 tokio.block_on(tokio::time::sleep(Duration::from_millis(1)));
                 assert_eq!(tokio.block_on(tokio::spawn(async { 1 })).unwrap(), 1);
                 let level = upshift::spawn(async { current_level() }, Level::at::<5>());
-                let inner =
-                    upshift::spawn_blocking(|| (is_within(), upshift::Handle::current().is_ok()));
+                let inner = upshift::spawn_blocking(|| {
+                    (has_tokio_context(), upshift::Handle::current().is_ok())
+                });
                 let id = upshift::spawn(std::future::pending::<()>(), Level::at::<5>()).id();
                 assert!(upshift::reprio(id, Level::at::<6>()).is_ok());
                 (level, inner)
@@ -289,22 +295,22 @@ fn blocking_functions_are_within_tokio_and_belong_to_the_runtime() {
     }
 }
 
-/// Each kind of thread that runs code of users: hooks, the main coroutine, coroutines, also those
-/// that were suspended and their successors, and the watchdog.
+/// The context exists on each kind of thread that runs user code: in hooks, the main coroutine,
+/// coroutines, also suspended and resumed ones, and the watchdog.
 #[test]
-fn tokio_is_there_in_hooks_and_whichever_thread_polls() {
+fn tokios_context_exists_in_hooks_and_on_every_thread_that_polls() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
-        let (asked, missing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let ask = {
-            let (asked, missing) = (asked.clone(), missing.clone());
+        let (checks, missing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let check = {
+            let (checks, missing) = (checks.clone(), missing.clone());
             move || {
-                asked.fetch_add(1, Ordering::SeqCst);
-                missing.fetch_add(usize::from(!is_within()), Ordering::SeqCst);
+                checks.fetch_add(1, Ordering::SeqCst);
+                missing.fetch_add(usize::from(!has_tokio_context()), Ordering::SeqCst);
             }
         };
         let stalled = Arc::new(AtomicBool::new(false));
-        let (on_start, on_stop, on_stall) = (ask.clone(), ask.clone(), ask.clone());
-        let told = stalled.clone();
+        let (on_start, on_stop, on_stall) = (check.clone(), check.clone(), check.clone());
+        let stall_flag = stalled.clone();
         let runtime = Runtime::builder()
             .vcpus(1)
             .preemption(preemption)
@@ -313,23 +319,23 @@ fn tokio_is_there_in_hooks_and_whichever_thread_polls() {
             .stall_limit(Duration::from_millis(10))
             .on_stall(move |_| {
                 on_stall();
-                told.store(true, Ordering::SeqCst);
+                stall_flag.store(true, Ordering::SeqCst);
             })
             .build()
             .unwrap();
         runtime.block_on(async {
-            ask();
+            check();
             let mut set = JoinSet::new();
             for level in [40, 8, 30, 2] {
-                let ask = ask.clone();
+                let check = check.clone();
                 let work = async move {
                     for _ in 0..4 {
-                        ask();
+                        check();
                         let began = std::time::Instant::now();
                         while began.elapsed() < Duration::from_millis(30) {
                             std::hint::black_box(0);
                         }
-                        ask();
+                        check();
                         upshift::time::sleep(Duration::from_millis(3)).await;
                     }
                 };
@@ -345,15 +351,14 @@ fn tokio_is_there_in_hooks_and_whichever_thread_polls() {
         });
         drop(runtime);
         assert!(stalled.load(Ordering::SeqCst));
-        assert!(asked.load(Ordering::SeqCst) > 32);
+        assert!(checks.load(Ordering::SeqCst) > 32);
         assert_eq!(missing.load(Ordering::SeqCst), 0);
     }
 }
 
-/// The error of a call that needs a vCPU names the kind of thread, and the call to use instead;
-/// that call works.
+/// The error of a call that needs a vCPU names the kind of thread and an alternative, which works.
 #[test]
-fn errors_on_threads_beside_the_vcpus_lead_on() {
+fn errors_on_threads_without_a_vcpu_name_an_alternative() {
     for runtime in runtimes() {
         runtime.block_on(async {
             let address = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
@@ -366,7 +371,7 @@ fn errors_on_threads_beside_the_vcpus_lead_on() {
                         "{error}"
                     );
                 }
-                // Calls that need a thread and no vCPU work there.
+                // Calls that need a thread but no vCPU work in the task.
                 assert_eq!(upshift::spawn_blocking(|| 3).await.unwrap(), 3);
                 assert!(upshift::fs::canonicalize("/proc").await.is_ok());
                 let read = upshift::spawn(upshift::fs::read("/proc/self/stat"), Priority::Inherit);
@@ -381,7 +386,7 @@ fn errors_on_threads_beside_the_vcpus_lead_on() {
             };
             let std::task::Poll::Ready(read) = upshift::spawn_blocking(function).await.unwrap()
             else {
-                panic!("the read waits");
+                panic!("the read is pending");
             };
             let error = read.unwrap_err().to_string();
             assert!(

@@ -1,5 +1,6 @@
-//! The start of tokio's thread at the first use of its runtime. A program of its own, in which
-//! nothing handles signals through tokio: each is an event for all of its runtimes.
+//! Tests of the start of tokio's thread at the first use of its runtime. This file has its own
+//! process, in which no test handles signals through tokio: a signal is an event for all of tokio's
+//! runtimes.
 #![cfg(feature = "tokio-rt")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,25 +9,25 @@ use std::time::Duration;
 
 use upshift::{Level, Preemption, Runtime};
 
-/// Keeps the tests apart: descriptors that others open and close meanwhile hide the driver, and the
-/// thread then starts at once.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Serialises the tests: descriptors that other tests open and close would hide tokio's driver, and
+/// the thread would then start at once.
+fn serialize_tests() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Number of threads of this process whose name begins so.
+/// Returns the number of threads of this process whose name begins with `name`.
 fn threads_named(name: &str) -> usize {
-    let is_one = |thread: &std::fs::DirEntry| {
+    let has_name = |thread: &std::fs::DirEntry| {
         std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.starts_with(name))
     };
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     threads
-        .filter(|thread| is_one(thread.as_ref().unwrap()))
+        .filter(|thread| has_name(thread.as_ref().unwrap()))
         .count()
 }
 
-/// A use of tokio's runtime, which ends within the test only if the driver turns.
+/// A name, and a use of tokio's runtime that ends only if tokio's driver runs.
 type Use = (
     &'static str,
     fn() -> std::pin::Pin<Box<dyn Future<Output = ()>>>,
@@ -34,7 +35,7 @@ type Use = (
 
 #[test]
 fn tokios_thread_starts_at_the_first_use() {
-    let _alone = alone();
+    let _lock = serialize_tests();
     let uses: [Use; 4] = [
         ("timer", || {
             Box::pin(tokio::time::sleep(Duration::from_millis(1)))
@@ -61,27 +62,27 @@ fn tokios_thread_starts_at_the_first_use() {
     ];
     for driver in [upshift::Driver::Auto, upshift::Driver::Readiness] {
         for preemption in [Preemption::Off, Preemption::Preferred] {
-            for (n, (what, uses)) in uses.iter().enumerate() {
+            for (n, (case, uses)) in uses.iter().enumerate() {
                 let name = format!("u{n}{}{}", driver as u8, preemption as u8);
                 let thread = format!("{name}-tokio");
                 let builder = Runtime::builder().vcpus(1).driver(driver);
                 let runtime = builder.preemption(preemption).name(&name).build().unwrap();
                 runtime.block_on(async {
                     upshift::time::sleep(Duration::from_millis(2)).await;
-                    assert_eq!(threads_named(&thread), 0, "{what}");
+                    assert_eq!(threads_named(&thread), 0, "{case}");
                     uses().await;
-                    assert_eq!(threads_named(&thread), 1, "{what}");
+                    assert_eq!(threads_named(&thread), 1, "{case}");
                 });
                 drop(runtime);
-                assert_eq!(threads_named(&thread), 0, "{what}");
+                assert_eq!(threads_named(&thread), 0, "{case}");
             }
         }
     }
 }
 
 #[test]
-fn the_driver_is_found_among_other_runtimes_of_tokios() {
-    let _alone = alone();
+fn tokios_driver_is_found_among_other_tokio_runtimes() {
+    let _lock = serialize_tests();
     let tokio = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap()
@@ -100,8 +101,8 @@ fn the_driver_is_found_among_other_runtimes_of_tokios() {
 }
 
 #[test]
-fn a_runtime_without_tokio_has_no_context_of_it() {
-    let _alone = alone();
+fn a_runtime_without_tokio_has_no_tokio_context() {
+    let _lock = serialize_tests();
     let runtime = Runtime::builder().vcpus(1).tokio(false).build().unwrap();
     runtime.block_on(async {
         assert!(tokio::runtime::Handle::try_current().is_err());
@@ -113,14 +114,14 @@ fn a_runtime_without_tokio_has_no_context_of_it() {
     });
 }
 
-/// The thread that waits for a CPU-bound coroutine to end would start late otherwise.
+/// The first use must not wait for the CPU-bound coroutine.
 #[test]
 fn the_first_use_does_not_wait_for_less_urgent_coroutines() {
-    let _alone = alone();
+    let _lock = serialize_tests();
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
         let compute = async move {
             let began = std::time::Instant::now();
             while !seen.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20) {
@@ -134,15 +135,15 @@ fn the_first_use_does_not_wait_for_less_urgent_coroutines() {
             Level::at::<8>(),
         );
         first_use.await.unwrap();
-        over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         assert!(busy.await.unwrap());
     });
 }
 
-/// Also those that a coroutine of a pinned vCPU starts.
+/// This includes threads that a coroutine of a pinned vCPU starts.
 #[test]
 fn tokios_threads_may_run_on_all_cpus_of_the_process() {
-    let _alone = alone();
+    let _lock = serialize_tests();
     let cpus = || {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status
@@ -159,10 +160,10 @@ fn tokios_threads_may_run_on_all_cpus_of_the_process() {
     assert_eq!((&task, &blocking), (&all, &all));
 }
 
-/// A task that never ends its poll does not hold up the end for long.
+/// A task that never ends its poll delays the end of the runtime only briefly.
 #[test]
-fn a_task_of_tokios_that_blocks_is_left_behind() {
-    let _alone = alone();
+fn a_blocking_tokio_task_outlives_its_runtime() {
+    let _lock = serialize_tests();
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {

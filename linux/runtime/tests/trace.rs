@@ -1,4 +1,5 @@
-//! The recording of a runtime: its content for known programs, and its integrity while they run.
+//! Tests of a runtime's recording: its content for known programs, and its integrity while they
+//! run.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,8 @@ fn runtime(vcpus: usize) -> Runtime {
         .unwrap()
 }
 
-/// Returns the steps of a coroutine.
-fn of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
+/// Returns the events of a coroutine.
+fn events_of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
     let steps = timeline.events.iter().filter_map(|event| match event.kind {
         EventKind::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine)),
         _ => None,
@@ -22,12 +23,17 @@ fn of(timeline: &Timeline, id: CoroutineId) -> Vec<(Step, Coroutine)> {
     steps.collect()
 }
 
+/// Returns the steps of a coroutine.
 fn steps(timeline: &Timeline, id: CoroutineId) -> Vec<Step> {
-    of(timeline, id).into_iter().map(|(step, _)| step).collect()
+    events_of(timeline, id)
+        .into_iter()
+        .map(|(step, _)| step)
+        .collect()
 }
 
-/// Checks that every track of the file is balanced, and that every number is plausible.
-fn assert_whole(timeline: &Timeline) -> serde_json::Value {
+/// Asserts that every track of the Chrome trace is balanced, and that every number is plausible.
+/// Returns the trace.
+fn assert_consistent(timeline: &Timeline) -> serde_json::Value {
     assert!(timeline.events.is_sorted_by_key(|event| event.at));
     for event in &timeline.events {
         assert!(event.vcpu < timeline.vcpus && event.at <= timeline.length);
@@ -55,7 +61,7 @@ fn assert_whole(timeline: &Timeline) -> serde_json::Value {
 }
 
 #[test]
-fn a_coroutine_goes_its_way_in_order() {
+fn the_steps_of_a_coroutine_are_recorded_in_order() {
     use Step::{Blocked, Exited, Polled, Ready, Spawned, Yielded};
     let runtime = runtime(1);
     let trace = runtime.handle().trace();
@@ -86,17 +92,17 @@ fn a_coroutine_goes_its_way_in_order() {
         (timeline.lost, timeline.vcpus, timeline.name.as_str()),
         (0, 1, "traced")
     );
-    assert_whole(&timeline);
+    assert_consistent(&timeline);
     let expected = [Spawned, Ready, Polled, Blocked, Ready, Polled, Exited];
     assert_eq!(steps(&timeline, id), expected);
-    for (_, coroutine) in of(&timeline, id) {
+    for (_, coroutine) in events_of(&timeline, id) {
         assert_eq!((coroutine.level.get(), coroutine.by), (5, Some(0)));
         let site = timeline.site_name(coroutine.site);
         assert!(site.starts_with(&format!("{}:{line}:", file!())), "{site}");
     }
     let expected = [Spawned, Ready, Polled, Yielded, Polled, Exited];
     assert_eq!(steps(&timeline, yields), expected);
-    // After the end of the recording.
+    // Events after the end of the recording are not recorded.
     runtime.block_on(async { upshift::spawn(async {}, Level::at::<1>()).await.unwrap() });
     assert_eq!(trace.snapshot(), timeline);
 }
@@ -116,21 +122,21 @@ fn steps_by_other_threads_and_events_that_a_vcpu_waits_for_are_recorded() {
         });
         assert_eq!(child.await.unwrap(), 7);
         thread.join().unwrap();
-        // A pipe that another coroutine fills.
+        // The second coroutine waits for a pipe, to which the main coroutine writes.
         let (mut reader, mut writer) = upshift::io::pipe().unwrap();
         let child = upshift::spawn(
-            async move { reader_reads(&mut reader).await },
+            async move { read_byte(&mut reader).await },
             Level::at::<6>(),
         );
         upshift::time::sleep(Duration::from_millis(1)).await;
-        writer_writes(&mut writer).await;
+        write_byte(&mut writer).await;
         child.await.unwrap();
         id
     });
     trace.stop();
     let timeline = trace.snapshot();
-    assert_whole(&timeline);
-    let outside = of(&timeline, id)
+    assert_consistent(&timeline);
+    let outside = events_of(&timeline, id)
         .into_iter()
         .filter(|(_, coroutine)| coroutine.by.is_none());
     let outside: Vec<Step> = outside.map(|(step, _)| step).collect();
@@ -138,17 +144,17 @@ fn steps_by_other_threads_and_events_that_a_vcpu_waits_for_are_recorded() {
     let kinds: Vec<EventKind> = timeline.events.iter().map(|event| event.kind).collect();
     let parks = kinds
         .iter()
-        .filter(|kind| matches!(kind, EventKind::Parked))
+        .filter(|what| matches!(what, EventKind::Parked))
         .count();
     let wakes = kinds
         .iter()
-        .filter(|kind| matches!(kind, EventKind::Unparked))
+        .filter(|what| matches!(what, EventKind::Unparked))
         .count();
     assert!(parks >= 1 && wakes >= parks, "{parks} {wakes}");
     assert!(
         kinds
             .iter()
-            .any(|kind| matches!(kind, EventKind::Arrived(1..)))
+            .any(|what| matches!(what, EventKind::Arrived(1..)))
     );
     // The wait of 20 ms contains no events.
     let asleep = timeline
@@ -159,19 +165,19 @@ fn steps_by_other_threads_and_events_that_a_vcpu_waits_for_are_recorded() {
     assert!(longest >= 10_000_000, "{longest}");
 }
 
-async fn reader_reads(reader: &mut upshift::io::PipeReader) {
+async fn read_byte(reader: &mut upshift::io::PipeReader) {
     use upshift::io::AsyncReadExt as _;
     let mut byte = [0];
     reader.read_exact(&mut byte).await.unwrap();
 }
 
-async fn writer_writes(writer: &mut upshift::io::PipeWriter) {
+async fn write_byte(writer: &mut upshift::io::PipeWriter) {
     use upshift::io::AsyncWriteExt as _;
     writer.write_all(b"x").await.unwrap();
 }
 
 #[test]
-fn the_oldest_are_overwritten_and_counted() {
+fn the_oldest_events_are_overwritten_and_counted() {
     let runtime = runtime(1);
     let trace = runtime.handle().trace();
     trace.start(64).unwrap();
@@ -191,10 +197,10 @@ fn the_oldest_are_overwritten_and_counted() {
     });
     trace.stop();
     let timeline = trace.snapshot();
-    assert_whole(&timeline);
-    // With the polls that were under way when they began.
+    assert_consistent(&timeline);
+    // The snapshot includes the polls that were running when its first event was recorded.
     assert!((64..=66).contains(&timeline.events.len()));
-    // Two for each yield, and those of the main coroutine.
+    // Each yield makes two events, and the main coroutine makes some, too.
     assert!(timeline.lost >= 2 * yields - 64, "{}", timeline.lost);
     assert_eq!(steps(&timeline, id).last(), Some(&Step::Exited));
     // A new recording starts empty, at any size.
@@ -225,7 +231,7 @@ fn a_busy_program_on_two_vcpus_is_recorded_while_it_runs() {
             for _ in 0..3 {
                 std::thread::sleep(Duration::from_millis(3));
                 let timeline = watcher.snapshot();
-                assert_whole(&timeline);
+                assert_consistent(&timeline);
                 events += timeline.events.len();
                 lost += timeline.lost;
             }
@@ -263,35 +269,35 @@ fn a_busy_program_on_two_vcpus_is_recorded_while_it_runs() {
 fn a_poll_that_lasts_longer_than_the_recording_is_in_it() {
     let runtime = runtime(2);
     let trace = runtime.handle().trace();
-    let (begun, has_begun) = std::sync::mpsc::channel();
-    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let (id_sender, id_receiver) = std::sync::mpsc::channel();
+    let (end_sender, end_receiver) = std::sync::mpsc::channel::<()>();
     let child = runtime.handle().spawn(
         async move {
-            begun.send(upshift::get_cid().unwrap()).unwrap();
-            // The poll of a program that computes.
-            let _ = ends.recv_timeout(Duration::from_secs(60));
+            id_sender.send(upshift::get_cid().unwrap()).unwrap();
+            // The poll lasts until the test ends it.
+            let _ = end_receiver.recv_timeout(Duration::from_secs(60));
         },
         Level::at::<40>(),
     );
     let child = child.unwrap();
-    let computes = has_begun.recv_timeout(Duration::from_secs(60)).unwrap();
+    let id_of_child = id_receiver.recv_timeout(Duration::from_secs(60)).unwrap();
     trace.start(64).unwrap();
     std::thread::sleep(Duration::from_millis(5));
     let timeline = trace.snapshot();
-    end.send(()).unwrap();
-    assert_whole(&timeline);
-    let spans = stretches(&timeline);
+    end_sender.send(()).unwrap();
+    assert_consistent(&timeline);
+    let spans = running_spans(&timeline);
     assert!(
         spans
             .iter()
-            .any(|(id, from, to)| (*id, *from, *to) == (computes, 0, timeline.length)),
+            .any(|(id, from, to)| (*id, *from, *to) == (id_of_child, 0, timeline.length)),
         "{timeline:?}"
     );
     runtime.block_on(async { child.await.unwrap() });
 }
 
-/// Returns the stretches of running.
-fn stretches(timeline: &Timeline) -> Vec<(CoroutineId, u64, u64)> {
+/// Returns the spans in which a coroutine ran, as tuples of its id, start and end.
+fn running_spans(timeline: &Timeline) -> Vec<(CoroutineId, u64, u64)> {
     let spans = upshift::trace::Spans::of(timeline);
     let running = spans
         .states

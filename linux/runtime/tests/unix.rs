@@ -1,4 +1,4 @@
-//! Unix streams: paths, abstract names, credentials, halves.
+//! Tests of Unix streams: paths, abstract names, credentials, halves.
 
 #[path = "support/block_on.rs"]
 mod block_on;
@@ -26,7 +26,7 @@ async fn echo(listener: UnixListener) {
 }
 
 #[test]
-fn a_listener_at_a_path_echoes_and_knows_its_peer() {
+fn a_listener_at_a_path_serves_clients_with_credentials() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("echo");
     block_on(async {
@@ -77,7 +77,7 @@ fn abstract_names_need_no_file() {
 #[test]
 fn connecting_fails_with_the_error_of_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("nobody");
+    let path = folder.path().join("missing");
     block_on(async {
         let error = UnixStream::connect(&path).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -89,23 +89,23 @@ fn connecting_fails_with_the_error_of_the_kernel() {
     });
 }
 
-/// The peer writes and closes before anything receives: each way of reading sees the end after the
-/// data.
+/// The peer writes and closes before the reader starts. Each way of reading returns the end after
+/// the data.
 #[test]
-fn the_end_is_seen_by_every_later_read() {
+fn every_read_after_the_data_returns_the_end() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         for size in [1usize, 100, 2048, 5000, 20_000, 60_000] {
-            for way in 0..4 {
+            for method in 0..4 {
                 let (mut reader, mut writer) = UnixStream::pair().unwrap();
                 writer.write_all(vec![7u8; size]).await.0.unwrap();
-                match way % 2 {
+                match method % 2 {
                     0 => drop(writer),
                     _ => writer.shutdown(std::net::Shutdown::Write).unwrap(),
                 }
                 let read = async {
                     let mut all = Vec::new();
-                    if way < 2 {
+                    if method < 2 {
                         loop {
                             let piece = reader.recv().await.unwrap();
                             if piece.is_empty() {
@@ -121,7 +121,11 @@ fn the_end_is_seen_by_every_later_read() {
                     }
                 };
                 let read = upshift::time::timeout(Duration::from_secs(10), read).await;
-                assert_eq!(read.expect("no end").len(), size, "way {way}");
+                assert_eq!(
+                    read.expect("the end did not arrive").len(),
+                    size,
+                    "way {method}"
+                );
             }
         }
     });

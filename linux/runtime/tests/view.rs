@@ -1,4 +1,4 @@
-//! The socket of the live view: its answers, and the limits on hostile clients.
+//! Tests of the socket of the live view: its replies, and its limits on hostile clients.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,13 +14,13 @@ fn own_sockets() -> Vec<SocketName> {
     own
 }
 
-/// A runtime with a view, and its socket.
+/// Returns a runtime with a live view, and its socket.
 fn observed() -> (Runtime, SocketName) {
-    // Held by one test at a time. Set once the sockets of an earlier process are removed.
+    // Held by one test at a time. True after the sockets of an earlier process have been removed.
     static CLEARED: Mutex<bool> = Mutex::new(false);
     let mut cleared = CLEARED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*cleared {
-        // A killed process with the same number may have left sockets of the same names.
+        // A killed process with the same PID may have left sockets of the same names.
         for socket in own_sockets() {
             std::fs::remove_file(socket.path).unwrap();
         }
@@ -74,13 +74,13 @@ fn a_client_gets_a_snapshot_per_request() {
 }
 
 #[test]
-fn the_answer_has_the_documented_names() {
+fn the_reply_has_the_documented_names() {
     let (runtime, socket) = observed();
     runtime.block_on(async {
         upshift::spawn(async {}, Level::at::<3>()).await.unwrap();
     });
-    let answer = ask(&mut BufReader::new(attach(&socket)), "metrics\n");
-    let json: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let reply = ask(&mut BufReader::new(attach(&socket)), "metrics\n");
+    let json: serde_json::Value = serde_json::from_str(&reply).unwrap();
     for pointer in [
         "/protocol",
         "/pid",
@@ -102,36 +102,33 @@ fn the_answer_has_the_documented_names() {
         "/metrics/stalls/limit_ns",
         "/metrics/stalls/longest",
     ] {
-        assert!(json.pointer(pointer).is_some(), "{pointer} in {answer}");
+        assert!(json.pointer(pointer).is_some(), "{pointer} in {reply}");
     }
 }
 
 #[test]
-fn nonsense_is_refused_with_a_reason() {
+fn unknown_requests_are_refused_with_a_reason() {
     let (_runtime, socket) = observed();
     for request in ["hello\n", "\n", "metrics please\n", "GET / HTTP/1.1\r\n"] {
         let mut client = BufReader::new(attach(&socket));
-        let answer = ask(&mut client, request);
-        assert!(
-            answer.starts_with("{\"error\":\"unknown request"),
-            "{answer}"
-        );
+        let reply = ask(&mut client, request);
+        assert!(reply.starts_with("{\"error\":\"unknown request"), "{reply}");
         let mut rest = Vec::new();
         assert_eq!(client.read_to_end(&mut rest).unwrap_or(0), 0);
     }
     let mut client = attach(&socket);
-    // The server may close before everything is written.
+    // The server may close the connection before all bytes are written.
     let _ = client.write_all(&[b'x'; 100_000]);
-    let mut answer = String::new();
-    let read = BufReader::new(client).read_line(&mut answer);
+    let mut reply = String::new();
+    let read = BufReader::new(client).read_line(&mut reply);
     assert!(
-        read.is_err() || answer.is_empty() || answer.starts_with("{\"error\""),
-        "{answer}"
+        read.is_err() || reply.is_empty() || reply.starts_with("{\"error\""),
+        "{reply}"
     );
 }
 
 #[test]
-fn a_viewer_that_does_not_read_is_dropped_and_holds_up_no_other() {
+fn a_client_that_does_not_read_is_dropped_and_delays_no_other() {
     let (_runtime, socket) = observed();
     let mut unread = attach(&socket);
     unread
@@ -139,7 +136,7 @@ fn a_viewer_that_does_not_read_is_dropped_and_holds_up_no_other() {
         .unwrap();
     let writer = std::thread::spawn(move || {
         let limit = Instant::now() + Duration::from_secs(30);
-        // Requests without end, and no answer is read.
+        // The client sends endless requests, and reads no reply.
         while Instant::now() < limit {
             match unread.write_all(&b"metrics\n".repeat(8)) {
                 Ok(()) => std::thread::sleep(Duration::from_millis(1)),
@@ -161,7 +158,7 @@ fn a_viewer_that_does_not_read_is_dropped_and_holds_up_no_other() {
 }
 
 #[test]
-fn clients_beyond_the_bound_are_turned_away_and_come_again_later() {
+fn clients_beyond_the_limit_are_refused_until_others_leave() {
     let (_runtime, socket) = observed();
     let mut clients: Vec<_> = (0..8).map(|_| BufReader::new(attach(&socket))).collect();
     for client in &mut clients {
@@ -178,20 +175,20 @@ fn clients_beyond_the_bound_are_turned_away_and_come_again_later() {
         if client.read_line(&mut line).is_ok() && line.contains("\"metrics\"") {
             break;
         }
-        assert!(Instant::now() < limit, "never let in again");
+        assert!(Instant::now() < limit, "the client is still refused");
     }
 }
 
 #[test]
-fn half_a_request_and_a_thousand_connections_do_no_harm() {
+fn an_incomplete_request_and_a_thousand_connections_are_harmless() {
     let (_runtime, socket) = observed();
-    let mut half = attach(&socket);
-    half.write_all(b"metr").unwrap();
+    let mut incomplete = attach(&socket);
+    incomplete.write_all(b"metr").unwrap();
     for _ in 0..1000 {
         drop(UnixStream::connect(&socket.path));
     }
-    let mut half = BufReader::new(half);
-    assert!(ask(&mut half, "ics\n").contains("\"metrics\""));
+    let mut incomplete = BufReader::new(incomplete);
+    assert!(ask(&mut incomplete, "ics\n").contains("\"metrics\""));
 }
 
 #[test]
@@ -209,22 +206,22 @@ fn a_recording_is_fetched_once_and_ends_with_its_client() {
         child.await.unwrap();
         id
     });
-    let answer = ask(&mut client, "timeline\n");
-    let recording: upshift::observe::Recording = serde_json::from_str(&answer).unwrap();
+    let reply = ask(&mut client, "timeline\n");
+    let recording: upshift::observe::Recording = serde_json::from_str(&reply).unwrap();
     assert_eq!(recording.protocol, PROTOCOL);
     assert_eq!(recording.timeline.name, "seen");
     let spawned = recording.timeline.events.iter().any(|event| {
         matches!(event.kind, upshift::trace::EventKind::Coroutine(upshift::trace::Step::Exited, coroutine) if coroutine.id == id)
     });
-    assert!(spawned, "{answer}");
+    assert!(spawned, "{reply}");
     assert!(!trace.is_on());
-    // The client can record again, and a recording that is not fetched ends.
+    // The client can start another recording, which ends with its connection.
     assert!(ask(&mut client, "record\n").contains("\"recording\":true"));
     assert!(trace.is_on());
     drop(client);
     let limit = Instant::now() + Duration::from_secs(20);
     while trace.is_on() {
-        assert!(Instant::now() < limit, "still recording");
+        assert!(Instant::now() < limit, "the recording has not ended");
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut client = BufReader::new(attach(&socket));

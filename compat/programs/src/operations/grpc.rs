@@ -39,7 +39,7 @@ pub(super) async fn unary() -> Result<Operation> {
         let answer = shared.0.clone().check(request()).await?.into_inner();
         (answer.status == ServingStatus::Serving as i32)
             .then_some(())
-            .ok_or("another status".into())
+            .ok_or("unexpected status".into())
     }))
 }
 
@@ -74,6 +74,6 @@ pub(super) async fn streaming() -> Result<Operation> {
         let message = watch.stream.message().await?.ok_or("closed")?;
         (message.status == status as i32)
             .then_some(())
-            .ok_or("another status".into())
+            .ok_or("unexpected status".into())
     }))
 }

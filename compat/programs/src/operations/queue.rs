@@ -66,6 +66,6 @@ pub(super) async fn queue() -> Result<Operation> {
         let delivery = queue.consumer.next().await.ok_or("closed")??;
         (delivery.data == said)
             .then_some(())
-            .ok_or("another message".into())
+            .ok_or("unexpected message".into())
     }))
 }

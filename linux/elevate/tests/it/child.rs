@@ -1,4 +1,5 @@
-//! The roles of child processes: victims, and owners that die.
+//! The roles of child processes: victims, whose threads other processes elevate, and owners, which
+//! elevate threads and die.
 
 use std::time::{Duration, Instant};
 
@@ -7,34 +8,35 @@ use upshift_elevate::{Elevated, Elevator, Priority, Tid, current_tid};
 
 use crate::process::{ROLE, Random};
 
-/// A role rather than a test: other tests start this program to be one of their children.
+/// Entry point of child processes, not a test: the environment variable [`ROLE`] selects the role.
 #[test]
-fn plays_a_role() {
+fn role_of_a_child_process() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    // Longer than a slow machine takes for any test.
-    bound_this_process(300);
+    // The limit exceeds the duration of every test on a slow machine.
+    limit_process(300);
     match role.as_str() {
         "victim" => victim(),
         "spinner" => spinner(),
         "owner" => owner(),
-        "tyrant" => tyrant(),
-        "successor" => successor(),
+        "cpu-hog" => cpu_hog(),
+        "guardian-killer" => guardian_killer(),
         "heartbeat" => heartbeat(),
         "exec" => exec(),
         "namespace" => namespace(),
-        other => panic!("no role {other}"),
+        other => panic!("unknown role {other}"),
     }
 }
 
-/// Bounds this process: it ends within `seconds`, and within 1 s if it keeps a CPU in SCHED_FIFO.
-fn bound_this_process(seconds: u32) {
+/// Limits this process: it ends after `seconds`, when its parent dies, or when a thread occupies a
+/// CPU in SCHED_FIFO for 1 s.
+fn limit_process(seconds: u32) {
     let limit = libc::rlimit {
         rlim_cur: 1_000_000,
         rlim_max: 1_000_000,
     };
-    // SAFETY: plain calls with live arguments.
+    // SAFETY: the only pointer is to `limit`, a live local.
     unsafe {
         libc::alarm(seconds);
         libc::setrlimit(libc::RLIMIT_RTTIME, &raw const limit);
@@ -42,10 +44,12 @@ fn bound_this_process(seconds: u32) {
     }
 }
 
+/// Returns the environment variable `name`, or an empty string.
 fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
+/// Returns the TIDs in the setting `TIDS`.
 fn tids() -> Vec<Tid> {
     let text = setting("TIDS");
     text.split_whitespace()
@@ -57,7 +61,7 @@ fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Starts threads of every policy, which sleep until killed.
+/// Starts a thread of each policy. The threads sleep until the process is killed.
 fn victim() {
     let attr = |policy: i32, nice: i32, priority: u32| SchedAttr {
         policy: policy as u32,
@@ -65,7 +69,7 @@ fn victim() {
         priority,
         ..SchedAttr::normal()
     };
-    let wanted = [
+    let attributes = [
         attr(libc::SCHED_OTHER, 0, 0),
         attr(libc::SCHED_OTHER, 5, 0),
         attr(libc::SCHED_OTHER, -3, 0),
@@ -74,7 +78,7 @@ fn victim() {
         attr(libc::SCHED_RR, 0, 4),
         attr(libc::SCHED_FIFO, 0, 3),
     ];
-    let threads: Vec<Tid> = wanted
+    let threads: Vec<Tid> = attributes
         .into_iter()
         .map(|attr| {
             let (sender, receiver) = std::sync::mpsc::channel();
@@ -86,11 +90,11 @@ fn victim() {
             receiver.recv().unwrap()
         })
         .collect();
-    say_threads(&threads);
+    print_tids(&threads);
     sleep(300_000);
 }
 
-/// Starts as many threads as CPUs, which sleep for a moment and then spin for most of a second.
+/// Starts a thread for each CPU. The threads sleep for 50 ms and then spin for 0.7 s.
 fn spinner() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let threads: Vec<Tid> = (0..cpus)
@@ -108,17 +112,18 @@ fn spinner() {
             receiver.recv().unwrap()
         })
         .collect();
-    say_threads(&threads);
+    print_tids(&threads);
     sleep(300_000);
 }
 
-fn say_threads(threads: &[Tid]) {
+/// Prints the TIDs for [`Victim::start`](crate::process::Victim::start).
+fn print_tids(threads: &[Tid]) {
     let threads: Vec<String> = threads.iter().map(Tid::to_string).collect();
     println!("threads {}", threads.join(" "));
 }
 
-/// Elevates threads of other processes, gives signs of life, and elevates the threads again when
-/// they were demoted meanwhile.
+/// Elevates threads of other processes and beats. Elevates the threads again after the guardian has
+/// demoted them.
 fn heartbeat() {
     let builder = Elevator::builder().guardian(true);
     let elevator = builder
@@ -126,8 +131,8 @@ fn heartbeat() {
         .build()
         .unwrap();
     let five = Priority::of::<5>();
-    // The elevated threads keep this one from running until the guardian demotes them for the first
-    // time.
+    // The elevated threads occupy all CPUs, so this thread runs only after the guardian has demoted
+    // them.
     let mut demotions = elevator.demotions();
     let guards: Vec<Elevated> = tids()
         .into_iter()
@@ -147,7 +152,7 @@ fn heartbeat() {
     }
 }
 
-/// Elevates its own and other processes' threads at random until it dies, in one of many ways.
+/// Elevates threads of this and of other processes at random, until it dies as `MANNER` says.
 fn owner() {
     let mut random = Random(setting("SEED").parse().unwrap());
     let (manner, tids) = (setting("MANNER"), tids());
@@ -155,8 +160,8 @@ fn owner() {
     println!("ready");
     let busy = elevator.clone();
     let seed = random.below(u64::MAX) | 1;
-    // A thread of its own elevates and restores all the time, itself included.
-    std::thread::spawn(move || own_threads(&busy, Random(seed)));
+    // Another thread elevates and restores itself continuously.
+    std::thread::spawn(move || elevate_self_repeatedly(&busy, Random(seed)));
     let delay = Duration::from_micros(random.below(5000));
     let death = manner.clone();
     if !matches!(manner.as_str(), "exit" | "panic" | "return" | "killed") {
@@ -167,7 +172,7 @@ fn owner() {
     }
     let mut guards = Vec::new();
     let end = Instant::now() + delay;
-    let late = Instant::now() + Duration::from_secs(2);
+    let give_up_at = Instant::now() + Duration::from_secs(2);
     let loses_rights = random.below(4) == 0;
     loop {
         step(&elevator, &tids, &mut guards, &mut random);
@@ -185,7 +190,7 @@ fn owner() {
                 become_nobody();
             }
         }
-        if Instant::now() > late {
+        if Instant::now() > give_up_at {
             std::process::exit(3);
         }
         if random.below(8) == 0 {
@@ -203,8 +208,8 @@ fn step(elevator: &Elevator, tids: &[Tid], guards: &mut Vec<Elevated>, random: &
             guards.extend(elevator.elevate(tid, priority));
         }
         2 if !guards.is_empty() => {
-            let at = random.below(guards.len() as u64) as usize;
-            drop(guards.swap_remove(at));
+            let index = random.below(guards.len() as u64) as usize;
+            drop(guards.swap_remove(index));
         }
         3 => {
             let cpu = random.below(2) as usize;
@@ -220,8 +225,8 @@ fn step(elevator: &Elevator, tids: &[Tid], guards: &mut Vec<Elevated>, random: &
     }
 }
 
-/// Elevates itself, spawns from there, and restores itself, for at most two seconds.
-fn own_threads(elevator: &Elevator, mut random: Random) {
+/// Elevates the calling thread, starts children from it, and restores it, for two seconds.
+fn elevate_self_repeatedly(elevator: &Elevator, mut random: Random) {
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
         let priority = Priority::new(1 + random.below(48) as u8).unwrap();
@@ -236,6 +241,7 @@ fn own_threads(elevator: &Elevator, mut random: Random) {
     }
 }
 
+/// Ends the process in the way `manner`.
 fn die(manner: &str) {
     // SAFETY: each call ends the process, which is the purpose of the test.
     unsafe {
@@ -251,14 +257,14 @@ fn die(manner: &str) {
             "kill" => {
                 libc::kill(libc::getpid(), libc::SIGKILL);
             }
-            other => panic!("no manner {other}"),
+            other => panic!("unknown manner {other}"),
         }
     }
 }
 
-/// Gives up all rights, in every thread.
+/// Gives up the rights of all threads of the process.
 fn become_nobody() {
-    // SAFETY: plain calls.
+    // SAFETY: the calls read no memory of this process.
     unsafe {
         libc::setgroups(0, std::ptr::null());
         libc::setresgid(65534, 65534, 65534);
@@ -266,9 +272,9 @@ fn become_nobody() {
     }
 }
 
-/// Elevates spinning threads on every CPU to the highest priority for other processes, then kills
-/// itself.
-fn tyrant() {
+/// Elevates a spinning thread on each CPU to the highest priority for other processes' threads, and
+/// then kills itself.
+fn cpu_hog() {
     let elevator = Elevator::with_guardian().unwrap();
     let _own = elevator.elevate_current(Priority::MAX).unwrap();
     let guards: Vec<Elevated> = tids()
@@ -286,15 +292,15 @@ fn tyrant() {
     die("kill");
 }
 
-/// Loses its guardian, gets another, dies.
-fn successor() {
+/// Kills its guardian, starts another one, and kills itself.
+fn guardian_killer() {
     let elevator = Elevator::with_guardian().unwrap();
     let guards: Vec<Elevated> = tids()
         .into_iter()
         .map(|tid| elevator.elevate(tid, Priority::MIN).unwrap())
         .collect();
     let first = elevator.guardian_pid().unwrap();
-    // SAFETY: the guardian is this process's child and has not been waited for.
+    // SAFETY: the guardian is a child of this process that has not been waited for.
     unsafe { libc::kill(first, libc::SIGKILL) };
     while elevator.guardian_pid().is_some() {
         sleep(1);
@@ -306,23 +312,23 @@ fn successor() {
     die("kill");
 }
 
-/// Replaces itself while elevated, from its main thread or from another one.
+/// Executes another program while elevated, from the main thread or from another one.
 fn exec() {
     if setting("WHERE") == "elsewhere" {
-        return replace();
+        return exec_elevated();
     }
-    // Tests do not run on the main thread, but a fork has only one thread. glibc keeps its
-    // allocator usable there.
-    // SAFETY: the child replaces itself, or ends by a panic that no thread waits for.
+    // Tests do not run on the main thread, but the only thread of a forked child is its main
+    // thread. glibc keeps its allocator usable in the child.
+    // SAFETY: the child executes another program or panics, and does not return.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        replace();
+        exec_elevated();
     }
     // SAFETY: no status is requested.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
-fn replace() {
+fn exec_elevated() {
     use std::os::unix::process::CommandExt;
     let elevator = Elevator::with_guardian().unwrap();
     let guard = elevator.elevate_current(Priority::of::<5>()).unwrap();
@@ -333,7 +339,7 @@ fn replace() {
     panic!("exec: {error}");
 }
 
-/// Prints its rights in the user namespace that it was started in.
+/// Prints the rights of this process, which runs in another user namespace.
 fn namespace() {
     let rights = upshift_elevate::Rights::probe();
     println!("lacks {:?} capable {}", rights.obstacles, rights.capable);

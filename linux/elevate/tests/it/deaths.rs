@@ -1,20 +1,24 @@
-//! The property test: whichever process dies, no thread stays elevated, and the guardian ends too.
+//! Tests of the guarantee that no thread stays elevated, and that the guardian ends, when any
+//! process dies.
 
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Policy, Tid};
 
-use crate::process::{PATIENCE, PROMISE, Process, Random, Victim, elevated_threads, marked, until};
+use crate::process::{
+    PATIENCE, Process, RESTORE_BOUND, Random, Victim, elevated_threads, marked, until,
+};
 use crate::root;
 
+/// The ways in which an owner dies.
 const DEATHS: [&str; 10] = [
     "killed", "killed", "killed", "segv", "abort", "_exit", "term", "exit", "panic", "return",
 ];
 
-/// Waits, after the death of `owner`, until the victims are unchanged and the owner has left only
-/// ordinary processes.
-fn assert_all_restored(owner: &Process, victim: &Victim, case: &str) {
+/// Waits, after the death of `owner`, until the victims have their former state and no guardian or
+/// elevated thread of the owner is left.
+fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let changed = victim.changed();
@@ -29,8 +33,7 @@ fn assert_all_restored(owner: &Process, victim: &Victim, case: &str) {
         let elevated: Vec<_> = left.iter().flat_map(|&pid| elevated_threads(pid)).collect();
         if changed.is_none() && guardians.is_empty() && elevated.is_empty() {
             for pid in left {
-                // SAFETY: a child that the owner has spawned and left; it carries the owner's
-                // marker.
+                // SAFETY: a process that the owner started: its environment has the owner's marker.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
             return;
@@ -55,7 +58,7 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
         .unwrap_or(330);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let began = Instant::now();
-    let mut restore_times = Vec::new();
+    let mut durations = Vec::new();
     for round in 0..rounds {
         let death = DEATHS[(round % DEATHS.len() as u64) as usize];
         let seed = random.below(u64::MAX) | 1;
@@ -66,7 +69,8 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
         ];
         let mut owner = Process::start("owner", &settings);
         if death == "killed" {
-            // Every third time at any moment of its life, else at any moment of its work.
+            // In every third round the owner is killed at any moment of its life, otherwise while
+            // it works.
             if round % 3 == 0 {
                 std::thread::sleep(Duration::from_micros(random.below(8000)));
             } else {
@@ -76,29 +80,32 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
             owner.child.kill().unwrap();
         }
         owner.child.wait().unwrap();
-        let dead = Instant::now();
-        assert_all_restored(
+        let died_at = Instant::now();
+        wait_until_restored(
             &owner,
             &victim,
             &format!("round {round}, {death}, seed {seed}"),
         );
-        restore_times.push(dead.elapsed());
+        durations.push(died_at.elapsed());
         if began.elapsed() > Duration::from_secs(100) {
             println!("{round} of {rounds} rounds: the machine is slow");
             break;
         }
     }
-    restore_times.sort_unstable();
+    durations.sort_unstable();
     let (median, longest) = (
-        restore_times[restore_times.len() / 2],
-        restore_times[restore_times.len() - 1],
+        durations[durations.len() / 2],
+        durations[durations.len() - 1],
     );
     println!(
         "{} deaths in {:?}, longest restore {longest:?}",
-        restore_times.len(),
+        durations.len(),
         began.elapsed()
     );
-    assert!(median < PROMISE, "{median:?} until everything was restored");
+    assert!(
+        median < RESTORE_BOUND,
+        "the median time to restore all threads is {median:?}"
+    );
 }
 
 #[test]
@@ -107,11 +114,11 @@ fn the_guardian_runs_over_elevated_threads_that_burn_every_cpu() {
         return;
     }
     let victim = Victim::start("spinner");
-    let mut tyrant = Process::start("tyrant", &[("TIDS", victim.tids())]);
-    assert!(tyrant.line("ready").is_some());
-    assert!(tyrant.line("dead").is_some());
-    tyrant.child.wait().unwrap();
-    assert_all_restored(&tyrant, &victim, "the tyrant's death");
+    let mut owner = Process::start("cpu-hog", &[("TIDS", victim.tids())]);
+    assert!(owner.line("ready").is_some());
+    assert!(owner.line("dead").is_some());
+    owner.child.wait().unwrap();
+    wait_until_restored(&owner, &victim, "the owner's death");
 }
 
 #[test]
@@ -120,11 +127,11 @@ fn a_second_guardian_takes_over_the_records_of_the_first() {
         return;
     }
     let victim = Victim::start("victim");
-    let mut owner = Process::start("successor", &[("TIDS", victim.tids())]);
+    let mut owner = Process::start("guardian-killer", &[("TIDS", victim.tids())]);
     assert_eq!(owner.line("ready").as_deref(), Some("7"));
     assert!(victim.changed().is_some());
     owner.child.wait().unwrap();
-    assert_all_restored(&owner, &victim, "the owner's death");
+    wait_until_restored(&owner, &victim, "the owner's death");
 }
 
 #[test]
@@ -150,7 +157,7 @@ fn a_process_image_does_not_inherit_an_elevation() {
                 .iter()
                 .all(|&left| left == pid || left == owner.pid())
         });
-        // SAFETY: the sleeping process that the owner has become, or its child.
+        // SAFETY: the sleeping process is the owner after `exec`, or the owner's child.
         unsafe { libc::kill(pid, libc::SIGKILL) };
         owner.kill();
     }
@@ -179,5 +186,5 @@ fn a_stopped_owner_keeps_no_thread_elevated() {
     }
     until("the threads are elevated again", elevated);
     owner.kill();
-    assert_all_restored(&owner, &victim, "the owner's death");
+    wait_until_restored(&owner, &victim, "the owner's death");
 }

@@ -1,4 +1,5 @@
-//! Every system call fails once, or always, with every error: no thread stays elevated.
+//! Tests in which each system call fails, once or always, with each error: no thread stays
+//! elevated.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ const ERRORS: [i32; 6] = [
     libc::EBUSY,
 ];
 
-/// Upper bound of the calls that one round of the sequence below makes.
+/// Upper bound of the number of system calls in one round of the test below.
 const CALLS: u64 = 24;
 
 #[test]
@@ -55,7 +56,8 @@ fn any_call_may_fail_and_no_thread_stays_elevated() {
                     assert_eq!(sleeper.policy().real_time(), 0, "set dropped, {case}");
                     assert_eq!(sleeper.policy().class(), former.class(), "{case}");
                 }
-                // Clears a flag that could not be cleared, and restores a thread reported as gone.
+                // Clears a reset-on-fork flag that could not be cleared, and restores a thread that
+                // was reported as gone.
                 let _ = upshift_elevate::sys::Sys::sched_setattr(
                     &upshift_elevate::sys::Kernel,
                     sleeper.tid,

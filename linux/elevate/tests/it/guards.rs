@@ -1,4 +1,5 @@
-//! Guards: refusals, restoring, and threads that a guard must not touch.
+//! Tests of guards: refused elevations, restoring, and changes by others that a guard must not
+//! undo.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +14,7 @@ use upshift_elevate::{
 use crate::process::{Sleeper, Victim, until};
 use crate::{permitted, root};
 
-const FIVE: Priority = Priority::of::<5>();
+const PRIORITY_5: Priority = Priority::of::<5>();
 
 #[test]
 fn a_thread_gets_policy_and_cpus_back() {
@@ -30,7 +31,7 @@ fn a_thread_gets_policy_and_cpus_back() {
     let former = sleeper.policy();
     let cpus = Kernel.sched_getaffinity(sleeper.tid).unwrap();
 
-    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
     assert_eq!(guard.former(), Some(former));
     assert_eq!(sleeper.policy().class(), Class::Fifo(5));
     assert!(sleeper.policy().resets_on_fork());
@@ -58,7 +59,7 @@ fn a_panic_restores_the_thread_while_it_unwinds() {
     let elevator = Elevator::new().unwrap();
     let before = Policy::of(&Kernel, 0).unwrap();
     let panicked = std::panic::catch_unwind(|| {
-        let _guard = elevator.elevate_current(FIVE).unwrap();
+        let _guard = elevator.elevate_current(PRIORITY_5).unwrap();
         panic!("on purpose");
     });
     assert!(panicked.is_err());
@@ -66,12 +67,12 @@ fn a_panic_restores_the_thread_while_it_unwinds() {
 }
 
 #[test]
-fn children_and_threads_of_an_elevated_thread_are_ordinary() {
+fn children_and_new_threads_of_an_elevated_thread_are_not_elevated() {
     if !permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
-    let _guard = elevator.elevate_current(FIVE).unwrap();
+    let _guard = elevator.elevate_current(PRIORITY_5).unwrap();
     let mut child = std::process::Command::new("sleep")
         .arg("300")
         .spawn()
@@ -85,26 +86,26 @@ fn children_and_threads_of_an_elevated_thread_are_ordinary() {
 }
 
 #[test]
-fn nothing_unrecorded_is_elevated_when_the_table_is_full() {
+fn with_a_full_table_no_further_thread_is_elevated() {
     if !permitted() {
         return;
     }
     let elevator = Elevator::builder().capacity(1).build().unwrap();
     let (mut first, second) = (Sleeper::start(), Sleeper::start());
-    let guard = elevator.elevate(first.tid, FIVE).unwrap();
-    let error = elevator.elevate(second.tid, FIVE).unwrap_err();
+    let guard = elevator.elevate(first.tid, PRIORITY_5).unwrap();
+    let error = elevator.elevate(second.tid, PRIORITY_5).unwrap_err();
     assert!(
         matches!(error, ElevateError::TableFull { capacity: 1 }),
         "{error}"
     );
     assert_eq!(second.policy().real_time(), 0);
-    // A thread that has ended makes room, even while its guard lives; the guard then acts on no
-    // thread.
+    // The entry of a thread that has ended is free, even while its guard lives. The guard then acts
+    // on no thread.
     first.end();
-    let other = elevator.elevate(second.tid, FIVE).unwrap();
+    let other = elevator.elevate(second.tid, PRIORITY_5).unwrap();
     assert!(!guard.is_alive() && other.is_alive());
     assert_eq!(
-        guard.set(FIVE).unwrap_err().raw_os_error(),
+        guard.set(PRIORITY_5).unwrap_err().raw_os_error(),
         Some(libc::ESRCH)
     );
     assert_eq!(guard.release().unwrap(), Restored::Gone);
@@ -112,15 +113,15 @@ fn nothing_unrecorded_is_elevated_when_the_table_is_full() {
 }
 
 #[test]
-fn a_thread_is_elevated_once_in_a_process() {
+fn a_thread_is_elevated_at_most_once_in_a_process() {
     if !permitted() {
         return;
     }
-    let (one, two) = (Elevator::new().unwrap(), Elevator::new().unwrap());
+    let (first, second) = (Elevator::new().unwrap(), Elevator::new().unwrap());
     let sleeper = Sleeper::start();
-    let _guard = one.elevate(sleeper.tid, FIVE).unwrap();
-    for elevator in [&one, &two] {
-        let error = elevator.elevate(sleeper.tid, FIVE).unwrap_err();
+    let _guard = first.elevate(sleeper.tid, PRIORITY_5).unwrap();
+    for elevator in [&first, &second] {
+        let error = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap_err();
         assert!(matches!(error, ElevateError::AlreadyElevated(_)), "{error}");
     }
 }
@@ -136,29 +137,29 @@ fn a_thread_that_another_process_elevates_is_refused() {
         .spawn()
         .unwrap();
     let tid = child.id() as i32;
-    let theirs = |policy, priority| {
+    let assert_refused = |policy, priority| {
         let policy = policy | libc::SCHED_RESET_ON_FORK;
         Kernel.sched_setscheduler(tid, policy, priority).unwrap();
-        let error = elevator.elevate(tid, FIVE).unwrap_err();
+        let error = elevator.elevate(tid, PRIORITY_5).unwrap_err();
         let by_others = matches!(error, ElevateError::ElevatedByOthers { .. });
         assert!(by_others, "{error}");
         assert!(error.to_string().contains("End that one"), "{error}");
     };
-    theirs(libc::SCHED_FIFO, 12);
-    // The policy that `upshift sched` leaves while the CPUs are open.
-    theirs(libc::SCHED_IDLE, 0);
+    assert_refused(libc::SCHED_FIFO, 12);
+    // `upshift sched` leaves this policy while the CPUs have no scheduler.
+    assert_refused(libc::SCHED_IDLE, 0);
     assert!(elevator.is_empty());
-    // A thread that is not elevated may be, whichever program chose its policy.
+    // A thread that is not elevated may be elevated, whichever program chose its policy.
     Kernel.sched_setscheduler(tid, libc::SCHED_FIFO, 3).unwrap();
-    drop(elevator.elevate(tid, FIVE).unwrap());
-    let own = Policy::of(&Kernel, tid).unwrap();
+    drop(elevator.elevate(tid, PRIORITY_5).unwrap());
+    let restored = Policy::of(&Kernel, tid).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(own.to_string(), "SCHED_FIFO 3");
+    assert_eq!(restored.to_string(), "SCHED_FIFO 3");
 }
 
 #[test]
-fn threads_above_the_bands_are_left_alone() {
+fn threads_above_the_bands_are_refused() {
     if !permitted() {
         return;
     }
@@ -167,7 +168,7 @@ fn threads_above_the_bands_are_left_alone() {
         .sched_setscheduler(sleeper.tid, libc::SCHED_FIFO, 60)
         .unwrap();
     let elevator = Elevator::new().unwrap();
-    let error = elevator.elevate(sleeper.tid, FIVE).unwrap_err();
+    let error = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap_err();
     assert!(matches!(error, ElevateError::AboveBands { .. }), "{error}");
     assert_eq!(sleeper.policy().class(), Class::Fifo(60));
     Kernel
@@ -182,13 +183,13 @@ fn a_thread_that_ends_leaves_no_record_even_if_its_guard_leaks() {
     }
     let elevator = Elevator::new().unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| std::mem::forget(elevator.elevate_current(FIVE).unwrap()));
+        scope.spawn(|| std::mem::forget(elevator.elevate_current(PRIORITY_5).unwrap()));
     });
     assert!(elevator.is_empty());
 }
 
 #[test]
-fn a_choice_made_from_outside_stands() {
+fn cpus_that_another_program_has_chosen_are_kept() {
     if !permitted() {
         return;
     }
@@ -198,14 +199,14 @@ fn a_choice_made_from_outside_stands() {
         .unwrap()
         .iter()
         .collect();
-    let &[one, other, ..] = all.as_slice() else {
+    let &[pinned, other, ..] = all.as_slice() else {
         crate::skipped("needs two CPUs");
         return;
     };
     let elevator = Elevator::new().unwrap();
-    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
-    guard.pin(one).unwrap();
-    // As `taskset` does.
+    let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
+    guard.pin(pinned).unwrap();
+    // `taskset` makes this call.
     let chosen = CpuSet::only(other).unwrap();
     Kernel.sched_setaffinity(sleeper.tid, &chosen).unwrap();
     assert_eq!(guard.release().unwrap(), Restored::Exactly);
@@ -213,15 +214,15 @@ fn a_choice_made_from_outside_stands() {
     assert_eq!(sleeper.policy().real_time(), 0);
 }
 
-/// Sets a nice value as `renice` does.
+/// Sets a nice value with the system call that `renice` uses.
 fn renice(tid: i32, nice: i32) {
-    // SAFETY: integers only.
-    let done = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
-    assert_eq!(done, 0);
+    // SAFETY: no pointers.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as u32, nice) };
+    assert_eq!(result, 0);
 }
 
 #[test]
-fn a_nice_value_that_was_set_meanwhile_stays() {
+fn a_nice_value_that_another_program_has_set_is_kept() {
     if !permitted() {
         return;
     }
@@ -235,31 +236,31 @@ fn a_nice_value_that_was_set_meanwhile_stays() {
     ];
     for step in steps {
         let sleeper = Sleeper::start();
-        let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+        let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
         step(&guard);
         renice(sleeper.tid, 19);
         assert_eq!(guard.release().unwrap(), Restored::Exactly);
         assert_eq!(sleeper.policy().class(), Class::Other { nice: 19 });
         assert!(!sleeper.policy().resets_on_fork());
         // The value that the guard has set itself is reverted.
-        let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+        let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
         guard.set_nice(7).unwrap();
-        guard.set(FIVE).unwrap();
+        guard.set(PRIORITY_5).unwrap();
         assert_eq!(guard.release().unwrap(), Restored::Exactly);
         assert_eq!(sleeper.policy().class(), Class::Other { nice: 19 });
     }
 }
 
 #[test]
-fn a_policy_that_was_set_meanwhile_stays() {
+fn a_policy_that_another_program_has_set_is_kept() {
     if !permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
     for (policy, priority) in [(libc::SCHED_BATCH, 0), (libc::SCHED_RR, 1)] {
         let sleeper = Sleeper::start();
-        let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
-        // As `chrt` does.
+        let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
+        // `chrt` makes this call.
         let attr = SchedAttr {
             policy: policy as u32,
             priority,
@@ -275,16 +276,16 @@ fn a_policy_that_was_set_meanwhile_stays() {
 }
 
 #[test]
-fn a_policy_that_was_set_meanwhile_gets_the_former_nice_value() {
+fn a_policy_that_another_program_has_set_gets_the_former_nice_value() {
     if !permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
     let sleeper = Sleeper::start();
     let former = sleeper.policy();
-    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
     guard.set_nice(7).unwrap();
-    // This call keeps the nice value.
+    // `sched_setscheduler` leaves the nice value unchanged.
     Kernel
         .sched_setscheduler(sleeper.tid, libc::SCHED_OTHER, 0)
         .unwrap();
@@ -294,19 +295,21 @@ fn a_policy_that_was_set_meanwhile_gets_the_former_nice_value() {
 }
 
 #[test]
-fn a_born_thread_is_restored_with_the_nice_value_of_its_parent() {
+fn a_new_thread_is_restored_with_the_nice_value_of_its_parent() {
     if !permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
     let parent = Sleeper::start();
     renice(parent.tid, 4);
-    let like = elevator.elevate(parent.tid, FIVE).unwrap();
+    let parent_guard = elevator.elevate(parent.tid, PRIORITY_5).unwrap();
     // The kernel gives nice 0 to the threads of a real-time thread.
-    let born = Sleeper::start();
-    let guard = elevator.elevate_inheriting(born.tid, FIVE, &like).unwrap();
+    let new_thread = Sleeper::start();
+    let guard = elevator
+        .elevate_inheriting(new_thread.tid, PRIORITY_5, &parent_guard)
+        .unwrap();
     assert_eq!(guard.release().unwrap(), Restored::Exactly);
-    assert_eq!(born.policy().class(), Class::Other { nice: 4 });
+    assert_eq!(new_thread.policy().class(), Class::Other { nice: 4 });
 }
 
 #[test]
@@ -317,9 +320,9 @@ fn cpus_that_do_not_exist_are_refused() {
     let elevator = Elevator::new().unwrap();
     let sleeper = Sleeper::start();
     let cpus = Kernel.sched_getaffinity(sleeper.tid).unwrap();
-    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+    let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
     guard.pin(cpus.iter().next().unwrap()).unwrap();
-    // A refused pin does not make the guard forget where the thread is.
+    // After a refused pin, the guard still restores the CPUs.
     for cpu in [CpuSet::MAX - 1, CpuSet::MAX - 2, CpuSet::MAX, usize::MAX] {
         assert_eq!(
             guard.pin(cpu).unwrap_err().raw_os_error(),
@@ -331,13 +334,16 @@ fn cpus_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn threads_of_others_need_a_guardian_and_stay_below_it() {
+fn threads_of_other_processes_need_a_guardian_and_stay_below_it() {
     if !root() {
         return;
     }
     let victim = Victim::start("victim");
     let tid = victim.threads[0].0;
-    let error = Elevator::new().unwrap().elevate(tid, FIVE).unwrap_err();
+    let error = Elevator::new()
+        .unwrap()
+        .elevate(tid, PRIORITY_5)
+        .unwrap_err();
     assert!(matches!(error, ElevateError::GuardianNeeded(_)), "{error}");
     let elevator = Elevator::with_guardian().unwrap();
     let error = elevator.elevate(tid, Priority::MAX).unwrap_err();
@@ -361,28 +367,28 @@ fn threads_of_others_need_a_guardian_and_stay_below_it() {
     drop(elevator);
     assert!(
         Policy::of(&Kernel, guardian).is_err(),
-        "the guardian ends with the set"
+        "the guardian outlived the elevator"
     );
 }
 
 #[test]
-fn a_set_is_restored_at_its_end_even_if_another_thread_reads_it() {
+fn an_elevator_restores_its_threads_when_dropped_even_if_another_thread_reads_its_table() {
     if !permitted() {
         return;
     }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // An elevator reads every set of the process.
+        // An elevator reads the tables of all elevators of the process.
         scope.spawn(|| {
             let (elevator, sleeper) = (Elevator::new().unwrap(), Sleeper::start());
             while !stop.load(Relaxed) {
-                drop(elevator.elevate(sleeper.tid, FIVE).unwrap());
+                drop(elevator.elevate(sleeper.tid, PRIORITY_5).unwrap());
             }
         });
-        let late = (0..80).find(|_| {
+        let failed_round = (0..80).find(|_| {
             let elevator = Elevator::new().unwrap();
             let sleeper = Sleeper::start();
-            let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
+            let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
             drop(elevator);
             let guardian = Elevator::with_guardian().unwrap();
             let pid = guardian.guardian_pid().unwrap();
@@ -391,13 +397,14 @@ fn a_set_is_restored_at_its_end_even_if_another_thread_reads_it() {
             sleeper.policy().real_time() != 0 || Policy::of(&Kernel, pid).is_ok()
         });
         stop.store(true, Relaxed);
-        assert_eq!(late, None);
+        assert_eq!(failed_round, None);
     });
 }
 
-/// A thread that restores itself is ordinary before it has released the set's lock.
+/// A thread that restores itself leaves SCHED_FIFO before it has released the table's lock. A busy
+/// thread may then preempt it while it holds the lock.
 #[test]
-fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_one() {
+fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_thread() {
     if !permitted() {
         return;
     }
@@ -408,32 +415,32 @@ fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_one(
             .unwrap();
     };
     let elevator = Elevator::new().unwrap();
-    let burning = Duration::from_millis(600);
+    let duration = Duration::from_millis(600);
     let (began, ready) = (AtomicBool::new(false), AtomicBool::new(false));
     let longest = std::thread::scope(|scope| {
         scope.spawn(|| {
             pin();
-            let own = elevator.elevate_current(Priority::of::<30>()).unwrap();
+            let guard = elevator.elevate_current(Priority::of::<30>()).unwrap();
             ready.store(true, Relaxed);
             until("the busy thread runs", || began.load(Relaxed));
-            drop(own);
+            drop(guard);
         });
         until("the thread is elevated", || ready.load(Relaxed));
         scope.spawn(|| {
             pin();
-            let others = Elevator::new().unwrap();
-            let _own = others.elevate_current(FIVE).unwrap();
+            let other = Elevator::new().unwrap();
+            let _guard = other.elevate_current(PRIORITY_5).unwrap();
             began.store(true, Relaxed);
             let start = std::time::Instant::now();
-            while start.elapsed() < burning {
+            while start.elapsed() < duration {
                 std::hint::spin_loop();
             }
         });
-        let asks = scope.spawn(|| {
-            let others = Elevator::new().unwrap();
-            let _own = others.elevate_current(Priority::of::<40>()).unwrap();
+        let reader = scope.spawn(|| {
+            let other = Elevator::new().unwrap();
+            let _guard = other.elevate_current(Priority::of::<40>()).unwrap();
             let (mut longest, start) = (Duration::ZERO, std::time::Instant::now());
-            while start.elapsed() < burning / 2 {
+            while start.elapsed() < duration / 2 {
                 let before = std::time::Instant::now();
                 let _ = elevator.len();
                 longest = longest.max(before.elapsed());
@@ -441,9 +448,9 @@ fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_one(
             }
             longest
         });
-        asks.join().unwrap()
+        reader.join().unwrap()
     });
-    assert!(longest < burning / 3, "{longest:?}");
+    assert!(longest < duration / 3, "{longest:?}");
 }
 
 #[test]
@@ -452,31 +459,34 @@ fn the_guardian_is_invisible_to_wait_loops() {
         return;
     }
     let elevator = Elevator::with_guardian().unwrap();
-    // Other tests have children too, so only the guardian is queried.
+    // Other tests have children, too, so the call names the guardian.
     let guardian = elevator.guardian_pid().unwrap();
     // SAFETY: no status is requested.
-    let seen = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
-    assert_eq!(seen, -1);
+    let waited = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
+    assert_eq!(waited, -1);
     let descriptors = std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap();
-    assert!(descriptors.count() <= 2, "socket and pidfd");
+    assert!(
+        descriptors.count() <= 2,
+        "the guardian has more descriptors than a socket and a pidfd"
+    );
 }
 
-/// Tests report a guardian's pulse when it has not restored a thread.
+/// Other tests print a guardian's pulse when it has not restored a thread.
 #[test]
-fn the_pulse_is_the_view_of_the_guardian() {
+fn the_pulse_shows_the_counters_of_the_guardian() {
     if !root() {
         return;
     }
     let victim = Victim::start("victim");
     let second = Duration::from_secs(1);
     let builder = Elevator::builder().guardian(true).heartbeat(second);
-    // `heartbeat_state` reads the largest table.
+    // `pulse` expects a table of the largest capacity.
     let builder = builder.capacity(upshift_elevate::MAX_CAPACITY);
     let elevator = builder.build().unwrap();
     let guardian = elevator.guardian_pid().unwrap();
     let before = heartbeat_state(guardian).unwrap();
     assert_eq!((before.beats, before.demotions, before.foreign), (0, 0, 0));
-    let guard = elevator.elevate(victim.threads[0].0, FIVE).unwrap();
+    let guard = elevator.elevate(victim.threads[0].0, PRIORITY_5).unwrap();
     elevator.beat();
     let seen = heartbeat_state(guardian).unwrap();
     assert_eq!((seen.beats, seen.foreign), (1, 1));
@@ -486,14 +496,14 @@ fn the_pulse_is_the_view_of_the_guardian() {
 }
 
 #[test]
-fn a_fork_of_the_owner_changes_nothing() {
+fn a_forked_child_that_drops_a_guard_restores_no_thread() {
     if !permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
     let sleeper = Sleeper::start();
-    let guard = elevator.elevate(sleeper.tid, FIVE).unwrap();
-    // SAFETY: the child drops a guard, which allocates nothing there, and exits.
+    let guard = elevator.elevate(sleeper.tid, PRIORITY_5).unwrap();
+    // SAFETY: the child drops a guard, which does not allocate in a forked child, and exits.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
@@ -517,8 +527,10 @@ fn a_dead_guardian_is_replaced_before_another_thread_is_elevated() {
     let first = elevator.guardian_pid().unwrap();
     // SAFETY: the guardian is a child of this process that has not been waited for.
     unsafe { libc::kill(first, libc::SIGKILL) };
-    until("its death is noticed", || elevator.guardian_pid().is_none());
-    let guard = elevator.elevate(victim.threads[0].0, FIVE).unwrap();
+    until("the death of the guardian is noticed", || {
+        elevator.guardian_pid().is_none()
+    });
+    let guard = elevator.elevate(victim.threads[0].0, PRIORITY_5).unwrap();
     let second = elevator.guardian_pid().unwrap();
     assert_ne!(second, first);
     drop(guard);
@@ -535,10 +547,10 @@ fn a_later_process_of_the_same_pid_is_not_touched() {
         .spawn()
         .unwrap();
     let tid = first.id() as i32;
-    let guard = elevator.elevate(tid, FIVE).unwrap();
+    let guard = elevator.elevate(tid, PRIORITY_5).unwrap();
     first.kill().unwrap();
     first.wait().unwrap();
-    // Start times count in ticks of 10 ms.
+    // Start times have a resolution of 10 ms, and must differ.
     std::thread::sleep(Duration::from_millis(30));
     let Some(second) = SamePid::start(tid) else {
         crate::skipped(format_args!(
@@ -553,36 +565,36 @@ fn a_later_process_of_the_same_pid_is_not_touched() {
     drop(second);
 }
 
-/// A sleeping process with a chosen pid.
+/// A sleeping process with a chosen PID.
 struct SamePid(i32);
 
 impl SamePid {
     fn start(pid: i32) -> Option<SamePid> {
         let chosen = [pid];
-        // SAFETY: zeroes are valid arguments.
+        // SAFETY: zeroes are a valid `clone_args`.
         let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
         arguments.exit_signal = libc::SIGCHLD as u64;
         arguments.set_tid = chosen.as_ptr() as u64;
         arguments.set_tid_size = 1;
-        // SAFETY: a plain fork; the child only sleeps and exits.
+        // SAFETY: a `fork` with a given PID; the child only makes system calls.
         unsafe {
-            let made = libc::syscall(
+            let child = libc::syscall(
                 libc::SYS_clone3,
                 &raw const arguments,
                 size_of::<libc::clone_args>(),
             );
-            if made == 0 {
+            if child == 0 {
                 libc::poll(std::ptr::null_mut(), 0, 300_000);
                 libc::_exit(0);
             }
-            (made == i64::from(pid)).then_some(SamePid(pid))
+            (child == i64::from(pid)).then_some(SamePid(pid))
         }
     }
 }
 
 impl Drop for SamePid {
     fn drop(&mut self) {
-        // SAFETY: a child of this process that has not been waited for.
+        // SAFETY: the process is a child that has not been waited for.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);
@@ -591,22 +603,22 @@ impl Drop for SamePid {
 }
 
 #[test]
-fn threads_that_do_not_exist_are_named() {
+fn errors_for_threads_that_do_not_exist_name_the_reason() {
     let elevator = Elevator::new().unwrap();
     for tid in [0, -1, i32::MAX] {
-        let error = elevator.elevate(tid, FIVE).unwrap_err();
-        let named = matches!(
+        let error = elevator.elevate(tid, PRIORITY_5).unwrap_err();
+        let is_named = matches!(
             error,
             ElevateError::NoSuchThread(_) | ElevateError::GuardianNeeded(_)
         );
-        assert!(named, "{error}");
+        assert!(is_named, "{error}");
     }
     assert!(current_tid() > 0);
 }
 
-/// A reservation that leaks stays until the kernel rebuilds the scheduling domains.
+/// A leaked reservation lasts until the kernel rebuilds the scheduling domains.
 #[test]
-fn the_reservation_of_a_sleeping_thread_is_returned_however_it_leaves() {
+fn the_reservation_of_a_sleeping_thread_is_returned_whichever_call_ends_it() {
     if !permitted() {
         return;
     }
@@ -614,22 +626,23 @@ fn the_reservation_of_a_sleeping_thread_is_returned_however_it_leaves() {
     let ms = Duration::from_millis;
     let reserve = |guard: &upshift_elevate::Elevated| {
         let reserved = guard.set_deadline(ms(8), ms(20), ms(20));
-        // First the kernel releases the runtime of the current period.
+        // The kernel returns a reservation only after the current period has ended.
         std::thread::sleep(ms(60));
         reserved
     };
     let guard = elevator.record(sleeper.tid).unwrap();
     if let Err(error) = reserve(&guard) {
-        return crate::skipped(format!("the kernel reserves nothing here: {error}"));
+        return crate::skipped(format!("this kernel grants no reservation: {error}"));
     }
     guard.set_fair().unwrap();
     drop(guard);
     let cpus = std::thread::available_parallelism().unwrap().get();
-    // A leak in a single way of leaving would exceed the kernel's bound.
+    // If one of these calls leaked, the sum of the reservations would exceed the kernel's bound.
     for (name, leave) in [
         (
             "set",
-            (|guard| guard.set(FIVE)) as fn(&upshift_elevate::Elevated) -> std::io::Result<()>,
+            (|guard| guard.set(PRIORITY_5))
+                as fn(&upshift_elevate::Elevated) -> std::io::Result<()>,
         ),
         ("set_fair", |guard| guard.set_fair()),
         ("set_idle", |guard| guard.set_idle()),

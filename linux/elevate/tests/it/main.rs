@@ -1,7 +1,7 @@
-//! Tests on the real kernel: real threads, real processes, real deaths.
+//! Tests on the real kernel, with real threads, processes and deaths of processes.
 //!
-//! All elevation is bounded: children live under `alarm` and RLIMIT_RTTIME, loops under a clock.
-//! Without the right to use SCHED_FIFO a test prints `skipped:` and the reason.
+//! All elevation is bounded: children have an `alarm` and RLIMIT_RTTIME, and loops have a time
+//! limit. Without the right to use SCHED_FIFO a test prints `skipped:` and the reason.
 
 mod calibrate;
 mod child;
@@ -17,20 +17,20 @@ use std::io::Write;
 use upshift_elevate::{Priority, Rights};
 
 /// Reports, past the capture of the test harness, that the calling test is skipped.
-fn skipped(why: impl Display) {
+fn skipped(reason: impl Display) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("test");
-    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }
 
-/// Returns whether this machine permits SCHED_FIFO; reports the reason if not. From then on a
-/// thread of this process that keeps a CPU in SCHED_FIFO for 2 s ends the process.
+/// Returns whether this process may use SCHED_FIFO, and reports the reason if not. Also limits the
+/// process: it ends when one of its threads occupies a CPU in SCHED_FIFO for 2 s.
 fn permitted() -> bool {
     let limit = libc::rlimit {
         rlim_cur: 2_000_000,
         rlim_max: 2_000_000,
     };
-    // SAFETY: a live structure.
+    // SAFETY: `limit` is a live local.
     unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &raw const limit) };
     match Rights::probe().require(Priority::MAX) {
         Ok(()) => true,
@@ -41,9 +41,9 @@ fn permitted() -> bool {
     }
 }
 
-/// Checks [`permitted`] for tests that need root to change users or choose pids.
+/// Like [`permitted`], for tests that need root to change users or choose PIDs.
 fn root() -> bool {
-    // SAFETY: cannot fail.
+    // SAFETY: the call has no arguments.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
         skipped("needs root");

@@ -1,4 +1,4 @@
-//! Processes and threads that the tests act on.
+//! Processes and threads on which the tests act.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,23 +12,23 @@ pub(crate) use upshift_elevate::testing::{Random, elevated_threads};
 use upshift_elevate::{Policy, Tid, current_tid};
 pub(crate) use upshift_testing::{PATIENCE, until};
 
-/// The variable that tells this program its role as a child.
+/// Environment variable with the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
 
-/// This program in the role of a child; killed when dropped.
+/// A child process that runs this program in a role. Dropping it kills the child.
 pub(crate) struct Process {
     pub(crate) child: Child,
-    pub(crate) out: BufReader<ChildStdout>,
+    pub(crate) output: BufReader<ChildStdout>,
     pub(crate) marker: String,
 }
 
 impl Process {
+    /// Starts a child in `role`, with `settings` in its environment.
     pub(crate) fn start(role: &str, settings: &[(&str, String)]) -> Process {
         Process::try_start(role, settings, || Ok(())).unwrap()
     }
 
-    /// Starts a child as [`Process::start`] does; `before` runs in it before it becomes this
-    /// program.
+    /// Like [`Process::start`], but calls `before` in the child before it executes this program.
     pub(crate) fn try_start(
         role: &str,
         settings: &[(&str, String)],
@@ -41,18 +41,27 @@ impl Process {
         let (name, value) = marker.split_once('=').unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "child::plays_a_role", "--nocapture", "--quiet"])
+            .args([
+                "--exact",
+                "child::role_of_a_child_process",
+                "--nocapture",
+                "--quiet",
+            ])
             .env(ROLE, role)
             .env(name, value)
             .envs(settings.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        // SAFETY: the closures of the tests only make system calls.
+        // SAFETY: the closures of the tests only make system calls, so they are safe after `fork`.
         unsafe { command.pre_exec(before) };
         let mut child = command.spawn()?;
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Ok(Process { child, out, marker })
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Ok(Process {
+            child,
+            output,
+            marker,
+        })
     }
 
     pub(crate) fn pid(&self) -> Tid {
@@ -63,10 +72,10 @@ impl Process {
     pub(crate) fn line(&mut self, name: &str) -> Option<String> {
         loop {
             let mut line = String::new();
-            if self.out.read_line(&mut line).unwrap() == 0 {
+            if self.output.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The test harness may have written a prefix.
+            // The test harness may have written a prefix on the same line.
             if let Some((_, rest)) = line.trim().split_once(name) {
                 return Some(rest.trim().to_string());
             }
@@ -85,7 +94,7 @@ impl Drop for Process {
     }
 }
 
-/// A process with a sleeping thread for each of several policies.
+/// A process with a thread for each of several policies, and the threads' state before a test.
 pub(crate) struct Victim {
     _process: Process,
     pub(crate) threads: Vec<(Tid, SchedAttr, CpuSet)>,
@@ -118,7 +127,7 @@ impl Victim {
         tids.join(" ")
     }
 
-    /// Describes the first thread that differs from its first state.
+    /// Describes the first thread whose policy or CPUs differ from the recorded ones.
     pub(crate) fn changed(&self) -> Option<String> {
         self.threads.iter().find_map(|(tid, former, cpus)| {
             let now = Kernel.sched_getattr(*tid).unwrap();
@@ -129,7 +138,7 @@ impl Victim {
     }
 }
 
-/// A sleeping thread of this process, ended when dropped.
+/// A sleeping thread of this process. Dropping it ends the thread.
 pub(crate) struct Sleeper {
     pub(crate) tid: Tid,
     wake: Option<Sender<()>>,
@@ -160,8 +169,8 @@ impl Sleeper {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
-        // The kernel removes the thread a moment after `join`.
-        until("the thread is gone", || {
+        // The kernel removes the thread some time after `join` has returned.
+        until("the thread has been removed", || {
             Policy::of(&Kernel, self.tid).is_err()
         });
     }
@@ -176,9 +185,8 @@ impl Drop for Sleeper {
     }
 }
 
-/// The bound that the crate guarantees, on a machine whose CPUs the guardian gets when it wants
-/// them.
-pub(crate) const PROMISE: Duration = Duration::from_secs(1);
+/// Time within which the crate guarantees to restore threads, if the guardian gets a CPU.
+pub(crate) const RESTORE_BOUND: Duration = Duration::from_secs(1);
 
 /// Returns the processes that carry `marker` in their environment.
 pub(crate) fn marked(marker: &str) -> Vec<Tid> {

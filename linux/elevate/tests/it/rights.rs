@@ -1,4 +1,4 @@
-//! Rights that are missing, or lost while a thread is elevated.
+//! Tests of missing rights, and of rights that are lost while a thread is elevated.
 
 use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::testing::{Call, Faulty};
@@ -9,7 +9,8 @@ use crate::root;
 
 /// Drops all capabilities of the calling thread only.
 fn drop_capabilities() {
-    // Version 3, this thread; then effective, permitted and inheritable, low and high words.
+    // The header selects version 3 and the calling thread. The data are the effective, permitted
+    // and inheritable sets, in low and high words.
     let header = [0x2008_0522u32, 0];
     let none = [0u32; 6];
     // SAFETY: the kernel reads a header of two words and six words of data.
@@ -17,18 +18,18 @@ fn drop_capabilities() {
     assert_eq!(dropped, 0);
 }
 
-fn in_a_thread(body: impl FnOnce() + Send) {
+fn run_in_thread(body: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         scope.spawn(body).join().unwrap();
     });
 }
 
 #[test]
-fn lowering_works_without_rights_and_raising_names_the_missing_one() {
+fn lowering_needs_no_rights_and_raising_without_them_is_an_error() {
     if !root() {
         return;
     }
-    in_a_thread(|| {
+    run_in_thread(|| {
         let elevator = Elevator::new().unwrap();
         let sleeper = Sleeper::start();
         let former = Policy::of(&Kernel, 0).unwrap();
@@ -51,12 +52,12 @@ fn lowering_works_without_rights_and_raising_names_the_missing_one() {
 }
 
 #[test]
-fn a_real_time_thread_comes_back_without_rights_not_above_its_former_priority() {
+fn without_rights_a_real_time_thread_is_restored_to_its_former_priority() {
     if !root() {
         return;
     }
     for (policy, former) in [(libc::SCHED_FIFO, 4), (libc::SCHED_RR, 4)] {
-        in_a_thread(|| {
+        run_in_thread(|| {
             let elevator = Elevator::new().unwrap();
             Kernel.sched_setscheduler(0, policy, former).unwrap();
             let guard = elevator.elevate_current(Priority::of::<9>()).unwrap();
@@ -79,7 +80,7 @@ fn a_thread_with_more_capabilities_is_restored_by_a_caller_that_has_them() {
     let sleeper = Sleeper::start();
     let former = sleeper.policy();
     let guard = elevator.elevate(sleeper.tid, Priority::of::<9>()).unwrap();
-    in_a_thread(|| {
+    run_in_thread(|| {
         drop_capabilities();
         // The kernel protects a thread from callers with fewer capabilities.
         assert_eq!(
@@ -94,15 +95,15 @@ fn a_thread_with_more_capabilities_is_restored_by_a_caller_that_has_them() {
 }
 
 #[test]
-fn a_thread_without_rights_is_told_the_remedy() {
+fn an_error_for_missing_rights_names_the_remedy() {
     if !root() {
         return;
     }
-    in_a_thread(|| {
+    run_in_thread(|| {
         drop_capabilities();
         let rights = Rights::probe();
         if rights.limit.0 > 0 {
-            crate::skipped("RLIMIT_RTPRIO permits it");
+            crate::skipped("RLIMIT_RTPRIO permits SCHED_FIFO");
             return;
         }
         assert_eq!(rights.highest, None);
@@ -134,7 +135,7 @@ fn capabilities_of_a_user_namespace_are_not_mistaken_for_rights() {
 /// Enters a user namespace in which root stays root.
 fn enter_user_namespace() -> std::io::Result<()> {
     let map = b"0 0 1\n";
-    // SAFETY: system calls on integers and constants.
+    // SAFETY: the pointers are to a constant string and to `map`, which outlives the calls.
     unsafe {
         if libc::unshare(libc::CLONE_NEWUSER) != 0 {
             return Err(std::io::Error::last_os_error());
@@ -169,7 +170,7 @@ fn probing_changes_nothing_and_explains_a_refusal() {
 }
 
 #[test]
-fn unreadable_facts_are_no_error() {
+fn unreadable_files_are_not_an_error() {
     let faulty = Faulty::new();
     faulty.fail(Call::ReadFile, 0, u64::MAX, libc::EACCES);
     let rights = Rights::probe_with(&faulty);
@@ -181,28 +182,28 @@ fn unreadable_facts_are_no_error() {
     assert!(faulty.calls() > 0 && Kernel.sched_getattr(0).is_ok());
 }
 
-/// Uses a group of its own in the v1 hierarchy, without RT time.
+/// The test creates a cgroup without real-time runtime in the v1 hierarchy.
 #[test]
-fn a_group_without_time_is_named_with_its_file() {
+fn an_error_for_a_cgroup_without_real_time_runtime_names_its_file() {
     if !root() {
         return;
     }
     let rights = Rights::probe();
     let Some(group) = &rights.group else {
-        crate::skipped("no cgroup v1 gives out RT time here");
+        crate::skipped("no cgroup v1 hierarchy limits real-time runtime here");
         return;
     };
     let parent = std::path::Path::new(&group.path).parent().unwrap();
-    let own = parent.join(format!("upshift-elevate-{}", std::process::id()));
-    if let Err(error) = std::fs::create_dir(&own) {
-        crate::skipped(format_args!("{}: {error}", own.display()));
+    let cgroup = parent.join(format!("upshift-elevate-{}", std::process::id()));
+    if let Err(error) = std::fs::create_dir(&cgroup) {
+        crate::skipped(format_args!("{}: {error}", cgroup.display()));
         return;
     }
     let mut child = std::process::Command::new("sleep")
         .arg("300")
         .spawn()
         .unwrap();
-    std::fs::write(own.join("cgroup.procs"), child.id().to_string()).unwrap();
+    std::fs::write(cgroup.join("cgroup.procs"), child.id().to_string()).unwrap();
     let former = Policy::of(&Kernel, child.id() as i32).unwrap();
     let elevator = Elevator::with_guardian().unwrap();
     let error = elevator
@@ -211,8 +212,8 @@ fn a_group_without_time_is_named_with_its_file() {
     let policy = Policy::of(&Kernel, child.id() as i32).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    crate::process::until("the group can be removed", || {
-        std::fs::remove_dir(&own).is_ok()
+    crate::process::until("the cgroup can be removed", || {
+        std::fs::remove_dir(&cgroup).is_ok()
     });
     assert!(error.is_rights(), "{error}");
     assert!(error.to_string().contains("RT time"), "{error}");

@@ -1,4 +1,5 @@
-//! A tiny executor for tests. It polls only woken futures, so a lost wake is a time-out.
+//! Shared parts of the tests: a small executor, socket pairs, child processes and limits. The
+//! executor polls only futures that were woken, so a lost wake-up appears as a time-out.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::future::Future;
@@ -13,8 +14,9 @@ use std::time::{Duration, Instant};
 use upshift_ring::{Config, Driver, Fd, Remote, Ring};
 
 /// Time after which a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A waker that records its wakes and kicks the ring.
 pub(crate) struct Flag {
     woken: AtomicBool,
     remote: Remote,
@@ -28,6 +30,7 @@ impl Wake for Flag {
 }
 
 impl Flag {
+    /// Creates a flag that is set, so that the executor polls its future for the first time.
     pub(crate) fn new(ring: &Ring) -> Arc<Self> {
         Arc::new(Flag {
             woken: AtomicBool::new(true),
@@ -35,6 +38,7 @@ impl Flag {
         })
     }
 
+    /// Clears the flag. Returns whether it was set.
     pub(crate) fn take(&self) -> bool {
         self.woken.swap(false, Ordering::SeqCst)
     }
@@ -48,7 +52,7 @@ pub(crate) fn run_all(ring: &Ring, jobs: Vec<Job<'_>>) {
         .into_iter()
         .map(|job| (job, Flag::new(ring), false))
         .collect();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let mut left = 0;
         let mut polled = false;
@@ -90,11 +94,14 @@ pub(crate) fn block_on<F: Future>(ring: &Ring, future: F) -> F::Output {
     output.unwrap()
 }
 
-/// Turns the ring until `done`.
-pub(crate) fn turn_until(ring: &Ring, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+/// Waits on the ring and reaps its completions until `done` returns true.
+pub(crate) fn drive_until(ring: &Ring, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
-        assert!(Instant::now() < deadline, "did not happen in time");
+        assert!(
+            Instant::now() < deadline,
+            "the condition was not met within {TIMEOUT:?}"
+        );
         ring.wait(Some(Duration::from_millis(20))).unwrap();
         ring.reap();
     }
@@ -111,32 +118,33 @@ pub(crate) fn ring() -> Ring {
 
 /// Returns whether io_uring works here, for tests of io_uring.
 pub(crate) fn has_io_uring() -> bool {
-    let there = upshift_ring::probe_ring().is_ok();
-    if !there {
-        println!("skipped: it tests io_uring, which does not work here");
+    let works = upshift_ring::probe_ring().is_ok();
+    if !works {
+        println!("skipped: io_uring does not work on this machine");
     }
-    there
+    works
 }
 
-/// Returns a configuration that uses io_uring in any case.
-pub(crate) fn on_io_uring() -> Config {
+/// Returns a configuration that never falls back to readiness.
+pub(crate) fn io_uring_config() -> Config {
     Config {
         driver: Driver::Ring,
         ..Config::default()
     }
 }
 
-/// Returns a connected pair over loopback TCP: ours as a shared descriptor, theirs as a stream.
+/// Returns both ends of a TCP connection over loopback: one as a descriptor for the ring, the peer
+/// as a blocking stream.
 pub(crate) fn pair() -> (Fd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (ours, _) = listener.accept().unwrap();
-    theirs.set_read_timeout(Some(PATIENCE)).unwrap();
-    theirs.set_nodelay(true).unwrap();
-    (Fd::new(OwnedFd::from(ours)), theirs)
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (local, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(TIMEOUT)).unwrap();
+    peer.set_nodelay(true).unwrap();
+    (Fd::new(OwnedFd::from(local)), peer)
 }
 
-/// Runs the test `name` of this file in a process of its own, where [`is_child`] is true.
+/// Runs the test `name` of this file in a child process, in which [`is_child`] returns true.
 pub(crate) fn in_child(name: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
@@ -151,33 +159,34 @@ pub(crate) fn in_child(name: &str) {
     );
 }
 
+/// Returns whether this process is the child that runs the test `name`.
 pub(crate) fn is_child(name: &str) -> bool {
     std::env::var("UPSHIFT_RING_CHILD").is_ok_and(|child| child == name)
 }
 
-/// Restores the limit of descriptors when dropped.
-pub(crate) struct Limit(libc::rlimit);
+/// Guard of [`limit_descriptors`]: restores the former limit when dropped.
+pub(crate) struct DescriptorLimit(libc::rlimit);
 
-impl Drop for Limit {
+impl Drop for DescriptorLimit {
     fn drop(&mut self) {
-        // SAFETY: a valid structure.
+        // SAFETY: `self.0` is a valid `rlimit`.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &self.0) }, 0);
     }
 }
 
-/// Leaves room for `extra` more descriptors in this process.
+/// Lowers RLIMIT_NOFILE so that this process can open only `extra` more descriptors.
 #[must_use]
-pub(crate) fn limit_descriptors(extra: u64) -> Limit {
+pub(crate) fn limit_descriptors(extra: u64) -> DescriptorLimit {
     let next = std::fs::File::open("/dev/null").unwrap();
     let highest = std::os::fd::AsRawFd::as_raw_fd(&next) as u64;
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: valid structures.
+    // SAFETY: `limit` is a valid `rlimit`.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        let before = Limit(limit);
+        let before = DescriptorLimit(limit);
         limit.rlim_cur = highest + extra;
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
         before

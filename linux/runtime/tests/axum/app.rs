@@ -1,4 +1,4 @@
-//! Runtimes, certificates and requests of the tests.
+//! Shared parts of the tests: runtimes, listeners, certificates and requests.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -20,24 +20,28 @@ pub(crate) fn runtimes() -> Vec<Runtime> {
     runtimes
 }
 
+/// Returns a listener and its port.
 pub(crate) fn listener() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)
 }
 
-/// Spawns a server that nothing ends but its runtime.
+/// Spawns a server that runs until its runtime is dropped.
 pub(crate) fn spawn(server: impl IntoFuture<IntoFuture: Future + Send + 'static>) {
     let server = server.into_future();
-    let serves = async { _ = server.await };
-    upshift::spawn(serves, upshift::Priority::Inherit).detach();
+    let server_task = async { _ = server.await };
+    upshift::spawn(server_task, upshift::Priority::Inherit).detach();
 }
 
 /// Returns the configurations of a server named `localhost` and of a client that trusts it.
 pub(crate) fn certificates() -> (rustls::ServerConfig, rustls::ClientConfig) {
     let names = ["localhost".to_owned()];
-    let own = rcgen::generate_simple_self_signed(names).unwrap();
-    let (chain, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+    let certificate = rcgen::generate_simple_self_signed(names).unwrap();
+    let (chain, key) = (
+        certificate.cert.pem(),
+        certificate.signing_key.serialize_pem(),
+    );
     let server = tls::server_config(chain.as_bytes(), key.as_bytes()).unwrap();
     (server, tls::client_config(chain.as_bytes()).unwrap())
 }

@@ -1,4 +1,4 @@
-//! Requests at levels of their own.
+//! Tests of the levels of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,13 +46,13 @@ fn without_levels_a_handler_runs_at_the_level_of_receiving() {
     });
 }
 
-/// Urgent requests that the computing one waits for.
-const URGENT: u32 = 50;
+/// Number of urgent requests for which the computing request waits.
+const URGENT_REQUESTS: u32 = 50;
 
-/// Computes until that many urgent requests have been served.
+/// Computes until [`URGENT_REQUESTS`] urgent requests have been served.
 async fn compute(State(served): State<Arc<AtomicU32>>) -> (StatusCode, String) {
     let began = Instant::now();
-    while served.load(Ordering::Relaxed) < URGENT {
+    while served.load(Ordering::Relaxed) < URGENT_REQUESTS {
         if began.elapsed() > Duration::from_secs(30) {
             return (StatusCode::GATEWAY_TIMEOUT, "no urgent request".to_owned());
         }
@@ -97,16 +97,16 @@ fn urgent_requests_are_served_while_another_computes() {
             _ => Level::at::<40>(),
         });
         spawn(server);
-        let asks = async move {
-            let computes = async move { text(request(port, "/compute").await).await };
-            let computes = upshift::spawn(computes, Priority::Inherit);
-            for number in 0..URGENT {
+        let client = async move {
+            let computation = async move { text(request(port, "/compute").await).await };
+            let computation = upshift::spawn(computation, Priority::Inherit);
+            for number in 0..URGENT_REQUESTS {
                 let answer = text(request(port, "/urgent").await).await;
                 assert_eq!(answer, number.to_string());
             }
-            computes.await.unwrap()
+            computation.await.unwrap()
         };
-        let asks = upshift::spawn(asks, Level::at::<4>());
-        assert_eq!(asks.await.unwrap(), "40");
+        let client = upshift::spawn(client, Level::at::<4>());
+        assert_eq!(client.await.unwrap(), "40");
     });
 }

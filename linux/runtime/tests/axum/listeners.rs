@@ -1,4 +1,5 @@
-//! TCP, Unix and TLS, and a handler's knowledge of its client.
+//! Tests of servers on TCP, Unix and TLS listeners, and of a handler's information about its
+//! client.
 
 use std::net::SocketAddr;
 
@@ -47,7 +48,7 @@ fn routes_with_state_are_served() {
 }
 
 #[test]
-fn whatever_axum_serves_is_served() {
+fn every_kind_of_axum_service_is_served() {
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     async fn hello() -> &'static str {
         "hello"
@@ -55,16 +56,16 @@ fn whatever_axum_serves_is_served() {
     runtime.block_on(async {
         let app = Router::new().route("/", get(hello));
         let mut ports = Vec::new();
-        let mut next = || {
+        let mut next_listener = || {
             let (listener, port) = listener();
             ports.push(port);
             listener
         };
-        spawn(serve(next(), app.clone()));
-        spawn(serve(next(), app.into_make_service()));
-        spawn(serve(next(), get(hello)));
-        spawn(serve(next(), hello.into_service()));
-        spawn(serve(next(), hello.into_make_service()));
+        spawn(serve(next_listener(), app.clone()));
+        spawn(serve(next_listener(), app.into_make_service()));
+        spawn(serve(next_listener(), get(hello)));
+        spawn(serve(next_listener(), hello.into_service()));
+        spawn(serve(next_listener(), hello.into_make_service()));
         for port in ports {
             assert_eq!(text(request(port, "/").await).await, "hello");
         }
@@ -145,7 +146,7 @@ fn tls_is_served_with_both_versions_of_http() {
             assert_eq!(answer.version(), Version::HTTP_2);
             assert!(bytes(answer).await == long);
 
-            // A client that asks for no protocol.
+            // This client requests no protocol.
             let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
             let connector = tls::Connector::new(client.clone());
             let mut stream = connector.connect("localhost", stream).await.unwrap();
@@ -154,19 +155,19 @@ fn tls_is_served_with_both_versions_of_http() {
             );
             use upshift::io::AsyncWriteExt;
             stream.write_all(head.as_bytes()).await.unwrap();
-            let (mut reads, mut writes) = upshift::io::split(stream);
+            let (mut reader, mut writer) = upshift::io::split(stream);
             let sent = long.clone();
-            let sends = async move { writes.write_all(&sent).await.unwrap() };
-            upshift::spawn(sends, Priority::Inherit).detach();
+            let sender = async move { writer.write_all(&sent).await.unwrap() };
+            upshift::spawn(sender, Priority::Inherit).detach();
             let mut answer = Vec::new();
-            reads.read_to_end(&mut answer).await.unwrap();
+            reader.read_to_end(&mut answer).await.unwrap();
             assert!(answer.starts_with(b"HTTP/1.1 200"));
             assert!(answer.ends_with(&long));
         });
     }
 }
 
-/// Handshakes are made by the connections, not by the coroutine that accepts.
+/// Each connection makes its handshake in its own coroutine, not in the one that accepts.
 #[test]
 fn a_client_that_makes_no_handshake_delays_no_other() {
     let (server, client) = certificates();

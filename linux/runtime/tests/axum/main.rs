@@ -1,4 +1,5 @@
-//! `upshift::axum::serve`: applications of axum on each listener, with clients of other crates.
+//! Tests of `upshift::axum::serve`: axum applications on each kind of listener, with clients of
+//! other crates.
 
 mod app;
 #[path = "../support/child.rs"]

@@ -1,4 +1,4 @@
-//! `axum::serve` on tokio's thread: the program is told.
+//! Tests that a program which runs `axum::serve` on tokio's thread gets a warning.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -11,29 +11,29 @@ use crate::child::child;
 
 const CHILD: &str = "UPSHIFT_TEST_SERVES_ON_TOKIO";
 
-/// The child serves until its parent has read the words.
+/// The child serves until its parent has read the warning.
 #[test]
-fn a_server_on_tokios_thread_is_told_of() {
+fn a_server_on_tokios_thread_causes_a_warning() {
     if std::env::var_os(CHILD).is_some() {
         return serve_on_tokio();
     }
-    let mut child = child("on_tokio::a_server_on_tokios_thread_is_told_of")
+    let mut child = child("on_tokio::a_server_on_tokios_thread_causes_a_warning")
         .env(CHILD, "1")
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let told = lines
+    let warning = lines
         .map_while(Result::ok)
         .find(|line| line.contains("tokio listens on"));
     child.kill().unwrap();
     child.wait().unwrap();
-    let told = told.expect("the child ends without the words");
-    assert!(told.contains("127.0.0.1:"), "{told}");
+    let warning = warning.expect("the child ended without the warning");
+    assert!(warning.contains("127.0.0.1:"), "{warning}");
     assert!(
-        told.contains("upshift::axum::serve(listener, app)"),
-        "{told}"
+        warning.contains("upshift::axum::serve(listener, app)"),
+        "{warning}"
     );
 }
 
@@ -46,7 +46,7 @@ fn serve_on_tokio() {
         let server = async { _ = axum::serve(listener, app).await };
         upshift::spawn(server, upshift::Priority::Inherit).detach();
         let client = upshift::net::TcpStream::connect(address).await.unwrap();
-        // A minute, should the parent be gone.
+        // The child ends after a minute if its parent has ended.
         upshift::time::sleep(std::time::Duration::from_secs(60)).await;
         drop(client);
     });

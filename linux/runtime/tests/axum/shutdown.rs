@@ -1,4 +1,4 @@
-//! The end of a server.
+//! Tests of the end of a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use upshift::{Priority, spawn, time};
 use crate::app::{get as request, listener, runtimes, text};
 
 #[derive(Clone, Default)]
+/// State of the slow handler: a notification when it has begun, and one that lets it continue.
 struct Slow {
     begun: Arc<Notify>,
     resume: Arc<Notify>,
@@ -25,7 +26,7 @@ async fn slow(State(slow): State<Slow>) -> &'static str {
     "answered"
 }
 
-/// An application with a slow handler, and a server of it that `end` ends.
+/// Returns a server with a slow handler, which `end` ends, and its port.
 fn server(
     state: &Slow,
     end: &Arc<Notify>,
@@ -46,24 +47,24 @@ fn server(
 }
 
 #[test]
-fn a_request_under_way_is_answered_after_the_end() {
+fn a_running_request_is_answered_after_the_end() {
     for runtime in runtimes() {
         runtime.block_on(async {
             let (state, end) = (Slow::default(), Arc::new(Notify::new()));
             let (server, port) = server(&state, &end, Duration::from_secs(60));
             let mut server = spawn(server, Priority::Inherit);
-            let asks = async move { text(request(port, "/").await).await };
-            let asks = spawn(asks, Priority::Inherit);
+            let request_task = async move { text(request(port, "/").await).await };
+            let request_task = spawn(request_task, Priority::Inherit);
             state.begun.notified().await;
             end.notify_one();
-            // Nothing listens any more, and the server still waits for the request.
+            // The listener is closed, and the server still waits for the request.
             while TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
                 time::sleep(Duration::from_millis(1)).await;
             }
             let wait = time::timeout(Duration::from_millis(20), &mut server);
-            assert!(wait.await.is_err(), "the server waits for its request");
+            assert!(wait.await.is_err(), "the server ended before its request");
             state.resume.notify_one();
-            assert_eq!(asks.await.unwrap(), "answered");
+            assert_eq!(request_task.await.unwrap(), "answered");
             server.await.unwrap().unwrap();
         });
     }
@@ -78,11 +79,11 @@ fn a_request_that_does_not_end_is_cut_off() {
             let server = spawn(server, Priority::Inherit);
             let client = upshift::hyper::client::<axum::body::Body>();
             let uri = format!("http://127.0.0.1:{port}/").parse().unwrap();
-            let asks = spawn(client.get(uri), Priority::Inherit);
+            let request_task = spawn(client.get(uri), Priority::Inherit);
             state.begun.notified().await;
             end.notify_one();
             server.await.unwrap().unwrap();
-            assert!(asks.await.unwrap().is_err());
+            assert!(request_task.await.unwrap().is_err());
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Server-sent events, and web sockets of axum with a client of tungstenite.
+//! Tests of server-sent events, and of axum's web sockets with a client of tungstenite.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use upshift::tls::rustls::{ClientConnection, StreamOwned};
 
 use crate::app::{certificates, get as request, listener, runtimes, spawn};
 
-/// More than the sockets hold.
+/// Length of a message that exceeds the buffers of both sockets, in bytes.
 const LONG: usize = 4 << 20;
 
 async fn echo(mut socket: WebSocket) {
@@ -38,8 +38,8 @@ fn app() -> Router {
     Router::new().route("/ws", any(upgrade))
 }
 
-/// Talks to the echo.
-fn talk(stream: impl Read + Write) {
+/// Runs a client of the echo server.
+fn run_client(stream: impl Read + Write) {
     let (mut socket, _) = tungstenite::client("ws://localhost/ws", stream).unwrap();
     for number in 0..100 {
         socket.send(Sent::text(number.to_string())).unwrap();
@@ -65,7 +65,7 @@ fn web_sockets_are_served() {
         runtime.block_on(async {
             let (listener, port) = listener();
             spawn(serve(listener, app()).levels(|_| Level::at::<16>()));
-            let client = upshift::spawn_blocking(move || talk(connect(port)));
+            let client = upshift::spawn_blocking(move || run_client(connect(port)));
             client.await.unwrap();
         });
     }
@@ -80,30 +80,30 @@ fn web_sockets_are_served_over_tls() {
             let listener = TlsListener::new(listener, server.clone());
             spawn(serve(listener, app()).levels(|_| Level::at::<16>()));
             let client = Arc::new(client.clone());
-            let talks = move || {
+            let client_task = move || {
                 let name = "localhost".try_into().unwrap();
                 let tls = ClientConnection::new(client, name).unwrap();
-                talk(StreamOwned::new(tls, connect(port)));
+                run_client(StreamOwned::new(tls, connect(port)));
             };
-            upshift::spawn_blocking(talks).await.unwrap();
+            upshift::spawn_blocking(client_task).await.unwrap();
         });
     }
 }
 
-/// Events with pauses, with axum's keep-alive, whose timer is tokio's.
+/// The events have pauses between them, and axum's keep-alive, which uses a timer of tokio.
 #[test]
 fn events_are_sent_one_by_one() {
     const EVENTS: u32 = 5;
     for runtime in runtimes() {
         runtime.block_on(async {
-            let (ask, asked) = upshift::sync::mpsc::channel(1);
-            let asked = Arc::new(upshift::sync::Mutex::new(asked));
+            let (request_sender, request_receiver) = upshift::sync::mpsc::channel(1);
+            let request_receiver = Arc::new(upshift::sync::Mutex::new(request_receiver));
             let events = move || {
-                let asked = asked.clone();
+                let request_receiver = request_receiver.clone();
                 let events = stream::unfold(0, move |number| {
-                    let asked = asked.clone();
+                    let request_receiver = request_receiver.clone();
                     async move {
-                        asked.lock().await.recv().await?;
+                        request_receiver.lock().await.recv().await?;
                         let event = Event::default().data(number.to_string());
                         Some((Ok::<_, Infallible>(event), number + 1))
                     }
@@ -114,12 +114,12 @@ fn events_are_sent_one_by_one() {
             spawn(serve(listener, Router::new().route("/", get(events))));
             let mut body = request(port, "/").await.into_body();
             for number in 0..EVENTS {
-                ask.send(()).await.unwrap();
+                request_sender.send(()).await.unwrap();
                 let frame = body.frame().await.unwrap().unwrap();
                 let text = frame.into_data().unwrap();
                 assert_eq!(&text[..], format!("data: {number}\n\n").as_bytes());
             }
-            drop(ask);
+            drop(request_sender);
             assert!(body.frame().await.is_none());
         });
     }

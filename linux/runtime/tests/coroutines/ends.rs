@@ -1,33 +1,33 @@
-//! How coroutines and runtimes end: results, panics, cancellation, errors.
+//! Tests of the ends of coroutines and runtimes: results, panics, cancellation, errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use upshift::{Dead, Priority, Runtime, State, yield_now};
 
-use super::{URGENT, one, two};
+use super::{URGENT, runtime_with_one_vcpu, runtime_with_two_vcpus};
 
 #[test]
-fn block_on_returns_what_the_main_coroutine_returns_and_may_borrow() {
+fn block_on_returns_the_output_of_a_future_that_may_borrow() {
     let text = String::from("borrowed");
-    let runtime = one();
+    let runtime = runtime_with_one_vcpu();
     assert_eq!(runtime.block_on(async { text.len() }), 8);
     assert_eq!(runtime.block_on(async { 2 }), 2);
 }
 
 #[test]
 fn a_cancelled_main_coroutine_is_an_error() {
-    let runtime = one();
-    let cancels_itself = async || {
-        let me = upshift::get_cid().unwrap();
-        upshift::Handle::current().unwrap().cancel(me).unwrap();
+    let runtime = runtime_with_one_vcpu();
+    let cancel_self = async || {
+        let id = upshift::get_cid().unwrap();
+        upshift::Handle::current().unwrap().cancel(id).unwrap();
         std::future::pending::<()>().await;
     };
-    let error = runtime.try_block_on(cancels_itself()).unwrap_err();
+    let error = runtime.try_block_on(cancel_self()).unwrap_err();
     assert!(error.is_cancelled(), "{error}");
     assert_eq!(runtime.try_block_on(async { 2 }).unwrap(), 2);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        runtime.block_on(cancels_itself());
+        runtime.block_on(cancel_self());
     }));
     assert!(caught.is_err());
 }
@@ -40,8 +40,8 @@ fn a_function_that_blocks_outside_a_runtime_is_an_error() {
 }
 
 #[test]
-fn a_panic_of_the_main_coroutine_comes_out_of_block_on() {
-    let runtime = one();
+fn a_panic_of_the_main_coroutine_leaves_block_on() {
+    let runtime = runtime_with_one_vcpu();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         runtime.block_on(async { panic!("on purpose") })
     }));
@@ -54,7 +54,7 @@ fn a_panic_of_the_main_coroutine_comes_out_of_block_on() {
 
 #[test]
 fn a_dead_id_is_an_error_value() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let handle = upshift::spawn(async {}, Priority::Inherit);
         let id = handle.id();
         handle.await.unwrap();
@@ -62,36 +62,36 @@ fn a_dead_id_is_an_error_value() {
         assert_eq!(upshift::reprio(id, URGENT), Err(Dead));
         assert_eq!(upshift::Handle::current().unwrap().state(id), State::Exited);
     });
-    let nobody = upshift::CoroutineId::from_u64(7);
-    assert_eq!(upshift::wake(nobody), Err(Dead));
+    let unused = upshift::CoroutineId::from_u64(7);
+    assert_eq!(upshift::wake(unused), Err(Dead));
 }
 
 #[test]
-fn a_panicking_coroutine_reports_it_and_the_rest_lives() {
-    one().block_on(async {
-        let bad = upshift::spawn(async { panic!("broken: {}", 7) }, Priority::Inherit);
-        let good = upshift::spawn(async { 5 }, Priority::Inherit);
-        let error = bad.await.unwrap_err();
+fn a_panic_is_returned_by_the_join_and_ends_no_other_coroutine() {
+    runtime_with_one_vcpu().block_on(async {
+        let panicking = upshift::spawn(async { panic!("broken: {}", 7) }, Priority::Inherit);
+        let other = upshift::spawn(async { 5 }, Priority::Inherit);
+        let error = panicking.await.unwrap_err();
         assert!(error.is_panic());
-        let said = format!("task {} panicked with message \"broken: 7\"", error.id());
-        assert_eq!(error.to_string(), said);
-        assert_eq!(good.await.unwrap(), 5);
+        let message = format!("task {} panicked with message \"broken: 7\"", error.id());
+        assert_eq!(error.to_string(), message);
+        assert_eq!(other.await.unwrap(), 5);
     });
 }
 
 #[test]
 fn dropping_the_runtime_drops_every_future() {
-    struct Count(Arc<AtomicUsize>);
-    impl Drop for Count {
+    struct CountOnDrop(Arc<AtomicUsize>);
+    impl Drop for CountOnDrop {
         fn drop(&mut self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
     let dropped = Arc::new(AtomicUsize::new(0));
-    let runtime = two();
+    let runtime = runtime_with_two_vcpus();
     runtime.block_on(async {
         for _ in 0..100 {
-            let count = Count(dropped.clone());
+            let count = CountOnDrop(dropped.clone());
             upshift::spawn(
                 async move {
                     let _count = count;
@@ -100,7 +100,7 @@ fn dropping_the_runtime_drops_every_future() {
                 Priority::Inherit,
             )
             .detach();
-            let count = Count(dropped.clone());
+            let count = CountOnDrop(dropped.clone());
             upshift::spawn_local(
                 async move {
                     let _count = count;
@@ -119,8 +119,8 @@ fn dropping_the_runtime_drops_every_future() {
 }
 
 #[test]
-fn a_cancelled_coroutine_says_so() {
-    one().block_on(async {
+fn joining_a_cancelled_coroutine_is_an_error() {
+    runtime_with_one_vcpu().block_on(async {
         let handle = upshift::spawn(std::future::pending::<()>(), Priority::Inherit);
         yield_now().await;
         handle.cancel();
@@ -129,15 +129,15 @@ fn a_cancelled_coroutine_says_so() {
 }
 
 #[test]
-fn wrong_settings_are_errors() {
-    for wrong in [
+fn invalid_settings_are_errors() {
+    for builder in [
         Runtime::builder().vcpus(0),
         Runtime::builder().vcpus(10_000),
         Runtime::builder().name("a\0b"),
         Runtime::builder().blocking_threads(0),
         Runtime::builder().stall_limit(std::time::Duration::ZERO),
     ] {
-        let error = wrong.build().unwrap_err();
+        let error = builder.build().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     }
     let error = Runtime::builder()
@@ -155,7 +155,7 @@ fn wrong_settings_are_errors() {
 }
 
 #[test]
-fn outside_a_runtime_everything_says_so() {
+fn outside_a_runtime_every_call_is_an_error() {
     assert!(upshift::alloc_cpu().is_err());
     assert!(upshift::get_cid().is_none());
     assert!(upshift::try_spawn(async {}, Priority::Inherit).is_err());

@@ -1,16 +1,17 @@
-//! The floor: the share of background work beside urgent work without end.
+//! Tests of the floor, the share of the time that background work keeps beside endless urgent work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use upshift::{Builder, Level, Preemption, Runtime, yield_now};
 
-/// Polls coroutines at `levels` without end. Returns their numbers of polls when the main
-/// coroutine, which is urgent, has been polled `turns` times, or when `enough` returns true.
+/// Runs an endless coroutine at each of `levels`, and the urgent main coroutine. Returns the
+/// numbers of polls of the two coroutines when the main coroutine has been polled `rounds` times,
+/// or when `enough` returns true.
 fn polls(
     builder: Builder,
     levels: [Level; 2],
-    turns: u64,
+    rounds: u64,
     enough: impl Fn([u64; 2]) -> bool,
 ) -> [u64; 2] {
     let runtime = builder.vcpus(1).main_level(Level::URGENT).build().unwrap();
@@ -31,7 +32,7 @@ fn polls(
             count
         });
         let now = || counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        for _ in 0..turns {
+        for _ in 0..rounds {
             if enough(now()) {
                 break;
             }
@@ -42,13 +43,13 @@ fn polls(
 }
 
 #[test]
-fn without_a_floor_background_work_waits_for_urgent_work_without_end() {
+fn without_a_floor_background_work_waits_for_endless_urgent_work() {
     let levels = [Level::NORMAL, Level::BACKGROUND];
     assert_eq!(polls(Runtime::builder(), levels, 20_000, |_| false), [0, 0]);
 }
 
 #[test]
-fn with_a_floor_background_work_gets_on_beside_urgent_work_without_end() {
+fn with_a_floor_background_work_runs_beside_endless_urgent_work() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
         let builder = Runtime::builder()
             .preemption(preemption)
@@ -57,21 +58,24 @@ fn with_a_floor_background_work_gets_on_beside_urgent_work_without_end() {
         let enough = |[background, _]: [u64; 2]| background >= 1_000;
         let [background, above] = polls(builder, levels, u64::MAX, enough);
         assert!(background >= 1_000);
-        assert_eq!(above, 0, "strict priority above the floor");
+        assert_eq!(above, 0, "a level above the floor got a share");
     }
 }
 
 #[test]
-fn a_floor_is_for_the_most_urgent_of_its_levels() {
+fn a_floor_serves_the_most_urgent_of_its_levels() {
     let builder = Runtime::builder().floor(Level::NORMAL, 50);
     let levels = [Level::NORMAL, Level::BACKGROUND];
     let [normal, background] = polls(builder, levels, u64::MAX, |[normal, _]| normal >= 1_000);
     assert!(normal >= 1_000);
-    assert_eq!(background, 0, "strict priority within the floor");
+    assert_eq!(
+        background, 0,
+        "a less urgent level within the floor got a share"
+    );
 }
 
 #[test]
-fn a_floor_takes_one_to_ninety_nine_percent() {
+fn a_floor_is_between_1_and_99_percent() {
     for percent in [0, 100] {
         let error = Runtime::builder()
             .floor(Level::NORMAL, percent)

@@ -1,4 +1,4 @@
-//! Coroutines of a runtime: order, names, priorities, vCPUs, panics, shutdown.
+//! Tests of the coroutines of a runtime: order, names, levels, vCPUs, panics, shutdown.
 
 mod ends;
 mod floor;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use upshift::{Level, Runtime};
 
-fn one() -> Runtime {
+fn runtime_with_one_vcpu() -> Runtime {
     Runtime::builder().vcpus(1).build().unwrap()
 }
 
-fn two() -> Runtime {
+fn runtime_with_two_vcpus() -> Runtime {
     Runtime::builder().vcpus(2).build().unwrap()
 }
 
-/// Computes without yielding.
+/// Computes for `time` without yielding.
 fn burn(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! The order of polls: levels, order within a level, reprio, giving way.
+//! Tests of the order of polls: levels, order within a level, `reprio`, and yielding.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use upshift::{Driver, Level, Priority, Runtime, yield_now};
 
-use super::{LESS_URGENT, MIDDLE, URGENT, burn, one};
+use super::{LESS_URGENT, MIDDLE, URGENT, burn, runtime_with_one_vcpu};
 
 #[test]
-fn more_urgent_coroutines_run_first_and_equals_in_order() {
+fn more_urgent_coroutines_run_first_and_equal_ones_in_order() {
     let log = Arc::new(Mutex::new(Vec::new()));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let mut handles = Vec::new();
         for (name, level) in [
             ("c", LESS_URGENT),
@@ -36,7 +36,7 @@ fn more_urgent_coroutines_run_first_and_equals_in_order() {
 
 #[test]
 fn children_inherit_the_level() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let child = upshift::spawn(async { upshift::current_level() }, Priority::Inherit);
         assert_eq!(child.await.unwrap(), Some(Level::DEFAULT));
         let child = upshift::spawn(
@@ -54,26 +54,26 @@ fn children_inherit_the_level() {
 #[test]
 fn reprio_moves_a_queued_coroutine() {
     let log = Arc::new(Mutex::new(Vec::new()));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let spawn = |name, level| {
             let log = log.clone();
             upshift::spawn(async move { log.lock().unwrap().push(name) }, level)
         };
-        let late = spawn("was late", LESS_URGENT);
+        let raised = spawn("raised", LESS_URGENT);
         let middle = spawn("middle", MIDDLE);
-        upshift::reprio(late.id(), URGENT).unwrap();
+        upshift::reprio(raised.id(), URGENT).unwrap();
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
         yield_now().await;
-        late.await.unwrap();
+        raised.await.unwrap();
         middle.await.unwrap();
     });
-    assert_eq!(*log.lock().unwrap(), ["was late", "middle"]);
+    assert_eq!(*log.lock().unwrap(), ["raised", "middle"]);
 }
 
 #[test]
-fn yield_if_needed_lets_the_more_urgent_pass() {
+fn yield_if_needed_lets_a_more_urgent_coroutine_run() {
     let ran = Arc::new(AtomicBool::new(false));
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let urgent = {
             let ran = ran.clone();
             upshift::spawn(async move { ran.store(true, Ordering::Relaxed) }, URGENT)
@@ -88,7 +88,7 @@ fn yield_if_needed_lets_the_more_urgent_pass() {
 }
 
 #[test]
-fn chaos_changes_the_order_and_nothing_else() {
+fn chaos_changes_only_the_order() {
     for seed in 1..20 {
         let runtime = Runtime::builder().vcpus(1).chaos(seed).build().unwrap();
         let total = runtime.block_on(async {
@@ -113,28 +113,29 @@ fn chaos_changes_the_order_and_nothing_else() {
     }
 }
 
-/// Leaf futures that give way whenever they are polled would never complete.
+/// A leaf future that yielded at every poll would never complete.
 #[test]
-fn with_chaos_everything_that_is_waited_for_ends() {
+fn with_chaos_every_wait_ends() {
     for driver in [Driver::Ring, Driver::Readiness] {
         let builder = Runtime::builder().vcpus(1).driver(driver);
         if let Err(error) = builder.build() {
-            println!("skipped: no such driver: {error}");
+            println!("skipped: the driver is not available: {error}");
             continue;
         }
         for seed in [1, 7, 100, 12_345] {
-            let (ended, ends) = std::sync::mpsc::channel();
+            let (end_sender, end_receiver) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 let builder = Runtime::builder().vcpus(1).driver(driver).chaos(seed);
                 builder.build().unwrap().block_on(wait_in_every_way());
-                ended.send(()).unwrap();
+                end_sender.send(()).unwrap();
             });
-            let ended = ends.recv_timeout(Duration::from_secs(60));
-            assert!(ended.is_ok(), "seed {seed}: something does not end");
+            let end_sender = end_receiver.recv_timeout(Duration::from_secs(60));
+            assert!(end_sender.is_ok(), "seed {seed}: a wait does not end");
         }
     }
 }
 
+/// Waits for timers, channels, mutexes, blocking functions, sockets and joins.
 async fn wait_in_every_way() {
     upshift::time::sleep(Duration::from_millis(1)).await;
     let limit = Duration::from_millis(2);
@@ -178,8 +179,8 @@ async fn wait_in_every_way() {
 }
 
 #[test]
-fn tests_that_take_long_all_look_at_the_clock() {
-    one().block_on(async {
+fn every_check_for_a_yield_after_long_work_reads_the_clock() {
+    runtime_with_one_vcpu().block_on(async {
         let due = Instant::now() + Duration::from_millis(5);
         let woken = Arc::new(AtomicBool::new(false));
         let timer = woken.clone();
@@ -192,31 +193,34 @@ fn tests_that_take_long_all_look_at_the_clock() {
         );
         let batch = upshift::spawn(
             async move {
-                // A loop that tests often looks at the clock now and then.
+                // A loop that checks often reads the clock only at some of the checks.
                 for _ in 0..100 {
                     upshift::yield_if_needed().await;
                 }
-                let mut late = 0;
+                let mut late_checks = 0;
                 while !woken.load(Ordering::Relaxed) {
                     burn(Duration::from_micros(20));
-                    late += u32::from(Instant::now() > due);
+                    late_checks += u32::from(Instant::now() > due);
                     upshift::yield_if_needed().await;
                 }
-                late
+                late_checks
             },
             LESS_URGENT,
         );
-        let late = batch.await.unwrap();
+        let late_checks = batch.await.unwrap();
         urgent.await.unwrap();
-        // The timers' clock may be a step behind, and the thread off its CPU; at every 32nd test it
-        // would be 32.
-        assert!(late <= 16, "{late} tests after the timer was due");
+        // The timers' clock may be a step behind, and the thread off its CPU. If only every 32nd
+        // check read the clock, the number would be 32.
+        assert!(
+            late_checks <= 16,
+            "{late_checks} checks after the timer was due"
+        );
     });
 }
 
 #[test]
-fn a_timer_interrupts_a_batch_that_asks() {
-    one().block_on(async {
+fn a_timer_interrupts_a_batch_that_checks_for_a_yield() {
+    runtime_with_one_vcpu().block_on(async {
         let batch = upshift::spawn(
             async {
                 loop {

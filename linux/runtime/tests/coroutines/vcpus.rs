@@ -1,4 +1,4 @@
-//! The vCPU or thread that does the work.
+//! Tests of the vCPUs and threads on which coroutines and blocking functions run.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use upshift::{Priority, yield_now};
 
-use super::{LESS_URGENT, MIDDLE, burn, one, two};
+use super::{LESS_URGENT, MIDDLE, burn, runtime_with_one_vcpu, runtime_with_two_vcpus};
 
 #[test]
-fn spawn_local_stays_on_its_thread_and_need_not_be_send() {
-    two().block_on(async {
+fn a_coroutine_of_spawn_local_stays_on_its_thread_and_need_not_be_send() {
+    runtime_with_two_vcpus().block_on(async {
         let shared = Rc::new(Cell::new(0));
-        let here = std::thread::current().id();
+        let thread = std::thread::current().id();
         let mut handles = Vec::new();
         for _ in 0..50 {
             let shared = shared.clone();
             handles.push(upshift::spawn_local(
                 async move {
                     for _ in 0..20 {
-                        assert_eq!(std::thread::current().id(), here);
+                        assert_eq!(std::thread::current().id(), thread);
                         shared.set(shared.get() + 1);
                         yield_now().await;
                     }
@@ -38,17 +38,21 @@ fn spawn_local_stays_on_its_thread_and_need_not_be_send() {
 
 #[test]
 fn work_moves_to_an_idle_vcpu() {
-    two().block_on(async {
-        // This poll lasts until the other coroutine has run, so only the other vCPU can run it.
+    runtime_with_two_vcpus().block_on(async {
+        // This poll lasts until the other coroutine has run, so only the other vCPU can poll that
+        // coroutine.
         let has_run = Arc::new(AtomicBool::new(false));
-        let runs = has_run.clone();
+        let set = has_run.clone();
         let other = upshift::spawn(
-            async move { runs.store(true, Ordering::Release) },
+            async move { set.store(true, Ordering::Release) },
             Priority::Inherit,
         );
         let began = Instant::now();
         while !has_run.load(Ordering::Acquire) {
-            assert!(began.elapsed() < Duration::from_secs(60), "nothing moved");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "the other vCPU did not steal the coroutine"
+            );
             std::thread::yield_now();
         }
         other.await.unwrap();
@@ -56,10 +60,13 @@ fn work_moves_to_an_idle_vcpu() {
 }
 
 #[test]
-fn vcpus_come_and_go() {
-    one().block_on(async {
+fn vcpus_are_added_and_released_while_coroutines_run() {
+    runtime_with_one_vcpu().block_on(async {
         let handle = upshift::Handle::current().unwrap();
-        assert!(upshift::release_cpu().is_err(), "the last vCPU stays");
+        assert!(
+            upshift::release_cpu().is_err(),
+            "the last vCPU was released"
+        );
         for _ in 0..5 {
             upshift::alloc_cpu().unwrap();
             assert_eq!(handle.vcpus(), 2);
@@ -91,7 +98,7 @@ fn vcpus_come_and_go() {
 
 #[test]
 fn blocking_functions_run_beside_the_coroutines() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         let blocking = upshift::spawn_blocking(|| {
             std::thread::sleep(Duration::from_millis(20));
             std::thread::current().id()
@@ -104,23 +111,24 @@ fn blocking_functions_run_beside_the_coroutines() {
 
 #[test]
 fn a_blocking_function_does_not_wait_for_another_while_threads_may_be_started() {
-    one().block_on(async {
-        // Leaves a thread idle, on which all of the following functions might count.
+    runtime_with_one_vcpu().block_on(async {
+        // One thread is idle. A runtime that relied on it would start too few threads for the
+        // functions below.
         upshift::spawn_blocking(|| ()).await.unwrap();
         let runtime = upshift::Handle::current().unwrap();
         while runtime.metrics().blocking.idle != 1 {
             upshift::time::sleep(Duration::from_millis(1)).await;
         }
-        let here = Arc::new(AtomicUsize::new(0));
+        let arrived = Arc::new(AtomicUsize::new(0));
         let meet = || {
-            let here = here.clone();
+            let arrived = arrived.clone();
             upshift::spawn_blocking(move || {
-                here.fetch_add(1, Ordering::SeqCst);
+                arrived.fetch_add(1, Ordering::SeqCst);
                 let limit = Instant::now() + Duration::from_secs(20);
-                while here.load(Ordering::SeqCst) < 4 && Instant::now() < limit {
+                while arrived.load(Ordering::SeqCst) < 4 && Instant::now() < limit {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                here.load(Ordering::SeqCst)
+                arrived.load(Ordering::SeqCst)
             })
         };
         for meeting in [meet(), meet(), meet(), meet()] {
@@ -131,23 +139,23 @@ fn a_blocking_function_does_not_wait_for_another_while_threads_may_be_started() 
 
 #[test]
 fn wakes_from_other_threads_reach_a_parked_vcpu() {
-    let runtime = one();
+    let runtime = runtime_with_one_vcpu();
     let handle = runtime.handle();
     let rounds = 200;
     let seen = Arc::new(AtomicUsize::new(0));
     let count = seen.clone();
     runtime.block_on(async move {
-        let me = upshift::get_cid().unwrap();
+        let id = upshift::get_cid().unwrap();
         let thread = std::thread::spawn(move || {
             for round in 0..rounds {
                 while seen.load(Ordering::Acquire) != round {
                     std::thread::yield_now();
                 }
-                handle.wake(me).unwrap();
+                handle.wake(id).unwrap();
             }
         });
         for _ in 0..rounds {
-            // Pending once, until a wake.
+            // The future is pending until the coroutine is woken once.
             let mut waited = false;
             std::future::poll_fn(|_| {
                 if std::mem::replace(&mut waited, true) {
@@ -164,8 +172,8 @@ fn wakes_from_other_threads_reach_a_parked_vcpu() {
 }
 
 #[test]
-fn the_counters_count() {
-    let runtime = one();
+fn level_stats_count_polls_and_run_time() {
+    let runtime = runtime_with_one_vcpu();
     let handle = runtime.handle();
     runtime.block_on(async {
         upshift::spawn(
@@ -188,7 +196,7 @@ fn the_counters_count() {
 
 #[test]
 fn timers_of_a_released_vcpu_still_fire() {
-    one().block_on(async {
+    runtime_with_one_vcpu().block_on(async {
         upshift::alloc_cpu().unwrap();
         let sleepers: Vec<_> = (0..100)
             .map(|_| {

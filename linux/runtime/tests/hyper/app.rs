@@ -1,4 +1,4 @@
-//! The axum application under test, and a server for it on a thread of its own.
+//! The axum application under test, and a server that runs it on a thread.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -66,22 +66,22 @@ async fn ticks() -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     }))
 }
 
-/// Requests for `/slow` that have begun, in all servers of this process.
-pub(crate) static SLOW: AtomicU64 = AtomicU64::new(0);
+/// Number of requests for `/slow` that have begun, in all servers of this process.
+pub(crate) static SLOW_REQUESTS: AtomicU64 = AtomicU64::new(0);
 
 async fn slow() -> &'static str {
-    SLOW.fetch_add(1, Ordering::Relaxed);
+    SLOW_REQUESTS.fetch_add(1, Ordering::Relaxed);
     upshift::time::sleep(Duration::from_millis(300)).await;
     "slow"
 }
 
-/// Holds up its vCPU, while requests to the other handlers arrive.
+/// Blocks its vCPU while requests to the other handlers arrive.
 async fn block() -> &'static str {
     std::thread::sleep(Duration::from_millis(20));
     "blocked"
 }
 
-/// Stands for a database that blocking functions share.
+/// A lock that blocking functions share, like a database.
 static DATABASE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 async fn blocking() -> &'static str {
@@ -127,29 +127,31 @@ pub(crate) fn app() -> Router {
         .with_state(requests)
 }
 
-/// A server on a thread of its own; ends, with its requests, when dropped.
-pub(crate) struct Running {
+/// A server that runs on a thread. Dropping it ends the server and its requests.
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) handle: upshift::Handle,
     end: Arc<Notify>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl TestServer {
+    /// Starts a server whose settings `set` completes.
     pub(crate) fn start(
         vcpus: usize,
         set: impl FnOnce(Server) -> Server + Send + 'static,
-    ) -> Running {
-        Running::on(upshift::Runtime::builder().vcpus(vcpus), set)
+    ) -> TestServer {
+        TestServer::start_on(upshift::Runtime::builder().vcpus(vcpus), set)
     }
 
-    pub(crate) fn on(
+    /// Starts a server on a runtime of `builder`.
+    pub(crate) fn start_on(
         builder: upshift::Builder,
         set: impl FnOnce(Server) -> Server + Send + 'static,
-    ) -> Running {
+    ) -> TestServer {
         let (send, receive) = mpsc::channel();
         let end = Arc::new(Notify::new());
-        let asked = end.clone();
+        let end_requested = end.clone();
         let thread = std::thread::spawn(move || {
             let runtime = builder.build().unwrap();
             let handle = runtime.handle();
@@ -157,12 +159,13 @@ impl Running {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let address = listener.local_addr().unwrap();
                 send.send((address, handle)).unwrap();
-                let server = Server::new(listener).until(async move { asked.notified().await });
+                let server =
+                    Server::new(listener).until(async move { end_requested.notified().await });
                 set(server).run(app()).await.unwrap();
             });
         });
         let (address, handle) = receive.recv().unwrap();
-        Running {
+        TestServer {
             address,
             handle,
             end,
@@ -178,32 +181,37 @@ impl Running {
         stream
     }
 
-    /// Sends these bytes and returns all that comes until the server closes.
-    pub(crate) fn talk(&self, bytes: impl AsRef<[u8]>) -> String {
+    /// Sends `bytes` on a new connection, and returns all bytes that the server sends before it
+    /// closes the connection.
+    pub(crate) fn exchange(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).unwrap();
         let mut answer = Vec::new();
-        // A reset after the answer is an end too.
+        // The connection may end with a reset.
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    /// Asks the server to end.
     pub(crate) fn end(&self) {
         self.end.notify_one();
     }
 
-    /// Returns true if the server has ended.
+    /// Returns whether the server has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 
-impl Drop for Running {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.end();
         let result = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
-            assert!(matches!(result, Some(Ok(()))), "the server ended well");
+            assert!(
+                matches!(result, Some(Ok(()))),
+                "the server failed or panicked"
+            );
         }
     }
 }

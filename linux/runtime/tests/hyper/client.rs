@@ -1,4 +1,4 @@
-//! hyper-util's client with the runtime's connector.
+//! Tests of hyper-util's client with the runtime's connector.
 
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
@@ -7,9 +7,9 @@ use hyper::{Method, Request, Response, Version};
 use hyper_util::client::legacy::Client;
 use upshift::hyper::{Clock, Connector, Spawner};
 
-use crate::app::Running;
+use crate::app::TestServer;
 
-/// A client of HTTP/2 with prior knowledge.
+/// Creates a client of HTTP/2 with prior knowledge.
 pub(crate) fn http2() -> Client<Connector, Empty<Bytes>> {
     Client::builder(Spawner::default())
         .timer(Clock)
@@ -23,8 +23,8 @@ pub(crate) async fn text(response: Response<Incoming>) -> String {
 }
 
 #[test]
-fn a_client_keeps_its_connection() {
-    let server = Running::start(1, |server| server);
+fn a_client_reuses_its_connection() {
+    let server = TestServer::start(1, |server| server);
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let client = upshift::hyper::client::<Full<Bytes>>();
@@ -42,8 +42,8 @@ fn a_client_keeps_its_connection() {
 }
 
 #[test]
-fn names_are_looked_up() {
-    let server = Running::start(1, |server| server);
+fn host_names_are_resolved() {
+    let server = TestServer::start(1, |server| server);
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let client = upshift::hyper::client::<Empty<Bytes>>();
@@ -57,7 +57,7 @@ fn names_are_looked_up() {
 
 #[test]
 fn a_hundred_streams_share_an_http2_connection() {
-    let server = Running::start(2, |server| server);
+    let server = TestServer::start(2, |server| server);
     let address = server.address;
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {

@@ -1,40 +1,40 @@
-//! Connections: time-outs, many at once, and the end of the server.
+//! Tests of connections: time-outs, many connections, and the end of the server.
 
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::app::{Running, SLOW};
+use crate::app::{SLOW_REQUESTS, TestServer};
 
 #[test]
-fn a_head_that_does_not_come_ends_the_connection() {
-    let server = Running::start(1, |server| {
+fn a_head_that_does_not_arrive_in_time_ends_the_connection() {
+    let server = TestServer::start(1, |server| {
         server.header_timeout(Duration::from_millis(100))
     });
     for start in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: te", "PRI * HTTP/2"] {
         let began = Instant::now();
-        server.talk(start);
+        server.exchange(start);
         assert!(began.elapsed() < Duration::from_secs(15), "{start:?}");
     }
 }
 
 #[test]
-fn requests_under_way_are_answered_before_the_server_ends() {
-    let server = Running::start(2, |server| server);
+fn running_requests_are_answered_before_the_server_ends() {
+    let server = TestServer::start(2, |server| server);
     let mut slow = server.connect();
     let mut idle = server.connect();
     let silent = server.connect();
     idle.write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
         .unwrap();
-    let mut some = [0; 64];
-    assert!(idle.read(&mut some).unwrap() > 0);
+    let mut buffer = [0; 64];
+    assert!(idle.read(&mut buffer).unwrap() > 0);
     slow.write_all(b"GET /slow HTTP/1.1\r\nhost: test\r\n\r\n")
         .unwrap();
     let began = Instant::now();
-    while SLOW.load(Ordering::Relaxed) == 0 {
+    while SLOW_REQUESTS.load(Ordering::Relaxed) == 0 {
         assert!(
             began.elapsed() < Duration::from_secs(20),
-            "it does not begin"
+            "the slow request has not begun"
         );
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -48,24 +48,24 @@ fn requests_under_way_are_answered_before_the_server_ends() {
     drop(silent);
 }
 
-/// The default time for draining counts.
+/// The server uses the default drain timeout.
 #[test]
-fn clients_that_never_do_their_part_do_not_keep_the_server_from_ending() {
-    let server = Running::start(1, |server| server);
-    let mut half_a_head = server.connect();
-    half_a_head.write_all(b"GET / HTT").unwrap();
+fn unresponsive_clients_do_not_prevent_the_end_of_the_server() {
+    let server = TestServer::start(1, |server| server);
+    let mut incomplete_head = server.connect();
+    incomplete_head.write_all(b"GET / HTT").unwrap();
     let mut second_head = server.connect();
     second_head
         .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
         .unwrap();
     assert!(second_head.read(&mut [0; 64]).unwrap() > 0);
     second_head.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    let mut reads_nothing = server.connect();
-    // More than the buffers of both sockets hold.
-    reads_nothing
+    let mut reads_no_body = server.connect();
+    // The body exceeds the buffers of both sockets.
+    reads_no_body
         .write_all(b"GET /zeros?bytes=300000000 HTTP/1.1\r\nhost: test\r\n\r\n")
         .unwrap();
-    reads_nothing.peek(&mut [0]).unwrap();
+    reads_no_body.peek(&mut [0]).unwrap();
     let mut answers_no_ping = server.connect();
     let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     answers_no_ping.write_all(settings).unwrap();
@@ -73,14 +73,17 @@ fn clients_that_never_do_their_part_do_not_keep_the_server_from_ending() {
     server.end();
     let began = Instant::now();
     while !server.has_ended() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it waits");
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "the server has not ended"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
 fn five_hundred_connections_are_served_at_once() {
-    let server = Running::start(2, |server| server);
+    let server = TestServer::start(2, |server| server);
     let mut streams: Vec<_> = (0..500).map(|_| server.connect()).collect();
     for (id, stream) in streams.iter_mut().enumerate() {
         let request =

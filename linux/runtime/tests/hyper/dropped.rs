@@ -1,4 +1,5 @@
-//! Bytes that a dropped connection has accepted go to a peer that reads, however slowly.
+//! Tests that bytes which a connection had accepted before it was dropped reach a peer that reads
+//! slowly.
 
 use std::future::poll_fn;
 use std::io::Read;
@@ -12,35 +13,37 @@ use upshift::Runtime;
 use upshift::hyper::Io;
 use upshift::net::TcpListener;
 
-/// Bytes per second, and for how long: the socket has no room for another send in that time.
+/// Rate at which the peer reads, in bytes per second.
 const RATE: u32 = 200_000;
-const SLOWLY: Duration = Duration::from_secs(3);
+/// Time for which the peer reads slowly: meanwhile the socket has no room for another send.
+const SLOW_PERIOD: Duration = Duration::from_secs(3);
 /// A longer pause of the peer may end the connection.
-const PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 const SEND_BUFFER: usize = 1 << 20;
 const ATTEMPTS: u32 = 5;
 
-/// Reads slowly, and then the rest: how many bytes came, and the longest pause before.
+/// Reads slowly, and then the rest. Returns the number of bytes, and the longest pause of the slow
+/// part.
 fn read(mut peer: Peer) -> (usize, Duration) {
-    let (began, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
-    let (mut some, mut all) = ([0; 4096], 0);
-    while let Ok(count @ 1..) = peer.read(&mut some) {
-        all += count;
-        if began.elapsed() < SLOWLY {
+    let (start, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+    let (mut buffer, mut count_read) = ([0; 4096], 0);
+    while let Ok(count @ 1..) = peer.read(&mut buffer) {
+        count_read += count;
+        if start.elapsed() < SLOW_PERIOD {
             longest = longest.max(last.elapsed());
             last = Instant::now();
-            let due = Duration::from_secs(all as u64) / RATE;
-            std::thread::sleep(due.saturating_sub(began.elapsed()));
+            let due = Duration::from_secs(count_read as u64) / RATE;
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
         }
     }
-    (all, longest)
+    (count_read, longest)
 }
 
 #[test]
 fn the_last_bytes_of_a_dropped_connection_wait_for_a_slow_reader() {
     for _ in 0..ATTEMPTS {
         let runtime = Runtime::builder().vcpus(1).build().unwrap();
-        let (accepted, (got, pause)) = runtime.block_on(async {
+        let (accepted, (received, pause)) = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let peer = Peer::connect(listener.local_addr().unwrap()).unwrap();
             SockRef::from(&peer).set_recv_buffer_size(65_536).unwrap();
@@ -48,7 +51,7 @@ fn the_last_bytes_of_a_dropped_connection_wait_for_a_slow_reader() {
             stream.set_send_buffer_size(SEND_BUFFER).unwrap();
             let mut io = Io::new(stream);
             let mut accepted = 0;
-            // A send that does not end: the socket is full.
+            // A send that does not complete in this time shows that the socket is full.
             let full = Duration::from_millis(300);
             let piece = [7; Io::COPIED];
             loop {
@@ -62,13 +65,13 @@ fn the_last_bytes_of_a_dropped_connection_wait_for_a_slow_reader() {
             drop(io);
             (accepted, read.await.unwrap())
         });
-        if got == accepted {
+        if received == accepted {
             return;
         }
         assert!(
-            pause > PAUSE,
-            "{got} of {accepted} bytes, no pause above {pause:?}"
+            pause > MAX_PAUSE,
+            "{received} of {accepted} bytes, no pause above {pause:?}"
         );
     }
-    println!("skipped: the peer has no CPU for long times");
+    println!("skipped: the machine gives the peer too little CPU time");
 }

@@ -1,4 +1,5 @@
-//! Requests over TLS to a server of one's own, whose root is made here.
+//! Tests of requests over TLS, to a server whose certificate is signed by a root that the test
+//! creates.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
@@ -13,8 +14,9 @@ use upshift::net::TcpListener;
 use upshift::tls::{self, Acceptor};
 use upshift::{Level, Priority, Runtime};
 
-/// A root, and chain and key of a server that it vouches for.
-fn chain() -> (String, String, String) {
+/// Returns a root certificate, and the certificate and the key of a server that the root has
+/// signed.
+fn create_chain() -> (String, String, String) {
     let root_key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();
     root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -32,12 +34,12 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyp
     Ok(Response::new(version.into()))
 }
 
-/// Serves connections with these protocols; its port.
+/// Starts a server that offers `protocols` (ALPN). Returns its port.
 fn serve(chain: &str, key: &str, protocols: &[&str]) -> u16 {
     let mut config = tls::server_config(chain.as_bytes(), key.as_bytes()).unwrap();
     config.alpn_protocols = protocols
         .iter()
-        .map(|one| one.as_bytes().to_vec())
+        .map(|name| name.as_bytes().to_vec())
         .collect();
     let acceptor = Acceptor::new(config);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -46,13 +48,13 @@ fn serve(chain: &str, key: &str, protocols: &[&str]) -> u16 {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             let connection = async move {
-                // A client that does not trust the server goes.
+                // The handshake fails if the client does not trust the server.
                 let Ok(stream) = acceptor.accept(stream).await else {
                     return;
                 };
-                let two = stream.alpn_protocol() == Some(b"h2");
+                let is_http2 = stream.alpn_protocol() == Some(b"h2");
                 let io = TokioIo::new(stream);
-                if two {
+                if is_http2 {
                     let mut builder = http2::Builder::new(Spawner::default());
                     let _ = builder
                         .timer(Clock)
@@ -76,9 +78,9 @@ fn block_on(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn the_server_chooses_the_version() {
+fn the_server_chooses_the_version_of_http() {
     block_on(async {
-        let (root, own, key) = chain();
+        let (root, own, key) = create_chain();
         let config = tls::client_config(root.as_bytes()).unwrap();
         let client = https_client_with::<Empty<Bytes>>(config, Level::at::<4>());
         for (protocols, version) in [
@@ -100,7 +102,7 @@ fn the_server_chooses_the_version() {
 #[test]
 fn a_single_connection_carries_requests_of_all_levels() {
     block_on(async {
-        let (root, own, key) = chain();
+        let (root, own, key) = create_chain();
         let port = serve(&own, &key, &["h2"]);
         let config = tls::client_config(root.as_bytes()).unwrap();
         let client = https_client_with::<Empty<Bytes>>(config, Level::at::<4>());
@@ -117,11 +119,12 @@ fn a_single_connection_carries_requests_of_all_levels() {
 }
 
 #[test]
-fn a_server_that_is_not_trusted_is_not_asked() {
+fn an_untrusted_server_gets_no_request() {
     block_on(async {
-        let (_, own, key) = chain();
+        let (_, own, key) = create_chain();
         let port = serve(&own, &key, &["h2"]);
-        // The system's roots do not vouch for it; where there are none, that is said.
+        // The system's roots have not signed the certificate. If there are no roots, the error says
+        // so.
         match https_client::<Empty<Bytes>>(Level::at::<4>()) {
             Ok(client) => {
                 let uri = format!("https://localhost:{port}/").parse().unwrap();

@@ -1,18 +1,18 @@
-//! Requests at levels of their own.
+//! Tests of the levels of requests, and of the level at which requests are received.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
 
 use upshift::{Builder, Driver, Level, Preemption, Runtime};
 
-use crate::app::Running;
+use crate::app::TestServer;
 
-fn levelled() -> Running {
-    levelled_on(upshift::Runtime::builder().vcpus(1))
+fn server_with_levels() -> TestServer {
+    server_with_levels_on(upshift::Runtime::builder().vcpus(1))
 }
 
-fn levelled_on(builder: upshift::Builder) -> Running {
-    Running::on(builder, |server| {
+fn server_with_levels_on(builder: upshift::Builder) -> TestServer {
+    TestServer::start_on(builder, |server| {
         server.receive_level(Level::at::<3>()).levels(|request| {
             if request.uri().path().starts_with("/urgent") {
                 Level::at::<1>()
@@ -25,9 +25,9 @@ fn levelled_on(builder: upshift::Builder) -> Running {
 
 #[test]
 fn each_request_of_a_connection_runs_at_its_level() {
-    let server = levelled();
+    let server = server_with_levels();
     let request = |path, more| format!("GET {path} HTTP/1.1\r\nhost: test\r\n{more}\r\n");
-    let answers = server.talk(
+    let answers = server.exchange(
         request("/level", "")
             + &request("/urgent/level", "")
             + &request("/level", "")
@@ -42,8 +42,8 @@ fn each_request_of_a_connection_runs_at_its_level() {
 }
 
 #[test]
-fn streams_of_one_http2_connection_have_levels_of_their_own() {
-    let server = levelled();
+fn streams_of_an_http2_connection_have_separate_levels() {
+    let server = server_with_levels();
     let address = server.address;
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
@@ -56,15 +56,15 @@ fn streams_of_one_http2_connection_have_levels_of_their_own() {
     });
 }
 
-/// A reply is an operation of its request's level: it is handed to the kernel together with those
-/// of its equals, and not before the next one of them is polled.
+/// A response is an operation of its request's level. It is submitted together with those of equal
+/// requests, and not before the next equal request is polled.
 #[test]
-fn replies_of_one_level_are_submitted_together() {
+fn responses_of_one_level_are_submitted_together() {
     const CONNECTIONS: usize = 16;
     const ROUNDS: usize = 10;
-    // No turn of the ring but those that are asked for.
+    // With this interval, the vCPU enters its ring only for submissions and waits.
     let builder = upshift::Runtime::builder().vcpus(1);
-    let server = levelled_on(builder.reap_interval(std::time::Duration::from_millis(10)));
+    let server = server_with_levels_on(builder.reap_interval(std::time::Duration::from_millis(10)));
     let mut first = server.connect();
     let mut others: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
     let mut buffer = [0; 1024];
@@ -85,42 +85,43 @@ fn replies_of_one_level_are_submitted_together() {
         }
     }
     let enters = enters() - before;
-    // One call for each reply, and those for requests, would be 220 and more.
-    let most = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
-    assert!(enters < most, "{enters} enters, {most} at most");
+    // With one system call for each response, and those for requests, the number would exceed 220.
+    let max_enters = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
+    assert!(enters < max_enters, "{enters} enters, {max_enters} at most");
 }
 
 /// A client that sends PINGs and reads the answers takes little CPU time at the level of receiving.
 #[test]
-fn floods_are_throttled() {
+fn floods_take_little_time_at_the_level_of_receiving() {
     let builder = || upshift::Runtime::builder().vcpus(1);
-    flooded(builder());
-    flooded(builder().driver(Driver::Readiness));
-    flooded(builder().preemption(Preemption::Preferred));
+    check_flood(builder());
+    check_flood(builder().driver(Driver::Readiness));
+    check_flood(builder().preemption(Preemption::Preferred));
 }
 
-fn flooded(builder: upshift::Builder) {
+fn check_flood(builder: upshift::Builder) {
     use std::time::{Duration, Instant};
-    let server = levelled_on(builder);
+    let server = server_with_levels_on(builder);
     let mut flood = server.connect();
     flood
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .unwrap();
     let mut answers = flood.try_clone().unwrap();
-    let reads = std::thread::spawn(move || {
-        let mut some = vec![0; 1 << 16];
-        while let Ok(1..) = answers.read(&mut some) {}
+    let reader = std::thread::spawn(move || {
+        let mut buffer_of_reader = vec![0; 1 << 16];
+        while let Ok(1..) = answers.read(&mut buffer_of_reader) {}
     });
     let mut sends = flood.try_clone().unwrap();
-    let writes = std::thread::spawn(move || {
+    let writer = std::thread::spawn(move || {
         let pings = b"\0\0\x08\x06\0\0\0\0\0PINGPING".repeat(500);
         while sends.write_all(&pings).is_ok() {}
     });
     std::thread::sleep(Duration::from_millis(200));
     let received = || {
         let metrics = server.handle.metrics();
-        let at = |level| metrics.levels.iter().find(|of| of.level.get() == level);
-        at(3).map_or(Duration::ZERO, |of| of.run)
+        let mut levels = metrics.levels.iter();
+        let receiving = levels.find(|entry| entry.level.get() == 3);
+        receiving.map_or(Duration::ZERO, |entry| entry.run)
     };
     let (began, before) = (Instant::now(), received());
     let mut client = server.connect();
@@ -134,20 +135,21 @@ fn flooded(builder: upshift::Builder) {
     }
     let (took, receiving) = (began.elapsed(), received() - before);
     flood.shutdown(std::net::Shutdown::Both).unwrap();
-    writes.join().unwrap();
-    reads.join().unwrap();
+    writer.join().unwrap();
+    reader.join().unwrap();
     assert!(receiving < took / 3, "{receiving:?} of {took:?}");
 }
 
-/// Levels at which requests were received, in order.
+/// Records the levels at which requests were received.
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<Vec<u8>>>);
+struct ReceiveLevels(Arc<Mutex<Vec<u8>>>);
 
-impl Received {
-    /// A server that receives at level 3, at 50 when throttled, and answers at level 8.
-    fn by(&self, builder: Builder) -> Running {
+impl ReceiveLevels {
+    /// Starts a server that receives at level 3, at level 50 when the budget is exhausted, and
+    /// answers at level 8.
+    fn start_server(&self, builder: Builder) -> TestServer {
         let received = self.clone();
-        Running::on(builder, |server| {
+        TestServer::start_on(builder, |server| {
             let server = server.receive_level(Level::at::<3>());
             let server = server.throttled_level(Level::at::<50>());
             server.levels(move |_| {
@@ -165,23 +167,25 @@ impl Received {
 
 const BLOCKING: &[u8] = b"GET /blocking HTTP/1.1\r\nhost: test\r\n\r\n";
 
-fn answer(stream: &mut std::net::TcpStream) {
+/// Reads a response and asserts that it is successful.
+fn read_response(stream: &mut std::net::TcpStream) {
     let mut buffer = [0; 1024];
     let count = stream.read(&mut buffer).unwrap();
     assert!(buffer[..count].starts_with(b"HTTP/1.1 200"));
 }
 
-/// Its request waits for a thread: it is over in another poll than the one that has received it.
+/// The request waits for a blocking function, so it ends in another poll than the one that received
+/// it.
 #[test]
-fn a_connection_that_was_throttled_returns_to_the_level_of_receiving_after_its_request() {
+fn a_connection_returns_to_the_level_of_receiving_after_its_request() {
     for driver in [Driver::Auto, Driver::Readiness] {
-        let received = Received::default();
-        let server = received.by(Runtime::builder().vcpus(1).driver(driver));
-        // They have their parts of the time.
+        let received = ReceiveLevels::default();
+        let server = received.start_server(Runtime::builder().vcpus(1).driver(driver));
+        // Each connection has a share of the budget.
         let _others: Vec<_> = (0..20).map(|_| server.connect()).collect();
         let mut stream = server.connect();
         stream.set_nodelay(true).unwrap();
-        let mut was_throttled = false;
+        let mut was_beyond = false;
         for _ in 0..50 {
             stream
                 .write_all(b"GET /blocking HTTP/1.1\r\nhost: test\r\nx: ")
@@ -190,61 +194,62 @@ fn a_connection_that_was_throttled_returns_to_the_level_of_receiving_after_its_r
                 stream.write_all(b"x").unwrap();
             }
             stream.write_all(b"\r\n\r\n").unwrap();
-            answer(&mut stream);
+            read_response(&mut stream);
             if received.last() == 50 {
-                was_throttled = true;
+                was_beyond = true;
                 break;
             }
         }
         assert!(
-            was_throttled,
-            "a connection that sends a head in thousands of pieces is throttled"
+            was_beyond,
+            "a head in thousands of pieces was received at level 3"
         );
         for _ in 0..10 {
             stream.write_all(BLOCKING).unwrap();
-            answer(&mut stream);
+            read_response(&mut stream);
             assert_eq!(received.last(), 3);
         }
     }
 }
 
-/// However long the functions wait for each other, and the threads for the CPU.
+/// The blocking functions wait for each other, and their threads for the CPU, for any time.
 #[test]
-fn clients_whose_requests_wait_for_blocking_functions_are_never_throttled() {
+fn requests_that_wait_for_blocking_functions_use_no_budget() {
     const CONNECTIONS: usize = 80;
     const ROUNDS: usize = 20;
     for driver in [Driver::Auto, Driver::Readiness] {
         for preemption in [Preemption::Off, Preemption::Preferred] {
-            let received = Received::default();
+            let received = ReceiveLevels::default();
             let builder = Runtime::builder().vcpus(2).driver(driver);
-            let server = received.by(builder.preemption(preemption));
+            let server = received.start_server(builder.preemption(preemption));
             let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
             for _ in 0..ROUNDS {
                 for stream in &mut streams {
                     stream.write_all(BLOCKING).unwrap();
                 }
-                streams.iter_mut().for_each(answer);
+                streams.iter_mut().for_each(read_response);
             }
             let levels = received.0.lock().unwrap();
-            let throttled = levels.iter().filter(|level| **level != 3).count();
-            assert_eq!((levels.len(), throttled), (CONNECTIONS * ROUNDS, 0));
+            let beyond = levels.iter().filter(|level| **level != 3).count();
+            assert_eq!((levels.len(), beyond), (CONNECTIONS * ROUNDS, 0));
         }
     }
 }
 
-/// The main coroutine, which runs the server, is at level 32; requests at level 8 keep the vCPU
-/// busy until the new connection has its answer.
+/// The server's coroutine has level 32. Requests at level 8 keep the vCPU busy until the new
+/// connection has its response.
 #[test]
 fn connections_are_accepted_at_the_level_of_receiving() {
     use std::sync::atomic::{AtomicBool, Ordering};
     for driver in [Driver::Auto, Driver::Readiness] {
-        let server = Received::default().by(Runtime::builder().vcpus(1).driver(driver));
-        let over = Arc::new(AtomicBool::new(false));
+        let server =
+            ReceiveLevels::default().start_server(Runtime::builder().vcpus(1).driver(driver));
+        let stop = Arc::new(AtomicBool::new(false));
         let busy = {
-            let over = over.clone();
+            let stop = stop.clone();
             async move {
                 let began = std::time::Instant::now();
-                while !over.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     if began.elapsed() > std::time::Duration::from_secs(15) {
                         return false;
                     }
@@ -256,8 +261,8 @@ fn connections_are_accepted_at_the_level_of_receiving() {
         let busy = server.handle.spawn(busy, Level::at::<8>()).unwrap();
         let mut stream = server.connect();
         stream.write_all(BLOCKING).unwrap();
-        answer(&mut stream);
-        over.store(true, Ordering::Relaxed);
+        read_response(&mut stream);
+        stop.store(true, Ordering::Relaxed);
         assert!(futures_lite::future::block_on(busy).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! hyper, axum and tower on the runtime, each with a client that knows nothing of it.
+//! Tests of hyper, axum and tower on the runtime, with clients that are independent of the runtime.
 
 mod app;
 mod client;

@@ -1,8 +1,8 @@
-//! Features that axum applications use, over HTTP/1.
+//! Tests of features that axum applications use, over HTTP/1.
 
 use std::io::{BufRead, BufReader, Read, Write};
 
-use crate::app::Running;
+use crate::app::TestServer;
 
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")
@@ -17,36 +17,40 @@ fn post(path: &str, kind: &str, body: &str) -> String {
 
 #[test]
 fn extractors_state_and_middleware_work() {
-    let server = Running::start(1, |server| server);
-    let answer = server.talk(get("/items/42"));
+    let server = TestServer::start(1, |server| server);
+    let answer = server.exchange(get("/items/42"));
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.contains("x-request: 0"), "{answer}");
     assert!(answer.ends_with("\r\n\r\nitem 42"), "{answer}");
-    let answer = server.talk(get("/items/many"));
+    let answer = server.exchange(get("/items/many"));
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     assert!(answer.contains("x-request: 1"), "{answer}");
-    assert!(server.talk(get("/nowhere")).starts_with("HTTP/1.1 404 "));
+    assert!(
+        server
+            .exchange(get("/nowhere"))
+            .starts_with("HTTP/1.1 404 ")
+    );
 }
 
 #[test]
-fn json_goes_in_and_out() {
-    let server = Running::start(1, |server| server);
-    let answer = server.talk(post("/add", "application/json", r#"{"a":40,"b":2}"#));
+fn json_is_parsed_and_sent() {
+    let server = TestServer::start(1, |server| server);
+    let answer = server.exchange(post("/add", "application/json", r#"{"a":40,"b":2}"#));
     assert!(
         answer.contains("content-type: application/json"),
         "{answer}"
     );
     assert!(answer.ends_with("\r\n\r\n42"), "{answer}");
-    let answer = server.talk(post("/add", "application/json", "{"));
+    let answer = server.exchange(post("/add", "application/json", "{"));
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    let answer = server.talk(post("/add", "text/plain", "{}"));
+    let answer = server.exchange(post("/add", "text/plain", "{}"));
     assert!(answer.starts_with("HTTP/1.1 415 "), "{answer}");
 }
 
 #[test]
-fn server_sent_events_stream() {
-    let server = Running::start(1, |server| server);
-    let answer = server.talk(get("/ticks"));
+fn server_sent_events_are_streamed() {
+    let server = TestServer::start(1, |server| server);
+    let answer = server.exchange(get("/ticks"));
     assert!(
         answer.contains("content-type: text/event-stream"),
         "{answer}"
@@ -58,12 +62,12 @@ fn server_sent_events_stream() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let server = Running::start(1, |server| server);
+    let server = TestServer::start(1, |server| server);
     let mut requests = String::new();
     for id in 0..50 {
         requests += &format!("GET /items/{id} HTTP/1.1\r\nhost: test\r\n\r\n");
     }
-    let answers = server.talk(requests + &get("/"));
+    let answers = server.exchange(requests + &get("/"));
     let mut rest = &answers[..];
     for id in 0..50 {
         let body = format!("\r\n\r\nitem {id}");
@@ -77,7 +81,7 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn a_large_body_is_uploaded_and_streamed_back() {
-    let server = Running::start(2, |server| server);
+    let server = TestServer::start(2, |server| server);
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 % 251) as u8).collect();
     let mut stream = server.connect();
     let mut writer = stream.try_clone().unwrap();
@@ -98,19 +102,20 @@ fn a_large_body_is_uploaded_and_streamed_back() {
         .position(|four| four == b"\r\n\r\n")
         .unwrap()
         + 4;
-    // Chunked or not, the payload bytes are there in order.
+    // The body may be chunked.
     let head = String::from_utf8_lossy(&answer[..at]).into_owned();
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     let payload = if head.contains("chunked") {
-        unchunk(&answer[at..])
+        decode_chunks(&answer[at..])
     } else {
         answer[at..].to_vec()
     };
     assert_eq!(payload.len(), body.len());
-    assert!(payload == body, "the bytes came back as they were sent");
+    assert!(payload == body, "the response differs from the upload");
 }
 
-fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
+/// Returns the data of a chunked body.
+fn decode_chunks(mut bytes: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let mut line = String::new();
@@ -125,11 +130,11 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_slow_reader_gets_everything() {
-    let server = Running::start(1, |server| server);
+fn a_slow_reader_gets_the_whole_response() {
+    let server = TestServer::start(1, |server| server);
     let mut stream = server.connect();
     stream.write_all(get("/big").as_bytes()).unwrap();
-    // The socket's buffers fill before anything is read.
+    // The socket's buffers fill before the client reads.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let mut reader = BufReader::with_capacity(1000, stream);
     let mut answer = Vec::new();
@@ -139,8 +144,8 @@ fn a_slow_reader_gets_everything() {
 }
 
 #[test]
-fn a_streamed_body_of_many_pieces_is_whole() {
-    let server = Running::start(1, |server| server);
+fn a_streamed_body_of_many_pieces_is_complete() {
+    let server = TestServer::start(1, |server| server);
     let mut stream = server.connect();
     stream
         .write_all(get("/zeros?bytes=5000000").as_bytes())
@@ -152,19 +157,19 @@ fn a_streamed_body_of_many_pieces_is_whole() {
 }
 
 #[test]
-fn an_upload_that_is_cut_off_ends_the_connection_alone() {
-    let server = Running::start(1, |server| server);
+fn an_upload_that_is_cut_off_ends_only_its_connection() {
+    let server = TestServer::start(1, |server| server);
     let mut stream = server.connect();
     stream
         .write_all(b"POST /length HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\nhalf")
         .unwrap();
     drop(stream);
-    assert!(server.talk(get("/")).ends_with("hello"));
+    assert!(server.exchange(get("/")).ends_with("hello"));
 }
 
 #[test]
 fn curl_is_served_over_both_versions() {
-    let server = Running::start(1, |server| server);
+    let server = TestServer::start(1, |server| server);
     let address = server.address;
     for version in ["--http1.1", "--http2-prior-knowledge"] {
         let curl = std::process::Command::new("curl")
@@ -181,7 +186,7 @@ fn curl_is_served_over_both_versions() {
             println!("skipped: curl is not installed");
             return;
         };
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() && output.status.code() == Some(2) {
             println!("skipped: this curl does not speak {version}");
             continue;
@@ -192,7 +197,7 @@ fn curl_is_served_over_both_versions() {
             "3 2"
         };
         assert_eq!(
-            said,
+            output_text,
             expected,
             "{}",
             String::from_utf8_lossy(&output.stderr)

@@ -1,4 +1,5 @@
-//! A connection that leaves HTTP, and goes on in a task of tokio's, as axum's web sockets do.
+//! Tests of connections that are upgraded from HTTP and continue in a task of tokio, as axum's web
+//! sockets do.
 #![cfg(feature = "tokio-rt")]
 
 use std::io::{Read, Write};
@@ -15,7 +16,7 @@ use upshift::hyper::Server;
 use upshift::net::TcpListener;
 use upshift::{Driver, Level, Preemption, Priority, Runtime};
 
-/// More than the sockets hold.
+/// Number of bytes that exceeds the buffers of both sockets.
 const LONG: usize = 24 << 20;
 
 fn runtimes() -> Vec<Runtime> {
@@ -29,15 +30,15 @@ fn runtimes() -> Vec<Runtime> {
     runtimes
 }
 
-/// Says what it is asked, until the client ends.
+/// Upgrades the connection and echoes its bytes until the client closes it.
 async fn echo(mut request: Request<Body>) -> Response<Body> {
     tokio::spawn(async move {
         let upgraded = hyper::upgrade::on(&mut request).await.unwrap();
-        let (mut reads, mut writes) = tokio::io::split(TokioIo::new(upgraded));
+        let (mut reader, mut writer) = tokio::io::split(TokioIo::new(upgraded));
         let mut bytes = vec![0; 256 << 10];
         loop {
-            let count = reads.read(&mut bytes).await.unwrap_or(0);
-            if count == 0 || writes.write_all(&bytes[..count]).await.is_err() {
+            let count = reader.read(&mut bytes).await.unwrap_or(0);
+            if count == 0 || writer.write_all(&bytes[..count]).await.is_err() {
                 return;
             }
         }
@@ -77,7 +78,7 @@ fn upgraded(address: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn an_upgraded_connection_continues_in_a_task_of_tokios() {
+fn an_upgraded_connection_continues_in_a_tokio_task() {
     for runtime in runtimes() {
         let client = runtime.block_on(async {
             let address = serve();
@@ -89,31 +90,31 @@ fn an_upgraded_connection_continues_in_a_task_of_tokios() {
                     stream.read_exact(&mut byte).unwrap();
                     assert_eq!(byte[0], n);
                 }
-                // Both directions fill up: the client reads late.
+                // The client reads late, so the buffers of both directions fill.
                 let mut writes = stream.try_clone().unwrap();
                 let writer = thread::spawn(move || {
                     let piece: Vec<u8> = (0..=255).cycle().take(LONG).collect();
                     writes.write_all(&piece).unwrap();
                 });
                 thread::sleep(Duration::from_millis(100));
-                let mut back = vec![0; LONG];
-                stream.read_exact(&mut back).unwrap();
+                let mut echoed = vec![0; LONG];
+                stream.read_exact(&mut echoed).unwrap();
                 writer.join().unwrap();
-                assert!(back.iter().enumerate().all(|(n, byte)| *byte == n as u8));
+                assert!(echoed.iter().enumerate().all(|(n, byte)| *byte == n as u8));
                 stream
             })
             .await
             .unwrap()
         });
-        // The runtime ends before the connection.
+        // The runtime is dropped before the connection.
         drop(runtime);
         drop(client);
     }
 }
 
-/// The handler goes on in a task of tokio's, as it does behind axum's `on_upgrade`.
+/// The handler continues in a task of tokio, as behind axum's `on_upgrade`.
 #[test]
-fn a_call_of_the_ring_after_an_upgrade_names_the_alternative() {
+fn a_call_that_needs_the_ring_fails_in_a_tokio_task_and_names_the_alternative() {
     async fn answer(mut request: Request<Body>) -> Response<Body> {
         tokio::spawn(async move {
             let upgraded = hyper::upgrade::on(&mut request).await.unwrap();
@@ -123,8 +124,8 @@ fn a_call_of_the_ring_after_an_upgrade_names_the_alternative() {
             let connect = upshift::net::TcpStream::connect("127.0.0.1:9")
                 .await
                 .unwrap_err();
-            let said = format!("{read}\n{connect}\n");
-            stream.write_all(said.as_bytes()).await.unwrap();
+            let messages = format!("{read}\n{connect}\n");
+            stream.write_all(messages.as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();
         });
         let answer = Response::builder()
@@ -134,20 +135,20 @@ fn a_call_of_the_ring_after_an_upgrade_names_the_alternative() {
         answer.body(Body::empty()).unwrap()
     }
     for runtime in runtimes() {
-        let said = runtime.block_on(async {
+        let messages = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
             let server = Server::new(listener).run(Router::new().fallback(answer));
             upshift::spawn(server, Priority::Inherit).detach();
             let client = move || {
-                let mut said = String::new();
-                upgraded(address).read_to_string(&mut said).unwrap();
-                said
+                let mut messages = String::new();
+                upgraded(address).read_to_string(&mut messages).unwrap();
+                messages
             };
             upshift::spawn_blocking(client).await.unwrap()
         });
-        assert_eq!(said.lines().count(), 2, "{said}");
-        for line in said.lines() {
+        assert_eq!(messages.lines().count(), 2, "{messages}");
+        for line in messages.lines() {
             assert!(
                 line.contains("task of tokio's") && line.contains("upshift::spawn"),
                 "{line}"

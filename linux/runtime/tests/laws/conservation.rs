@@ -1,6 +1,6 @@
 //! Conservation on one vCPU: while the vCPU idles, no coroutine that may run there waits for ever,
-//! whenever it becomes ready. With preemption the vCPU also idles while its thread sleeps in the
-//! middle of a poll.
+//! at any moment at which it may become ready. With preemption, a vCPU also idles while its thread
+//! sleeps in the middle of a poll.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -16,31 +16,39 @@ use upshift::{Level, time};
 
 use crate::{LIMIT, runtime};
 
-/// Number of wakes of each kind: while the vCPU is on its way into a wait, in it, or out of it.
+/// Number of wakes of each kind. They arrive before, during and after waits of the vCPU.
 const WAKES: usize = 400;
+/// Level of the coroutines.
 const LEVEL: Level = Level::at::<20>();
 
-/// Waits, on a thread outside of the runtime, until a coroutine has done the work for which it was
-/// woken. Nothing else happens meanwhile, so a lost wake is never repaired.
-fn has_got_on(count: &AtomicUsize, n: usize) -> bool {
-    let began = Instant::now();
+/// Waits, on a thread outside of the runtime, until the counter of a coroutine has reached `n`.
+/// Returns false if it has not within [`LIMIT`]. No other event reaches the vCPU meanwhile, so a
+/// lost wake is never repaired.
+fn has_reached(count: &AtomicUsize, n: usize) -> bool {
+    let start = Instant::now();
     while count.load(Ordering::Acquire) < n {
-        if began.elapsed() > LIMIT {
+        if start.elapsed() > LIMIT {
             return false;
         }
         thread::yield_now();
     }
-    // The pause varies, so that the next wake hits another moment of the vCPU's way into its wait.
+    // The pause varies, so that the next wake arrives at another moment of the vCPU's transition
+    // into its wait.
     let pause = Duration::from_nanos((n as u64).wrapping_mul(7_919) % 60_000);
-    let began = Instant::now();
-    while began.elapsed() < pause {
+    let start = Instant::now();
+    while start.elapsed() < pause {
         std::hint::spin_loop();
     }
     true
 }
 
-/// Returns, for each kind of event from outside (a spawn, a wake, data), whether its coroutine ran.
-fn outside(handle: &upshift::Handle, mut stream: StdStream, received: &AtomicUsize) -> [bool; 3] {
+/// Causes events from outside of the runtime: spawns, wakes and data. Returns, for each kind,
+/// whether the coroutine ran after every event.
+fn cause_events_from_outside(
+    handle: &upshift::Handle,
+    mut stream: StdStream,
+    received: &AtomicUsize,
+) -> [bool; 3] {
     let spawned = Arc::new(AtomicUsize::new(0));
     let spawns = (1..=WAKES).all(|n| {
         let count = spawned.clone();
@@ -48,7 +56,7 @@ fn outside(handle: &upshift::Handle, mut stream: StdStream, received: &AtomicUsi
             count.fetch_add(1, Ordering::Release);
         };
         handle.spawn(child, LEVEL).unwrap().detach();
-        has_got_on(&spawned, n)
+        has_reached(&spawned, n)
     });
     let polled = Arc::new(AtomicUsize::new(0));
     let count = polled.clone();
@@ -61,26 +69,27 @@ fn outside(handle: &upshift::Handle, mut stream: StdStream, received: &AtomicUsi
         }
     });
     let sleeper = handle.spawn(sleeper, LEVEL).unwrap();
-    let wakes = has_got_on(&polled, 1)
+    let wakes = has_reached(&polled, 1)
         && (1..=WAKES).all(|n| {
-            // A poll counts before it ends; a wake during the poll counts, too.
+            // The counter is incremented before the poll ends, and a wake during a poll must not be
+            // lost, either.
             handle.wake(sleeper.id()).unwrap();
-            has_got_on(&polled, n + 1)
+            has_reached(&polled, n + 1)
         });
     sleeper.cancel();
     let arrivals = (1..=WAKES).all(|n| {
         stream.write_all(b"!").unwrap();
-        has_got_on(received, n)
+        has_reached(received, n)
     });
     [spawns, wakes, arrivals]
 }
 
-fn nothing_stays_behind(preemption: bool) {
+fn check_events(preemption: bool) {
     let Some(runtime) = runtime(1, preemption) else {
         return;
     };
     let handle = runtime.handle();
-    let got_on = runtime.block_on(async move {
+    let ran = runtime.block_on(async move {
         let (stream, inside) = StdStream::pair().unwrap();
         let mut inside = UnixStream::from_std(inside).unwrap();
         let received = Arc::new(AtomicUsize::new(0));
@@ -94,32 +103,35 @@ fn nothing_stays_behind(preemption: bool) {
             }
         };
         let receiver = upshift::spawn(receiver, LEVEL);
-        let (tell, told) = upshift::sync::oneshot::channel();
-        let outside =
-            thread::spawn(move || tell.send(outside(&handle, stream, &received)).unwrap());
-        let got_on = told.await.unwrap();
-        outside.join().unwrap();
+        let (sender, receiver_of_result) = upshift::sync::oneshot::channel();
+        let cause_events_from_outside = thread::spawn(move || {
+            sender
+                .send(cause_events_from_outside(&handle, stream, &received))
+                .unwrap()
+        });
+        let ran = receiver_of_result.await.unwrap();
+        cause_events_from_outside.join().unwrap();
         receiver.await.unwrap();
-        // A lost timer is never repaired, either.
+        // A lost timer is never repaired, either, and would hang the test.
         for n in 0..100 {
             time::sleep(Duration::from_micros(n)).await;
         }
-        got_on
+        ran
     });
     assert_eq!(
-        got_on, [true; 3],
+        ran, [true; 3],
         "preemption {preemption}: spawned, woken, received"
     );
 }
 
 /// Runs a coroutine of `level` while the vCPU's thread sleeps in a poll, with preemption. Returns
-/// whether another coroutine of the level ran meanwhile.
-async fn beside_a_sleeping_poll(level: Level) -> bool {
-    let (entered, over) = (
+/// whether the coroutine ran meanwhile.
+async fn runs_beside_a_sleeping_poll(level: Level) -> bool {
+    let (entered, ended) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
     );
-    let (set, end) = (entered.clone(), over.clone());
+    let (set, end) = (entered.clone(), ended.clone());
     let sleeps = async move {
         set.store(true, Ordering::Release);
         thread::sleep(Duration::from_millis(200));
@@ -127,9 +139,9 @@ async fn beside_a_sleeping_poll(level: Level) -> bool {
     };
     let sleeps = upshift::spawn(sleeps, LEVEL);
     let other = async move {
-        let began = entered.load(Ordering::Acquire);
+        let start = entered.load(Ordering::Acquire);
         time::sleep(Duration::from_millis(1)).await;
-        (began || entered.load(Ordering::Acquire)) && !over.load(Ordering::Acquire)
+        (start || entered.load(Ordering::Acquire)) && !ended.load(Ordering::Acquire)
     };
     let in_time = upshift::spawn(other, level).await.unwrap();
     sleeps.await.unwrap();
@@ -138,23 +150,23 @@ async fn beside_a_sleeping_poll(level: Level) -> bool {
 
 #[test]
 fn conservation_on_a_vcpu() {
-    nothing_stays_behind(false);
-    nothing_stays_behind(true);
+    check_events(false);
+    check_events(true);
     let Some(runtime) = runtime(1, true) else {
         return;
     };
     for level in [Level::at::<10>(), LEVEL, Level::at::<50>()] {
         let rounds = async move {
-            let mut won = 0;
+            let mut succeeded = 0;
             for _ in 0..5 {
-                won += usize::from(beside_a_sleeping_poll(level).await);
+                succeeded += usize::from(runs_beside_a_sleeping_poll(level).await);
             }
-            won
+            succeeded
         };
-        let won = runtime.block_on(rounds);
+        let succeeded = runtime.block_on(rounds);
         assert!(
-            won >= 4,
-            "{level:?}: {won} of 5 got on beside a sleeping poll"
+            succeeded >= 4,
+            "{level:?}: only {succeeded} of 5 coroutines ran beside a sleeping poll"
         );
     }
 }

@@ -1,12 +1,12 @@
 //! Conservation across vCPUs: while one of two vCPUs idles, no coroutine that may run there waits
-//! for the end of a long poll on the other. No rights are needed. There is a test for each way to
-//! become ready, without preemption and with it.
+//! for the end of a long poll on the other. The tests need no privileges. There is a test for each
+//! way to become ready, without preemption and with it.
 //!
-//! In a round a *neighbour* of level 40 makes the *other* coroutine wait on the neighbour's vCPU,
-//! lets everything park, makes the other coroutine ready in one of the ways below, and computes in
-//! the same poll until that coroutine has run, for at most [`LONG`]. A round is won if it has run
-//! by then: a stranded coroutine runs after the poll, so the length of the poll distinguishes the
-//! cases on any machine.
+//! In a round, a *neighbour* of level 40 makes the *other* coroutine wait on the neighbour's vCPU,
+//! lets everything park, makes the other coroutine ready through a [`WakeSource`], and computes in
+//! the same poll until that coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
+//! other coroutine has run by then: a stranded coroutine runs only after the poll, so the length of
+//! the poll distinguishes the cases on any machine.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream as StdStream;
@@ -19,16 +19,18 @@ use upshift::net::UnixStream;
 use upshift::sync::{Mutex, MutexGuard, mpsc};
 use upshift::{JoinHandle, Level, Runtime, time, yield_now};
 
-use crate::alone;
+use crate::lock_machine;
 
 /// Time for which the neighbour computes if the other coroutine does not run.
-const LONG: Duration = Duration::from_secs(2);
-/// Time after which everything has parked, and after which events from outside and timers come in
-/// the middle of the poll.
+const POLL_LIMIT: Duration = Duration::from_secs(2);
+/// Time after which everything has parked. Timers and events from outside are due after a multiple
+/// of it, in the middle of the poll.
 const SETTLE: Duration = Duration::from_millis(5);
+/// Rounds of a test at each level.
 const ROUNDS: usize = 10;
-/// Rounds to win: the machine may spoil one.
-const WON: usize = 9;
+/// Rounds that must succeed: a busy machine may spoil one.
+const REQUIRED: usize = 9;
+/// Level of the neighbour.
 const NEIGHBOUR: Level = Level::at::<40>();
 /// Levels of the other coroutine: equal to the neighbour's, less urgent, more urgent.
 const LEVELS: [Level; 3] = [Level::at::<40>(), Level::at::<50>(), Level::at::<10>()];
@@ -36,28 +38,28 @@ const LEVELS: [Level; 3] = [Level::at::<40>(), Level::at::<50>(), Level::at::<10
 /// State of a round, shared with the other coroutine.
 #[derive(Default)]
 struct Round {
-    /// The thread of the other coroutine's latest poll.
+    /// Thread that polled the other coroutine when it began to wait.
     polled_by: StdMutex<Option<ThreadId>>,
     /// Set when the other coroutine has run.
-    got_on: AtomicBool,
+    has_run: AtomicBool,
 }
 
 impl Round {
-    /// Called in the poll in which the other coroutine begins to wait.
-    fn notify_local_arrival(&self) {
+    /// Records the calling thread. Called in the poll in which the other coroutine begins to wait.
+    fn record_thread(&self) {
         *self.polled_by.lock().unwrap() = Some(thread::current().id());
     }
 
     fn is_over(&self) -> bool {
-        self.got_on.load(Ordering::Acquire)
+        self.has_run.load(Ordering::Acquire)
     }
 
     fn end(&self) {
-        self.got_on.store(true, Ordering::Release);
+        self.has_run.store(true, Ordering::Release);
     }
 }
 
-/// Runs `wait` as the other coroutine of a round.
+/// Starts the other coroutine of a round, which awaits `wait`.
 fn start<F>(level: Level, round: &Arc<Round>, wait: F) -> JoinHandle<()>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -65,7 +67,7 @@ where
     let round = round.clone();
     upshift::spawn(
         async move {
-            round.notify_local_arrival();
+            round.record_thread();
             wait.await;
             round.end();
         },
@@ -73,11 +75,12 @@ where
     )
 }
 
-/// Computes until the round is over. Returns false if it is not after [`LONG`].
+/// Computes until the other coroutine has run. Returns false if it has not run after
+/// [`POLL_LIMIT`].
 fn compute(round: &Round) -> bool {
-    let began = Instant::now();
+    let start_time = Instant::now();
     while !round.is_over() {
-        if began.elapsed() > LONG {
+        if start_time.elapsed() > POLL_LIMIT {
             return false;
         }
         std::hint::spin_loop();
@@ -85,10 +88,10 @@ fn compute(round: &Round) -> bool {
     true
 }
 
-/// A way to wait and to be made ready.
-trait Way: Send + 'static {
+/// A way in which the other coroutine waits and becomes ready.
+trait WakeSource: Send + 'static {
     /// Starts the other coroutine, which waits.
-    fn other(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>)
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>)
     where
         Self: Sized;
 
@@ -97,37 +100,38 @@ trait Way: Send + 'static {
     fn release(self) -> impl Future<Output = ()> + Send;
 }
 
-/// Starts the other coroutine so that it waits on the calling vCPU. The other vCPU, or the
-/// neighbour itself, may have taken it: then it is started again. A coroutine that never waits here
-/// is not stranded, so the last attempt counts in any case.
-async fn side_by_side<W: Way>(level: Level) -> (Arc<Round>, W, JoinHandle<()>) {
+/// Starts the other coroutine so that it waits on the calling vCPU. If the other vCPU has polled
+/// it, or the neighbour itself has moved, it is started again. A coroutine that never waits on this
+/// vCPU cannot be stranded, so the last attempt counts in any case.
+async fn start_on_this_vcpu<W: WakeSource>(level: Level) -> (Arc<Round>, W, JoinHandle<()>) {
     let mut attempts = 20;
     loop {
         let round = Arc::new(Round::default());
-        let (way, other) = W::other(level, &round);
+        let (source, other) = W::start_waiting(level, &round);
         time::sleep(SETTLE).await;
         let here = Some(thread::current().id());
         attempts -= 1;
         if attempts == 0 || *round.polled_by.lock().unwrap() == here {
-            return (round, way, other);
+            return (round, source, other);
         }
         other.cancel();
         let _ = other.await;
     }
 }
 
-/// Plays the rounds of one way at all levels.
-fn hold<W: Way>() {
-    hold_rounds(|level| async move {
-        let (round, way, other) = side_by_side::<W>(level).await;
-        way.release().await;
-        let won = compute(&round);
-        (won, other)
+/// Runs the test for one [`WakeSource`] at all levels.
+fn check<W: WakeSource>() {
+    check_rounds(|level| async move {
+        let (round, source, other) = start_on_this_vcpu::<W>(level).await;
+        source.release().await;
+        let succeeded = compute(&round);
+        (succeeded, other)
     });
 }
 
-/// Plays `round` as the neighbour [`ROUNDS`] times on each level, and asserts that it was won.
-fn hold_rounds<F>(round: impl Fn(Level) -> F)
+/// Runs `round` as the neighbour [`ROUNDS`] times at each level, and asserts that at least
+/// [`REQUIRED`] rounds succeed.
+fn check_rounds<F>(round: impl Fn(Level) -> F)
 where
     F: Future<Output = (bool, JoinHandle<()>)> + Send + 'static,
 {
@@ -135,30 +139,30 @@ where
         let Some(runtime) = crate::runtime(2, preemption) else {
             return;
         };
-        let won: Vec<usize> = runtime.block_on(async {
-            let mut won = Vec::new();
+        let succeeded: Vec<usize> = runtime.block_on(async {
+            let mut succeeded = Vec::new();
             for level in LEVELS {
                 let mut count = 0;
                 for _ in 0..ROUNDS {
                     let neighbour = upshift::spawn(round(level), NEIGHBOUR);
-                    let (in_time, other) = neighbour.await.unwrap();
+                    let (is_in_time, other) = neighbour.await.unwrap();
                     other.await.unwrap();
-                    count += usize::from(in_time);
+                    count += usize::from(is_in_time);
                 }
-                won.push(count);
+                succeeded.push(count);
             }
-            won
+            succeeded
         });
         assert!(
-            won.iter().all(|&count| count >= WON),
-            "preemption {preemption}, at levels {LEVELS:?} beside a poll of {NEIGHBOUR:?}: {won:?} of {ROUNDS} got on during the poll"
+            succeeded.iter().all(|&count| count >= REQUIRED),
+            "preemption {preemption}, at levels {LEVELS:?} beside a poll of {NEIGHBOUR:?}: {succeeded:?} of {ROUNDS} ran during the poll"
         );
     }
 }
 
 #[test]
 fn a_child_starts_beside_a_long_poll() {
-    hold_rounds(|level| async move {
+    check_rounds(|level| async move {
         time::sleep(SETTLE).await;
         let round = Arc::new(Round::default());
         let child = start(level, &round, async {});
@@ -172,8 +176,8 @@ struct Woken {
     flag: Arc<AtomicBool>,
 }
 
-impl Way for Woken {
-    fn other(level: Level, round: &Arc<Round>) -> (Woken, JoinHandle<()>) {
+impl WakeSource for Woken {
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (Woken, JoinHandle<()>) {
         let flag = Arc::new(AtomicBool::new(false));
         let ready = flag.clone();
         let other = start(
@@ -199,15 +203,15 @@ impl Way for Woken {
 
 #[test]
 fn a_coroutine_that_a_long_poll_wakes_runs_beside_it() {
-    hold::<Woken>();
+    check::<Woken>();
 }
 
 /// The other coroutine is woken by a thread outside of the runtime.
 struct WokenFromOutside(Woken);
 
-impl Way for WokenFromOutside {
-    fn other(level: Level, round: &Arc<Round>) -> (WokenFromOutside, JoinHandle<()>) {
-        let (inner, other) = Woken::other(level, round);
+impl WakeSource for WokenFromOutside {
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (WokenFromOutside, JoinHandle<()>) {
+        let (inner, other) = Woken::start_waiting(level, round);
         (WokenFromOutside(inner), other)
     }
 
@@ -223,33 +227,34 @@ impl Way for WokenFromOutside {
 
 #[test]
 fn a_coroutine_that_another_thread_wakes_runs_beside_a_long_poll() {
-    hold::<WokenFromOutside>();
+    check::<WokenFromOutside>();
 }
 
-/// The other coroutine waits for one that ends on the neighbour's vCPU just before its long poll.
+/// The other coroutine joins a coroutine that ends on the neighbour's vCPU just before its long
+/// poll.
 struct Join(Woken);
 
-impl Way for Join {
-    fn other(level: Level, round: &Arc<Round>) -> (Join, JoinHandle<()>) {
-        let (inner, joined) = Woken::other(NEIGHBOUR, &Arc::default());
+impl WakeSource for Join {
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (Join, JoinHandle<()>) {
+        let (inner, joined) = Woken::start_waiting(NEIGHBOUR, &Arc::default());
         let other = start(level, round, async { joined.await.unwrap() });
         (Join(inner), other)
     }
 
     async fn release(self) {
         self.0.release().await;
-        // The joined coroutine ends in this gap: its turn comes before that of the neighbour.
+        // The joined coroutine ends now, because it precedes the neighbour in the queue.
         yield_now().await;
     }
 }
 
 #[test]
 fn a_join_ends_beside_a_long_poll() {
-    hold::<Join>();
+    check::<Join>();
 }
 
-impl Way for mpsc::Sender<()> {
-    fn other(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>) {
+impl WakeSource for mpsc::Sender<()> {
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (Self, JoinHandle<()>) {
         let (sender, mut receiver) = mpsc::channel(1);
         let other = start(level, round, async move {
             receiver.recv().await.unwrap();
@@ -264,15 +269,15 @@ impl Way for mpsc::Sender<()> {
 
 #[test]
 fn a_message_is_received_beside_a_long_poll() {
-    hold::<mpsc::Sender<()>>();
+    check::<mpsc::Sender<()>>();
 }
 
 /// The other coroutine waits for a lock that the neighbour holds.
 struct Held(MutexGuard<'static, ()>);
 
-impl Way for Held {
-    fn other(level: Level, round: &Arc<Round>) -> (Held, JoinHandle<()>) {
-        // Guards of this mutex borrow it: some bytes a round are leaked.
+impl WakeSource for Held {
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (Held, JoinHandle<()>) {
+        // A guard borrows the mutex, so the mutex is leaked: a few bytes per round.
         let mutex: &'static Mutex<()> = Box::leak(Box::default());
         let guard = mutex.try_lock().unwrap();
         let other = start(level, round, async { drop(mutex.lock().await) });
@@ -286,14 +291,14 @@ impl Way for Held {
 
 #[test]
 fn a_lock_is_taken_beside_a_long_poll() {
-    hold::<Held>();
+    check::<Held>();
 }
 
 /// The other coroutine waits for a timer that is due in the middle of the neighbour's poll.
 struct Timer;
 
-impl Way for Timer {
-    fn other(level: Level, round: &Arc<Round>) -> (Timer, JoinHandle<()>) {
+impl WakeSource for Timer {
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (Timer, JoinHandle<()>) {
         (Timer, start(level, round, time::sleep(4 * SETTLE)))
     }
 
@@ -302,14 +307,14 @@ impl Way for Timer {
 
 #[test]
 fn a_timer_fires_beside_a_long_poll() {
-    hold::<Timer>();
+    check::<Timer>();
 }
 
 /// The other coroutine waits for data that a thread writes in the middle of the neighbour's poll.
 struct Data(StdStream);
 
-impl Way for Data {
-    fn other(level: Level, round: &Arc<Round>) -> (Data, JoinHandle<()>) {
+impl WakeSource for Data {
+    fn start_waiting(level: Level, round: &Arc<Round>) -> (Data, JoinHandle<()>) {
         let (outside, inside) = StdStream::pair().unwrap();
         let mut inside = UnixStream::from_std(inside).unwrap();
         let other = start(level, round, async move {
@@ -330,44 +335,45 @@ impl Way for Data {
 
 #[test]
 fn data_is_received_beside_a_long_poll() {
-    hold::<Data>();
+    check::<Data>();
 }
 
 #[test]
 fn a_runtime_ends_when_coroutines_that_it_waits_for_exit_on_another_vcpu() {
-    let _alone = alone();
-    let (ended, has_ended) = std::sync::mpsc::channel();
+    let _lock = lock_machine();
+    let (end_sender, end_receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for _ in 0..4 * ROUNDS {
             let runtime = Runtime::builder().vcpus(2).build().unwrap();
-            // No thread serves vCPU 0 now, so the coroutines are on the other vCPU.
+            // Without `block_on` no thread serves vCPU 0, so the coroutines are on the other vCPU.
             for _ in 0..2_000 {
-                let waits = std::future::pending::<()>();
-                runtime.handle().spawn(waits, NEIGHBOUR).unwrap().detach();
+                let pending = std::future::pending::<()>();
+                runtime.handle().spawn(pending, NEIGHBOUR).unwrap().detach();
             }
             thread::sleep(SETTLE);
         }
-        ended.send(()).unwrap();
+        end_sender.send(()).unwrap();
     });
-    assert!(has_ended.recv_timeout(Duration::from_secs(60)).is_ok());
+    assert!(end_receiver.recv_timeout(Duration::from_secs(60)).is_ok());
 }
 
 #[test]
-fn a_vcpu_that_looks_around_notices_that_it_is_to_stop() {
-    let _alone = alone();
-    let (ended, has_ended) = std::sync::mpsc::channel();
+fn an_idle_vcpu_notices_a_stop_while_it_searches_for_work() {
+    let _lock = lock_machine();
+    let (end_sender, end_receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for round in 0..500 {
             let runtime = Runtime::builder().vcpus(2).build().unwrap();
-            // The other vCPU waits and looks, and the stop comes at any time between two looks.
+            // The other vCPU alternates between waits and searches for work. The stop arrives at
+            // various moments between two searches.
             runtime.block_on(async {
-                let begin = Instant::now();
-                while begin.elapsed() < Duration::from_micros(100 + 2 * round) {
+                let start_time = Instant::now();
+                while start_time.elapsed() < Duration::from_micros(100 + 2 * round) {
                     std::hint::spin_loop();
                 }
             });
         }
-        ended.send(()).unwrap();
+        end_sender.send(()).unwrap();
     });
-    assert!(has_ended.recv_timeout(Duration::from_secs(60)).is_ok());
+    assert!(end_receiver.recv_timeout(Duration::from_secs(60)).is_ok());
 }

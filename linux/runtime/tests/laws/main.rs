@@ -1,12 +1,13 @@
-//! The laws of `ARCHITECTURE.md` ("The laws, over several vCPUs") on real threads: Order,
+//! Tests of the laws of `ARCHITECTURE.md` ("The laws, over several vCPUs") on real threads: Order,
 //! Conservation, Progress and Truth, each on one vCPU and across two, without preemption and with
 //! it. Tests and modules have the names of the properties in `scheduler/sim/tests/laws.rs`.
 //!
-//! The machine delays real threads at any instruction, so no test asserts a time. Each counts the
-//! order of events in many rounds, and allows for a share of rounds that the machine has spoilt. A
-//! broken law spoils nearly all rounds. Every wait is bounded by [`LIMIT`].
+//! The machine may delay a real thread at any instruction, so no test asserts a time. Each test
+//! observes the order of events in many rounds, and accepts a share of rounds in which a delay of
+//! the machine caused another order. A broken law changes the order in nearly all rounds. Every
+//! wait is bounded by [`LIMIT`].
 //!
-//! Where the kernel cannot preempt polls, a test says so and skips that half.
+//! If the kernel cannot preempt polls, a test skips its second half and prints the reason.
 
 mod conservation;
 mod conservation_across_vcpus;
@@ -28,57 +29,59 @@ const LIMIT: Duration = Duration::from_secs(20);
 static MACHINE: Mutex<()> = Mutex::new(());
 
 /// A runtime with exclusive use of the machine.
-struct Alone {
+struct ExclusiveRuntime {
     runtime: Runtime,
     _machine: MutexGuard<'static, ()>,
 }
 
-impl std::ops::Deref for Alone {
+impl std::ops::Deref for ExclusiveRuntime {
     type Target = Runtime;
     fn deref(&self) -> &Runtime {
         &self.runtime
     }
 }
 
-fn alone() -> MutexGuard<'static, ()> {
+/// Waits until no other test runs. Limits the process to 300 s.
+fn lock_machine() -> MutexGuard<'static, ()> {
     let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    // A test that hangs is ended.
-    // SAFETY: no pointers. The default action of SIGALRM ends the process.
+    // SIGALRM ends a test that hangs.
+    // SAFETY: no pointers.
     unsafe { libc::alarm(300) };
     machine
 }
 
-/// Builds a runtime whose main coroutine has the least urgent level: it lends nothing to coroutines
-/// that it waits for, and delays none.
-fn runtime(vcpus: usize, preemption: bool) -> Option<Alone> {
-    let machine = alone();
+/// Builds a runtime whose main coroutine has the least urgent level, so that it lends no level to
+/// the coroutines that it awaits, and delays none. Returns `None` if the kernel cannot preempt
+/// polls.
+fn runtime(vcpus: usize, preemption: bool) -> Option<ExclusiveRuntime> {
+    let machine = lock_machine();
     let builder = Runtime::builder()
         .vcpus(vcpus)
         .main_level(Level::LEAST_URGENT);
     if !preemption {
-        return Some(Alone {
+        return Some(ExclusiveRuntime {
             runtime: builder.build().unwrap(),
             _machine: machine,
         });
     }
     match builder.preemption(Preemption::Required).build() {
-        Ok(runtime) => Some(Alone {
+        Ok(runtime) => Some(ExclusiveRuntime {
             runtime,
             _machine: machine,
         }),
         Err(error) => {
-            // Not captured, unlike the output of `eprintln`.
+            // Unlike `eprintln`, this output is not captured.
             let _ = writeln!(std::io::stderr(), "skipped: {error}");
             None
         }
     }
 }
 
-/// Burns CPU until the condition holds. Returns false if it does not in time.
-fn spin_until(is_so: impl Fn() -> bool) -> bool {
-    let began = Instant::now();
-    while !is_so() {
-        if began.elapsed() > LIMIT {
+/// Computes until the condition holds. Returns false if it does not hold within [`LIMIT`].
+fn spin_until(holds: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > LIMIT {
             return false;
         }
         std::hint::spin_loop();
@@ -86,15 +89,15 @@ fn spin_until(is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Burns CPU until the flag is set. Returns false if it is not in time.
+/// Computes until the flag is set. Returns false if it is not set within [`LIMIT`].
 fn spin_until_set(flag: &AtomicBool) -> bool {
     spin_until(|| flag.load(Ordering::Acquire))
 }
 
-/// Burns CPU for a time.
+/// Computes for `time`.
 fn burn(time: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < time {
+    let start = Instant::now();
+    while start.elapsed() < time {
         std::hint::spin_loop();
     }
 }

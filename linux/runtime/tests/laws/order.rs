@@ -1,10 +1,10 @@
 //! Order: no poll of a less urgent level begins on a vCPU while a more urgent coroutine that may
-//! run there was ready when the pick began. On one vCPU, none overtakes an equal.
+//! run there was ready when the pick began. On one vCPU, no coroutine overtakes an equal.
 //!
-//! A storm of coroutines of many levels wake each other. A ledger holds the ready coroutines, each
-//! with the number of the moment from which it was known to be ready. A poll that begins looks up
-//! the coroutines that were ready before the last poll on its thread ended: the pick that chose the
-//! poll began after that.
+//! Many coroutines of different levels wake each other (a *storm*). A list holds the ready
+//! coroutines, each with the number of the moment from which it was known to be ready. A poll that
+//! begins looks up the coroutines that were ready before the last poll on its thread ended: the
+//! pick that chose the poll began after that.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -19,16 +19,17 @@ use crate::{burn, runtime};
 
 const COROUTINES: usize = 24;
 const POLLS: u64 = 8_000;
-/// Number of polls of which one is long enough to be suspended for something more urgent.
-const LONG_ONE_IN: u64 = 32;
+/// Number of polls of which one is long enough to be suspended for a more urgent coroutine.
+const LONG_POLL_INTERVAL: u64 = 32;
 
 thread_local! {
     /// Number of the moment at which the last poll of the storm ended on this thread.
     static LAST_END: Cell<u64> = const { Cell::new(0) };
 }
 
+/// A coroutine in the list of ready coroutines.
 struct Ready {
-    k: usize,
+    index: usize,
     level: u8,
     /// Numbers of the moments before and after the call that woke the coroutine.
     before: u64,
@@ -37,20 +38,21 @@ struct Ready {
 
 #[derive(Default)]
 struct Storm {
-    numbers: AtomicU64,
+    moments: AtomicU64,
     ready: Mutex<Vec<Ready>>,
-    /// The blocked coroutines.
+    /// Set for each blocked coroutine.
     blocked: [AtomicBool; COROUTINES],
     ids: OnceLock<Vec<CoroutineId>>,
     polls: AtomicU64,
-    /// Polls that had an alternative, and so may have been right or wrong.
+    /// Number of polls that began while a coroutine of another level was known to be ready.
     contested: AtomicU64,
-    /// Polls that began although something more urgent, or an older equal, was ready.
+    /// Number of polls that began although a more urgent coroutine was known to be ready.
     before_more_urgent: AtomicU64,
+    /// Number of polls that began although an equal was known to be ready for longer.
     before_older: AtomicU64,
 }
 
-/// SplitMix64.
+/// Returns a pseudo-random number (SplitMix64).
 fn random(n: u64) -> u64 {
     let n = n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -58,67 +60,68 @@ fn random(n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-fn level_of(k: usize) -> u8 {
-    (k * 7 % 12 * 5) as u8
+fn level_of(index: usize) -> u8 {
+    (index * 7 % 12 * 5) as u8
 }
 
 impl Storm {
-    fn number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::SeqCst) + 1
+    fn next_moment(&self) -> u64 {
+        self.moments.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     fn is_over(&self) -> bool {
         self.polls.load(Ordering::Relaxed) >= POLLS
     }
 
-    fn wake(&self, k: usize) {
-        if !self.blocked[k].swap(false, Ordering::SeqCst) {
+    fn wake(&self, index: usize) {
+        if !self.blocked[index].swap(false, Ordering::SeqCst) {
             return;
         }
-        let (level, before) = (level_of(k), self.number());
+        let (level, before) = (level_of(index), self.next_moment());
         let entry = Ready {
-            k,
+            index,
             level,
             before,
             after: u64::MAX,
         };
         self.ready.lock().unwrap().push(entry);
         // The coroutine may have ended.
-        let _ = upshift::wake(self.ids.get().unwrap()[k]);
-        let after = self.number();
+        let _ = upshift::wake(self.ids.get().unwrap()[index]);
+        let after = self.next_moment();
         let mut ready = self.ready.lock().unwrap();
-        if let Some(entry) = ready.iter_mut().find(|it| it.before == before) {
+        if let Some(entry) = ready.iter_mut().find(|entry| entry.before == before) {
             entry.after = after;
         }
     }
 
-    /// Records that a poll of coroutine `k` begins. Returns false if nothing has woken it.
-    fn begins(&self, k: usize) -> bool {
+    /// Records that a poll of coroutine `index` begins. Returns false if nothing has woken it.
+    fn record_begin(&self, index: usize) -> bool {
         let since = LAST_END.get();
         let mut ready = self.ready.lock().unwrap();
-        let Some(place) = ready.iter().position(|it| it.k == k) else {
+        let Some(position) = ready.iter().position(|entry| entry.index == index) else {
             return false;
         };
-        let it = ready.swap_remove(place);
+        let polled = ready.swap_remove(position);
         let known = || ready.iter().filter(|other| other.after < since);
-        let count = |what: &AtomicU64, so: bool| what.fetch_add(so.into(), Ordering::Relaxed);
-        count(
+        let count_if =
+            |counter: &AtomicU64, holds: bool| counter.fetch_add(holds.into(), Ordering::Relaxed);
+        count_if(
             &self.contested,
-            known().any(|other| other.level != it.level),
+            known().any(|other| other.level != polled.level),
         );
-        count(
+        count_if(
             &self.before_more_urgent,
-            known().any(|other| other.level < it.level),
+            known().any(|other| other.level < polled.level),
         );
-        let older = |other: &Ready| other.level == it.level && other.after < it.before;
-        count(&self.before_older, known().any(older));
+        let older = |other: &Ready| other.level == polled.level && other.after < polled.before;
+        count_if(&self.before_older, known().any(older));
         true
     }
 
-    fn poll(&self, k: usize) -> Poll<()> {
-        if !self.is_over() && self.begins(k) {
+    fn poll(&self, index: usize) -> Poll<()> {
+        if !self.is_over() && self.record_begin(index) {
             let n = self.polls.fetch_add(1, Ordering::Relaxed);
-            let long = n.is_multiple_of(LONG_ONE_IN);
+            let long = n.is_multiple_of(LONG_POLL_INTERVAL);
             burn(Duration::from_micros(if long {
                 200
             } else {
@@ -129,13 +132,13 @@ impl Storm {
             for nth in 0..wakes {
                 self.wake(random(16 * n + nth) as usize % COROUTINES);
             }
-            // At least one coroutine goes on.
+            // At least one coroutine remains ready.
             if idle {
-                self.wake((k + 1) % COROUTINES);
+                self.wake((index + 1) % COROUTINES);
             }
         }
-        LAST_END.set(self.number());
-        self.blocked[k].store(true, Ordering::SeqCst);
+        LAST_END.set(self.next_moment());
+        self.blocked[index].store(true, Ordering::SeqCst);
         if !self.is_over() {
             return Poll::Pending;
         }
@@ -146,55 +149,58 @@ impl Storm {
     }
 }
 
-/// Runs a storm. At most one part in `spoilt` of the polls that had an alternative may look wrong;
-/// none for 0.
-fn holds(vcpus: usize, preemption: bool, spoilt: u64) {
+/// Runs a storm. At most one in `spoilt` of the polls with an alternative may violate the order;
+/// none may if `spoilt` is 0.
+fn check_order(vcpus: usize, preemption: bool, spoilt: u64) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
     };
     let storm = Arc::new(Storm::default());
     runtime.block_on(async {
         let handles: Vec<_> = (0..COROUTINES)
-            .map(|k| {
+            .map(|index| {
                 let storm = storm.clone();
-                let member = poll_fn(move |_| storm.poll(k));
-                upshift::spawn(member, Level::new(level_of(k)).unwrap())
+                let member = poll_fn(move |_| storm.poll(index));
+                upshift::spawn(member, Level::new(level_of(index)).unwrap())
             })
             .collect();
         let ids = handles.iter().map(|handle| handle.id()).collect();
         storm.ids.set(ids).unwrap();
-        // Until all have blocked, there may be no coroutine to wake.
-        while !storm.blocked.iter().all(|it| it.load(Ordering::SeqCst)) {
+        // Only a blocked coroutine can be woken.
+        while !storm.blocked.iter().all(|flag| flag.load(Ordering::SeqCst)) {
             upshift::yield_now().await;
         }
-        (0..COROUTINES).for_each(|k| storm.wake(k));
+        (0..COROUTINES).for_each(|index| storm.wake(index));
         for handle in handles {
             handle.await.unwrap();
         }
     });
-    let read = |what: &AtomicU64| what.load(Ordering::Relaxed);
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let contested = read(&storm.contested);
     let wrong = (read(&storm.before_more_urgent), read(&storm.before_older));
     println!("{vcpus} vCPUs, preemption {preemption}: {contested} contested, {wrong:?} wrong");
-    assert!(contested > POLLS / 10, "{contested} polls had a choice");
+    assert!(
+        contested > POLLS / 10,
+        "only {contested} polls had an alternative"
+    );
     let allowed = contested.checked_div(spoilt).unwrap_or(0);
     assert!(
         wrong.0 <= allowed && (vcpus > 1 || wrong.1 <= allowed),
-        "of {contested} polls {wrong:?} began before something more urgent, before an older equal"
+        "of {contested} polls {wrong:?} began before a more urgent coroutine and before an older equal"
     );
 }
 
-/// Without preemption all polls run on one thread: none is spoilt.
+/// Without preemption all polls run on one thread, so the order is exact.
 #[test]
 fn order_on_a_vcpu() {
-    holds(1, false, 0);
-    holds(1, true, 50);
+    check_order(1, false, 0);
+    check_order(1, true, 50);
 }
 
-/// A coroutine that a vCPU has picked and not begun to poll looks ready to the other vCPU, for
-/// longer if that vCPU's thread is interrupted there.
+/// A coroutine that a vCPU has picked but does not poll yet looks ready to the other vCPU, for
+/// longer if that vCPU's thread is interrupted in between.
 #[test]
 fn order_across_vcpus() {
-    holds(2, false, 20);
-    holds(2, true, 10);
+    check_order(2, false, 20);
+    check_order(2, true, 10);
 }

@@ -1,9 +1,9 @@
-//! Progress: a ready coroutine waits for less urgent ones no longer than for the poll under way and
+//! Progress: a ready coroutine waits for less urgent ones no longer than for the current poll and
 //! the bound of conservation; with preemption no longer than for a few suspensions.
 //!
-//! The vCPUs have more than enough less urgent polls of the same length. An urgent coroutine
-//! becomes ready in the middle of one. The test counts the less urgent polls that begin, or end,
-//! from then until the urgent one starts.
+//! The vCPUs always have less urgent polls of the same length to run. An urgent coroutine becomes
+//! ready in the middle of such a poll. The test counts the less urgent polls that begin or end from
+//! then until the urgent coroutine starts.
 
 #[path = "../support/cpu.rs"]
 mod cpu;
@@ -22,17 +22,19 @@ use crate::runtime;
 
 const URGENT: Level = Level::at::<10>();
 const OTHERS: Level = Level::at::<40>();
+/// Rounds for each [`WakeSource`].
 const ROUNDS: usize = 10;
-/// Rounds to win: the machine may spoil two of each way.
-const WON: usize = 8;
+/// Rounds that must succeed for each [`WakeSource`]: a busy machine may spoil two.
+const REQUIRED: usize = 8;
 
-/// Events of the less urgent polls.
+/// Event of a less urgent poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    Begins,
-    Ends,
+    Begin,
+    End,
 }
 
+/// The less urgent coroutines, and the log of their polls.
 struct Background {
     events: Mutex<Vec<(Instant, Event)>>,
     stop: AtomicBool,
@@ -41,61 +43,64 @@ struct Background {
 
 impl Background {
     fn log(&self, event: Event) {
-        // The time is read under the lock, so the log is in order.
+        // The time is read under the lock, so the log is sorted.
         let mut events = self.events.lock().unwrap();
         events.push((Instant::now(), event));
     }
 
     async fn compute(self: Arc<Background>) {
         while !self.stop.load(Ordering::Relaxed) {
-            self.log(Event::Begins);
+            self.log(Event::Begin);
             cpu::burn(self.poll);
-            self.log(Event::Ends);
+            self.log(Event::End);
             yield_now().await;
         }
     }
 
-    /// Returns the events between two times.
+    /// Returns the events after `ready` and before `starts`, latest first.
     fn between(&self, ready: Instant, starts: Instant) -> Vec<Event> {
         let events = self.events.lock().unwrap();
-        let after = events.iter().rev().take_while(|(at, _)| *at > ready);
-        let meanwhile = after.filter(|(at, _)| *at < starts);
-        meanwhile.map(|(_, event)| *event).collect()
+        let after = events
+            .iter()
+            .rev()
+            .take_while(|(time_of_event, _)| *time_of_event > ready);
+        let between = after.filter(|(time_of_event, _)| *time_of_event < starts);
+        between.map(|(_, event)| *event).collect()
     }
 }
 
-/// The way in which the urgent coroutine becomes ready.
+/// Cause for which the urgent coroutine becomes ready.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum WakeSource {
     Spawn,
     Timer,
     Data,
 }
 
-/// Waits in the given way. Returns the events of the less urgent polls from the time at which it is
-/// ready until it starts.
-async fn round(way: Way, background: Arc<Background>) -> Vec<Event> {
+/// Waits for `source`. Returns the events of the less urgent polls from the time at which the
+/// urgent coroutine is ready until it starts.
+async fn run_round(source: WakeSource, background: Arc<Background>) -> Vec<Event> {
     let middle = background.poll / 2 + Duration::from_millis(2);
-    match way {
-        Way::Spawn => {
+    match source {
+        WakeSource::Spawn => {
             let handle = upshift::Handle::current().unwrap();
-            let (tell, told) = upshift::sync::oneshot::channel();
+            let (start_sender, start_receiver) = upshift::sync::oneshot::channel();
             let outside = thread::spawn(move || {
                 thread::sleep(middle);
-                let urgent = async move { tell.send(Instant::now()).unwrap() };
+                let urgent = async move { start_sender.send(Instant::now()).unwrap() };
                 handle.spawn(urgent, URGENT).unwrap().detach();
                 Instant::now()
             });
-            let starts = told.await.unwrap();
+            let starts = start_receiver.await.unwrap();
             let ready = outside.join().unwrap();
             background.between(ready, starts)
         }
-        Way::Timer => {
+        WakeSource::Timer => {
             let ready = Instant::now() + middle;
             time::sleep_until(ready).await;
             background.between(ready, Instant::now())
         }
-        Way::Data => {
+        WakeSource::Data => {
             let (mut outside, inside) = StdStream::pair().unwrap();
             let mut inside = UnixStream::from_std(inside).unwrap();
             let outside = thread::spawn(move || {
@@ -112,9 +117,15 @@ async fn round(way: Way, background: Arc<Background>) -> Vec<Event> {
     }
 }
 
-/// Asserts that at most `begins` less urgent polls begin, and, if bounded, that at most `ends` end,
-/// before the urgent one starts.
-fn holds(vcpus: usize, preemption: bool, poll: Duration, begins: usize, ends: Option<usize>) {
+/// Asserts that, in [`REQUIRED`] rounds, at most `begins` less urgent polls begin and, if `ends` is
+/// given, at most `ends` end before the urgent coroutine starts.
+fn check_progress(
+    vcpus: usize,
+    preemption: bool,
+    poll: Duration,
+    begins: usize,
+    ends: Option<usize>,
+) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
     };
@@ -127,26 +138,26 @@ fn holds(vcpus: usize, preemption: bool, poll: Duration, begins: usize, ends: Op
         let others: Vec<_> = (0..10 * vcpus)
             .map(|_| upshift::spawn(background.clone().compute(), OTHERS))
             .collect();
-        // The main coroutine starves meanwhile.
-        let all = async move {
-            let mut all = Vec::new();
-            for way in [Way::Spawn, Way::Timer, Way::Data] {
+        // The main coroutine starves meanwhile, so another coroutine runs the rounds.
+        let all_rounds = async move {
+            let mut all_rounds = Vec::new();
+            for source in [WakeSource::Spawn, WakeSource::Timer, WakeSource::Data] {
                 for _ in 0..ROUNDS {
-                    all.push((way, round(way, background.clone()).await));
+                    all_rounds.push((source, run_round(source, background.clone()).await));
                 }
             }
             background.stop.store(true, Ordering::Relaxed);
-            all
+            all_rounds
         };
-        let all = upshift::spawn(all, URGENT).await.unwrap();
-        for rounds in all.chunks(ROUNDS) {
-            let won = |(_, events): &&(Way, Vec<Event>)| {
-                let count = |event| events.iter().filter(|it| **it == event).count();
-                count(Event::Begins) <= begins && ends.is_none_or(|ends| count(Event::Ends) <= ends)
+        let all_rounds = upshift::spawn(all_rounds, URGENT).await.unwrap();
+        for rounds in all_rounds.chunks(ROUNDS) {
+            let succeeds = |(_, events): &&(WakeSource, Vec<Event>)| {
+                let count = |event| events.iter().filter(|other| **other == event).count();
+                count(Event::Begin) <= begins && ends.is_none_or(|ends| count(Event::End) <= ends)
             };
-            let count = rounds.iter().filter(won).count();
+            let count = rounds.iter().filter(succeeds).count();
             println!("{vcpus} vCPUs, preemption {preemption}: {count} of {ROUNDS}");
-            assert!(count >= WON, "{count} of {ROUNDS}: {rounds:?}");
+            assert!(count >= REQUIRED, "{count} of {ROUNDS}: {rounds:?}");
         }
         for other in others {
             other.await.unwrap();
@@ -154,18 +165,18 @@ fn holds(vcpus: usize, preemption: bool, poll: Duration, begins: usize, ends: Op
     });
 }
 
-/// Ten polls wait behind the one that is under way, and after it comes the urgent one.
+/// Ten polls wait behind the current poll. The urgent coroutine follows it directly.
 #[test]
 fn progress_on_a_vcpu() {
-    holds(1, false, Duration::from_millis(2), 0, None);
-    // A poll of 50 ms has not ended when the urgent one starts; an equal may have had its first
-    // quantum.
-    holds(1, true, Duration::from_millis(50), 1, Some(0));
+    check_progress(1, false, Duration::from_millis(2), 0, None);
+    // A poll of 50 ms has not ended when the urgent coroutine starts, but an equal poll may have
+    // begun.
+    check_progress(1, true, Duration::from_millis(50), 1, Some(0));
 }
 
-/// The other vCPU may begin a poll while the timer or the data has not been reaped yet.
+/// The other vCPU may begin a poll before the timer or the data has been reaped.
 #[test]
 fn progress_across_vcpus() {
-    holds(2, false, Duration::from_millis(2), 2, None);
-    holds(2, true, Duration::from_millis(50), 2, Some(0));
+    check_progress(2, false, Duration::from_millis(2), 2, None);
+    check_progress(2, true, Duration::from_millis(50), 2, Some(0));
 }

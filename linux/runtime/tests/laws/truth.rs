@@ -1,8 +1,8 @@
-//! Truth: a ready coroutine is in the bitmap, a poll is asked to give way to a more urgent
-//! coroutine of its vCPU, and the holder of a mutex or an awaited coroutine is as urgent as its
-//! waiters, also as seen by other threads.
+//! Truth: a ready coroutine is in the bitmap, a poll is asked to yield to a more urgent coroutine
+//! of its vCPU, and the holder of a mutex or an awaited coroutine is as urgent as its waiters, also
+//! as observed by other threads.
 //!
-//! With preemption a more urgent coroutine may have run before the poll looks; then nothing was
+//! With preemption a more urgent coroutine may have run before the poll checks; then nothing was
 //! hidden from the poll.
 
 use std::sync::Arc;
@@ -17,30 +17,31 @@ use crate::{runtime, spin_until, spin_until_set};
 
 const URGENT: Level = Level::at::<5>();
 const HOLDER: Level = Level::at::<40>();
-const LESS: Level = Level::at::<50>();
+const LESS_URGENT: Level = Level::at::<50>();
 
+/// Returns two handles of a flag.
 fn flag() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
     let flag = Arc::new(AtomicBool::new(false));
     (flag.clone(), flag)
 }
 
-/// A poll sees at once that a coroutine which it has woken on its own vCPU is ready.
-async fn a_coroutine_that_a_poll_makes_ready_shows(vcpus: usize) {
+/// A poll observes at once that a coroutine which it has started on its vCPU is ready.
+async fn a_coroutine_that_a_poll_makes_ready_is_in_the_bitmap(vcpus: usize) {
     let handle = upshift::Handle::current().unwrap();
     spawn(
         async move {
             for _ in 0..50 {
                 let (ran, set) = flag();
                 let child = spawn(async move { set.store(true, Ordering::SeqCst) }, URGENT);
-                let shown = handle.bitmap() & URGENT.bit() != 0;
-                // An idle vCPU may have stolen it, and be about to poll it.
+                let is_in_bitmap = handle.bitmap() & URGENT.bit() != 0;
+                // An idle vCPU may have stolen the coroutine and not polled it yet.
                 assert!(
-                    shown || ran.load(Ordering::SeqCst) || vcpus > 1,
-                    "not in the bitmap"
+                    is_in_bitmap || ran.load(Ordering::SeqCst) || vcpus > 1,
+                    "the coroutine is not in the bitmap"
                 );
                 assert!(
                     need_preempt() || spin_until_set(&ran),
-                    "not asked to give way"
+                    "the poll was not asked to yield"
                 );
                 child.await.unwrap();
             }
@@ -51,9 +52,9 @@ async fn a_coroutine_that_a_poll_makes_ready_shows(vcpus: usize) {
     .unwrap();
 }
 
-/// Runs a poll on each vCPU, counted in `polling`, that ends when it is asked to give way, or when
-/// `ran` is set. Returns whether each ended in time.
-fn polls_until_told(
+/// Starts a poll for each vCPU, counted in `polling`, that ends when it is asked to yield or when
+/// `ran` is set. The result of a poll is whether it ended within the limit.
+fn polls_until_asked_to_yield(
     vcpus: usize,
     polling: &Arc<AtomicUsize>,
     ran: &Arc<AtomicBool>,
@@ -72,49 +73,50 @@ fn polls_until_told(
         .collect()
 }
 
-/// Every vCPU is in a poll that sees only requests to give way. A wake from a thread outside of the
-/// runtime asks one of them to give way.
-async fn a_wake_from_outside_asks_a_poll_to_give_way(vcpus: usize) {
+/// Every vCPU is in a poll that checks only for requests to yield. A wake from a thread outside of
+/// the runtime makes one of them yield.
+async fn a_wake_from_outside_asks_a_poll_to_yield(vcpus: usize) {
     let polling = Arc::new(AtomicUsize::new(0));
     let (ran, set) = flag();
-    let polls = polls_until_told(vcpus, &polling, &ran);
+    let polls = polls_until_asked_to_yield(vcpus, &polling, &ran);
     let handle = upshift::Handle::current().unwrap();
     let outside = std::thread::spawn(move || {
-        let all = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);
+        let all_poll = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);
         std::thread::sleep(Duration::from_millis(1));
         let urgent = async move { set.store(true, Ordering::SeqCst) };
         handle.spawn(urgent, URGENT).unwrap().detach();
-        all
+        all_poll
     });
     for poll in polls {
-        assert!(poll.await.unwrap(), "not asked to give way");
+        assert!(poll.await.unwrap(), "the poll was not asked to yield");
     }
     assert!(outside.join().unwrap());
     assert!(ran.load(Ordering::SeqCst));
 }
 
-/// A ready coroutine becomes more urgent than the polls that are under way.
-async fn a_raise_of_a_ready_coroutine_asks_a_poll_to_give_way(vcpus: usize) {
+/// A ready coroutine becomes more urgent than the current polls.
+async fn raising_a_ready_coroutine_asks_a_poll_to_yield(vcpus: usize) {
     let polling = Arc::new(AtomicUsize::new(0));
     let (ran, set) = flag();
-    let polls = polls_until_told(vcpus, &polling, &ran);
+    let polls = polls_until_asked_to_yield(vcpus, &polling, &ran);
     let handle = upshift::Handle::current().unwrap();
     let outside = std::thread::spawn(move || {
-        let all = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);
-        let less = async move { set.store(true, Ordering::SeqCst) };
-        let less = handle.spawn(less, LESS).unwrap();
+        let all_poll = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);
+        let less_urgent = async move { set.store(true, Ordering::SeqCst) };
+        let less_urgent = handle.spawn(less_urgent, LESS_URGENT).unwrap();
         std::thread::sleep(Duration::from_millis(1));
         // The coroutine has ended if the polls have.
-        let _ = handle.reprio(less.id(), URGENT);
-        all
+        let _ = handle.reprio(less_urgent.id(), URGENT);
+        all_poll
     });
     for poll in polls {
-        assert!(poll.await.unwrap(), "not asked to give way");
+        assert!(poll.await.unwrap(), "the poll was not asked to yield");
     }
     assert!(outside.join().unwrap());
 }
 
-/// The holder of a mutex sees its level rise in the middle of its work, and fall again.
+/// The holder of a mutex observes that its level rises while a more urgent coroutine waits, and
+/// falls again.
 async fn a_holder_is_as_urgent_as_its_waiter() {
     let mutex = Arc::new(Mutex::new(()));
     let (held, set) = flag();
@@ -167,11 +169,10 @@ async fn a_child_is_as_urgent_as_its_waiter() {
     );
 }
 
-/// Ready coroutines are polled in the order of the levels that they have been given since they
-/// became ready.
-async fn a_level_that_is_given_counts() {
+/// Ready coroutines are polled in the order of levels that were set after they had become ready.
+async fn ready_coroutines_are_polled_by_their_new_levels() {
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let all = order.clone();
+    let result = order.clone();
     let parent = async move {
         let children: Vec<_> = [30, 31, 32]
             .map(|level| {
@@ -190,11 +191,11 @@ async fn a_level_that_is_given_counts() {
             yield_now().await;
         }
     }
-    assert_eq!(*all.lock().unwrap(), [32, 31, 30]);
+    assert_eq!(*result.lock().unwrap(), [32, 31, 30]);
 }
 
-/// A holder that never leaves its poll sees the level that is lent to it from the other vCPU.
-async fn a_level_lent_from_another_vcpu_shows() {
+/// A holder that stays in its poll observes the level that is lent to it from the other vCPU.
+async fn a_level_lent_from_another_vcpu_is_observed() {
     let mutex = Arc::new(Mutex::new(()));
     let (held, set) = flag();
     let lock = mutex.clone();
@@ -211,24 +212,27 @@ async fn a_level_lent_from_another_vcpu_shows() {
         drop(mutex.lock().await);
     };
     spawn(waiter, URGENT).await.unwrap();
-    assert!(holder.await.unwrap(), "the holder did not see its waiter");
+    assert!(
+        holder.await.unwrap(),
+        "the holder did not observe the level of its waiter"
+    );
 }
 
-fn holds(vcpus: usize, preemption: bool) {
+fn check_truth(vcpus: usize, preemption: bool) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
     };
     for _ in 0..5 {
         runtime.block_on(async {
-            a_coroutine_that_a_poll_makes_ready_shows(vcpus).await;
-            a_wake_from_outside_asks_a_poll_to_give_way(vcpus).await;
-            a_raise_of_a_ready_coroutine_asks_a_poll_to_give_way(vcpus).await;
+            a_coroutine_that_a_poll_makes_ready_is_in_the_bitmap(vcpus).await;
+            a_wake_from_outside_asks_a_poll_to_yield(vcpus).await;
+            raising_a_ready_coroutine_asks_a_poll_to_yield(vcpus).await;
             a_holder_is_as_urgent_as_its_waiter().await;
             a_child_is_as_urgent_as_its_waiter().await;
             if vcpus == 1 {
-                a_level_that_is_given_counts().await;
+                ready_coroutines_are_polled_by_their_new_levels().await;
             } else {
-                a_level_lent_from_another_vcpu_shows().await;
+                a_level_lent_from_another_vcpu_is_observed().await;
             }
         });
     }
@@ -236,12 +240,12 @@ fn holds(vcpus: usize, preemption: bool) {
 
 #[test]
 fn truth_on_a_vcpu() {
-    holds(1, false);
-    holds(1, true);
+    check_truth(1, false);
+    check_truth(1, true);
 }
 
 #[test]
 fn truth_across_vcpus() {
-    holds(2, false);
-    holds(2, true);
+    check_truth(2, false);
+    check_truth(2, true);
 }

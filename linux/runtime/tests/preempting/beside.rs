@@ -1,4 +1,4 @@
-//! Other threads on the vCPU's CPU.
+//! Tests with other threads on the vCPU's CPU.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use upshift::Level;
 
 use crate::{build, builder, spin_until};
 
-/// Threads outside of any vCPU that keep a CPU busy until they are dropped.
-struct Others(Arc<AtomicBool>, Vec<JoinHandle<()>>);
+/// Threads outside of any vCPU that keep a CPU busy. Dropping the value ends them.
+struct BusyThreads(Arc<AtomicBool>, Vec<JoinHandle<()>>);
 
-impl Others {
-    fn on(cpu: usize, count: usize) -> Others {
-        let over = Arc::new(AtomicBool::new(false));
+impl BusyThreads {
+    fn start(cpu: usize, count: usize) -> BusyThreads {
+        let stop = Arc::new(AtomicBool::new(false));
         let other = |_| {
-            let over = over.clone();
+            let stop = stop.clone();
             std::thread::spawn(move || {
-                // SAFETY: a set of CPUs of zeroes is valid, and the call reads it.
+                // SAFETY: zeroes are a valid `cpu_set_t`, and `set` outlives the call.
                 unsafe {
                     let mut set: libc::cpu_set_t = std::mem::zeroed();
                     libc::CPU_SET(cpu, &mut set);
                     libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
                 }
-                spin_until(&over);
+                spin_until(&stop);
             })
         };
         let threads = (0..count).map(other).collect();
-        Others(over, threads)
+        BusyThreads(stop, threads)
     }
 }
 
-impl Drop for Others {
+impl Drop for BusyThreads {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
         self.1.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
-/// Uses some microseconds of CPU time, however long other programs have the CPU meanwhile.
+/// Uses some microseconds of CPU time, whether other programs have the CPU meanwhile or not.
 fn work() {
     (0..5_000_u64).for_each(|n| {
         black_box(n);
@@ -48,12 +48,12 @@ fn work() {
 }
 
 #[test]
-fn a_poll_is_not_stopped_for_cpu_time_that_others_take() {
+fn a_poll_is_not_suspended_for_time_in_which_other_threads_run() {
     let quantum = Duration::from_millis(1);
     let Some(runtime) = build(builder().pin([0]).quantum(quantum)) else {
         return;
     };
-    let _others = Others::on(0, 2);
+    let _busy_threads = BusyThreads::start(0, 2);
     runtime.block_on(async {
         let began = Instant::now();
         let peer = move || {
@@ -71,16 +71,16 @@ fn a_poll_is_not_stopped_for_cpu_time_that_others_take() {
             peer.await.unwrap();
         }
         let stats = upshift::Handle::current().unwrap().preemption_stats();
-        // Time that a poll takes here stops none; but the kernel also counts a hypervisor's time as
-        // a thread's.
+        // No poll here uses its quantum. But the kernel counts time of a hypervisor as time of the
+        // thread, so a few suspensions are possible.
         assert!(stats.suspensions < 20, "{stats:?}");
 
-        // A poll that does not return is still stopped.
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
+        // A poll that does not return is still suspended.
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
         let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<20>());
         let equal = upshift::spawn(
-            async move { over.store(true, Ordering::Relaxed) },
+            async move { stop.store(true, Ordering::Relaxed) },
             Level::at::<20>(),
         );
         equal.await.unwrap();
@@ -88,22 +88,22 @@ fn a_poll_is_not_stopped_for_cpu_time_that_others_take() {
     });
 }
 
-/// Theorem 2 for looks, however little the vCPU gets of its CPU: a poll under way is looked at
-/// twice without a charge, and once in each 2 ms for turns; all other looks are paid. Time in which
-/// the thread does not run must not make the watcher look again and again.
+/// Theorem 2 for looks, however little CPU time the vCPU gets: the watcher looks at a poll twice
+/// without a charge, and once in each 2 ms for turns; all other looks are charged. Time in which
+/// the polling thread does not run must not cause further looks.
 #[test]
-fn looks_stay_within_their_bound_beside_others() {
+fn looks_stay_within_their_bound_beside_busy_threads() {
     let Some(runtime) = build(builder().pin([0])) else {
         return;
     };
-    let _others = Others::on(0, 3);
+    let _busy_threads = BusyThreads::start(0, 3);
     let began = Instant::now();
-    let is_under_way = move || began.elapsed() < Duration::from_secs(3);
+    let is_running = move || began.elapsed() < Duration::from_secs(3);
     let stats = runtime.block_on(async {
         let long = || {
             upshift::spawn(
                 async move {
-                    while is_under_way() {
+                    while is_running() {
                         (0..200).for_each(|_| work());
                         upshift::yield_now().await;
                     }
@@ -111,15 +111,15 @@ fn looks_stay_within_their_bound_beside_others() {
                 Level::at::<20>(),
             )
         };
-        for it in [long(), long(), long(), long()] {
-            it.await.unwrap();
+        for task in [long(), long(), long(), long()] {
+            task.await.unwrap();
         }
         upshift::Handle::current().unwrap().preemption_stats()
     });
     let time = began.elapsed().as_micros() as u64;
     let free = 2 * stats.suspensions + time / 2_000;
-    // A suspension costs less than 100 µs, and a look more than 10 µs: the counts differ by a
-    // factor of nine.
+    // A suspension costs less than 100 µs, and a look more than 10 µs. A watcher that ignored the
+    // bound would exceed the count about ninefold.
     let paid = time / 100 + 1_000 + stats.suspensions * 50;
     println!("{stats:?}: {free} free, {paid} us paid");
     assert!(

@@ -1,4 +1,4 @@
-//! Operations on a suspended coroutine, and on its runtime.
+//! Tests of operations on a suspended coroutine and on its runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use upshift::{JoinHandle, Level, State, time};
 
-use crate::{Alone, burn, runtime, spin_until};
+use crate::{ExclusiveRuntime, burn, runtime, spin_until};
 
-/// Starts a coroutine of level 40 that spins until the flag is set, and is suspended.
-async fn suspended(runtime: &Alone, flag: &Arc<AtomicBool>) -> JoinHandle<bool> {
+/// Starts a coroutine of level 40 that spins until the flag is set, and waits until it is
+/// suspended.
+async fn start_suspended(runtime: &ExclusiveRuntime, flag: &Arc<AtomicBool>) -> JoinHandle<bool> {
     let seen = flag.clone();
     let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
-    until_suspended(runtime, &long).await;
+    wait_until_suspended(runtime, &long).await;
     long
 }
 
-/// Gives a spinning coroutine the time to be suspended, from the main coroutine, which is more
-/// urgent.
-async fn until_suspended<T>(runtime: &Alone, long: &JoinHandle<T>) {
+/// Sleeps until the spinning coroutine is suspended. The caller must be more urgent.
+async fn wait_until_suspended<T>(runtime: &ExclusiveRuntime, long: &JoinHandle<T>) {
     let began = Instant::now();
     loop {
         time::sleep(Duration::from_millis(1)).await;
@@ -33,11 +33,11 @@ async fn until_suspended<T>(runtime: &Alone, long: &JoinHandle<T>) {
 }
 
 #[test]
-fn a_suspended_coroutine_shows_as_such() {
+fn the_state_of_a_suspended_coroutine_is_suspended() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
-        let long = suspended(&runtime, &flag).await;
+        let long = start_suspended(&runtime, &flag).await;
         assert_eq!(runtime.handle().preemption_stats().suspended, 1);
         flag.store(true, Ordering::Relaxed);
         assert!(long.await.unwrap());
@@ -53,7 +53,7 @@ fn a_suspension_and_its_end_are_recorded() {
     trace.start(1 << 14).unwrap();
     let flag = Arc::new(AtomicBool::new(false));
     let id = runtime.block_on(async {
-        let long = suspended(&runtime, &flag).await;
+        let long = start_suspended(&runtime, &flag).await;
         let id = long.id();
         flag.store(true, Ordering::Relaxed);
         assert!(long.await.unwrap());
@@ -61,34 +61,34 @@ fn a_suspension_and_its_end_are_recorded() {
     });
     trace.stop();
     let timeline = trace.snapshot();
-    let of_it = timeline.events.iter().filter_map(|event| match event.kind {
+    let steps = timeline.events.iter().filter_map(|event| match event.kind {
         EventKind::Coroutine(step, coroutine) if coroutine.id == id => Some((step, coroutine.by)),
         _ => None,
     });
-    let of_it: Vec<_> = of_it.collect();
-    let suspensions = of_it.iter().filter(|(step, _)| *step == Step::Suspended);
-    assert!(suspensions.count() > 0, "{of_it:?}");
-    for pair in of_it.windows(2) {
+    let steps: Vec<_> = steps.collect();
+    let suspensions = steps.iter().filter(|(step, _)| *step == Step::Suspended);
+    assert!(suspensions.count() > 0, "{steps:?}");
+    for pair in steps.windows(2) {
         if pair[0].0 == Step::Suspended {
-            // Suspended by the watcher's thread, and resumed by a thread that serves.
+            // The watcher's thread suspends the coroutine, and a thread of the vCPU resumes it.
             assert_eq!(pair[0].1, None);
-            assert_eq!(pair[1], (Step::Resumed, Some(0)), "{of_it:?}");
+            assert_eq!(pair[1], (Step::Resumed, Some(0)), "{steps:?}");
         }
     }
-    assert_eq!(of_it.last().map(|last| last.0), Some(Step::Exited));
+    assert_eq!(steps.last().map(|last| last.0), Some(Step::Exited));
 }
 
 #[test]
-fn reprio_of_a_suspended_coroutine_decides_when_it_goes_on() {
+fn reprio_of_a_suspended_coroutine_determines_when_it_is_resumed() {
     let Some(runtime) = runtime() else { return };
-    let (flag, between) = (
+    let (flag, busy_started) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
     );
     runtime.block_on(async {
-        let long = suspended(&runtime, &flag).await;
-        // A coroutine of level 36 that would keep the CPU from level 40.
-        let (ran, stop) = (between.clone(), flag.clone());
+        let long = start_suspended(&runtime, &flag).await;
+        // Beside this coroutine of level 36, level 40 gets no CPU time.
+        let (ran, stop) = (busy_started.clone(), flag.clone());
         let busy = upshift::spawn(
             async move {
                 ran.store(true, Ordering::Relaxed);
@@ -96,8 +96,9 @@ fn reprio_of_a_suspended_coroutine_decides_when_it_goes_on() {
             },
             Level::at::<36>(),
         );
-        crate::reached(&between).await;
-        // More urgent than that coroutine: it is resumed, and ends the other one by the flag.
+        crate::wait_until_set(&busy_started).await;
+        // The suspended coroutine becomes more urgent and is resumed. The flag ends both
+        // coroutines.
         let setter = flag.clone();
         upshift::reprio(long.id(), Level::at::<34>()).unwrap();
         upshift::spawn(
@@ -115,29 +116,32 @@ fn reprio_of_a_suspended_coroutine_decides_when_it_goes_on() {
 fn cancel_of_a_suspended_coroutine_takes_effect_after_its_poll() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
-    let (seen, reached) = (flag.clone(), Arc::new(AtomicBool::new(false)));
-    let after = reached.clone();
+    let (seen, continued) = (flag.clone(), Arc::new(AtomicBool::new(false)));
+    let set_continued = continued.clone();
     runtime.block_on(async {
         let long = upshift::spawn(
             async move {
                 assert!(spin_until(&seen));
-                after.store(true, Ordering::Relaxed);
+                set_continued.store(true, Ordering::Relaxed);
                 std::future::pending::<()>().await;
             },
             Level::at::<40>(),
         );
-        until_suspended(&runtime, &long).await;
+        wait_until_suspended(&runtime, &long).await;
         long.cancel();
         time::sleep(Duration::from_millis(1)).await;
         assert_eq!(runtime.handle().state(long.id()), State::Suspended);
         flag.store(true, Ordering::Relaxed);
         assert!(long.await.unwrap_err().is_cancelled());
     });
-    assert!(reached.load(Ordering::Relaxed), "its poll was finished");
+    assert!(
+        continued.load(Ordering::Relaxed),
+        "the poll was not finished"
+    );
 }
 
 #[test]
-fn a_panic_in_a_resumed_poll_ends_the_coroutine_only() {
+fn a_panic_in_a_resumed_poll_ends_only_its_coroutine() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
@@ -149,11 +153,11 @@ fn a_panic_in_a_resumed_poll_ends_the_coroutine_only() {
             },
             Level::at::<40>(),
         );
-        until_suspended(&runtime, &long).await;
+        wait_until_suspended(&runtime, &long).await;
         flag.store(true, Ordering::Relaxed);
         let error = long.await.unwrap_err();
         assert!(error.is_panic());
-        // The vCPU on which it happened goes on serving.
+        // The vCPU of the panic still serves coroutines.
         for _ in 0..20 {
             upshift::spawn(
                 async { burn(Duration::from_micros(500)) },
@@ -166,7 +170,7 @@ fn a_panic_in_a_resumed_poll_ends_the_coroutine_only() {
 }
 
 #[test]
-fn requests_of_a_suspended_poll_to_the_runtime_wait_for_its_turn() {
+fn requests_of_suspended_polls_to_the_runtime_are_safe() {
     let Some(runtime) = runtime() else { return };
     let (stop, spawned) = (
         Arc::new(AtomicBool::new(false)),
@@ -174,27 +178,27 @@ fn requests_of_a_suspended_poll_to_the_runtime_wait_for_its_turn() {
     );
     runtime.block_on(async {
         let (seen, count) = (stop.clone(), spawned.clone());
-        // Spawns, wakes and asks for its id as fast as it can, and is interrupted every
-        // millisecond.
+        // The coroutine spawns others and requests its id as fast as possible, and is interrupted
+        // every millisecond.
         let busy = upshift::spawn(
             async move {
-                let me = upshift::get_cid();
+                let id = upshift::get_cid();
                 let began = Instant::now();
                 while !seen.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
                     let count = count.clone();
-                    let one = async move {
+                    let child = async move {
                         count.fetch_add(1, Ordering::Relaxed);
                     };
-                    upshift::spawn(one, Level::at::<41>()).detach();
-                    assert_eq!(upshift::get_cid(), me);
-                    // The coroutine's own level, or the one that `join` below lends.
+                    upshift::spawn(child, Level::at::<41>()).detach();
+                    assert_eq!(upshift::get_cid(), id);
+                    // The level is the coroutine's own, or that of the join below.
                     let level = upshift::current_level();
                     assert!(
                         [Level::at::<40>(), Level::DEFAULT]
                             .map(Some)
                             .contains(&level)
                     );
-                    if spawned_enough(began) {
+                    if should_yield(began) {
                         upshift::yield_now().await;
                     }
                 }
@@ -206,7 +210,7 @@ fn requests_of_a_suspended_poll_to_the_runtime_wait_for_its_turn() {
         }
         stop.store(true, Ordering::Relaxed);
         busy.await.unwrap();
-        // The children are less urgent than everything else here.
+        // The children are less urgent than all other coroutines here.
         let began = Instant::now();
         while spawned.load(Ordering::Relaxed) == 0 {
             assert!(began.elapsed() < crate::LIMIT);
@@ -215,13 +219,13 @@ fn requests_of_a_suspended_poll_to_the_runtime_wait_for_its_turn() {
     });
 }
 
-/// Limits the number of living coroutines.
-fn spawned_enough(began: Instant) -> bool {
+/// Returns true at some of the calls, to limit the number of live coroutines.
+fn should_yield(began: Instant) -> bool {
     began.elapsed().as_micros().is_multiple_of(64)
 }
 
-/// Returns whether a poll of some milliseconds is interrupted by an equal.
-fn is_interrupted(runtime: &Alone, guarded: bool) -> bool {
+/// Returns whether a poll of some milliseconds is interrupted for a coroutine of its level.
+fn is_interrupted(runtime: &ExclusiveRuntime, guarded: bool) -> bool {
     let ran = Arc::new(AtomicBool::new(false));
     let (set, seen) = (ran.clone(), ran.clone());
     runtime.block_on(async move {
@@ -266,7 +270,7 @@ fn a_runtime_shuts_down_with_polls_suspended() {
             for _ in 0..3 {
                 let (begun, ended) = (begun.clone(), ended.clone());
                 let long = async move {
-                    // A coroutine that has not begun is cancelled.
+                    // A coroutine that has not been polled would be cancelled.
                     begun.fetch_add(1, Ordering::Relaxed);
                     burn(Duration::from_millis(40));
                     ended.fetch_add(1, Ordering::Relaxed);
@@ -275,7 +279,7 @@ fn a_runtime_shuts_down_with_polls_suspended() {
                 upshift::spawn(long, Level::at::<40>()).detach();
             }
             time::sleep(Duration::from_millis(5)).await;
-            // After a standstill of the machine they may have ended already.
+            // If the machine was stopped meanwhile, the polls may have ended.
             if runtime.handle().preemption_stats().suspended > 0 {
                 return;
             }
@@ -284,11 +288,11 @@ fn a_runtime_shuts_down_with_polls_suspended() {
     });
     drop(runtime);
     let [ended, begun] = [ended, begun].map(|count| count.load(Ordering::Relaxed));
-    assert_eq!(ended, begun, "polls are finished");
+    assert_eq!(ended, begun, "a suspended poll was not finished");
 }
 
 #[test]
-fn vcpus_come_and_go() {
+fn preemptible_vcpus_are_added_and_released() {
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async {
         let index = upshift::alloc_cpu().unwrap();
@@ -300,7 +304,7 @@ fn vcpus_come_and_go() {
             handle.await.unwrap();
         }
         assert_eq!(upshift::release_cpu().unwrap(), index);
-        let after = upshift::spawn(async { 7 }, Level::at::<40>());
-        assert_eq!(after.await.unwrap(), 7);
+        let later = upshift::spawn(async { 7 }, Level::at::<40>());
+        assert_eq!(later.await.unwrap(), 7);
     });
 }

@@ -1,4 +1,5 @@
-//! Disturbances from outside, and traces that a runtime leaves behind.
+//! Tests of disturbances from outside (missing rights, changed affinities, endless polls), and of
+//! the state that a runtime leaves behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,13 +9,13 @@ use upshift::{Level, Runtime, time};
 
 use crate::{builder, burn, runtime, spin_until};
 
-/// Returns the policy of a thread of this process; 0 is the caller.
+/// Returns the policy of a thread of this process. A TID of 0 stands for the calling thread.
 fn policy(tid: libc::pid_t) -> libc::c_int {
     // SAFETY: no pointers.
     unsafe { libc::sched_getscheduler(tid) & !libc::SCHED_RESET_ON_FORK }
 }
 
-/// Asserts that no thread but the watchers, which poll nothing, is in a real-time policy.
+/// Asserts that no thread except the watchers, which poll nothing, has a real-time policy.
 fn assert_no_thread_is_elevated() {
     for tid in threads() {
         let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
@@ -28,6 +29,7 @@ fn assert_no_thread_is_elevated() {
     }
 }
 
+/// Returns the TIDs of this process.
 fn threads() -> Vec<libc::pid_t> {
     std::fs::read_dir("/proc/self/task")
         .unwrap()
@@ -46,7 +48,8 @@ fn polling_threads_are_never_elevated() {
             assert_no_thread_is_elevated();
             long.await.unwrap();
         }
-        // The machine decides whether one of those was suspended. This poll ends when one was.
+        // Whether one of those polls was suspended depends on the machine. The next poll ends only
+        // when it was.
         let seen = flag.clone();
         let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(1)).await;
@@ -58,7 +61,7 @@ fn polling_threads_are_never_elevated() {
 }
 
 #[test]
-fn the_thread_of_block_on_is_as_before_when_the_runtime_is_gone() {
+fn a_dropped_runtime_leaves_the_thread_of_block_on_unchanged() {
     let before = attributes();
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async { time::sleep(Duration::from_millis(1)).await });
@@ -67,43 +70,43 @@ fn the_thread_of_block_on_is_as_before_when_the_runtime_is_gone() {
     assert_eq!(attributes(), before);
 }
 
-/// Returns the words of the calling thread's `sched_attr`, and its CPUs.
+/// Returns the words of the calling thread's `sched_attr`, and the number of its CPUs.
 fn attributes() -> ([u64; 6], usize) {
     let mut words = [0u64; 6];
     let size = size_of_val(&words);
-    // SAFETY: a pointer to a local of the size given.
+    // SAFETY: `words` is a live local of `size` bytes.
     unsafe { libc::syscall(libc::SYS_sched_getattr, 0, words.as_mut_ptr(), size, 0) };
     (words, std::thread::available_parallelism().unwrap().get())
 }
 
 #[test]
-fn threads_that_are_moved_to_other_cpus_stay_correct() {
+fn threads_that_are_moved_to_other_cpus_lose_no_work() {
     let Some(runtime) = runtime() else { return };
-    // All threads of the runtime, and this one, are moved around at random moments.
+    // All threads of the runtime, and this one, are moved at random moments.
     // SAFETY: no pointers.
-    let here = unsafe { libc::gettid() };
+    let this_thread = unsafe { libc::gettid() };
     let stop = Arc::new(AtomicBool::new(false));
     let seen = stop.clone();
     let mover = std::thread::spawn(move || {
-        // SAFETY: all-zero sets are valid; the CPUs are within them.
+        // SAFETY: zeroes are a valid `cpu_set_t`, and the CPUs are within its size.
         let sets = unsafe {
-            let mut one: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(0, &mut one);
+            let mut first_cpu: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(0, &mut first_cpu);
             let mut all: libc::cpu_set_t = std::mem::zeroed();
             for cpu in 0..64 {
                 libc::CPU_SET(cpu, &mut all);
             }
-            [one, all]
+            [first_cpu, all]
         };
         let mut round = 0usize;
         while !seen.load(Ordering::Relaxed) {
-            let ours = |&tid: &libc::pid_t| {
+            let is_runtime_thread = |&tid: &libc::pid_t| {
                 let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
-                tid == here || name.is_ok_and(|name| name.starts_with("upshift"))
+                tid == this_thread || name.is_ok_and(|name| name.starts_with("upshift"))
             };
-            for tid in threads().into_iter().filter(ours) {
+            for tid in threads().into_iter().filter(is_runtime_thread) {
                 let set = &sets[round % 2];
-                // SAFETY: a pointer to a set of the size given.
+                // SAFETY: `set` is a live set of the given size.
                 unsafe { libc::sched_setaffinity(tid, size_of_val(set), set) };
             }
             round += 1;
@@ -135,7 +138,7 @@ fn threads_that_are_moved_to_other_cpus_stay_correct() {
     assert_eq!(total.load(Ordering::Relaxed), 300 * 299 / 2);
 }
 
-/// Becomes an ordinary user, unless it is one.
+/// Changes to an unprivileged user, if the process is privileged.
 fn become_nobody() {
     // SAFETY: no pointers.
     unsafe {
@@ -147,13 +150,13 @@ fn become_nobody() {
     }
 }
 
-/// Runs `name` of [`child`] in a process of its own. Returns its exit status.
-fn in_a_child(name: &str) -> Option<std::process::ExitStatus> {
+/// Runs the body `name` of [`child`] in a child process. Returns its exit status.
+fn run_in_child(name: &str) -> Option<std::process::ExitStatus> {
     let mut command = crate::child::child("faults::child");
     command.env("UPSHIFT_PREEMPT_CHILD", name).status().ok()
 }
 
-/// Body of the children, not a test.
+/// Entry point of the child processes, not a test.
 #[test]
 fn child() {
     let Ok(name) = std::env::var("UPSHIFT_PREEMPT_CHILD") else {
@@ -164,7 +167,7 @@ fn child() {
     match name.as_str() {
         "without rights" => {
             become_nobody();
-            let runtime = builder().build().expect("no rights are needed");
+            let runtime = builder().build().expect("preemption needs no privileges");
             let flag = Arc::new(AtomicBool::new(false));
             runtime.block_on(async {
                 let (set, seen) = (flag.clone(), flag.clone());
@@ -183,7 +186,7 @@ fn child() {
             runtime.block_on(async {
                 upshift::spawn(
                     async {
-                        // Longer than the runtime waits, but bounded.
+                        // The poll exceeds the time for which a runtime waits, but is bounded.
                         burn(Duration::from_secs(20));
                     },
                     Level::at::<40>(),
@@ -195,21 +198,21 @@ fn child() {
             assert_no_thread_is_elevated();
             std::process::exit(33);
         }
-        other => panic!("no child is called {other}"),
+        other => panic!("unknown child {other}"),
     }
 }
 
 #[test]
-fn an_ordinary_user_has_preemption() {
-    let Some(_alone) = runtime() else { return };
-    let status = in_a_child("without rights").unwrap();
+fn an_unprivileged_user_has_preemption() {
+    let Some(_exclusive) = runtime() else { return };
+    let status = run_in_child("without rights").unwrap();
     assert!(status.success(), "{status}");
 }
 
 #[test]
 fn a_runtime_does_not_wait_for_ever_for_a_poll_that_does_not_end() {
-    let Some(_alone) = runtime() else { return };
-    let status = in_a_child("endless at the end").unwrap();
+    let Some(_exclusive) = runtime() else { return };
+    let status = run_in_child("endless at the end").unwrap();
     assert_eq!(status.code(), Some(33), "{status}");
 }
 
@@ -221,11 +224,11 @@ fn blocking_functions_run_on_all_cpus() {
     runtime.block_on(async {
         let blocking = async move {
             let inside = cpus();
-            let there = upshift::spawn_blocking(cpus).await;
-            (inside, there.unwrap())
+            let in_function = upshift::spawn_blocking(cpus).await;
+            (inside, in_function.unwrap())
         };
-        let (inside, there) = upshift::spawn(blocking, Level::at::<40>()).await.unwrap();
-        assert_eq!(inside, 1, "a vCPU has one CPU");
-        assert_eq!(there, outside);
+        let (inside, in_function) = upshift::spawn(blocking, Level::at::<40>()).await.unwrap();
+        assert_eq!(inside, 1, "the vCPU's thread has several CPUs");
+        assert_eq!(in_function, outside);
     });
 }

@@ -1,5 +1,5 @@
-//! Wakers of other executors, and destructors of values that operations own, are interrupted like
-//! any poll.
+//! Tests that wakers of other executors, and destructors of values that operations own, are
+//! interrupted like any poll.
 
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -15,20 +15,22 @@ use upshift_ring::IoBufMut;
 
 use super::{LIMIT, runtime};
 
-/// User code that runs until something urgent has run three more times.
+/// User code that runs until an urgent coroutine has run three more times.
 #[derive(Default)]
-struct Waits {
-    urgent: AtomicUsize,
+struct UserCode {
+    /// Number of times that the urgent coroutine has run.
+    urgent_runs: AtomicUsize,
     runs: AtomicUsize,
-    in_vain: AtomicBool,
+    /// Set if the urgent coroutine did not run in time.
+    timed_out: AtomicBool,
 }
 
-impl Waits {
+impl UserCode {
     fn run(&self) {
-        let (from, began) = (self.urgent.load(SeqCst), Instant::now());
-        while self.urgent.load(SeqCst) < from + 3 {
+        let (from, began) = (self.urgent_runs.load(SeqCst), Instant::now());
+        while self.urgent_runs.load(SeqCst) < from + 3 {
             if began.elapsed() > LIMIT / 4 {
-                self.in_vain.store(true, SeqCst);
+                self.timed_out.store(true, SeqCst);
                 break;
             }
             std::hint::spin_loop();
@@ -37,16 +39,16 @@ impl Waits {
     }
 }
 
-impl Wake for Waits {
+impl Wake for UserCode {
     fn wake(self: Arc<Self>) {
         self.run();
     }
 }
 
-/// A buffer whose destructor is such user code.
-struct Buffer([u8; 8], Arc<Waits>);
+/// A buffer whose destructor runs the user code.
+struct Buffer([u8; 8], Arc<UserCode>);
 
-// SAFETY: inline bytes; operations do not move while in flight.
+// SAFETY: the bytes are inline, and an operation does not move while in flight.
 unsafe impl IoBufMut for Buffer {
     fn io_mut_ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr()
@@ -63,79 +65,82 @@ impl Drop for Buffer {
     }
 }
 
-/// Polls `leaves`, which makes the runtime run such code once, at level 40 beside a coroutine of
+/// Polls a future at level 40 that makes the runtime run the user code once, beside a coroutine of
 /// level 0 that runs each millisecond.
-fn others_run_meanwhile<F>(leaves: impl FnOnce(Arc<Waits>) -> F)
+fn assert_urgent_coroutine_runs<F>(future: impl FnOnce(Arc<UserCode>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let Some(runtime) = runtime() else { return };
-    let waits = Arc::new(Waits::default());
-    let leaves = leaves(waits.clone());
-    let seen = waits.clone();
+    let user_code = Arc::new(UserCode::default());
+    let future = future(user_code.clone());
+    let seen = user_code.clone();
     runtime.block_on(async {
-        let urgent = waits.clone();
+        let urgent = user_code.clone();
         let urgent = upshift::spawn(
             async move {
                 while urgent.runs.load(SeqCst) == 0 {
                     time::sleep(Duration::from_millis(1)).await;
-                    urgent.urgent.fetch_add(1, SeqCst);
+                    urgent.urgent_runs.fetch_add(1, SeqCst);
                 }
             },
             Level::at::<0>(),
         );
-        upshift::spawn(leaves, Level::at::<40>()).await.unwrap();
+        upshift::spawn(future, Level::at::<40>()).await.unwrap();
         urgent.await.unwrap();
     });
     assert_eq!(seen.runs.load(SeqCst), 1);
-    assert!(!seen.in_vain.load(SeqCst), "the vCPU stood still meanwhile");
+    assert!(
+        !seen.timed_out.load(SeqCst),
+        "the urgent coroutine did not run during the user code"
+    );
 }
 
-/// Polls once, with a user's waker.
-fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>, waits: &Arc<Waits>) {
-    let waker = Waker::from(waits.clone());
+/// Polls once, with a waker that runs the user code.
+fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>, user_code: &Arc<UserCode>) {
+    let waker = Waker::from(user_code.clone());
     let polled = future.poll(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
 }
 
-async fn has_run(waits: &Waits) {
-    while waits.runs.load(SeqCst) == 0 {
+async fn wait_until_run(user_code: &UserCode) {
+    while user_code.runs.load(SeqCst) == 0 {
         time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 #[test]
-fn a_waker_of_users_that_a_timer_calls() {
-    others_run_meanwhile(|waits| async move {
+fn a_foreign_waker_that_a_timer_calls_is_interrupted() {
+    assert_urgent_coroutine_runs(|user_code| async move {
         let mut sleep = Box::pin(time::sleep(Duration::from_millis(2)));
-        poll_once(sleep.as_mut(), &waits);
-        has_run(&waits).await;
+        poll_once(sleep.as_mut(), &user_code);
+        wait_until_run(&user_code).await;
         sleep.await;
     });
 }
 
 #[test]
-fn a_waker_of_users_that_a_completion_calls() {
-    others_run_meanwhile(|waits| async move {
+fn a_foreign_waker_that_a_completion_calls_is_interrupted() {
+    assert_urgent_coroutine_runs(|user_code| async move {
         let (mut reader, mut writer) = upshift::io::pipe().unwrap();
         let mut byte = [0];
         let mut read = Box::pin(AsyncReadExt::read(&mut reader, &mut byte));
-        poll_once(read.as_mut(), &waits);
+        poll_once(read.as_mut(), &user_code);
         writer.write_all(b"x").await.unwrap();
-        has_run(&waits).await;
+        wait_until_run(&user_code).await;
         assert_eq!(read.await.unwrap(), 1);
     });
 }
 
 #[test]
-fn a_destructor_of_users_that_a_completion_calls() {
-    others_run_meanwhile(|waits| async move {
+fn a_destructor_that_a_completion_calls_is_interrupted() {
+    assert_urgent_coroutine_runs(|user_code| async move {
         let (reader, _writer) = std::io::pipe().unwrap();
         let cid = upshift::get_cid().unwrap();
-        let read = sys::read_async(reader.as_fd(), Buffer([0; 8], waits.clone()), cid);
-        // The operation reaches the kernel, and then no future waits for it any more.
+        let read = sys::read_async(reader.as_fd(), Buffer([0; 8], user_code.clone()), cid);
+        // The operation is submitted before its future is dropped.
         time::sleep(Duration::from_millis(2)).await;
         drop(read);
-        has_run(&waits).await;
+        wait_until_run(&user_code).await;
     });
 }

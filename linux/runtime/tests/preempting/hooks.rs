@@ -1,5 +1,5 @@
-//! Hooks of `on_vcpu_start` and `on_vcpu_stop`, on every kind of thread that polls: the thread of
-//! `block_on`, that of a vCPU, and spare ones.
+//! Tests of the hooks `on_vcpu_start` and `on_vcpu_stop` on every kind of thread that polls: the
+//! thread of `block_on`, the first thread of a vCPU, and spare threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -13,28 +13,28 @@ use upshift::{JoinHandle, Level};
 use super::*;
 use crate::cpu::cpu_time;
 
-/// A value that must stay on its thread.
-struct Home(Rc<ThreadId>, Arc<AtomicUsize>);
+/// A value that counts its uses on other threads than the one that created it.
+struct ThreadBound(Rc<ThreadId>, Arc<AtomicUsize>);
 
-impl Home {
-    fn here(away: &Arc<AtomicUsize>) -> Home {
-        Home(Rc::new(thread::current().id()), away.clone())
+impl ThreadBound {
+    fn new(misplaced: &Arc<AtomicUsize>) -> ThreadBound {
+        ThreadBound(Rc::new(thread::current().id()), misplaced.clone())
     }
 
-    fn is_seen(&self) {
+    fn check_thread(&self) {
         if *self.0 != thread::current().id() {
             self.1.fetch_add(1, SeqCst);
         }
     }
 }
 
-impl Drop for Home {
+impl Drop for ThreadBound {
     fn drop(&mut self) {
-        self.is_seen();
+        self.check_thread();
     }
 }
 
-/// Runtimes with inline and with preemptible vCPUs, one and two of them.
+/// Returns builders of runtimes with one and two vCPUs, inline and preemptible.
 fn builders() -> impl Iterator<Item = Builder> {
     let kinds = [Preemption::Off, Preemption::Required];
     kinds.into_iter().flat_map(|preemption| {
@@ -42,8 +42,9 @@ fn builders() -> impl Iterator<Item = Builder> {
     })
 }
 
-/// Makes every thread of the vCPUs poll, spare ones too: polls are suspended, and others go first.
-fn polls_on_all_threads(runtime: &Runtime) {
+/// Makes every thread of the vCPUs poll, including spare ones: long polls are suspended for more
+/// urgent ones.
+fn poll_on_all_threads(runtime: &Runtime) {
     runtime.block_on(async {
         let long = |level| {
             let poll = async { burn(Duration::from_millis(5)) };
@@ -59,46 +60,50 @@ fn polls_on_all_threads(runtime: &Runtime) {
 #[test]
 fn coroutines_that_a_hook_starts_with_spawn_local_stay_on_its_thread() {
     let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
-    watch_over_this_process();
+    limit_process();
     for builder in builders() {
-        let (away, polled) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let starts = {
-            let (away, polled) = (away.clone(), polled.clone());
+        let (misplaced, polled) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let hook = {
+            let (misplaced, polled) = (misplaced.clone(), polled.clone());
             move || {
-                let (home, polled) = (Home::here(&away), polled.clone());
+                let (value, polled) = (ThreadBound::new(&misplaced), polled.clone());
                 let local = async move {
-                    home.is_seen();
+                    value.check_thread();
                     polled.fetch_add(1, SeqCst);
                 };
-                // A refused spawn panics, and drops the future.
+                // A refused spawn panics and drops the future.
                 let start = || upshift::spawn_local(local, Level::at::<20>()).detach();
                 let _ = catch_unwind(AssertUnwindSafe(start));
             }
         };
         let built = builder
-            .on_vcpu_start(starts.clone())
-            .on_vcpu_stop(starts)
+            .on_vcpu_start(hook.clone())
+            .on_vcpu_stop(hook)
             .build();
         let runtime = match built {
             Ok(runtime) => runtime,
             Err(error) => return skipped(&error),
         };
-        polls_on_all_threads(&runtime);
-        // Coroutines of the hook of `block_on` are ready by then.
+        poll_on_all_threads(&runtime);
+        // By then the coroutines that the hook of `block_on` has started are ready.
         runtime.block_on(upshift::time::sleep(Duration::from_millis(5)));
         drop(runtime);
-        assert_eq!(away.load(SeqCst), 0, "it was on another thread");
-        assert!(polled.load(SeqCst) > 0, "the thread of `block_on` polls it");
+        assert_eq!(
+            misplaced.load(SeqCst),
+            0,
+            "a local coroutine was polled or dropped on another thread"
+        );
+        assert!(polled.load(SeqCst) > 0, "no local coroutine was polled");
     }
 }
 
 #[test]
-fn a_hook_may_start_coroutines_while_its_thread_has_the_vcpu_and_not_after() {
+fn a_hook_may_start_coroutines_only_while_its_thread_has_the_vcpu() {
     let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
-    watch_over_this_process();
+    limit_process();
     for builder in builders() {
-        let (polled, late) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (counts, accepted) = (polled.clone(), late.clone());
+        let (polled, late_spawns) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (counts, accepted) = (polled.clone(), late_spawns.clone());
         let built = builder
             .on_vcpu_start(move || {
                 let polled = counts.clone();
@@ -116,20 +121,24 @@ fn a_hook_may_start_coroutines_while_its_thread_has_the_vcpu_and_not_after() {
             Ok(runtime) => runtime,
             Err(error) => return skipped(&error),
         };
-        polls_on_all_threads(&runtime);
+        poll_on_all_threads(&runtime);
         drop(runtime);
         assert!(polled.load(SeqCst) > 0);
-        assert_eq!(late.load(SeqCst), 0, "another thread may have the vCPU");
+        assert_eq!(
+            late_spawns.load(SeqCst),
+            0,
+            "a stop hook started a coroutine"
+        );
     }
 }
 
-/// A poll that blocks for long delays the drop of a runtime: the dropping thread sleeps until the
-/// poll ends, and does not serve a vCPU again and again.
+/// A poll that blocks for long delays the drop of a runtime. The dropping thread sleeps until the
+/// poll ends, and does not enter a vCPU repeatedly.
 #[test]
 fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
     let _cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
-    watch_over_this_process();
-    // One inline vCPU polls nothing outside of `block_on`.
+    limit_process();
+    // A runtime with one inline vCPU polls only inside `block_on`, so it is skipped.
     for builder in builders().skip(1) {
         let hooks = Arc::new(AtomicUsize::new(0));
         let counts = hooks.clone();
@@ -141,9 +150,9 @@ fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
             Err(error) => return skipped(&error),
         };
         let blocks = Arc::new(AtomicBool::new(false));
-        let says = blocks.clone();
+        let set = blocks.clone();
         let poll = async move {
-            says.store(true, SeqCst);
+            set.store(true, SeqCst);
             thread::sleep(Duration::from_millis(600));
         };
         let one_vcpu = runtime.handle().vcpus() == 1;
@@ -161,7 +170,8 @@ fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
         drop(runtime);
         let (called, used) = (hooks.load(SeqCst) - before.0, cpu_time() - before.1);
         let took = before.2.elapsed();
-        // Each thread may begin once more to cancel, and spare ones continue in turn.
+        // Each thread may begin to serve once more to cancel coroutines, and spare threads continue
+        // in turn.
         assert!(called < 20, "{called} calls, one vCPU: {one_vcpu}");
         assert!(
             used < took / 2,
@@ -178,10 +188,10 @@ fn suspended_polls_hold_at_most_three_descriptors_of_their_threads_open() {
         Arc::new(AtomicBool::new(false)),
     );
     for level in (11..18).rev() {
-        let (begins, until) = (began.clone(), end.clone());
+        let (count, flag) = (began.clone(), end.clone());
         let poll = async move {
-            begins.fetch_add(1, SeqCst);
-            spin_until(&until);
+            count.fetch_add(1, SeqCst);
+            spin_until(&flag);
         };
         let level = Level::new(level).unwrap();
         runtime.handle().spawn(poll, level).unwrap().detach();
@@ -198,7 +208,7 @@ fn suspended_polls_hold_at_most_three_descriptors_of_their_threads_open() {
         .filter(|file| file.starts_with("/proc") && file.ends_with("stat"));
     let held = statuses.count();
     end.store(true, SeqCst);
-    assert_eq!(all, 7, "each poll interrupts the one before");
-    // The watcher may be looking at one of them.
-    assert!(held <= 4, "{held} are held");
+    assert_eq!(all, 7, "a poll did not interrupt the previous one");
+    // The watcher itself may hold one file open.
+    assert!(held <= 4, "{held} files are open");
 }

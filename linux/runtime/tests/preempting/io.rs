@@ -1,4 +1,4 @@
-//! I/O goes on while the thread that owns the ring is suspended.
+//! Tests that I/O continues while the thread that owns the ring is suspended.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
@@ -22,7 +22,7 @@ async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 /// Exchanges `messages` messages with an echo server. Returns the duration of the slowest exchange.
-fn talk(address: SocketAddr, messages: usize) -> Duration {
+fn exchange_messages(address: SocketAddr, messages: usize) -> Duration {
     let mut stream = StdStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(crate::LIMIT)).unwrap();
@@ -42,13 +42,14 @@ fn talk(address: SocketAddr, messages: usize) -> Duration {
 fn connections_are_served_beside_a_poll_that_does_not_return() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
-    // Started here: a thread that a coroutine starts inherits the CPU of the vCPU, which is busy.
-    let (tell, told) = mpsc::channel::<SocketAddr>();
+    // The thread is started here, because a thread that a coroutine starts inherits the CPU of the
+    // vCPU, which is busy.
+    let (address_sender, address_receiver) = mpsc::channel::<SocketAddr>();
     let set = flag.clone();
     let client = std::thread::spawn(move || {
-        let address = told.recv().unwrap();
+        let address = address_receiver.recv().unwrap();
         let clients: Vec<_> = (0..6)
-            .map(|_| std::thread::spawn(move || talk(address, 200)))
+            .map(|_| std::thread::spawn(move || exchange_messages(address, 200)))
             .collect();
         for client in clients {
             client.join().unwrap();
@@ -58,7 +59,7 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
     let in_time = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // Levels for which no buffers exist yet: the ring's owner has to make them, too.
+        // At these levels no buffers exist yet, so the ring's owner has to create them.
         let accept = upshift::spawn(
             async move {
                 for n in 0..6u8 {
@@ -72,7 +73,7 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
         let seen = flag.clone();
         let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(2)).await;
-        tell.send(address).unwrap();
+        address_sender.send(address).unwrap();
         let in_time = long.await.unwrap();
         accept.await.unwrap();
         in_time
@@ -80,12 +81,12 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
     client.join().unwrap();
     assert!(in_time);
     let stats = runtime.handle().preemption_stats();
-    // With readiness each thread makes its own calls.
+    // With readiness, each thread makes its own system calls.
     let by_owner = runtime.report().driver() == upshift::Driver::Ring;
     assert_eq!(
         stats.services > 0,
         by_owner,
-        "the owner was suspended: {stats:?}"
+        "calls that the suspended owner made: {stats:?}"
     );
 }
 
@@ -95,37 +96,39 @@ fn files_are_read_and_written_beside_a_poll_that_does_not_return() {
     read_and_write_files_beside_an_endless_poll(&runtime);
 }
 
-/// The thread that made the ring waits for the CPU when others ask for its calls, and continues its
-/// poll as soon as it has the CPU.
+/// The thread that created the ring waits for the CPU when other threads request its system calls,
+/// and continues its poll as soon as it has the CPU.
 #[test]
 fn files_are_read_and_written_beside_programs_that_want_the_cpu() {
     let Some(runtime) = runtime() else { return };
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let cpu = runtime.block_on(async {
         // SAFETY: no pointers.
-        let here = async { unsafe { libc::sched_getcpu() } };
-        upshift::spawn(here, Level::at::<1>()).await
+        let current_cpu = async { unsafe { libc::sched_getcpu() } };
+        upshift::spawn(current_cpu, Level::at::<1>()).await
     });
     let cpu = cpu.unwrap() as usize;
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // SAFETY: all-zero is a valid set; a pointer to a local of the size given.
+                // SAFETY: zeroes are a valid `cpu_set_t`, and `set` outlives the call.
                 unsafe {
                     let mut set: libc::cpu_set_t = std::mem::zeroed();
                     libc::CPU_SET(cpu, &mut set);
                     libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
                 }
-                spin_until(&over);
+                spin_until(&stop);
             });
         }
         for _ in 0..3 {
             read_and_write_files_beside_an_endless_poll(&runtime);
         }
-        over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
 }
 
+/// Reads and writes a file 20 times while a less urgent poll spins, and asserts that the poll was
+/// suspended for that.
 fn read_and_write_files_beside_an_endless_poll(runtime: &Runtime) {
     let flag = Arc::new(AtomicBool::new(false));
     let path = std::env::temp_dir().join(format!("upshift-preempt-{}", std::process::id()));
@@ -173,11 +176,11 @@ fn operations_that_a_suspended_poll_drops_and_starts_are_neither_lost_nor_mixed_
             Level::at::<30>(),
         )
         .detach();
-        // The machine decides whether a poll of 0.7 ms is looked at: repeated until one was
-        // suspended.
+        // Whether a poll of 0.7 ms is suspended depends on the machine, so the test repeats until a
+        // poll was suspended.
         for _ in 0..50 {
             let clients: Vec<_> = (0..8)
-                .map(|n| upshift::spawn(holds_buffers(address, n), Level::at::<30>()))
+                .map(|n| upshift::spawn(run_client(address, n), Level::at::<30>()))
                 .collect();
             for client in clients {
                 client.await.unwrap();
@@ -190,19 +193,20 @@ fn operations_that_a_suspended_poll_drops_and_starts_are_neither_lost_nor_mixed_
     });
 }
 
-/// A client with long polls now and then, and with operations in flight or dropped at any time.
-async fn holds_buffers(address: SocketAddr, n: u8) {
+/// Runs a client of the echo server, some of whose polls are long, with operations in flight or
+/// dropped at any time.
+async fn run_client(address: SocketAddr, n: u8) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     for round in 0..30u8 {
         let message = vec![n ^ round; 300];
-        let soon = Duration::from_micros(5);
-        let _ = time::timeout(soon, time::sleep(Duration::from_secs(1))).await;
+        let limit = Duration::from_micros(5);
+        let _ = time::timeout(limit, time::sleep(Duration::from_secs(1))).await;
         stream.write_all(message.clone()).await.0.unwrap();
         let mut reply = Vec::new();
         while reply.len() < message.len() {
             let data = stream.recv().await.unwrap();
             assert!(!data.is_empty());
-            // The poll is long, and holds the buffer.
+            // Every third poll is long, and holds the buffer.
             let long = round % 3 == 0;
             crate::burn(Duration::from_micros(if long { 700 } else { 5 }));
             reply.extend_from_slice(&data);

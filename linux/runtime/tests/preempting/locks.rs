@@ -1,4 +1,4 @@
-//! The holder of a lock that others wait for gets the CPU, even while it is suspended.
+//! Tests that a suspended poll which holds a lock makes progress while others wait for the lock.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,9 +8,9 @@ use upshift::{Level, time};
 
 use crate::{build, builder, burn, runtime, spin_until};
 
-/// A coroutine of level 40 takes a lock, says so, and computes for long with it; a coroutine of
-/// level 5 wants the lock. `locked` runs its argument under the lock.
-fn inversion(locked: impl Fn(&dyn Fn()) + Send + Sync + 'static) {
+/// Runs a coroutine of level 40 that computes under a lock, and a coroutine of level 5 that then
+/// takes the lock. `locked` runs its argument under the lock.
+fn run_priority_inversion(locked: impl Fn(&dyn Fn()) + Send + Sync + 'static) {
     let Some(runtime) = runtime() else { return };
     let locked = Arc::new(locked);
     runtime.block_on(async {
@@ -26,7 +26,7 @@ fn inversion(locked: impl Fn(&dyn Fn()) + Send + Sync + 'static) {
                 },
                 Level::at::<40>(),
             );
-            crate::reached(&taken).await;
+            crate::wait_until_set(&taken).await;
             let high = locked.clone();
             let urgent = upshift::spawn(async move { high(&|| ()) }, Level::at::<5>());
             urgent.await.unwrap();
@@ -36,25 +36,25 @@ fn inversion(locked: impl Fn(&dyn Fn()) + Send + Sync + 'static) {
 }
 
 #[test]
-fn the_holder_of_a_mutex_of_std_goes_on() {
+fn the_holder_of_a_std_mutex_makes_progress() {
     let mutex = Mutex::new(());
-    inversion(move |f| {
+    run_priority_inversion(move |f| {
         let _guard = mutex.lock().unwrap();
         f();
     });
 }
 
 #[test]
-fn the_holder_of_a_mutex_of_parking_lot_goes_on() {
+fn the_holder_of_a_parking_lot_mutex_makes_progress() {
     let mutex = parking_lot::Mutex::new(());
-    inversion(move |f| {
+    run_priority_inversion(move |f| {
         let _guard = mutex.lock();
         f();
     });
 }
 
 #[test]
-fn a_holder_behind_an_endless_loop_goes_on() {
+fn a_holder_behind_an_endless_loop_makes_progress() {
     let Some(runtime) = runtime() else { return };
     let mutex = Arc::new(Mutex::new(()));
     let stop = Arc::new(AtomicBool::new(false));
@@ -69,8 +69,8 @@ fn a_holder_behind_an_endless_loop_goes_on() {
             },
             Level::at::<40>(),
         );
-        crate::reached(&taken).await;
-        // Suspended after the holder, so ahead of it among the demoted ones.
+        crate::wait_until_set(&taken).await;
+        // This poll is suspended after the holder, and precedes it among the suspended polls.
         let seen = stop.clone();
         let endless = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
         time::sleep(Duration::from_millis(2)).await;
@@ -86,9 +86,10 @@ fn a_holder_behind_an_endless_loop_goes_on() {
     });
 }
 
-/// Each poll of the urgent coroutine is short: nothing shows that it depends on the holder.
+/// Each poll of the urgent coroutine is short, so the runtime cannot observe that the coroutine
+/// depends on the holder.
 #[test]
-fn the_holder_of_a_lock_that_an_urgent_coroutine_tries_again_and_again_goes_on() {
+fn the_holder_of_a_lock_that_an_urgent_coroutine_tries_repeatedly_makes_progress() {
     let Some(runtime) = runtime() else { return };
     let mutex = Arc::new(Mutex::new(()));
     runtime.block_on(async {
@@ -101,7 +102,7 @@ fn the_holder_of_a_lock_that_an_urgent_coroutine_tries_again_and_again_goes_on()
                 burn(Duration::from_millis(2));
             };
             let holder = upshift::spawn(hold, Level::at::<40>());
-            crate::reached(&taken).await;
+            crate::wait_until_set(&taken).await;
             let lock = mutex.clone();
             let tries = async move {
                 let began = Instant::now();
@@ -117,14 +118,14 @@ fn the_holder_of_a_lock_that_an_urgent_coroutine_tries_again_and_again_goes_on()
 }
 
 #[test]
-fn the_allocator_works_wherever_polls_are_interrupted() {
+fn polls_that_are_interrupted_in_the_allocator_make_progress() {
     let Some(runtime) = runtime() else { return };
     let stop = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
-        let greedy: Vec<_> = (0..3usize)
+        let allocating_tasks: Vec<_> = (0..3usize)
             .map(|n| {
                 let stop = stop.clone();
-                let busy = async move {
+                let allocate = async move {
                     let mut blocks: Vec<Vec<u8>> = Vec::new();
                     let began = std::time::Instant::now();
                     while !stop.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
@@ -135,7 +136,7 @@ fn the_allocator_works_wherever_polls_are_interrupted() {
                     }
                     blocks.len()
                 };
-                upshift::spawn(busy, Level::at::<40>())
+                upshift::spawn(allocate, Level::at::<40>())
             })
             .collect();
         for round in 0..150usize {
@@ -145,14 +146,14 @@ fn the_allocator_works_wherever_polls_are_interrupted() {
             assert_eq!(length, 100 + round * 100);
         }
         stop.store(true, Ordering::Relaxed);
-        for handle in greedy {
+        for handle in allocating_tasks {
             assert!(handle.await.unwrap() > 0);
         }
     });
 }
 
 #[test]
-fn the_mutex_of_this_crate_lends_across_a_suspension() {
+fn an_upshift_mutex_lends_its_waiters_level_to_a_suspended_holder() {
     let Some(runtime) = runtime() else { return };
     let mutex = Arc::new(upshift::sync::Mutex::new(0));
     let stop = Arc::new(AtomicBool::new(false));
@@ -168,7 +169,7 @@ fn the_mutex_of_this_crate_lends_across_a_suspension() {
             },
             Level::at::<40>(),
         );
-        crate::reached(&taken).await;
+        crate::wait_until_set(&taken).await;
         let seen = stop.clone();
         let middle = upshift::spawn(async move { spin_until(&seen) }, Level::at::<36>());
         let lock = mutex.clone();
@@ -176,7 +177,7 @@ fn the_mutex_of_this_crate_lends_across_a_suspension() {
         assert_eq!(
             urgent.await.unwrap(),
             1,
-            "the holder went on before level 36"
+            "the holder did not continue before level 36"
         );
         stop.store(true, Ordering::Relaxed);
         assert!(middle.await.unwrap());
@@ -184,17 +185,17 @@ fn the_mutex_of_this_crate_lends_across_a_suspension() {
     });
 }
 
-/// More polls wait for the lock than there are threads to hold them.
-fn crowd(vcpus: usize) {
+/// Runs more polls that wait for one lock than there are threads for suspended polls.
+fn contend_for_lock(vcpus: usize) {
     let Some(runtime) = build(builder().vcpus(vcpus).max_suspended(4)) else {
         return;
     };
     runtime.block_on(async {
         let lock = Arc::new(Mutex::new(0));
-        let all: Vec<_> = (0..16_u8)
+        let tasks: Vec<_> = (0..16_u8)
             .map(|number| {
                 let lock = lock.clone();
-                let locks = async move {
+                let lock_repeatedly = async move {
                     for _ in 0..5 {
                         {
                             let mut held = lock.lock().unwrap();
@@ -204,50 +205,50 @@ fn crowd(vcpus: usize) {
                         upshift::yield_now().await;
                     }
                 };
-                upshift::spawn(locks, Level::new(number).unwrap())
+                upshift::spawn(lock_repeatedly, Level::new(number).unwrap())
             })
             .collect();
-        for one in all {
-            one.await.unwrap();
+        for task in tasks {
+            task.await.unwrap();
         }
         assert_eq!(*lock.lock().unwrap(), 16 * 5);
     });
 }
 
 #[test]
-fn a_crowd_at_one_lock_gets_through_with_few_threads() {
-    crowd(1);
-    crowd(2);
+fn many_polls_share_a_lock_with_few_threads() {
+    contend_for_lock(1);
+    contend_for_lock(2);
 }
 
-/// While every thread holds an unfinished poll no new one begins. So the polls end one after the
-/// other; with equal turns all would end at last.
+/// While every thread holds an unfinished poll, no new poll begins. So the polls end one after the
+/// other. With equal turns, all would end at about the same time.
 #[test]
-fn polls_on_all_threads_come_to_their_ends_one_after_the_other() {
+fn with_a_poll_on_every_thread_polls_end_one_after_the_other() {
     const POLLS: usize = 12;
-    const EACH: usize = 40;
+    const MILLIS_PER_POLL: usize = 40;
     let Some(runtime) = build(builder().max_suspended(3)) else {
         return;
     };
     runtime.block_on(async {
-        // CPU time of all polls, in ms: time on the clock would include other programs.
+        // The CPU time of all polls, in ms. Elapsed time would include other programs.
         let burned = Arc::new(AtomicUsize::new(0));
         let long = |burned: Arc<AtomicUsize>| async move {
-            for _ in 0..EACH {
+            for _ in 0..MILLIS_PER_POLL {
                 crate::cpu::burn(Duration::from_millis(1));
                 burned.fetch_add(1, Ordering::Relaxed);
             }
             burned.load(Ordering::Relaxed)
         };
-        let all: Vec<_> = (0..POLLS)
+        let polls: Vec<_> = (0..POLLS)
             .map(|_| upshift::spawn(long(burned.clone()), Level::at::<20>()))
             .collect();
         let mut ends = Vec::new();
-        for one in all {
-            ends.push(one.await.unwrap());
+        for poll in polls {
+            ends.push(poll.await.unwrap());
         }
         ends.sort_unstable();
         println!("ends: {ends:?}");
-        assert!(ends[0] * 2 < POLLS * EACH, "{ends:?}");
+        assert!(ends[0] * 2 < POLLS * MILLIS_PER_POLL, "{ends:?}");
     });
 }

@@ -1,7 +1,7 @@
-//! Preemptible vCPUs, on real threads.
+//! Tests of preemptible vCPUs on real threads.
 //!
-//! Every test is bounded: nothing spins for longer than [`LIMIT`], and a watchdog kills a process
-//! that hangs. Where the kernel lacks a feature, the tests say so and are skipped.
+//! Every test is bounded: no loop spins for longer than [`LIMIT`], and an alarm ends a process that
+//! hangs. If the kernel lacks a feature, the tests print the reason and are skipped.
 
 mod beside;
 mod blocking;
@@ -35,22 +35,23 @@ use upshift::{Builder, Preemption, Runtime};
 /// Bound of every loop of these tests.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Serialises the tests: all of them use the first CPU.
+/// Serialises the tests, because all of them use the first CPU.
 static CPU: Mutex<()> = Mutex::new(());
 
 /// A preemptible runtime of one vCPU, with exclusive use of the CPU.
-struct Alone {
+struct ExclusiveRuntime {
     runtime: Runtime,
     _cpu: MutexGuard<'static, ()>,
 }
 
-impl std::ops::Deref for Alone {
+impl std::ops::Deref for ExclusiveRuntime {
     type Target = Runtime;
     fn deref(&self) -> &Runtime {
         &self.runtime
     }
 }
 
+/// Returns the settings of most tests.
 fn builder() -> Builder {
     Runtime::builder()
         .vcpus(1)
@@ -59,11 +60,13 @@ fn builder() -> Builder {
         .max_suspended(8)
 }
 
-fn build(builder: Builder) -> Option<Alone> {
+/// Waits until no other test runs, and builds a runtime. Returns `None` if the kernel permits no
+/// preemption.
+fn build(builder: Builder) -> Option<ExclusiveRuntime> {
     let cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
-    watch_over_this_process();
+    limit_process();
     match builder.build() {
-        Ok(runtime) => Some(Alone { runtime, _cpu: cpu }),
+        Ok(runtime) => Some(ExclusiveRuntime { runtime, _cpu: cpu }),
         Err(error) => {
             skipped(&error);
             None
@@ -71,26 +74,26 @@ fn build(builder: Builder) -> Option<Alone> {
     }
 }
 
-fn runtime() -> Option<Alone> {
+fn runtime() -> Option<ExclusiveRuntime> {
     build(builder())
 }
 
-/// Prints the reason of a skip where it is seen: not captured, unlike the output of `eprintln`.
-fn skipped(why: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+/// Prints the reason of a skip. Unlike the output of `eprintln`, this output is not captured.
+fn skipped(reason: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
-/// Ends a process that hangs.
-fn watch_over_this_process() {
+/// Limits the process to 300 s.
+fn limit_process() {
     // SAFETY: no pointers. The default action of SIGALRM ends the process.
     unsafe { libc::alarm(300) };
 }
 
-/// Burns CPU until the flag is set. Returns false if it is not in time.
+/// Computes until the flag is set. Returns false if it is not set within [`LIMIT`].
 fn spin_until(flag: &AtomicBool) -> bool {
-    let began = Instant::now();
+    let start = Instant::now();
     while !flag.load(Ordering::Relaxed) {
-        if began.elapsed() > LIMIT {
+        if start.elapsed() > LIMIT {
             return false;
         }
         std::hint::spin_loop();
@@ -98,19 +101,19 @@ fn spin_until(flag: &AtomicBool) -> bool {
     true
 }
 
-/// Waits, in the main coroutine, until the flag is set.
-async fn reached(flag: &AtomicBool) {
-    let began = Instant::now();
+/// Sleeps until the flag is set.
+async fn wait_until_set(flag: &AtomicBool) {
+    let start = Instant::now();
     while !flag.load(Ordering::Relaxed) {
-        assert!(began.elapsed() < LIMIT, "the flag was not set in time");
+        assert!(start.elapsed() < LIMIT, "the flag was not set in time");
         upshift::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Burns CPU for a time.
+/// Computes for `time`.
 fn burn(time: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < time {
+    let start = Instant::now();
+    while start.elapsed() < time {
         std::hint::spin_loop();
     }
 }

@@ -1,4 +1,4 @@
-//! Attributes of a preemptible vCPU's threads in the kernel's scheduler.
+//! Tests of the niceness of a preemptible vCPU's threads.
 
 use std::time::Duration;
 
@@ -7,42 +7,43 @@ use upshift::Level;
 use crate::{build, builder};
 
 /// Prefix of the names of the runtime's threads.
-const NAME: &str = "nicely";
+const PREFIX: &str = "nice-test";
 
-/// Returns the niceness of each thread of this process with the prefix.
+/// Returns the niceness of each thread of this process whose name begins with [`PREFIX`].
 fn niceness() -> Vec<i32> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let stat = |thread: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
-        name.starts_with(NAME)
+        name.starts_with(PREFIX)
             .then(|| rest.split_whitespace().nth(16)?.parse().ok())?
     };
     threads.filter_map(stat).collect()
 }
 
-fn set(nice: i32) -> bool {
+/// Sets the niceness of the calling thread. Returns whether that is permitted.
+fn set_niceness(nice: i32) -> bool {
     // SAFETY: no pointers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) == 0 }
 }
 
-/// Threads that a vCPU starts later have the niceness of the first ones, as under `nice -n -5`.
-/// Ordinary ones would have to wait for the CPU behind long polls on the first threads.
+/// Threads that a vCPU starts later have the niceness of the first ones, also under `nice -n -5`.
+/// With the default niceness, they would wait for the CPU behind long polls on the first threads.
 #[test]
-fn threads_that_are_started_later_are_as_nice_as_the_first() {
-    if !set(-5) {
+fn threads_that_are_started_later_have_the_niceness_of_the_first() {
+    if !set_niceness(-5) {
         return crate::skipped(&"a negative niceness needs CAP_SYS_NICE");
     }
-    let runtime = build(builder().name(NAME));
+    let runtime = build(builder().name(PREFIX));
     if let Some(runtime) = &runtime {
         let before = niceness().len();
         runtime.block_on(async {
             let sleeps = || async { std::thread::sleep(Duration::from_millis(50)) };
-            let all: Vec<_> = (0..6)
+            let polls: Vec<_> = (0..6)
                 .map(|_| upshift::spawn(sleeps(), Level::at::<20>()))
                 .collect();
-            for one in all {
-                one.await.unwrap();
+            for poll in polls {
+                poll.await.unwrap();
             }
         });
         let all = niceness();
@@ -50,5 +51,5 @@ fn threads_that_are_started_later_are_as_nice_as_the_first() {
         assert!(all.iter().all(|nice| *nice == -5), "{all:?}");
     }
     drop(runtime);
-    assert!(set(0));
+    assert!(set_niceness(0));
 }

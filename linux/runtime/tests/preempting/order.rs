@@ -1,4 +1,5 @@
-//! Which poll is suspended, for which coroutine, and when.
+//! Tests of the choice of the poll that is suspended, of the coroutine for which it is suspended,
+//! and of the time.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,10 +10,10 @@ use upshift::net::UnixDatagram;
 use upshift::signal::{SIGUSR1, Signal};
 use upshift::{Level, time};
 
-use crate::{LIMIT, build, builder, burn, reached, runtime, spin_until};
+use crate::{LIMIT, build, builder, burn, runtime, spin_until, wait_until_set};
 
 #[test]
-fn an_equal_gets_the_cpu_from_a_poll_that_does_not_return() {
+fn an_endless_poll_is_suspended_for_an_equal_coroutine() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     let in_time = runtime.block_on(async {
@@ -35,7 +36,7 @@ fn an_equal_gets_the_cpu_from_a_poll_that_does_not_return() {
 }
 
 #[test]
-fn a_timer_of_something_more_urgent_interrupts() {
+fn a_timer_of_a_more_urgent_coroutine_interrupts_a_poll() {
     let Some(runtime) = runtime() else { return };
     let (flag, ticks) = (
         Arc::new(AtomicBool::new(false)),
@@ -62,7 +63,7 @@ fn a_timer_of_something_more_urgent_interrupts() {
 }
 
 #[test]
-fn a_wake_from_another_thread_interrupts() {
+fn a_wake_from_another_thread_interrupts_a_poll() {
     let Some(runtime) = runtime() else { return };
     for level in [Level::at::<0>(), Level::at::<20>()] {
         let flag = Arc::new(AtomicBool::new(false));
@@ -83,7 +84,7 @@ fn a_wake_from_another_thread_interrupts() {
 }
 
 #[test]
-fn a_coroutine_that_a_long_poll_spawns_gets_its_turn() {
+fn a_coroutine_that_an_endless_poll_spawns_is_polled() {
     let Some(runtime) = runtime() else { return };
     let in_time = runtime.block_on(async {
         let long = async {
@@ -102,7 +103,7 @@ fn a_coroutine_that_a_long_poll_spawns_gets_its_turn() {
 }
 
 #[test]
-fn less_urgent_coroutines_do_not_interrupt() {
+fn less_urgent_coroutines_do_not_interrupt_a_poll() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     let (set, seen) = (flag.clone(), flag.clone());
@@ -114,33 +115,34 @@ fn less_urgent_coroutines_do_not_interrupt() {
             },
             Level::at::<10>(),
         );
-        let lazy = upshift::spawn(
+        let less_urgent = upshift::spawn(
             async move { set.store(true, Ordering::Relaxed) },
             Level::at::<11>(),
         );
-        assert!(!long.await.unwrap(), "it ran before its turn");
-        lazy.await.unwrap();
+        assert!(!long.await.unwrap(), "the less urgent coroutine ran first");
+        less_urgent.await.unwrap();
     });
 }
 
 #[test]
 fn equal_polls_share_the_cpu() {
     let Some(runtime) = runtime() else { return };
-    // Each begins before any ends; but if the machine stands still for 30 ms the first has ended.
-    assert!((0..10).any(|_| three_polls(&runtime) == ['b', 'b', 'b', 'e', 'e', 'e']));
+    // Each poll begins before any ends. But if the machine stops for 30 ms, the first has ended by
+    // then.
+    assert!((0..10).any(|_| run_three_polls(&runtime) == ['b', 'b', 'b', 'e', 'e', 'e']));
 }
 
-/// Returns the beginnings and ends of three polls of 30 ms, side by side.
-fn three_polls(runtime: &crate::Alone) -> Vec<char> {
-    let trace = Arc::new(Mutex::new(Vec::new()));
+/// Runs three concurrent polls of 30 ms. Returns their beginnings (`b`) and ends (`e`) in order.
+fn run_three_polls(runtime: &crate::ExclusiveRuntime) -> Vec<char> {
+    let events = Arc::new(Mutex::new(Vec::new()));
     runtime.block_on(async {
         let handles: Vec<_> = (0..3)
             .map(|_| {
-                let trace = trace.clone();
+                let events = events.clone();
                 let long = async move {
-                    trace.lock().unwrap().push('b');
+                    events.lock().unwrap().push('b');
                     burn(Duration::from_millis(30));
-                    trace.lock().unwrap().push('e');
+                    events.lock().unwrap().push('e');
                 };
                 upshift::spawn(long, Level::at::<20>())
             })
@@ -149,12 +151,12 @@ fn three_polls(runtime: &crate::Alone) -> Vec<char> {
             handle.await.unwrap();
         }
     });
-    let trace = trace.lock().unwrap();
-    trace.clone()
+    let events = events.lock().unwrap();
+    events.clone()
 }
 
 #[test]
-fn the_main_coroutine_gets_its_turn_beside_an_endless_one() {
+fn the_main_coroutine_runs_beside_an_endless_poll() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     let seen = flag.clone();
@@ -172,7 +174,7 @@ fn the_main_coroutine_gets_its_turn_beside_an_endless_one() {
 }
 
 #[test]
-fn with_every_seat_taken_polls_are_finished_one_after_the_other() {
+fn with_suspended_polls_on_all_threads_polls_are_finished_one_after_the_other() {
     let Some(runtime) = crate::build(crate::builder().max_suspended(2)) else {
         return;
     };
@@ -196,66 +198,66 @@ fn with_every_seat_taken_polls_are_finished_one_after_the_other() {
     assert_eq!(runtime.handle().preemption_stats().suspended, 0);
 }
 
-/// Starts a hundred polls that do not end by themselves, each before a new equal one, which is
-/// polled nevertheless.
-fn accumulate(endless: impl Fn() + Send + Sync + 'static, end: impl Fn()) {
-    let plain = upshift::Runtime::builder()
+/// Starts a hundred polls that run `endless`, each before a new coroutine of their level, and
+/// asserts that the new coroutine is polled. Then calls `end`.
+fn assert_new_coroutines_are_polled(endless: impl Fn() + Send + Sync + 'static, end: impl Fn()) {
+    let builder = upshift::Runtime::builder()
         .vcpus(1)
         .preemption(upshift::Preemption::Required);
-    let Some(runtime) = crate::build(plain) else {
+    let Some(runtime) = crate::build(builder) else {
         return;
     };
     let endless = Arc::new(endless);
     runtime.block_on(async {
-        let mut all = Vec::new();
+        let mut polls = Vec::new();
         for _ in 0..100 {
             let endless = endless.clone();
-            all.push(upshift::spawn(async move { endless() }, Level::at::<40>()));
-            // Detached: awaiting it would lend it the level of this coroutine.
+            polls.push(upshift::spawn(async move { endless() }, Level::at::<40>()));
+            // The coroutine is detached, because a join would lend it the level of this coroutine.
             let polled = Arc::new(AtomicBool::new(false));
-            let fresh = polled.clone();
-            let sets = async move { fresh.store(true, Ordering::Relaxed) };
-            upshift::spawn(sets, Level::at::<40>()).detach();
-            reached(&polled).await;
+            let set_polled = polled.clone();
+            let new_coroutine = async move { set_polled.store(true, Ordering::Relaxed) };
+            upshift::spawn(new_coroutine, Level::at::<40>()).detach();
+            wait_until_set(&polled).await;
         }
         end();
-        for one in all {
-            one.await.unwrap();
+        for poll in polls {
+            poll.await.unwrap();
         }
     });
 }
 
 /// The default settings allow threads for many more polls than a hundred.
 #[test]
-fn a_hundred_long_polls_do_not_keep_fresh_ones_waiting_for_their_end() {
+fn a_hundred_long_polls_do_not_delay_new_ones() {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = flag.clone();
-    accumulate(
+    assert_new_coroutines_are_polled(
         move || assert!(spin_until(&seen)),
         || flag.store(true, Ordering::Relaxed),
     );
 }
 
-/// The watcher sees that a thread sleeps, even where it holds no file of the thread open.
+/// The watcher detects a sleeping thread even if it holds no file of that thread open.
 #[test]
-fn a_hundred_sleeping_polls_do_not_keep_fresh_ones_waiting_for_their_end() {
-    let gate = Arc::new((Mutex::new(false), Condvar::new()));
-    let closed = gate.clone();
-    accumulate(
+fn a_hundred_sleeping_polls_do_not_delay_new_ones() {
+    let condition = Arc::new((Mutex::new(false), Condvar::new()));
+    let waiting = condition.clone();
+    assert_new_coroutines_are_polled(
         move || {
-            let open = closed.0.lock().unwrap();
-            let waited = closed.1.wait_timeout_while(open, LIMIT, |open| !*open);
+            let open = waiting.0.lock().unwrap();
+            let waited = waiting.1.wait_timeout_while(open, LIMIT, |open| !*open);
             assert!(*waited.unwrap().0);
         },
         || {
-            *gate.0.lock().unwrap() = true;
-            gate.1.notify_all();
+            *condition.0.lock().unwrap() = true;
+            condition.1.notify_all();
         },
     );
 }
 
 #[test]
-fn thousands_of_long_polls_come_to_their_end() {
+fn thousands_of_long_polls_end() {
     let Some(runtime) = runtime() else { return };
     let done = Arc::new(AtomicU64::new(0));
     runtime.block_on(async {
@@ -278,16 +280,16 @@ fn thousands_of_long_polls_come_to_their_end() {
     assert_eq!(done.load(Ordering::Relaxed), 2000);
 }
 
-/// A coroutine that waits for a signal, at any level, has no operation in the ring. So an arrival
-/// for an equal, whose level is not known before it is reaped, does not interrupt as if it were as
-/// urgent.
+/// A coroutine that waits for a signal has no operation in the ring. So an arrival for another
+/// coroutine, whose level is unknown before the arrival is reaped, does not count as urgent because
+/// of the waiting coroutine.
 #[test]
 fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
     const POLLS: u64 = 60;
     let Some(runtime) = build(builder().quantum(Duration::from_millis(100))) else {
         return;
     };
-    let here = Level::at::<20>();
+    let equal_level = Level::at::<20>();
     runtime.block_on(async {
         let mut signal = Signal::new(SIGUSR1).unwrap();
         let waits = upshift::spawn(async move { signal.recv().await }, Level::at::<0>());
@@ -298,25 +300,25 @@ fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
                     reader.recv(&mut [0; 8]).await.unwrap();
                 }
             },
-            here,
+            equal_level,
         );
         let computes = upshift::spawn(
             async move {
                 for _ in 0..POLLS {
-                    // SAFETY: a pointer to a byte.
+                    // SAFETY: the pointer is to one byte.
                     let sent = unsafe { libc::write(writer.as_raw_fd(), [1u8].as_ptr().cast(), 1) };
                     assert_eq!(sent, 1);
                     burn(Duration::from_millis(2));
                     upshift::yield_now().await;
                 }
             },
-            here,
+            equal_level,
         );
         computes.await.unwrap();
         reads.await.unwrap();
         waits.cancel();
     });
     let stats = runtime.handle().preemption_stats();
-    // The main coroutine waits at the level 32.
+    // The main coroutine waits at level 32.
     assert!(stats.suspensions < POLLS / 4, "{stats:?}");
 }

@@ -1,4 +1,5 @@
-//! Coroutines that are pinned to the thread of `block_on` run, and are dropped, only there.
+//! Tests of local coroutines, which are polled and dropped only on the thread of `block_on`, their
+//! *home thread*.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +10,10 @@ use upshift::{Level, Priority, time};
 use crate::{build, builder, burn, runtime, spin_until};
 
 #[test]
-fn local_coroutines_come_from_the_home_thread_only() {
+fn local_coroutines_are_spawned_only_on_the_home_thread() {
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async {
-        let here = std::thread::current().id();
+        let home = std::thread::current().id();
         let local = upshift::spawn_local(
             async move {
                 let inner =
@@ -21,8 +22,8 @@ fn local_coroutines_come_from_the_home_thread_only() {
             },
             Level::at::<20>(),
         );
-        assert_eq!(local.await.unwrap(), (here, here));
-        // On another thread a future that is not `Send` would leave its thread.
+        assert_eq!(local.await.unwrap(), (home, home));
+        // On another thread, a future that is not `Send` would have to leave its thread.
         let error = upshift::spawn(
             async { upshift::spawn_local(async {}, Level::at::<20>()).detach() },
             Level::at::<20>(),
@@ -34,16 +35,17 @@ fn local_coroutines_come_from_the_home_thread_only() {
 }
 
 #[test]
-fn no_thread_of_another_vcpu_is_a_home() {
+fn no_thread_of_another_vcpu_is_a_home_thread() {
     let Some(runtime) = build(builder().vcpus(2)) else {
         return;
     };
     runtime.block_on(async {
-        // Few, since each prints its panic.
+        // The number is small, because each attempt prints a panic.
         let tries: Vec<_> = (0..16)
             .map(|_| {
                 let attempt = async {
-                    // Long enough for a suspension, so that all threads of both vCPUs poll.
+                    // The poll is long enough to be suspended, so that all threads of both vCPUs
+                    // poll.
                     burn(Duration::from_millis(5));
                     upshift::spawn_local(async {}, Level::at::<20>()).detach();
                 };
@@ -57,7 +59,7 @@ fn no_thread_of_another_vcpu_is_a_home() {
 }
 
 #[test]
-fn a_pinned_coroutine_may_wait_for_a_thread_that_comes_and_goes() {
+fn local_coroutines_may_be_ready_while_no_thread_is_in_block_on() {
     for _ in 0..10 {
         let Some(runtime) = runtime() else { return };
         for _ in 0..3 {
@@ -73,37 +75,37 @@ fn a_pinned_coroutine_may_wait_for_a_thread_that_comes_and_goes() {
                 .detach();
                 time::sleep(Duration::from_millis(2)).await;
             });
-            // They become ready, and no thread polls them.
+            // The local coroutines become ready, and no thread polls them.
             std::thread::sleep(Duration::from_millis(2));
         }
         let began = Instant::now();
         drop(runtime);
-        // Less than the second after which a runtime gives up polls that do not end.
+        // After a second, a runtime no longer waits for polls that do not end.
         assert!(began.elapsed() < Duration::from_millis(900));
     }
 }
 
-/// Several pinned coroutines are picked at a time, and others are polled before them.
+/// Several local coroutines are picked at once, and others are polled before them.
 #[test]
-fn a_pinned_coroutine_is_the_current_one_while_it_is_polled() {
+fn a_local_coroutine_is_the_current_one_while_it_is_polled() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..10 {
         runtime.block_on(async {
-            let beside: Vec<_> = (0..4)
+            let others: Vec<_> = (0..4)
                 .map(|n| {
-                    let turns = async {
+                    let yields = async {
                         for _ in 0..200 {
                             upshift::yield_now().await;
                         }
                     };
-                    upshift::spawn(turns, Level::new(18 + n).unwrap())
+                    upshift::spawn(yields, Level::new(18 + n).unwrap())
                 })
                 .collect();
             let pinned: Vec<_> = (0..8)
                 .map(|n| {
                     let level = Level::new(17 + n).unwrap();
-                    let looks = async move {
-                        let id = upshift::get_cid().expect("the coroutine runs");
+                    let check_identity = async move {
+                        let id = upshift::get_cid().expect("the caller is a coroutine");
                         for turn in 0..50 {
                             assert_eq!(upshift::get_cid(), Some(id));
                             assert_eq!(upshift::current_level(), Some(level));
@@ -113,16 +115,16 @@ fn a_pinned_coroutine_is_the_current_one_while_it_is_polled() {
                             }
                         }
                     };
-                    upshift::spawn_local(looks, level)
+                    upshift::spawn_local(check_identity, level)
                 })
                 .collect();
-            let main = upshift::get_cid().expect("the coroutine runs");
-            for one in pinned {
-                one.await.unwrap();
+            let main = upshift::get_cid().expect("the caller is a coroutine");
+            for coroutine in pinned {
+                coroutine.await.unwrap();
                 assert_eq!(upshift::get_cid(), Some(main));
             }
-            for one in beside {
-                one.await.unwrap();
+            for coroutine in others {
+                coroutine.await.unwrap();
                 assert_eq!(upshift::get_cid(), Some(main));
             }
         });
@@ -144,8 +146,7 @@ fn block_on_in_a_poll_of_block_on_panics() {
     assert_eq!(runtime.block_on(async { 7 }), 7);
 }
 
-/// The future of `block_on` is picked as soon as it is ready, perhaps before its thread can poll
-/// it.
+/// The future of `block_on` may be picked before its thread can poll it.
 #[test]
 fn block_on_begins_beside_a_poll_that_does_not_end() {
     let Some(runtime) = runtime() else { return };
@@ -163,55 +164,56 @@ fn block_on_begins_beside_a_poll_that_does_not_end() {
     );
 }
 
-/// Records the thread on which it is dropped.
-struct Tattle {
-    made: std::thread::ThreadId,
-    dropped: std::sync::mpsc::Sender<bool>,
+/// A value that reports whether it is dropped on the thread that created it.
+struct DropRecorder {
+    creator: std::thread::ThreadId,
+    drop_sender: std::sync::mpsc::Sender<bool>,
     _not_send: std::rc::Rc<()>,
 }
 
-impl Drop for Tattle {
+impl Drop for DropRecorder {
     fn drop(&mut self) {
-        let at_home = std::thread::current().id() == self.made;
-        let _ = self.dropped.send(at_home);
+        let is_creator = std::thread::current().id() == self.creator;
+        let _ = self.drop_sender.send(is_creator);
     }
 }
 
 #[test]
-fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
+fn a_local_coroutine_is_dropped_on_its_home_thread_although_a_poll_outlives_the_runtime() {
     let Some(runtime) = runtime() else { return };
-    let (dropped, drops) = std::sync::mpsc::channel();
-    let spins = Arc::new(AtomicBool::new(false));
-    let has_spun = spins.clone();
+    let (drop_sender, drop_receiver) = std::sync::mpsc::channel();
+    let spin_end = Arc::new(AtomicBool::new(false));
+    let spun = spin_end.clone();
     runtime.block_on(async move {
-        let tattle = Tattle {
-            made: std::thread::current().id(),
-            dropped,
+        let recorder = DropRecorder {
+            creator: std::thread::current().id(),
+            drop_sender,
             _not_send: std::rc::Rc::default(),
         };
-        let waits = async move {
-            let _kept = tattle;
+        let pending_coroutine = async move {
+            let _recorder = recorder;
             std::future::pending::<()>().await;
         };
-        upshift::spawn_local(waits, Priority::Inherit).detach();
+        upshift::spawn_local(pending_coroutine, Priority::Inherit).detach();
         upshift::yield_now().await;
-        // More urgent than the cancelled coroutines, and longer than a runtime waits.
+        // The spinning coroutine is more urgent than the cancelled ones, and spins for longer than
+        // a runtime waits.
         let starts = Arc::new(AtomicBool::new(false));
         let started = starts.clone();
         let spin = async move {
             starts.store(true, Ordering::SeqCst);
             burn(Duration::from_millis(2500));
-            spins.store(true, Ordering::SeqCst);
+            spin_end.store(true, Ordering::SeqCst);
         };
         upshift::spawn(spin, Level::at::<0>()).detach();
-        // This poll is suspended for the long one, and resumed in a turn. A poll that has not begun
-        // is cancelled.
+        // This poll is suspended for the long one and resumed for a turn. (A coroutine that has not
+        // been polled would be cancelled.)
         assert!(spin_until(&started));
     });
     drop(runtime);
-    assert_eq!(drops.try_recv(), Ok(true));
+    assert_eq!(drop_receiver.try_recv(), Ok(true));
     let limit = Instant::now() + Duration::from_secs(20);
-    while !has_spun.load(Ordering::SeqCst) {
+    while !spun.load(Ordering::SeqCst) {
         assert!(
             Instant::now() < limit,
             "the poll that outlived the runtime does not end"
@@ -221,7 +223,7 @@ fn a_local_coroutine_is_dropped_at_home_though_a_poll_outlives_the_runtime() {
 }
 
 /// A vCPU of a new runtime may be notified of the thread of `block_on` while it is still starting,
-/// or just when its wait reaches the limit of a look around.
+/// or just when its wait reaches the limit of a search for work.
 #[test]
 fn a_new_runtime_notices_the_thread_of_block_on() {
     for round in 0..400_u64 {
@@ -229,7 +231,7 @@ fn a_new_runtime_notices_the_thread_of_block_on() {
             return;
         };
         let began = Instant::now();
-        // Idle for as long as the first few looks are apart.
+        // The idle times cover the intervals between the vCPU's first searches for work.
         let idle = Duration::from_micros(round * 7 % 400);
         while began.elapsed() < idle {
             std::hint::spin_loop();

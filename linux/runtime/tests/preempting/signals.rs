@@ -1,5 +1,6 @@
-//! The signal that stops polls is never answered, because polls block it or the program has
-//! replaced its handler; and suspended polls hold locks that the runtime needs.
+//! Tests in which the signal that suspends polls is not answered, because polls block it or the
+//! program has replaced its handler, and in which suspended polls hold locks that the runtime
+//! needs.
 
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::handler;
 use crate::masked::without_signals;
 use crate::{LIMIT, builder, burn, runtime, spin_until};
 
-/// Polls that block all signals wait by short sleeps for a lock whose holder is suspended. Go's
+/// The polls block all signals, and wait in short sleeps for a lock whose holder is suspended. Go's
 /// runtime does so when a thread first calls it.
 #[test]
-fn polls_that_block_all_signals_while_they_wait_get_on() {
+fn polls_that_block_all_signals_while_they_wait_make_progress() {
     let Some(runtime) = runtime() else { return };
     let held = Arc::new(AtomicBool::new(false));
     let began = Instant::now();
@@ -30,7 +31,10 @@ fn polls_that_block_all_signals_while_they_wait_get_on() {
                     for _ in 0..10 {
                         without_signals(|| {
                             while held.swap(true, SeqCst) {
-                                assert!(began.elapsed() < 3 * LIMIT, "the holder does not go on");
+                                assert!(
+                                    began.elapsed() < 3 * LIMIT,
+                                    "the holder makes no progress"
+                                );
                                 std::thread::sleep(Duration::from_micros(1));
                             }
                         });
@@ -48,8 +52,8 @@ fn polls_that_block_all_signals_while_they_wait_get_on() {
     });
 }
 
-/// A poll that blocks the signal throughout is suspended without it: its thread runs on beside the
-/// others until it calls the runtime, waits there, and continues from there.
+/// A poll that blocks the signal is suspended without the signal: its thread runs beside the other
+/// threads until it calls the runtime, waits in that call, and later continues from there.
 #[test]
 fn a_poll_that_blocks_all_signals_does_not_delay_urgent_ones() {
     let Some(runtime) = runtime() else { return };
@@ -79,66 +83,71 @@ fn a_poll_that_blocks_all_signals_does_not_delay_urgent_ones() {
     }
 }
 
-/// Name of the variable that makes a test run its body, in a process of its own.
-const INSIDE: &str = "UPSHIFT_SIGNALS_CHILD";
+/// Environment variable with the variant of a test, set in the child process that runs the test's
+/// body.
+const CHILD_VARIANT: &str = "UPSHIFT_SIGNALS_CHILD";
 
-/// Runs the body of the test `name` in a process of its own. Returns its standard error.
-fn in_a_child(name: &str, how: &str, variables: &[(&str, &str)]) -> String {
+/// Runs the body of the test `name` in a child process. Returns its standard error.
+fn run_in_child(name: &str, variant: &str, variables: &[(&str, &str)]) -> String {
     let output = child(&format!("signals::{name}"))
-        .env(INSIDE, how)
+        .env(CHILD_VARIANT, variant)
         .envs(variables.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{how}: {}: {said}", output.status);
-    said
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success(),
+        "{variant}: {}: {stderr}",
+        output.status
+    );
+    stderr
 }
 
-/// Returns the variant to run, in a process that runs the body of a test.
-fn inside() -> Option<String> {
-    let how = std::env::var(INSIDE).ok()?;
-    // SAFETY: no pointers. A process that hangs is ended.
+/// Returns the variant to run if this process is a child. Limits a child to 120 s.
+fn child_variant() -> Option<String> {
+    let variant = std::env::var(CHILD_VARIANT).ok()?;
+    // SAFETY: no pointers.
     unsafe { libc::alarm(120) };
-    Some(how)
+    Some(variant)
 }
 
 #[test]
 fn a_program_that_replaces_the_handler_has_a_cooperative_runtime() {
-    if let Some(how) = inside() {
-        return replaces_the_handler(&how);
+    if let Some(variant) = child_variant() {
+        return run_with_replaced_handler(&variant);
     }
-    let Some(_alone) = runtime() else { return };
-    for how in ["own", "ignore", "own readiness", "ignore readiness"] {
+    let Some(_exclusive) = runtime() else { return };
+    for variant in ["own", "ignore", "own readiness", "ignore readiness"] {
         let name = "a_program_that_replaces_the_handler_has_a_cooperative_runtime";
-        let said = in_a_child(name, how, &[]);
-        let lines = said
+        let stderr = run_in_child(name, variant, &[]);
+        let lines = stderr
             .lines()
             .filter(|line| line.contains("replaced the handler"));
-        assert_eq!(lines.count(), 1, "{how}: {said}");
+        assert_eq!(lines.count(), 1, "{variant}: {stderr}");
     }
 }
 
-fn replaces_the_handler(how: &str) {
-    let driver = if how.ends_with("readiness") {
+fn run_with_replaced_handler(variant: &str) {
+    let driver = if variant.ends_with("readiness") {
         Driver::Readiness
     } else {
         Driver::Auto
     };
     let runtime = builder().driver(driver).build().unwrap();
-    handler::replace(if how.starts_with("own") {
+    handler::replace(if variant.starts_with("own") {
         handler::own as *const () as usize
     } else {
         libc::SIG_IGN
     });
     runtime.block_on(async {
         for _ in 0..3 {
-            let long = async {
+            let endless = async {
                 loop {
                     burn(Duration::from_millis(20));
                     upshift::yield_now().await;
                 }
             };
-            upshift::spawn(long, Level::at::<32>()).detach();
+            upshift::spawn(endless, Level::at::<32>()).detach();
         }
         let (mut reader, mut writer) = upshift::io::pipe().unwrap();
         let echoes = async move {
@@ -150,21 +159,21 @@ fn replaces_the_handler(how: &str) {
         };
         upshift::spawn(echoes, Level::at::<2>()).await.unwrap();
     });
-    // The polls that never end are left behind.
+    // The exit ends the coroutines that never end.
     std::process::exit(0);
 }
 
-/// A poll calls `holds` again and again and is suspended in the middle of it, most often with a
-/// lock. Meanwhile an urgent coroutine calls `needs` a hundred times, each time once with its
-/// permit in use and once in the middle of its poll.
-fn gets_on(holds: impl Fn() + Send + 'static, needs: impl Fn() + Send + 'static) {
+/// Runs a poll that calls `holds` repeatedly and is suspended within it, mostly while it holds a
+/// lock. Meanwhile an urgent coroutine calls `needs` twice in each of a hundred rounds: once inside
+/// of `no_suspend` and once outside.
+fn assert_progress(holds: impl Fn() + Send + 'static, needs: impl Fn() + Send + 'static) {
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async {
-        let over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let rounds = Arc::new(AtomicUsize::new(0));
-        let (is_over, began) = (over.clone(), Instant::now());
+        let (stopped, began) = (stop.clone(), Instant::now());
         let holder = async move {
-            while !is_over.load(SeqCst) && began.elapsed() < 3 * LIMIT {
+            while !stopped.load(SeqCst) && began.elapsed() < 3 * LIMIT {
                 holds();
             }
         };
@@ -180,26 +189,31 @@ fn gets_on(holds: impl Fn() + Send + 'static, needs: impl Fn() + Send + 'static)
         };
         upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
         let in_time = began.elapsed() < 3 * LIMIT;
-        over.store(true, SeqCst);
+        stop.store(true, SeqCst);
         holder.await.unwrap();
-        assert!(in_time, "only {} rounds", rounds.load(SeqCst));
+        assert!(
+            in_time,
+            "only {} of 100 rounds ended in time",
+            rounds.load(SeqCst)
+        );
     });
     let stats = runtime.handle().preemption_stats();
     assert!(stats.suspensions > 0, "{stats:?}");
 }
 
-/// A suspended poll holds the allocator's lock in a process with one heap, where the runtime
+/// A suspended poll holds the allocator's lock in a process with one heap, from which the runtime
 /// allocates large futures.
 #[test]
 fn a_suspended_poll_may_hold_the_lock_of_the_allocator() {
     let name = "a_suspended_poll_may_hold_the_lock_of_the_allocator";
-    if inside().is_none() {
-        let Some(_alone) = runtime() else { return };
+    if child_variant().is_none() {
+        let Some(_exclusive) = runtime() else { return };
         let one_heap = [("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")];
-        in_a_child(name, "one heap", &one_heap);
+        run_in_child(name, "one heap", &one_heap);
         return;
     }
-    // Counting free blocks that are not neighbours takes milliseconds, with the lock held.
+    // `mallinfo2` holds the lock for milliseconds when there are many free blocks that are not
+    // adjacent.
     let mut blocks: Vec<Option<Box<[u8; 1500]>>> =
         (0..60_000).map(|_| Some(Box::new([0; 1500]))).collect();
     for free in blocks.iter_mut().step_by(2) {
@@ -214,9 +228,9 @@ fn a_suspended_poll_may_hold_the_lock_of_the_allocator() {
         );
         spawned.detach();
     };
-    // SAFETY: it reads the allocator's own.
+    // SAFETY: the call has no arguments.
     let holds = || unsafe { _ = std::hint::black_box(libc::mallinfo2()) };
-    gets_on(holds, needs);
+    assert_progress(holds, needs);
     drop(blocks);
 }
 
@@ -224,7 +238,7 @@ fn a_suspended_poll_may_hold_the_lock_of_the_allocator() {
 /// need as well.
 #[test]
 fn a_suspended_poll_may_hold_the_lock_of_the_dynamic_loader() {
-    unsafe extern "C" fn stay(
+    unsafe extern "C" fn compute_and_stop(
         _: *mut libc::dl_phdr_info,
         _: libc::size_t,
         _: *mut libc::c_void,
@@ -232,23 +246,23 @@ fn a_suspended_poll_may_hold_the_lock_of_the_dynamic_loader() {
         compute(Duration::from_millis(1));
         1
     }
-    unsafe extern "C" fn pass(
+    unsafe extern "C" fn stop_at_once(
         _: *mut libc::dl_phdr_info,
         _: libc::size_t,
         _: *mut libc::c_void,
     ) -> libc::c_int {
         1
     }
-    // SAFETY: the callback touches nothing.
-    let holds = || unsafe { _ = libc::dl_iterate_phdr(Some(stay), null_mut()) };
+    // SAFETY: the callback does not use its arguments.
+    let holds = || unsafe { _ = libc::dl_iterate_phdr(Some(compute_and_stop), null_mut()) };
     let needs = || {
-        // SAFETY: as above; the program itself is always there.
+        // SAFETY: the callback does not use its arguments, and a null name stands for the program.
         unsafe {
-            libc::dl_iterate_phdr(Some(pass), null_mut());
+            libc::dl_iterate_phdr(Some(stop_at_once), null_mut());
             let program = libc::dlopen(null(), libc::RTLD_NOW);
             assert!(!program.is_null());
             libc::dlclose(program);
         }
     };
-    gets_on(holds, needs);
+    assert_progress(holds, needs);
 }

@@ -1,4 +1,5 @@
-//! Polls on stacks of their own are stopped by a signal that needs no room there.
+//! Tests that a poll which runs on its own small stack is suspended: the handler of the signal uses
+//! an alternate stack.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -14,19 +15,19 @@ use crate::{LIMIT, runtime, skipped, spin_until};
 
 const PAGE: usize = 4096;
 
-/// A stack of one page between two pages that must not be touched.
-struct Small(*mut libc::c_void);
+/// A stack of one page between two inaccessible pages.
+struct SmallStack(*mut libc::c_void);
 
-impl Small {
-    fn new() -> Small {
+impl SmallStack {
+    fn new() -> SmallStack {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping, of whose pages the second one is made accessible.
+        // SAFETY: the mapping is new, and its second page is made accessible.
         unsafe {
             let pages = libc::mmap(null_mut(), 3 * PAGE, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(pages, libc::MAP_FAILED);
             let access = libc::PROT_READ | libc::PROT_WRITE;
             assert_eq!(libc::mprotect(pages.byte_add(PAGE), PAGE, access), 0);
-            Small(pages)
+            SmallStack(pages)
         }
     }
 
@@ -37,62 +38,61 @@ impl Small {
         }
         extern "C" fn entry() {
             if let Some(call) = CALL.take() {
-                // SAFETY: `run` has the stack, and waits.
+                // SAFETY: `run` does not return before the call has ended.
                 unsafe { (*call)() };
             }
         }
-        // SAFETY: only the lifetime is forgotten: the call is over when this returns.
+        // SAFETY: only the lifetime is erased. The call has ended when this function returns.
         let f = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(f) };
         CALL.set(Some(f));
         let mut contexts = Box::new([const { MaybeUninit::<libc::ucontext_t>::zeroed() }; 2]);
-        let [here, there] = &mut *contexts;
-        // SAFETY: plain data; the stack is ours, and the swap fills the context that is returned
-        // to.
+        let [caller, callee] = &mut *contexts;
+        // SAFETY: both contexts are live, `self` owns the stack, and `swapcontext` fills the
+        // context to which `entry` returns.
         unsafe {
-            let (here, there) = (here.as_mut_ptr(), there.as_mut_ptr());
-            assert_eq!(libc::getcontext(there), 0);
-            (*there).uc_stack.ss_sp = self.0.byte_add(PAGE);
-            (*there).uc_stack.ss_size = PAGE;
-            (*there).uc_link = here;
-            libc::makecontext(there, entry, 0);
-            assert_eq!(libc::swapcontext(here, there), 0);
+            let (caller, callee) = (caller.as_mut_ptr(), callee.as_mut_ptr());
+            assert_eq!(libc::getcontext(callee), 0);
+            (*callee).uc_stack.ss_sp = self.0.byte_add(PAGE);
+            (*callee).uc_stack.ss_size = PAGE;
+            (*callee).uc_link = caller;
+            libc::makecontext(callee, entry, 0);
+            assert_eq!(libc::swapcontext(caller, callee), 0);
         }
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallStack {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`; nothing runs on the stack.
+        // SAFETY: `new` has mapped the pages, and no function runs on the stack.
         unsafe { libc::munmap(self.0, 3 * PAGE) };
     }
 }
 
-// SAFETY: the type is plain memory.
-unsafe impl Send for Small {}
+// SAFETY: the mapping belongs to no thread.
+unsafe impl Send for SmallStack {}
 
-/// Spins on the small stack until the flag is set. Returns false if it is not in time.
-fn spins_on(small: &Small, flag: &AtomicBool) -> bool {
+/// Spins on the stack until the flag is set. Returns false if it is not set in time.
+fn spin_on(stack: &SmallStack, flag: &AtomicBool) -> bool {
     let mut in_time = false;
-    small.run(&mut || in_time = spin_until(flag));
+    stack.run(&mut || in_time = spin_until(flag));
     in_time
 }
 
-/// Polls are suspended while they are on a stack of a page: on spare threads, on the thread that
-/// made the ring, and on that of `block_on`.
+/// The polls run on spare threads, on the thread that created the ring, and on that of `block_on`.
 #[test]
 fn a_poll_on_a_stack_of_4_kib_is_suspended() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..5 {
         let suspended = runtime.block_on(async {
             let seen = Arc::new(AtomicBool::new(false));
-            let over = seen.clone();
-            // Each poll is more urgent than the one before, and stops it.
+            let done = seen.clone();
+            // Each poll is more urgent than the previous one, which is suspended for it.
             let urgent = async move {
                 let mut polls = Vec::new();
                 let (mut reader, mut writer) = upshift::io::pipe().unwrap();
                 for level in [40, 30, 20, 10] {
-                    let flag = over.clone();
-                    let long = async move { spins_on(&Small::new(), &flag) };
+                    let flag = done.clone();
+                    let long = async move { spin_on(&SmallStack::new(), &flag) };
                     polls.push(upshift::spawn(long, Level::new(level).unwrap()));
                     for _ in 0..5 {
                         time::sleep(Duration::from_millis(1)).await;
@@ -100,7 +100,7 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
                         reader.read_exact(&mut [0]).await.unwrap();
                     }
                 }
-                over.store(true, SeqCst);
+                done.store(true, SeqCst);
                 polls
             };
             let polls = upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
@@ -111,13 +111,13 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
             let flag = Arc::new(AtomicBool::new(false));
             let set = flag.clone();
             upshift::spawn(async move { set.store(true, SeqCst) }, Level::at::<0>()).detach();
-            suspended + usize::from(spins_on(&Small::new(), &flag))
+            suspended + usize::from(spin_on(&SmallStack::new(), &flag))
         });
         assert_eq!(suspended, 5);
     }
 }
 
-/// Without preemption, too, polls are interrupted: an idle vCPU has the ring's thread enter its
+/// Polls are interrupted without preemption, too: an idle vCPU makes the ring's thread enter its
 /// ring in the middle of a poll.
 #[test]
 fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
@@ -125,8 +125,8 @@ fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
     for _ in 0..20 {
         let served = runtime.block_on(async {
             let (mut reader, mut writer) = upshift::io::pipe().unwrap();
-            let has = Arc::new(AtomicBool::new(false));
-            let set = has.clone();
+            let has_byte = Arc::new(AtomicBool::new(false));
+            let set = has_byte.clone();
             let reads = async move {
                 reader.read_exact(&mut [0]).await.unwrap();
                 set.store(true, SeqCst);
@@ -141,18 +141,18 @@ fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
                 (&writer).write_all(b"x").unwrap();
                 writer
             });
-            let served = spins_on(&Small::new(), &has);
+            let served = spin_on(&SmallStack::new(), &has_byte);
             writes.join().unwrap();
             reads.await.unwrap();
             served
         });
-        assert!(served, "the byte was not fetched");
+        assert!(served, "the byte was not received during the poll");
     }
 }
 
-/// The calling thread's alternate stack.
-fn alternate() -> libc::stack_t {
-    // SAFETY: plain data; a pointer to a local.
+/// Returns the calling thread's alternate stack.
+fn alternate_stack() -> libc::stack_t {
+    // SAFETY: zeroes are a valid `stack_t`, and the pointer is to a local.
     unsafe {
         let mut stack: libc::stack_t = std::mem::zeroed();
         assert_eq!(libc::sigaltstack(null(), &raw mut stack), 0);
@@ -160,35 +160,40 @@ fn alternate() -> libc::stack_t {
     }
 }
 
-/// Returns the bytes of the calling thread's alternate stack that were ever used, and its size.
-fn used() -> (usize, usize) {
-    let stack = alternate();
-    assert_eq!(stack.ss_flags & libc::SS_DISABLE, 0, "there is one");
+/// Returns the number of bytes of the calling thread's alternate stack that were ever used, and its
+/// size.
+fn stack_usage() -> (usize, usize) {
+    let stack = alternate_stack();
+    assert_eq!(
+        stack.ss_flags & libc::SS_DISABLE,
+        0,
+        "the thread has no alternate stack"
+    );
     let bytes = stack.ss_sp.cast::<u8>();
-    // SAFETY: mapped while the thread serves. Only the thread itself writes to it, and runs
-    // elsewhere now.
-    let is_fresh = |&at: &usize| unsafe { bytes.add(at).read_volatile() } == 0;
-    let fresh = (0..stack.ss_size).take_while(is_fresh).count();
-    (stack.ss_size - fresh, stack.ss_size)
+    // SAFETY: the stack is mapped while the thread serves, and only its own handlers write to
+    // it.
+    let is_unused = |&offset: &usize| unsafe { bytes.add(offset).read_volatile() } == 0;
+    let unused = (0..stack.ss_size).take_while(is_unused).count();
+    (stack.ss_size - unused, stack.ss_size)
 }
 
-/// Counts the handler and the kernel's frames, also where the handler waits in the ring and is
-/// interrupted there.
+/// The usage includes the handler and the kernel's frames, also where the handler waits in the ring
+/// and is interrupted there.
 #[test]
 fn the_handler_uses_half_of_its_stack_at_most() {
     let Some(runtime) = runtime() else { return };
-    let most = Arc::new(AtomicUsize::new(0));
+    let max_usage = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();
-    while most.load(SeqCst) == 0 || began.elapsed() < Duration::from_secs(1) {
+    while max_usage.load(SeqCst) == 0 || began.elapsed() < Duration::from_secs(1) {
         runtime.block_on(async {
-            let most = most.clone();
+            let max_usage = max_usage.clone();
             let seen = Arc::new(AtomicBool::new(false));
             let flag = seen.clone();
             let long = async move {
                 assert!(spin_until(&flag));
-                let (used, of) = used();
-                assert!(used <= of / 2, "{used} of {of}");
-                most.fetch_max(used, SeqCst);
+                let (usage, size) = stack_usage();
+                assert!(usage <= size / 2, "{usage} of {size} bytes");
+                max_usage.fetch_max(usage, SeqCst);
             };
             let long = upshift::spawn(long, Level::at::<40>());
             let urgent = async move {
@@ -203,44 +208,48 @@ fn the_handler_uses_half_of_its_stack_at_most() {
             upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
             long.await.unwrap();
         });
-        assert!(began.elapsed() < LIMIT, "no poll was ever suspended");
+        assert!(began.elapsed() < LIMIT, "no poll was suspended");
     }
-    println!("{} bytes", most.load(SeqCst));
+    println!("{} bytes", max_usage.load(SeqCst));
 }
 
-/// The alternate stack of the program is in place again after `block_on`, and a large one stays in
-/// place throughout.
+/// After `block_on`, the thread has its former alternate stack. A large alternate stack of the
+/// program stays installed throughout.
 #[test]
-fn the_thread_of_block_on_has_its_alternate_stack_back() {
+fn block_on_restores_the_alternate_stack_of_its_thread() {
     let Some(runtime) = runtime() else { return };
-    let before = alternate();
+    let before = alternate_stack();
     runtime.block_on(async {
         time::sleep(Duration::from_millis(1)).await;
-        assert_ne!(alternate().ss_flags & libc::SS_DISABLE, libc::SS_DISABLE);
+        assert_ne!(
+            alternate_stack().ss_flags & libc::SS_DISABLE,
+            libc::SS_DISABLE
+        );
     });
-    let after = alternate();
+    let after = alternate_stack();
     assert_eq!((before.ss_sp, before.ss_size), (after.ss_sp, after.ss_size));
-    // A large stack of the program's own is kept.
+    // The runtime keeps a large alternate stack of the program.
     let mut own = vec![0u8; 256 << 10];
     let stack = libc::stack_t {
         ss_sp: own.as_mut_ptr().cast(),
         ss_flags: 0,
         ss_size: own.len(),
     };
-    let put = |stack: &libc::stack_t| {
-        // SAFETY: the memory is there until the former one, the standard library's, is in place.
+    let install = |stack: &libc::stack_t| {
+        // SAFETY: the memory lives until the former stack has been installed again.
         assert_eq!(unsafe { libc::sigaltstack(stack, null_mut()) }, 0);
     };
-    put(&stack);
+    install(&stack);
     runtime.block_on(async {
         time::sleep(Duration::from_millis(1)).await;
-        assert_eq!(alternate().ss_sp, stack.ss_sp);
+        assert_eq!(alternate_stack().ss_sp, stack.ss_sp);
     });
-    assert_eq!(alternate().ss_sp, stack.ss_sp);
-    put(&before);
+    assert_eq!(alternate_stack().ss_sp, stack.ss_sp);
+    install(&before);
 }
 
-/// A thread that waits in the handler takes none of the program's signals; another one does.
+/// A thread that waits in the handler handles no signals of the program, so another thread handles
+/// them.
 #[test]
 fn a_signal_of_the_program_is_handled_while_polls_are_suspended() {
     static HANDLED: AtomicUsize = AtomicUsize::new(0);
@@ -248,7 +257,7 @@ fn a_signal_of_the_program_is_handled_while_polls_are_suspended() {
         HANDLED.fetch_add(1, SeqCst);
     }
     let Some(runtime) = runtime() else { return };
-    // SAFETY: plain data; the handler is async-signal-safe.
+    // SAFETY: zeroes are a valid `sigaction`, and the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;

@@ -1,4 +1,4 @@
-//! Numbers of any size, and operations at positions where there are none.
+//! Tests with numbers of any size, and with operations at impossible positions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -12,10 +12,11 @@ use upshift::{Handle, Level, Preemption, Runtime, yield_now};
 
 use super::still_works;
 
-/// Programs compute numbers from their input: an impossible one is an error, and nothing else.
+/// Programs compute settings from their input, so an impossible setting is an error and must not
+/// panic.
 #[test]
 fn settings_may_be_of_any_size() {
-    let change: [fn(upshift::Builder) -> upshift::Builder; 16] = [
+    let changes: [fn(upshift::Builder) -> upshift::Builder; 16] = [
         |builder| builder.vcpus(usize::MAX),
         |builder| builder.vcpus(0),
         |builder| builder.pin([usize::MAX]),
@@ -34,14 +35,15 @@ fn settings_may_be_of_any_size() {
         |builder| builder.name("\u{10ffff}".repeat(1000)),
     ];
     for preemption in [Preemption::Off, Preemption::Preferred] {
-        for (n, change) in change.iter().enumerate() {
+        for (n, change) in changes.iter().enumerate() {
             let builder = change(Runtime::builder().vcpus(1)).preemption(preemption);
-            let built = catch_unwind(AssertUnwindSafe(|| builder.build()));
-            let Ok(built) = built else {
+            let result = catch_unwind(AssertUnwindSafe(|| builder.build()));
+            let Ok(runtime) = result else {
                 panic!("setting {n} panics");
             };
-            // Numbers that mean an endless wait, such as a spin, are not run.
-            drop(built);
+            // The runtime is not used, because some settings mean an endless wait, for example a
+            // spin.
+            drop(runtime);
         }
     }
 }
@@ -83,9 +85,9 @@ fn numbers_may_be_of_any_size() {
         drop(semaphore.acquire().await.unwrap());
         let (sender, mut receiver) = mpsc::channel::<u8>(usize::MAX);
         assert!(sender.try_reserve_many(usize::MAX).is_err());
-        let all = sender.reserve_many(usize::MAX - 1).await.unwrap();
+        let sources = sender.reserve_many(usize::MAX - 1).await.unwrap();
         assert!(sender.try_send(1).is_err() && sender.capacity() == 0);
-        drop(all);
+        drop(sources);
         sender.send(1).await.unwrap();
         assert!(sender.try_reserve_many(usize::MAX).is_err());
         let mut got = Vec::new();
@@ -117,7 +119,7 @@ fn numbers_may_be_of_any_size() {
 }
 
 #[test]
-fn more_is_consumed_than_there_is() {
+fn consuming_more_than_the_buffer_holds_is_harmless() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         use upshift::io::AsyncBufReadExt;
@@ -130,31 +132,31 @@ fn more_is_consumed_than_there_is() {
         AsyncWriteExt::write_all(&mut peer, b"socket")
             .await
             .unwrap();
-        let mut all: [&mut (dyn upshift::io::AsyncBufRead + Unpin); 3] =
+        let mut sources: [&mut (dyn upshift::io::AsyncBufRead + Unpin); 3] =
             [&mut reader, &mut socket, &mut file];
-        for source in &mut all {
-            let there = source.fill_buf().await.unwrap().len();
+        for source in &mut sources {
+            let length = source.fill_buf().await.unwrap().len();
             Pin::new(&mut **source).consume(1);
             Pin::new(&mut **source).consume(usize::MAX);
-            assert!(there > 1);
+            assert!(length > 1);
         }
     });
 }
 
-/// Writes to a pipe in pieces have no position, and the file's own is none to count from.
+/// A pipe has no position from which the offset of a second piece could be counted.
 #[test]
-fn a_pipe_which_has_no_position_is_written_in_pieces() {
+fn a_long_write_to_a_pipe_is_made_in_pieces() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let (mut reader, writer) = upshift::io::pipe().unwrap();
         let writer = writer.into_owned_fd().unwrap();
         let file = File::from_std(std::fs::File::from(writer));
         let reads = async {
-            let mut all = vec![0; 1 << 20];
-            AsyncReadExt::read_exact(&mut reader, &mut all)
+            let mut sources = vec![0; 1 << 20];
+            AsyncReadExt::read_exact(&mut reader, &mut sources)
                 .await
                 .unwrap();
-            all
+            sources
         };
         let (read, (written, _)) =
             futures_util::join!(reads, file.write_all_at(vec![7; 1 << 20], u64::MAX));

@@ -1,4 +1,5 @@
-//! User code that panics, calls the runtime again, or leaks the values that it was given.
+//! Tests of user code that panics, calls back into the runtime, or leaks the values that it
+//! receives.
 
 use std::future::{pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,16 +14,16 @@ use upshift::net::UnixStream;
 use upshift::time::sleep;
 use upshift::{Handle, Level, Preemption, Priority, Runtime, yield_now};
 
-use super::{kinds, still_works};
+use super::{runtime_builders, still_works};
 
-/// A waker that calls the runtime whenever it is used.
-struct ComesBack {
+/// A waker that calls the runtime when it is woken and when it is dropped.
+struct ReentrantWaker {
     handle: Handle,
     inner: Mutex<Option<Waker>>,
 }
 
-impl ComesBack {
-    fn come_back(&self) {
+impl ReentrantWaker {
+    fn call_runtime(&self) {
         let spawned = self
             .handle
             .spawn(async { yield_now().await }, Level::at::<5>());
@@ -44,9 +45,9 @@ impl ComesBack {
     }
 }
 
-impl Wake for ComesBack {
+impl Wake for ReentrantWaker {
     fn wake(self: Arc<Self>) {
-        self.come_back();
+        self.call_runtime();
         let inner = self.inner.lock().unwrap().take();
         if let Some(inner) = inner {
             inner.wake();
@@ -54,17 +55,17 @@ impl Wake for ComesBack {
     }
 }
 
-impl Drop for ComesBack {
+impl Drop for ReentrantWaker {
     fn drop(&mut self) {
-        self.come_back();
+        self.call_runtime();
     }
 }
 
-/// Awaits through a waker that is not the runtime's own.
-async fn through_a_foreign_waker<F: Future>(future: F) -> F::Output {
+/// Awaits `future` through a waker that is not the runtime's.
+async fn await_through_foreign_waker<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|cx| {
-        let waker = Waker::from(Arc::new(ComesBack {
+        let waker = Waker::from(Arc::new(ReentrantWaker {
             handle: Handle::current().unwrap(),
             inner: Mutex::new(Some(cx.waker().clone())),
         }));
@@ -74,17 +75,17 @@ async fn through_a_foreign_waker<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn wakers_of_others_may_come_back_into_the_runtime() {
-    for runtime in kinds() {
+fn foreign_wakers_may_call_the_runtime() {
+    for runtime in runtime_builders() {
         let runtime = runtime();
-        let all = async || {
+        let wait_in_every_way = async || {
             for _ in 0..20 {
-                through_a_foreign_waker(sleep(Duration::from_micros(200))).await;
+                await_through_foreign_waker(sleep(Duration::from_micros(200))).await;
                 let child = upshift::spawn(
                     async { sleep(Duration::from_micros(100)).await },
                     Level::at::<8>(),
                 );
-                through_a_foreign_waker(child).await.unwrap();
+                await_through_foreign_waker(child).await.unwrap();
                 let (mut one, mut other) = UnixStream::pair().unwrap();
                 let writes = upshift::spawn(
                     async move {
@@ -95,31 +96,32 @@ fn wakers_of_others_may_come_back_into_the_runtime() {
                 );
                 let mut bytes = [0; 10];
                 let reads = AsyncReadExt::read_exact(&mut other, &mut bytes);
-                through_a_foreign_waker(reads).await.unwrap();
+                await_through_foreign_waker(reads).await.unwrap();
                 writes.await.unwrap();
                 let blocking =
                     upshift::spawn_blocking(|| std::thread::sleep(Duration::from_micros(50)));
-                through_a_foreign_waker(blocking).await.unwrap();
-                // Dropped before the waker is called.
-                let gives_up = through_a_foreign_waker(sleep(Duration::from_secs(100)));
-                let mut gives_up = Box::pin(gives_up);
-                let _ = futures_util::poll!(&mut gives_up);
-                drop(gives_up);
+                await_through_foreign_waker(blocking).await.unwrap();
+                // This wait is dropped before its waker is called.
+                let dropped_wait = await_through_foreign_waker(sleep(Duration::from_secs(100)));
+                let mut dropped_wait = Box::pin(dropped_wait);
+                let _ = futures_util::poll!(&mut dropped_wait);
+                drop(dropped_wait);
             }
         };
         runtime.block_on(async {
-            let there = upshift::spawn(async move { all().await }, Level::at::<12>());
-            all().await;
-            there.await.unwrap();
+            let other_coroutine =
+                upshift::spawn(async move { wait_in_every_way().await }, Level::at::<12>());
+            wait_in_every_way().await;
+            other_coroutine.await.unwrap();
             still_works().await;
         });
     }
 }
 
-/// Panics when it is dropped.
-struct Grenade;
+/// A value that panics when it is dropped.
+struct PanicsOnDrop;
 
-impl Drop for Grenade {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             panic!("a destructor that panics");
@@ -127,6 +129,7 @@ impl Drop for Grenade {
     }
 }
 
+/// A waker that wakes another one and then panics.
 struct PanicsOnWake(Mutex<Option<Waker>>);
 
 impl Wake for PanicsOnWake {
@@ -139,24 +142,24 @@ impl Wake for PanicsOnWake {
 }
 
 #[test]
-fn panics_in_destructors_and_wakers_stay_where_they_are() {
-    for runtime in kinds() {
+fn panics_in_destructors_and_wakers_affect_nothing_else() {
+    for runtime in runtime_builders() {
         let runtime = runtime();
         runtime.block_on(async {
-            // An unwanted output, an output whose handle is dropped later, and one that is taken.
-            upshift::spawn(async { Grenade }, Level::at::<1>()).detach();
-            let later = upshift::spawn(async { Grenade }, Level::at::<1>());
+            // The outputs are dropped by the runtime, dropped with their handle, or taken.
+            upshift::spawn(async { PanicsOnDrop }, Level::at::<1>()).detach();
+            let later = upshift::spawn(async { PanicsOnDrop }, Level::at::<1>());
             while !later.is_finished() {
                 yield_now().await;
             }
-            // The runtime goes on, whether the panic is printed or not.
+            // The panic may reach this coroutine or not.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(later)));
-            let taken = upshift::spawn(async { Grenade }, Level::at::<1>());
+            let taken = upshift::spawn(async { PanicsOnDrop }, Level::at::<1>());
             std::mem::forget(taken.await.unwrap());
-            // A future that panics when it is cancelled, and a future whose payload panics again.
+            // One future panics when it is cancelled, and one panics again while it unwinds.
             let cancelled = upshift::spawn(
                 async {
-                    let _grenade = Grenade;
+                    let _value = PanicsOnDrop;
                     pending::<()>().await;
                 },
                 Level::at::<1>(),
@@ -166,29 +169,29 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
             assert!(cancelled.await.is_err());
             let panics = upshift::spawn(
                 async {
-                    let _grenade = Grenade;
+                    let _value = PanicsOnDrop;
                     panic!("a poll that panics");
                 },
                 Level::at::<1>(),
             );
             let panics: Result<(), _> = panics.await;
             assert!(panics.unwrap_err().is_panic());
-            let blocking = upshift::spawn_blocking(|| Grenade);
+            let blocking = upshift::spawn_blocking(|| PanicsOnDrop);
             std::mem::forget(blocking.await.unwrap());
-            upshift::spawn_blocking(|| Grenade).detach();
+            upshift::spawn_blocking(|| PanicsOnDrop).detach();
         });
         runtime.block_on(async {
-            // A waker that panics, called for a timer, for a coroutine and by the ring.
+            // Wakers that panic are called for a timer, for a coroutine and by the ring.
             let (mut one, mut other) = UnixStream::pair().unwrap();
             let mut byte = [0];
             let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<3>());
             let reads = AsyncReadExt::read_exact(&mut other, &mut byte);
-            let mut all: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![
+            let mut wait_in_every_way: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![
                 Box::pin(sleep(Duration::from_millis(1))),
                 Box::pin(child.map(|ended| ended.unwrap())),
                 Box::pin(reads.map(|read| read.unwrap())),
             ];
-            for (n, future) in all.iter_mut().enumerate() {
+            for (n, future) in wait_in_every_way.iter_mut().enumerate() {
                 if n == 2 {
                     one.write_all("x").await.0.unwrap();
                 }
@@ -196,68 +199,76 @@ fn panics_in_destructors_and_wakers_stay_where_they_are() {
                     let waker =
                         Waker::from(Arc::new(PanicsOnWake(Mutex::new(Some(cx.waker().clone())))));
                     let mut cx = Context::from_waker(&waker);
-                    // A poll that gives way calls its waker: the coroutine is woken, and then the
-                    // waker panics.
+                    // A poll that yields calls its waker, which wakes the coroutine and then
+                    // panics.
                     let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
                     polled.unwrap_or(Poll::Pending)
                 })
                 .await;
             }
-            drop(all);
+            drop(wait_in_every_way);
             still_works().await;
         });
-        let output = runtime.block_on(async { Grenade });
+        let output = runtime.block_on(async { PanicsOnDrop });
         std::mem::forget(output);
         runtime.block_on(still_works());
     }
 }
 
-/// A hook and its payload panic, on every thread that polls.
+/// The hooks panic on every thread that polls, with payloads that panic when they are dropped.
 #[test]
 fn hooks_may_throw_payloads_that_panic_when_they_are_dropped() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
         let builder = Runtime::builder().vcpus(2).preemption(preemption);
-        let builder = builder.on_vcpu_start(|| std::panic::panic_any(Grenade));
-        let builder = builder.on_vcpu_stop(|| std::panic::panic_any(Grenade));
+        let builder = builder.on_vcpu_start(|| std::panic::panic_any(PanicsOnDrop));
+        let builder = builder.on_vcpu_stop(|| std::panic::panic_any(PanicsOnDrop));
         let runtime = builder.build().unwrap();
         for _ in 0..3 {
             runtime.block_on(still_works());
         }
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
         assert!(dropped.is_ok());
-        // This thread polls for no runtime any more.
+        // The thread has left the runtime.
         assert!(upshift::get_cid().is_none() && upshift::current_level().is_none());
         assert!(upshift::try_spawn(async {}, Level::at::<1>()).is_err());
     }
 }
 
-/// Threads for blocking functions are few, and survive panics in them.
+/// The runtime has one thread for blocking functions, which survives panics in them.
 #[test]
 fn blocking_threads_outlive_unwanted_results() {
     let runtime = Runtime::builder().vcpus(1).blocking_threads(1);
     let runtime = runtime.build().unwrap();
     runtime.block_on(async {
         for _ in 0..3 {
-            let (began, has_begun) = upshift::sync::oneshot::channel();
-            let (go, may_go) = std::sync::mpsc::channel::<()>();
+            let (start_sender, start_receiver) = upshift::sync::oneshot::channel();
+            let (permission_sender, permission_receiver) = std::sync::mpsc::channel::<()>();
             let unwanted = upshift::spawn_blocking(move || {
-                began.send(()).unwrap();
-                may_go.recv().unwrap();
-                Grenade
+                start_sender.send(()).unwrap();
+                permission_receiver.recv().unwrap();
+                PanicsOnDrop
             });
-            let has_begun = upshift::time::timeout(Duration::from_secs(20), has_begun).await;
-            has_begun.expect("there is a thread").unwrap();
+            let start_receiver =
+                upshift::time::timeout(Duration::from_secs(20), start_receiver).await;
+            start_receiver
+                .expect("the thread for blocking functions has ended")
+                .unwrap();
             unwanted.cancel();
             assert!(unwanted.await.is_err());
-            go.send(()).unwrap();
+            permission_sender.send(()).unwrap();
         }
         let wanted = upshift::spawn_blocking(|| 7);
         let wanted = upshift::time::timeout(Duration::from_secs(20), wanted).await;
-        assert_eq!(wanted.expect("there is a thread").unwrap(), 7);
+        assert_eq!(
+            wanted
+                .expect("the thread for blocking functions has ended")
+                .unwrap(),
+            7
+        );
     });
 }
 
-/// Number of wakers after which no more can be made for the coroutine.
+/// Leaks wakers of the calling coroutine until no more can be created.
 async fn leak_wakers() {
     poll_fn(|cx| {
         let clone = || std::mem::forget(cx.waker().clone());
@@ -268,7 +279,7 @@ async fn leak_wakers() {
 }
 
 #[test]
-fn a_coroutine_that_has_leaked_its_wakers_ends_by_a_panic_where_it_waits() {
+fn a_coroutine_that_has_leaked_its_wakers_panics_when_it_waits() {
     use upshift::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
@@ -281,8 +292,8 @@ fn a_coroutine_that_has_leaked_its_wakers_ends_by_a_panic_where_it_waits() {
         let held = mutex.clone().lock_owned().await;
         let (locks, notified) = (mutex.clone(), notify.clone().notified_owned());
         let acquires = semaphore.clone().acquire_owned();
-        type Waits = Pin<Box<dyn Future<Output = ()> + Send>>;
-        let waits: Vec<Waits> = vec![
+        type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+        let waits: Vec<Wait> = vec![
             Box::pin(sleep(Duration::from_millis(1))),
             Box::pin(async move { drop(locks.lock().await) }),
             Box::pin(notified),
@@ -291,22 +302,24 @@ fn a_coroutine_that_has_leaked_its_wakers_ends_by_a_panic_where_it_waits() {
             Box::pin(async move { value.await.unwrap_or_default() }),
             Box::pin(async move { drop(one.recv().await) }),
         ];
-        for (n, waits) in waits.into_iter().enumerate() {
-            let leaks = async move {
+        for (n, wait) in waits.into_iter().enumerate() {
+            let leaking_coroutine = async move {
                 leak_wakers().await;
-                waits.await;
+                wait.await;
             };
-            let ended = upshift::spawn(leaks, Level::at::<3>()).await;
+            let ended = upshift::spawn(leaking_coroutine, Level::at::<3>()).await;
             assert!(ended.is_err_and(|error| error.is_panic()), "{n}");
         }
         // A join needs no waker.
         let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<60>());
-        let leaks = async move {
+        let leaking_coroutine = async move {
             leak_wakers().await;
             child.await.unwrap();
         };
-        upshift::spawn(leaks, Level::at::<3>()).await.unwrap();
-        // All of them go on for others.
+        upshift::spawn(leaking_coroutine, Level::at::<3>())
+            .await
+            .unwrap();
+        // The primitives still work for other coroutines.
         drop(held);
         drop(mutex.lock().await);
         notify.notify_one();
@@ -319,9 +332,9 @@ fn a_coroutine_that_has_leaked_its_wakers_ends_by_a_panic_where_it_waits() {
     });
 }
 
-/// A foreign waiter is queued before a coroutine, and its waker panics: the coroutine is still
-/// woken.
-async fn before_it<F: Future + Send + 'static>(
+/// Queues a foreign waiter, whose waker panics, before a coroutine. Asserts that `release` does not
+/// panic and wakes the coroutine.
+async fn release_both<F: Future + Send + 'static>(
     mut first: impl Future + Unpin,
     second: F,
     release: impl FnOnce(),
@@ -334,28 +347,28 @@ async fn before_it<F: Future + Send + 'static>(
         yield_now().await;
     }
     let released = catch_unwind(AssertUnwindSafe(release));
-    assert!(released.is_ok(), "it has no part in the panic");
+    assert!(released.is_ok(), "the panic of a waker left the primitive");
     let woken = upshift::time::timeout(Duration::from_secs(20), second).await;
-    woken.expect("it is woken").unwrap();
+    woken.expect("the coroutine was not woken").unwrap();
 }
 
 #[test]
-fn a_waker_that_panics_keeps_no_other_from_its_wake() {
+fn a_waker_that_panics_does_not_prevent_other_wakes() {
     use upshift::sync::{Notify, RwLock, Semaphore, mpsc};
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let notify = Arc::new(Notify::new());
         let notified = || notify.clone().notified_owned();
-        before_it(notified(), notified(), || notify.notify_waiters()).await;
+        release_both(notified(), notified(), || notify.notify_waiters()).await;
         let semaphore = Arc::new(Semaphore::new(0));
         let acquire = || semaphore.clone().acquire_owned();
-        before_it(acquire(), acquire(), || semaphore.add_permits(2)).await;
+        release_both(acquire(), acquire(), || semaphore.add_permits(2)).await;
         semaphore.forget_permits(2);
-        before_it(acquire(), acquire(), || semaphore.close()).await;
+        release_both(acquire(), acquire(), || semaphore.close()).await;
         let lock = Arc::new(RwLock::new(()));
         let writer = lock.clone().write_owned().await;
         let read = || Box::pin(lock.clone().read_owned());
-        before_it(read(), read(), || drop(writer)).await;
+        release_both(read(), read(), || drop(writer)).await;
         for closes in [false, true] {
             let (sender, mut receiver) = mpsc::channel(2);
             let full = sender.reserve_many(2).await.unwrap();
@@ -370,7 +383,7 @@ fn a_waker_that_panics_keeps_no_other_from_its_wake() {
                     drop(full);
                 }
             };
-            before_it(send(), send(), release).await;
+            release_both(send(), send(), release).await;
         }
         still_works().await;
     });

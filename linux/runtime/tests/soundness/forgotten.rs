@@ -1,4 +1,4 @@
-//! Futures, handles and runtimes that are forgotten, moved, or outlive each other.
+//! Tests of futures, handles and runtimes that are leaked, moved, or outlive each other.
 
 use std::cell::RefCell;
 use std::future::{pending, poll_fn};
@@ -12,15 +12,16 @@ use upshift::net::{TcpListener, UnixStream};
 use upshift::time::sleep;
 use upshift::{Handle, JoinHandle, Level, Priority, Runtime, yield_now};
 
-use super::{forget, kinds, pair, still_works};
+use super::{forget, pair, runtime_builders, still_works};
 
 #[test]
 fn futures_forgotten_in_flight_keep_the_memory_that_the_kernel_uses() {
-    for runtime in kinds() {
+    for runtime in runtime_builders() {
         let runtime = runtime();
         runtime.block_on(async {
             let (mut one, mut other) = pair().await;
-            // Their own descriptors are closed first; the operations keep theirs.
+            // The leaked futures own sockets, files and pipes. Their operations keep descriptors
+            // and memory.
             forget(async move { one.read(vec![0; 1 << 16]).await.0.unwrap() }).await;
             let _ = other.write_all(vec![5; 1 << 10]).await;
             let (one, mut other) = UnixStream::pair().unwrap();
@@ -45,8 +46,8 @@ fn futures_forgotten_in_flight_keep_the_memory_that_the_kernel_uses() {
             forget(sleep(Duration::from_secs(100))).await;
             let mutex = Arc::new(upshift::sync::Mutex::new(()));
             let guard = mutex.lock().await;
-            let theirs = mutex.clone();
-            forget(async move { drop(theirs.lock().await) }).await;
+            let shared = mutex.clone();
+            forget(async move { drop(shared.lock().await) }).await;
             drop(guard);
             sleep(Duration::from_millis(3)).await;
             still_works().await;
@@ -56,15 +57,15 @@ fn futures_forgotten_in_flight_keep_the_memory_that_the_kernel_uses() {
 }
 
 #[test]
-fn forgotten_handles_and_runtimes() {
-    for runtime in kinds() {
+fn leaked_handles_and_runtimes_are_harmless() {
+    for runtime in runtime_builders() {
         let runtime = runtime();
         runtime.block_on(async {
             std::mem::forget(upshift::spawn(async { vec![1; 100] }, Priority::Inherit));
             std::mem::forget(upshift::spawn_local(pending::<()>(), Priority::Inherit));
             still_works().await;
         });
-        // The threads of the runtime go on.
+        // The threads of a leaked runtime continue.
         let handle = runtime.handle();
         std::mem::forget(runtime);
         drop(handle);
@@ -76,10 +77,11 @@ thread_local! {
 }
 
 #[test]
-fn a_runtime_may_go_anywhere() {
-    for outer in kinds() {
-        for inner in kinds() {
-            // In a poll of another runtime, with work of its own.
+fn a_runtime_may_be_dropped_in_a_poll_before_another_runtime_or_at_the_end_of_its_thread() {
+    for outer in runtime_builders() {
+        for inner in runtime_builders() {
+            // The inner runtime is dropped in a poll of the outer one, while it has a sleeping
+            // coroutine.
             outer().block_on(async move {
                 let nested = upshift::spawn(
                     async move {
@@ -97,72 +99,73 @@ fn a_runtime_may_go_anywhere() {
                     },
                     Level::at::<20>(),
                 );
-                // A handle that has outlived its runtime.
+                // The handle has outlived its runtime.
                 let held = nested.await.unwrap().unwrap();
                 assert!(held.await.unwrap_err().is_cancelled());
                 still_works().await;
             });
-            // With another runtime below it, which is dropped first.
+            // Two runtimes of one thread are dropped in the order of their creation.
             let first = outer();
             let second = inner();
             drop(first);
             second.block_on(still_works());
         }
-        // At the end of its thread.
+        // The runtime is dropped at the end of its thread.
         std::thread::spawn(move || {
             let runtime = outer();
             runtime.block_on(still_works());
-            keep(runtime);
+            store_until_thread_end(runtime);
         })
         .join()
         .unwrap();
     }
 }
 
-fn keep(runtime: Runtime) {
+/// Stores the runtime in a variable that is dropped when the thread ends.
+fn store_until_thread_end(runtime: Runtime) {
     RUNTIME.set(Some(runtime));
 }
 
 #[test]
 fn handles_outlive_their_runtime() {
-    for runtime in kinds() {
+    for runtime in runtime_builders() {
         let runtime = runtime();
         let wakers = Arc::new(Mutex::new(Vec::new()));
-        let theirs = wakers.clone();
-        let (finished, waits, handle) = runtime.block_on(async move {
+        let shared = wakers.clone();
+        let (finished, waiting, handle) = runtime.block_on(async move {
             let finished = upshift::spawn(async { vec![3; 1000] }, Level::at::<1>());
-            let waits = upshift::spawn(
+            let waiting = upshift::spawn(
                 poll_fn(move |cx| {
-                    theirs.lock().unwrap().push(cx.waker().clone());
+                    shared.lock().unwrap().push(cx.waker().clone());
                     Poll::<()>::Pending
                 }),
                 Level::at::<1>(),
             );
-            while !finished.is_finished() || is_unpolled(&waits) {
+            while !finished.is_finished() || is_unpolled(&waiting) {
                 yield_now().await;
             }
-            (finished, waits, Handle::current().unwrap())
+            (finished, waiting, Handle::current().unwrap())
         });
         drop(runtime);
-        let id = waits.id();
+        let id = waiting.id();
         for waker in wakers.lock().unwrap().drain(..) {
             waker.wake_by_ref();
             waker.wake();
         }
-        assert!(waits.is_finished() && handle.wake(id).is_err() && handle.cancel(id).is_err());
-        waits.cancel();
+        assert!(waiting.is_finished() && handle.wake(id).is_err() && handle.cancel(id).is_err());
+        waiting.cancel();
         assert!(handle.reprio(id, Level::at::<0>()).is_err());
         let (metrics, stats) = (handle.metrics(), handle.preemption_stats());
         drop((metrics, stats, handle.trace()));
         let other = Runtime::builder().vcpus(1).build().unwrap();
         other.block_on(async {
             assert_eq!(finished.await.unwrap(), vec![3; 1000]);
-            assert!(waits.await.unwrap_err().is_cancelled());
+            assert!(waiting.await.unwrap_err().is_cancelled());
         });
     }
 }
 
-/// Returns whether it has not been polled yet.
-fn is_unpolled(waits: &JoinHandle<()>) -> bool {
-    Handle::current().unwrap().state(waits.id()) != upshift::State::Blocked
+/// Returns whether the coroutine has not been polled yet.
+fn is_unpolled(waiting: &JoinHandle<()>) -> bool {
+    Handle::current().unwrap().state(waiting.id()) != upshift::State::Blocked
 }

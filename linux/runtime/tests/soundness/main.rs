@@ -1,5 +1,5 @@
-//! Safe code cannot cause undefined behaviour (the address sanitizer checks), a lost wake or a
-//! hang, however it uses a runtime and its handles.
+//! Tests that safe code cannot cause undefined behaviour (checked by the address sanitizer), a lost
+//! wake or a hang, however it uses a runtime and its handles.
 
 mod extremes;
 mod foreign_code;
@@ -11,8 +11,8 @@ use upshift::net::{TcpListener, TcpStream};
 use upshift::time::sleep;
 use upshift::{Level, Preemption, Runtime};
 
-/// Builds runtimes of each kind.
-fn kinds() -> [fn() -> Runtime; 3] {
+/// Returns functions that build a runtime of each kind: one vCPU, two, and preemptible.
+fn runtime_builders() -> [fn() -> Runtime; 3] {
     [
         || Runtime::builder().vcpus(1).build().unwrap(),
         || Runtime::builder().vcpus(2).build().unwrap(),
@@ -25,6 +25,7 @@ fn kinds() -> [fn() -> Runtime; 3] {
     ]
 }
 
+/// Returns both ends of a TCP connection.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -32,16 +33,17 @@ async fn pair() -> (TcpStream, TcpStream) {
     (client.unwrap(), server.unwrap().0)
 }
 
+/// Asserts that the current runtime still serves sockets, timers and spawned coroutines.
 async fn still_works() {
-    let (mut one, mut other) = pair().await;
-    one.write_all("still works").await.0.unwrap();
-    assert_eq!(&other.recv().await.unwrap()[..], b"still works");
+    let (mut local, mut peer) = pair().await;
+    local.write_all("still works").await.0.unwrap();
+    assert_eq!(&peer.recv().await.unwrap()[..], b"still works");
     sleep(Duration::from_micros(100)).await;
     let handle = upshift::spawn(async { 7 }, Level::at::<3>());
     assert_eq!(handle.await.unwrap(), 7);
 }
 
-/// Polls the future once, and leaks it with all it owns.
+/// Polls the future once, and leaks it.
 async fn forget<F: Future + 'static>(future: F) {
     let mut future = Box::pin(future);
     let _ = futures_util::poll!(&mut future);

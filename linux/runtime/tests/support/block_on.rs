@@ -1,4 +1,4 @@
-//! Tests of one vCPU.
+//! A `block_on` for tests that need a runtime with one vCPU.
 
 use upshift::Runtime;
 

@@ -1,9 +1,9 @@
-//! Tests whose body runs in a process of its own.
+//! Tests whose body runs in a child process.
 
 use std::process::Command;
 
-/// Returns the command that runs the test `name` of this program, and no other. The caller sets a
-/// variable that tells the test that it is the child.
+/// Returns the command that runs only the test `name` of this program. The caller sets an
+/// environment variable from which the test learns that it runs in the child.
 pub(crate) fn child(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]);

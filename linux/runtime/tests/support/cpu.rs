@@ -8,15 +8,15 @@ pub(crate) fn cpu_time() -> Duration {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a pointer to a local of the type asked for.
+    // SAFETY: `time` is a live local of the expected type.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Uses this much CPU time: a suspended poll uses none.
+/// Computes until the thread has used `time` of CPU time. A suspended poll uses none.
 pub(crate) fn burn(time: Duration) {
-    let began = cpu_time();
-    while cpu_time() - began < time {
+    let start = cpu_time();
+    while cpu_time() - start < time {
         std::hint::spin_loop();
     }
 }

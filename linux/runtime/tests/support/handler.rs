@@ -1,17 +1,19 @@
-//! The handler of the runtime's signal, replaced as a careless program would.
+//! Replaces the handler of the runtime's signal, as a program might do that is not aware of the
+//! runtime.
 
 use std::ptr::{null, null_mut};
 
-/// Handler of a program's own, which does nothing.
+/// A program's own handler, which does nothing.
 pub(crate) extern "C" fn own(_: libc::c_int) {}
 
-/// Replaces the handler of the signal that interrupts polls, while a runtime exists that uses it.
+/// Installs `handler` for the signal that interrupts polls. Must be called while a runtime exists
+/// that uses the signal.
 ///
 /// # Panics
 /// If no real-time signal has a handler.
 pub(crate) fn replace(handler: libc::sighandler_t) {
     let action = |signal| {
-        // SAFETY: plain data; pointers to locals.
+        // SAFETY: zeroes are a valid `sigaction`, and the pointer is to a local.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, null(), &raw mut action);
@@ -22,9 +24,9 @@ pub(crate) fn replace(handler: libc::sighandler_t) {
         .rev()
         .find(|signal| action(*signal).sa_sigaction != libc::SIG_DFL)
         .unwrap();
-    let mut other = action(signal);
-    other.sa_flags = libc::SA_RESTART;
-    other.sa_sigaction = handler;
-    // SAFETY: a pointer to a local.
-    unsafe { libc::sigaction(signal, &raw const other, null_mut()) };
+    let mut replacement = action(signal);
+    replacement.sa_flags = libc::SA_RESTART;
+    replacement.sa_sigaction = handler;
+    // SAFETY: `replacement` is a live local.
+    unsafe { libc::sigaction(signal, &raw const replacement, null_mut()) };
 }

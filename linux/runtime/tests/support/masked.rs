@@ -1,10 +1,10 @@
-//! Code that runs with all signals blocked.
+//! Runs code with all signals blocked.
 
 use std::ptr::null_mut;
 
 /// Calls `f` with all signals of the calling thread blocked.
 pub(crate) fn without_signals(f: impl FnOnce()) {
-    // SAFETY: plain data; pointers to locals.
+    // SAFETY: zeroes are valid sets, and the pointers are to locals.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Polls by hand and counts wakes.
+/// A waker that counts its wakes, and polls futures.
 #[derive(Default)]
 pub(crate) struct Probe(AtomicUsize);
 
@@ -21,11 +21,13 @@ impl Probe {
         Arc::default()
     }
 
+    /// Polls `future` once with this waker.
     pub(crate) fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
         let waker = Waker::from(self.clone());
         Pin::new(future).poll(&mut Context::from_waker(&waker))
     }
 
+    /// Returns the number of wakes.
     pub(crate) fn wakes(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }

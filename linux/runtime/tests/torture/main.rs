@@ -1,5 +1,5 @@
-//! Everyday crates between coroutines of different levels, on preemptible vCPUs: however polls
-//! behave, every party makes progress.
+//! Tests of everyday crates in coroutines of different levels on preemptible vCPUs: every coroutine
+//! makes progress, however its neighbours' polls behave.
 
 #[path = "../support/child.rs"]
 mod child;
@@ -8,7 +8,7 @@ mod cpu;
 #[path = "../support/handler.rs"]
 mod handler;
 #[path = "../support/masked.rs"]
-mod masked;
+mod masked_step;
 mod parties;
 mod replaced;
 
@@ -21,34 +21,36 @@ use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use masked::without_signals;
-use parties::{LAZY, MIDDLE, Parties, URGENT, burn, micros, torture};
+use masked_step::without_signals;
+use parties::{BACKGROUND, MIDDLE, Parties, URGENT, burn, micros, torture};
 use upshift::sync::Notify;
 use upshift::{Level, Runtime, time};
 
-async fn turn() {
+/// Yields if another coroutine should run.
+async fn yield_once() {
     upshift::yield_if_needed().await;
 }
 
+/// Sleeps for a time that divides no other period in these tests.
 async fn pause() {
     time::sleep(micros(97)).await;
 }
 
 #[test]
-fn a_std_mutex_with_a_wake_under_it() {
+fn a_std_mutex_whose_holder_wakes_a_coroutine() {
     torture(|runtime, parties| {
         let (lock, bell) = (Arc::new(Mutex::new(0u64)), Arc::new(Notify::new()));
         let (l, b) = (lock.clone(), bell.clone());
         parties.party(
             runtime,
-            LAZY,
+            BACKGROUND,
             move || {
                 let mut held = l.lock().unwrap();
                 burn(micros(300));
                 *held += 1;
                 b.notify_one();
             },
-            turn,
+            yield_once,
         );
         parties.party(
             runtime,
@@ -71,7 +73,7 @@ fn a_std_mutex_with_a_wake_under_it() {
 }
 
 #[test]
-fn a_std_mutex_that_a_thread_beside_the_runtime_waits_for() {
+fn a_std_mutex_for_which_a_thread_outside_of_the_runtime_waits() {
     torture(|runtime, parties| {
         let lock = Arc::new(Mutex::new(0u64));
         let l = lock.clone();
@@ -80,7 +82,7 @@ fn a_std_mutex_that_a_thread_beside_the_runtime_waits_for() {
             burn(micros(300));
             *held += 1;
         };
-        parties.party(runtime, LAZY, hold, pause);
+        parties.party(runtime, BACKGROUND, hold, pause);
         parties.outsider(runtime, move || *lock.lock().unwrap() += 1);
     });
 }
@@ -92,7 +94,7 @@ fn a_std_rwlock_and_a_oneshot() {
         let (l, m) = (lock.clone(), lock.clone());
         parties.party(
             runtime,
-            LAZY,
+            BACKGROUND,
             move || {
                 let mut held = l.write().unwrap();
                 burn(micros(200));
@@ -100,7 +102,7 @@ fn a_std_rwlock_and_a_oneshot() {
                 let _ = sender.send(*held);
                 *held += receiver.now_or_never().is_some() as u64;
             },
-            turn,
+            yield_once,
         );
         parties.party(
             runtime,
@@ -122,20 +124,20 @@ fn a_std_rwlock_and_a_oneshot() {
 }
 
 #[test]
-fn parking_lot_with_a_send_under_it() {
+fn a_parking_lot_mutex_whose_holder_sends_a_message() {
     torture(|runtime, parties| {
         let lock = Arc::new(parking_lot::Mutex::new(()));
         let (sender, receiver) = upshift::sync::mpsc::unbounded_channel::<u64>();
         let l = lock.clone();
         parties.party(
             runtime,
-            LAZY,
+            BACKGROUND,
             move || {
                 let _held = l.lock();
                 burn(micros(200));
                 let _ = sender.send(1);
             },
-            turn,
+            yield_once,
         );
         parties.party(runtime, URGENT, move || drop(lock.lock()), pause);
         let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
@@ -155,7 +157,7 @@ fn parking_lot_with_a_send_under_it() {
 }
 
 #[test]
-fn event_listener_as_it_is() {
+fn listeners_of_event_listener() {
     torture(|runtime, parties| {
         let event = Arc::new(event_listener::Event::new());
         for _ in 0..20 {
@@ -165,7 +167,7 @@ fn event_listener_as_it_is() {
         let (e, f) = (event.clone(), event.clone());
         parties.party(
             runtime,
-            LAZY,
+            BACKGROUND,
             move || {
                 e.notify(usize::MAX);
             },
@@ -175,23 +177,28 @@ fn event_listener_as_it_is() {
     });
 }
 
-/// A less urgent party sends a hundred messages at a time; an urgent one receives them, and spins
-/// meanwhile.
-fn a_receiver_that_spins<S, R>(channel: impl Fn() -> (S, R))
+/// Runs a less urgent party that sends a hundred messages at a time, and an urgent one that
+/// receives them and spins until the channel is empty.
+fn run_spinning_receiver<S, R>(channel: impl Fn() -> (S, R))
 where
     S: Fn() + Send + 'static,
     R: Fn() -> bool + Send + 'static,
 {
     torture(|runtime, parties| {
         let (send, receive) = channel();
-        parties.party(runtime, LAZY, move || (0..100).for_each(|_| send()), turn);
+        parties.party(
+            runtime,
+            BACKGROUND,
+            move || (0..100).for_each(|_| send()),
+            yield_once,
+        );
         parties.party(runtime, URGENT, move || while receive() {}, pause);
     });
 }
 
 #[test]
-fn std_mpsc_whose_receiver_spins() {
-    a_receiver_that_spins(|| {
+fn a_std_channel_whose_receiver_spins() {
+    run_spinning_receiver(|| {
         let (sender, receiver) = mpsc::sync_channel::<[u64; 4]>(1_000);
         let send = move || _ = sender.try_send([1; 4]);
         (send, move || receiver.try_recv().is_ok())
@@ -199,16 +206,16 @@ fn std_mpsc_whose_receiver_spins() {
 }
 
 #[test]
-fn crossbeam_whose_receiver_spins() {
-    a_receiver_that_spins(|| {
+fn a_crossbeam_channel_whose_receiver_spins() {
+    run_spinning_receiver(|| {
         let (sender, receiver) = crossbeam_channel::bounded::<[u64; 4]>(1_000);
         let send = move || _ = sender.try_send([1; 4]);
         (send, move || receiver.try_recv().is_ok())
     });
 }
 
-/// A party that burns CPU and sends, and an urgent one that receives.
-fn a_channel<S, R>(
+/// Adds a party that computes and sends, and an urgent one that receives.
+fn add_channel_parties<S, R>(
     runtime: &Runtime,
     parties: &mut Parties,
     send: impl FnMut() -> S + Send + 'static,
@@ -217,12 +224,12 @@ fn a_channel<S, R>(
     S: Future<Output = ()> + Send,
     R: Future<Output = ()> + Send,
 {
-    parties.party(runtime, LAZY, || burn(micros(50)), send);
+    parties.party(runtime, BACKGROUND, || burn(micros(50)), send);
     parties.party(runtime, URGENT, || (), receive);
 }
 
 #[test]
-fn async_channel_and_flume_as_they_are() {
+fn channels_of_async_channel_and_flume() {
     torture(|runtime, parties| {
         let (sender, receiver) = async_channel::bounded::<u64>(16);
         let send = move || {
@@ -233,7 +240,7 @@ fn async_channel_and_flume_as_they_are() {
             let receiver = receiver.clone();
             async move { _ = receiver.recv().await }
         };
-        a_channel(runtime, parties, send, receive);
+        add_channel_parties(runtime, parties, send, receive);
         let (sender, receiver) = flume::bounded::<u64>(16);
         let send = move || {
             let sender = sender.clone();
@@ -243,18 +250,18 @@ fn async_channel_and_flume_as_they_are() {
             let receiver = receiver.clone();
             async move { _ = receiver.recv_async().await }
         };
-        a_channel(runtime, parties, send, receive);
+        add_channel_parties(runtime, parties, send, receive);
     });
 }
 
 #[test]
-fn tokio_sync_and_dashmap() {
+fn a_tokio_mutex_and_a_dashmap() {
     torture(|runtime, parties| {
         let (lock, map) = (
             Arc::new(tokio::sync::Mutex::new(0u64)),
             Arc::new(dashmap::DashMap::new()),
         );
-        for level in [LAZY, MIDDLE, URGENT] {
+        for level in [BACKGROUND, MIDDLE, URGENT] {
             let (lock, map) = (lock.clone(), map.clone());
             let mut key = u64::from(level.get());
             parties.party(
@@ -283,13 +290,13 @@ thread_local! {
 #[test]
 fn thread_locals_and_the_allocator() {
     torture(|runtime, parties| {
-        for level in [LAZY, LAZY, MIDDLE, URGENT] {
+        for level in [BACKGROUND, BACKGROUND, MIDDLE, URGENT] {
             let mut count = 0u64;
             parties.resting_party(runtime, level, move || {
                 for _ in 0..200 {
                     count += 1;
-                    // Borrowed only while no other poll can run on this thread: a poll keeps its
-                    // thread.
+                    // No other poll can borrow the map meanwhile, because a suspended poll occupies
+                    // its thread.
                     LOCAL.with_borrow_mut(|map| {
                         map.insert(count % 500, format!("{count:>200}"));
                     });
@@ -304,7 +311,7 @@ fn thread_locals_and_the_allocator() {
 fn a_once_lock_and_a_shared_future() {
     torture(|runtime, parties| {
         let cell = Arc::new(Mutex::new(Arc::new(OnceLock::<u64>::new())));
-        for level in [LAZY, URGENT] {
+        for level in [BACKGROUND, URGENT] {
             let cell = cell.clone();
             parties.resting_party(runtime, level, move || {
                 let current = cell.lock().unwrap().clone();
@@ -316,23 +323,24 @@ fn a_once_lock_and_a_shared_future() {
             });
         }
         let shared = Arc::new(Mutex::new(None));
-        for level in [LAZY, MIDDLE, URGENT] {
+        for level in [BACKGROUND, MIDDLE, URGENT] {
             let shared = shared.clone();
             parties.party(
                 runtime,
                 level,
                 || (),
                 move || {
-                    let mut place = shared.lock().unwrap();
-                    let future = match place.take() {
+                    let mut slot = shared.lock().unwrap();
+                    let future = match slot.take() {
                         Some(future) => future,
-                        // Ten times the duration of a poll in a slow build beside other programs.
+                        // The sleep lasts ten times as long as a poll in a slow build beside other
+                        // programs.
                         None => time::sleep(micros(1_500)).boxed().shared(),
                     };
                     if future.peek().is_none() {
-                        *place = Some(future.clone());
+                        *slot = Some(future.clone());
                     }
-                    drop(place);
+                    drop(slot);
                     future
                 },
             );
@@ -345,7 +353,7 @@ fn rayon_and_scoped_threads_inside_a_poll() {
     torture(|runtime, parties| {
         parties.party(
             runtime,
-            LAZY,
+            BACKGROUND,
             || {
                 let (a, b) = rayon::join(|| burn(micros(200)), || burn(micros(200)));
                 black_box((a, b));
@@ -370,12 +378,12 @@ fn rayon_and_scoped_threads_inside_a_poll() {
 #[test]
 fn blocking_calls_do_not_stop_the_vcpu() {
     torture(|runtime, parties| {
-        for level in [LAZY, MIDDLE] {
+        for level in [BACKGROUND, MIDDLE] {
             parties.party(
                 runtime,
                 level,
                 || thread::sleep(Duration::from_millis(5)),
-                turn,
+                yield_once,
             );
         }
         let (reader, writer) = std::io::pipe().unwrap();
@@ -387,7 +395,7 @@ fn blocking_calls_do_not_stop_the_vcpu() {
                 let mut buffer = [0u8; 64];
                 black_box(std::io::Read::read(&mut reader, &mut buffer).unwrap());
             },
-            turn,
+            yield_once,
         );
         parties.party(
             runtime,
@@ -399,13 +407,13 @@ fn blocking_calls_do_not_stop_the_vcpu() {
     });
 }
 
-/// The signal that stops such a poll is handled when it unblocks its signals, with the lock
-/// released, or held by the next poll.
+/// The signal that suspends such a poll stays pending until the poll unblocks its signals. By then
+/// the lock is free, or the next poll holds it.
 #[test]
 fn polls_that_block_all_signals_and_a_std_mutex() {
     torture(|runtime, parties| {
         let lock = Arc::new(Mutex::new(0u64));
-        let masked = |time| {
+        let masked_step = |time| {
             let lock = lock.clone();
             move || {
                 without_signals(|| {
@@ -415,8 +423,8 @@ fn polls_that_block_all_signals_and_a_std_mutex() {
                 });
             }
         };
-        parties.party(runtime, LAZY, masked(300), turn);
-        parties.party(runtime, MIDDLE, masked(100), pause);
+        parties.party(runtime, BACKGROUND, masked_step(300), yield_once);
+        parties.party(runtime, MIDDLE, masked_step(100), pause);
         parties.party(runtime, URGENT, move || *lock.lock().unwrap() += 1, pause);
     });
 }

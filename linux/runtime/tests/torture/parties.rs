@@ -1,7 +1,9 @@
-//! Parties that must all make progress: coroutines of different levels, observed from outside.
+//! Runs parties, coroutines of different levels, and checks from outside of the runtime that all of
+//! them make progress.
 //!
-//! Each combination runs for [`seconds`]: half a second, or `UPSHIFT_TORTURE_SECONDS`
-//! (`cargo xtask soak` takes 60). A party that stands still for [`STILL`] looks ends the process.
+//! Each combination of parties runs for [`duration`]: half a second, or `UPSHIFT_TORTURE_SECONDS`
+//! (`cargo xtask soak` takes 60). The process ends if a party makes no step in
+//! [`MAX_STALLED_SAMPLES`] samples.
 
 use std::future::Future;
 use std::io::Write;
@@ -12,28 +14,29 @@ use std::time::{Duration, Instant};
 
 use upshift::{Handle, Level, Preemption, Runtime, time};
 
-/// Time between two looks at the parties.
-const LOOK: Duration = Duration::from_millis(20);
+/// Time between two samples of the parties' steps.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Number of looks, at least 100 s, after which a party without a step hangs. Beside programs that
-/// use the whole machine a process may get a hundredth of a CPU, so that 10 s are a few steps.
-/// Looks are counted, because time also passes while the process is frozen.
-const STILL: u32 = 5_000;
+/// Number of samples, over at least 100 s, after which a party without a step counts as hung.
+/// Beside programs that use the whole machine a process may get a hundredth of a CPU, so that 10 s
+/// are a few steps. Samples are counted, because time also passes while the process is frozen.
+const MAX_STALLED_SAMPLES: u32 = 5_000;
 
-/// Returns how long a combination runs.
-pub(crate) fn seconds() -> Duration {
-    let given = std::env::var("UPSHIFT_TORTURE_SECONDS").ok();
-    let seconds = given.and_then(|text| text.parse().ok()).unwrap_or(0.5);
+/// Returns the time for which a combination runs.
+pub(crate) fn duration() -> Duration {
+    let variable = std::env::var("UPSHIFT_TORTURE_SECONDS").ok();
+    let seconds = variable.and_then(|text| text.parse().ok()).unwrap_or(0.5);
     Duration::from_secs_f64(seconds)
 }
 
-/// Waits for the right to run a combination: they all want the first CPU.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+/// Waits until no other combination runs, since all of them use the first CPU.
+pub(crate) fn lock_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Builds a runtime with preemption, or prints why there is none.
+/// Builds a runtime with preemption. If the kernel permits none, prints the reason and returns
+/// `None`.
 pub(crate) fn preemptible(vcpus: usize) -> Option<Runtime> {
     let builder = Runtime::builder()
         .vcpus(vcpus)
@@ -47,14 +50,14 @@ pub(crate) fn preemptible(vcpus: usize) -> Option<Runtime> {
     }
 }
 
-/// Factor by which a party rests longer than its step took.
-pub(crate) const REST: u32 = 6;
+/// Ratio of a resting party's pause to the duration of its step.
+pub(crate) const PAUSE_RATIO: u32 = 6;
 
 pub(crate) const URGENT: Level = Level::at::<2>();
 pub(crate) const MIDDLE: Level = Level::at::<20>();
-pub(crate) const LAZY: Level = Level::at::<40>();
+pub(crate) const BACKGROUND: Level = Level::at::<40>();
 
-/// Progress of the parties of a combination.
+/// The parties of a combination, and their progress.
 #[derive(Default)]
 pub(crate) struct Parties {
     steps: Vec<Arc<AtomicU64>>,
@@ -62,14 +65,14 @@ pub(crate) struct Parties {
 }
 
 impl Parties {
-    /// Returns the counter of steps of one more party.
+    /// Adds a party, and returns the counter of its steps.
     pub(crate) fn counter(&mut self) -> Arc<AtomicU64> {
         let steps = Arc::new(AtomicU64::new(0));
         self.steps.push(steps.clone());
         steps
     }
 
-    /// Starts a coroutine that makes step after step, and awaits a future of `pause` in between.
+    /// Starts a coroutine that repeats `step`, and awaits a future of `pause` after each step.
     pub(crate) fn party<P: Future<Output = ()> + Send>(
         &mut self,
         runtime: &Runtime,
@@ -88,11 +91,11 @@ impl Parties {
         runtime.handle().spawn(party, level).unwrap().detach();
     }
 
-    /// Starts a thread that makes step after step, and an urgent coroutine that waits for its
-    /// steps, in polls that are all short.
+    /// Starts a thread that repeats `step`, and an urgent coroutine that waits for the steps in
+    /// polls that are all short.
     pub(crate) fn outsider(&mut self, runtime: &Runtime, mut step: impl FnMut() + Send + 'static) {
         let (steps, stop) = (self.counter(), self.stop.clone());
-        let seen = steps.clone();
+        let progress = steps.clone();
         thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 step();
@@ -101,10 +104,10 @@ impl Parties {
             }
         });
         let wait = move || {
-            let seen = seen.clone();
+            let progress = progress.clone();
             async move {
-                let before = seen.load(Ordering::Relaxed);
-                while seen.load(Ordering::Relaxed) == before {
+                let before = progress.load(Ordering::Relaxed);
+                while progress.load(Ordering::Relaxed) == before {
                     upshift::yield_now().await;
                 }
                 time::sleep(micros(3_000)).await;
@@ -113,9 +116,9 @@ impl Parties {
         self.party(runtime, URGENT, || (), wait);
     }
 
-    /// Starts a party that pauses for [`REST`] times as long as its step took: four of them leave
-    /// time for the least urgent one, however slow the build is. (Levels are strict: an urgent
-    /// party that never rests starves the others, by right.)
+    /// Starts a party that pauses for [`PAUSE_RATIO`] times the duration of its last step, so that
+    /// four of them leave time for the least urgent party in a build of any speed. (Levels are
+    /// strict: an urgent party that never pauses starves the others.)
     pub(crate) fn resting_party(
         &mut self,
         runtime: &Runtime,
@@ -125,18 +128,18 @@ impl Parties {
         let took = Arc::new(AtomicU64::new(0));
         let last = took.clone();
         let timed = move || {
-            let began = Instant::now();
+            let start = Instant::now();
             step();
-            took.store(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+            took.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         };
         self.party(runtime, level, timed, move || {
             let took = micros(last.load(Ordering::Relaxed));
-            time::sleep(micros(97).max(REST * took))
+            time::sleep(micros(97).max(PAUSE_RATIO * took))
         });
     }
 
-    /// Runs the parties until `observe` returns, and returns the steps of each. `observe` is called
-    /// in a thread of its own, since it must not depend on the runtime.
+    /// Runs the parties until `observe` returns, and returns the steps of each. `observe` runs on
+    /// another thread, so that it does not depend on the runtime.
     pub(crate) fn run(
         &self,
         runtime: &Runtime,
@@ -146,71 +149,76 @@ impl Parties {
             steps: self.steps.clone(),
             handle: runtime.handle(),
         };
-        let watcher = thread::spawn(move || observe(observer));
+        let observer_thread = thread::spawn(move || observe(observer));
         runtime.block_on(async {
-            while !watcher.is_finished() {
+            while !observer_thread.is_finished() {
                 time::sleep(Duration::from_millis(5)).await;
             }
         });
         self.stop.store(true, Ordering::Relaxed);
-        watcher.join().unwrap();
-        all(&self.steps)
+        observer_thread.join().unwrap();
+        step_counts(&self.steps)
     }
 }
 
-/// The steps of all parties, seen from outside of the runtime.
+/// Observes the steps of all parties from outside of the runtime.
 pub(crate) struct Observer {
     steps: Vec<Arc<AtomicU64>>,
     handle: Handle,
 }
 
 impl Observer {
-    /// Returns after `time`, once each party has made at least `steps` more steps. A party that
-    /// stands still ends the process. Nothing is allocated meanwhile: a party may hold the lock of
-    /// the allocator.
-    pub(crate) fn until(&self, time: Duration, more: u64) {
-        struct Seen {
-            wanted: u64,
+    /// Returns when `time` has passed and each party has made at least `more` steps. Aborts the
+    /// process if a party stands still. Allocates nothing meanwhile, because a party may hold the
+    /// lock of the allocator.
+    pub(crate) fn wait_for(&self, time: Duration, more: u64) {
+        struct Progress {
+            goal: u64,
             count: u64,
-            /// Number of looks since the count has changed.
-            looks: u32,
+            /// Number of samples since the last step.
+            stalled_samples: u32,
         }
-        let began = Instant::now();
-        let seen = |count| Seen {
-            wanted: count + more,
+        let start = Instant::now();
+        let progress = |count| Progress {
+            goal: count + more,
             count,
-            looks: 0,
+            stalled_samples: 0,
         };
-        let mut parties: Vec<_> = all(&self.steps).into_iter().map(seen).collect();
-        let lags = |party: &Seen| party.count < party.wanted;
-        while began.elapsed() < time || parties.iter().any(lags) {
-            thread::sleep(LOOK);
+        let mut parties: Vec<_> = step_counts(&self.steps).into_iter().map(progress).collect();
+        let lags = |party: &Progress| party.count < party.goal;
+        while start.elapsed() < time || parties.iter().any(lags) {
+            thread::sleep(SAMPLE_INTERVAL);
             for (number, (steps, party)) in self.steps.iter().zip(&mut parties).enumerate() {
                 let count = steps.load(Ordering::Relaxed);
-                let stands = count == party.count;
-                party.looks = if stands { party.looks + 1 } else { 0 };
+                let is_stalled = count == party.count;
+                party.stalled_samples = if is_stalled {
+                    party.stalled_samples + 1
+                } else {
+                    0
+                };
                 party.count = count;
-                if party.looks == STILL {
-                    self.give_up(number);
+                if party.stalled_samples == MAX_STALLED_SAMPLES {
+                    self.abort(number);
                 }
             }
         }
     }
 
-    fn give_up(&self, party: usize) -> ! {
+    fn abort(&self, party: usize) -> ! {
         let stats = self.handle.preemption_stats();
         let _ = writeln!(
             std::io::stderr(),
             "party {party} stands still: steps {:?}; {stats:?}",
-            all(&self.steps)
+            step_counts(&self.steps)
         );
         std::process::abort();
     }
 }
 
+/// Computes for `time`.
 pub(crate) fn burn(time: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < time {
+    let start = Instant::now();
+    while start.elapsed() < time {
         std::hint::spin_loop();
     }
 }
@@ -219,21 +227,21 @@ pub(crate) fn micros(n: u64) -> Duration {
     Duration::from_micros(n)
 }
 
-fn all(steps: &[Arc<AtomicU64>]) -> Vec<u64> {
-    let one = |party: &Arc<AtomicU64>| party.load(Ordering::Relaxed);
-    steps.iter().map(one).collect()
+fn step_counts(steps: &[Arc<AtomicU64>]) -> Vec<u64> {
+    let load = |counter: &Arc<AtomicU64>| counter.load(Ordering::Relaxed);
+    steps.iter().map(load).collect()
 }
 
-/// Runs the parties that `start` starts, on one vCPU and on two.
-pub(crate) fn torture(start: impl Fn(&Runtime, &mut Parties)) {
-    let _alone = alone();
+/// Runs the parties that `add_parties` adds, on one vCPU and on two.
+pub(crate) fn torture(add_parties: impl Fn(&Runtime, &mut Parties)) {
+    let _lock = lock_machine();
     for vcpus in [1, 2] {
         let Some(runtime) = preemptible(vcpus) else {
             return;
         };
         let mut parties = Parties::default();
-        start(&runtime, &mut parties);
-        let steps = parties.run(&runtime, |observer| observer.until(seconds(), 1));
+        add_parties(&runtime, &mut parties);
+        let steps = parties.run(&runtime, |observer| observer.wait_for(duration(), 1));
         let stats = runtime.handle().preemption_stats();
         println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
     }

@@ -1,6 +1,6 @@
-//! A program that replaces the handler of the runtime's signal after a while: from then on the
-//! runtime is cooperative, and every party still makes progress. Each number of vCPUs has a process
-//! of its own, since the handler belongs to the process.
+//! Tests of a program that replaces the handler of the runtime's signal after some time: from then
+//! on the runtime is cooperative, and every party still makes progress. Each number of vCPUs is
+//! tested in a child process, because the handler belongs to the process.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
@@ -12,62 +12,65 @@ use upshift::{Runtime, sync};
 use crate::child::child;
 use crate::cpu;
 use crate::handler;
-use crate::parties::{LAZY, MIDDLE, Parties, URGENT, alone, burn, micros, preemptible, seconds};
+use crate::parties::{
+    BACKGROUND, MIDDLE, Parties, URGENT, burn, duration, lock_machine, micros, preemptible,
+};
 use crate::pause;
 
-/// Name of the variable with the number of vCPUs, in a process that runs the body of the test.
-const INSIDE: &str = "UPSHIFT_TORTURE_CHILD";
+/// Environment variable with the number of vCPUs; set in the child process that runs the body of
+/// the test.
+const CHILD_VCPUS: &str = "UPSHIFT_TORTURE_CHILD";
 
-/// Number of steps of each party after which the runtime has found the handler replaced: each step
-/// of one party lasts several times as long as the runtime waits for an answer to its signal.
-const MORE: u64 = 20;
+/// Number of steps of each party by which the runtime has detected the replaced handler: a step of
+/// one party lasts several times as long as the runtime waits for an answer to its signal.
+const STEPS_AFTER_REPLACEMENT: u64 = 20;
 
 #[test]
-fn a_program_that_replaces_the_handler_after_a_while() {
-    if let Ok(vcpus) = std::env::var(INSIDE) {
-        return replaces_the_handler(vcpus.parse().unwrap());
+fn parties_make_progress_after_the_handler_was_replaced() {
+    if let Ok(vcpus) = std::env::var(CHILD_VCPUS) {
+        return run_with_replaced_handler(vcpus.parse().unwrap());
     }
-    let _alone = alone();
+    let _lock = lock_machine();
     if preemptible(1).is_none() {
         return;
     }
     for vcpus in ["1", "2"] {
-        let name = "replaced::a_program_that_replaces_the_handler_after_a_while";
-        let output = child(name).env(INSIDE, vcpus).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
+        let name = "replaced::parties_make_progress_after_the_handler_was_replaced";
+        let output = child(name).env(CHILD_VCPUS, vcpus).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
         let status = output.status;
-        assert!(status.success(), "{vcpus} vCPUs: {status}: {said}");
-        let reports = said.matches("replaced the handler").count();
-        assert_eq!(reports, 1, "{vcpus} vCPUs: {said}");
+        assert!(status.success(), "{vcpus} vCPUs: {status}: {stderr}");
+        let reports = stderr.matches("replaced the handler").count();
+        assert_eq!(reports, 1, "{vcpus} vCPUs: {stderr}");
         print!("{}", String::from_utf8(output.stdout).unwrap());
     }
 }
 
-fn replaces_the_handler(vcpus: usize) {
-    // Ends a process that hangs, long after its time.
-    let limit = 600 + 2 * seconds().as_secs() as libc::c_uint;
+fn run_with_replaced_handler(vcpus: usize) {
+    // The alarm ends a process that hangs.
+    let limit = 600 + 2 * duration().as_secs() as libc::c_uint;
     // SAFETY: no pointers.
     unsafe { libc::alarm(limit) };
     let runtime = preemptible(vcpus).unwrap();
     let mut parties = Parties::default();
-    start(&runtime, &mut parties);
-    let third = seconds() / 3;
+    add_parties(&runtime, &mut parties);
+    let third = duration() / 3;
     let steps = parties.run(&runtime, move |observer| {
-        observer.until(third, 1);
+        observer.wait_for(third, 1);
         handler::replace(handler::own as *const () as usize);
-        observer.until(2 * third, MORE);
+        observer.wait_for(2 * third, STEPS_AFTER_REPLACEMENT);
     });
     let stats = runtime.handle().preemption_stats();
     println!("{vcpus} vCPUs: steps {steps:?}; {stats:?}");
 }
 
-/// Starts parties that wait between their steps, and leave time for the less urgent ones.
-fn start(runtime: &Runtime, parties: &mut Parties) {
-    // Each step is long enough to be interrupted twice.
-    let long = || cpu::burn(Duration::from_millis(10));
-    parties.party(runtime, LAZY, long, pause);
+/// Adds parties that pause between their steps, and leave time for the less urgent ones.
+fn add_parties(runtime: &Runtime, parties: &mut Parties) {
+    // A step is long enough to be interrupted twice.
+    let long_step = || cpu::burn(Duration::from_millis(10));
+    parties.party(runtime, BACKGROUND, long_step, pause);
     let lock = Arc::new(Mutex::new(0u64));
-    let hold = |time| {
+    let step_under_lock = |time| {
         let lock = lock.clone();
         move || {
             let mut held = lock.lock().unwrap();
@@ -75,10 +78,10 @@ fn start(runtime: &Runtime, parties: &mut Parties) {
             *held += 1;
         }
     };
-    parties.party(runtime, LAZY, hold(300), pause);
-    parties.resting_party(runtime, MIDDLE, hold(100));
-    parties.resting_party(runtime, URGENT, hold(0));
-    parties.outsider(runtime, hold(0));
+    parties.party(runtime, BACKGROUND, step_under_lock(300), pause);
+    parties.resting_party(runtime, MIDDLE, step_under_lock(100));
+    parties.resting_party(runtime, URGENT, step_under_lock(0));
+    parties.outsider(runtime, step_under_lock(0));
     parties.resting_party(runtime, MIDDLE, || {
         for length in 0..200 {
             black_box(vec![0u8; 100 + 40 * length]);
@@ -89,7 +92,7 @@ fn start(runtime: &Runtime, parties: &mut Parties) {
         let sender = sender.clone();
         async move { _ = sender.send(1u64).await }
     };
-    parties.party(runtime, LAZY, || burn(micros(50)), send);
+    parties.party(runtime, BACKGROUND, || burn(micros(50)), send);
     let receiver = Arc::new(sync::Mutex::new(receiver));
     let receive = move || {
         let receiver = receiver.clone();

@@ -1,6 +1,6 @@
-//! An allocator whose lock spins, and never sleeps, as the sanitizers' do. A suspended poll that
-//! holds the lock makes progress whichever thread spins for it: another poll, the runtime outside
-//! of polls, another vCPU, or a thread outside of the runtime.
+//! Tests with an allocator whose lock spins and never sleeps, like that of the sanitizers. A
+//! suspended poll that holds the lock makes progress whichever thread spins for it: another poll,
+//! the runtime outside of polls, another vCPU, or a thread outside of the runtime.
 
 mod parties;
 
@@ -10,30 +10,31 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
-use parties::{LAZY, MIDDLE, Parties, REST, URGENT, burn, torture};
+use parties::{BACKGROUND, MIDDLE, PAUSE_RATIO, Parties, URGENT, burn, torture};
 use upshift::{Runtime, sync, time};
 
-/// The allocator; see the module.
-struct Spinning {
+/// The system's allocator, under a lock that spins.
+struct SpinningAllocator {
     held: AtomicBool,
     count: AtomicU32,
 }
 
 #[global_allocator]
-static ALLOCATOR: Spinning = Spinning {
+static ALLOCATOR: SpinningAllocator = SpinningAllocator {
     held: AtomicBool::new(false),
     count: AtomicU32::new(0),
 };
 
-/// Number of attempts, several seconds of CPU time, after which the lock counts as lost.
-const NEVER: u64 = 1 << 30;
+/// Number of attempts to take the lock, over several seconds of CPU time, after which a thread
+/// counts as hung.
+const MAX_ATTEMPTS: u64 = 1 << 30;
 
-impl Spinning {
-    fn with<R>(&self, f: impl FnOnce() -> R) -> R {
+impl SpinningAllocator {
+    fn with_lock<R>(&self, f: impl FnOnce() -> R) -> R {
         if self.held.swap(true, Acquire) {
-            self.spin();
+            self.spin_for_lock();
         }
-        // Some allocations take long enough to be suspended in.
+        // Some allocations take so long that the poll is suspended within them.
         if self.count.fetch_add(1, Relaxed).is_multiple_of(64) {
             burn(Duration::from_micros(150));
         }
@@ -42,37 +43,37 @@ impl Spinning {
         result
     }
 
-    fn spin(&self) {
-        for _ in 0..NEVER {
+    fn spin_for_lock(&self) {
+        for _ in 0..MAX_ATTEMPTS {
             if !self.held.swap(true, Acquire) {
                 return;
             }
             std::hint::spin_loop();
         }
-        // Neither message nor panic may allocate.
+        // The report must not allocate, so it cannot be a panic.
         let text = b"a thread spins for the allocator's lock for ever\n";
-        // SAFETY: a pointer to this number of bytes.
+        // SAFETY: the pointer and the length are those of `text`.
         unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
         std::process::abort();
     }
 }
 
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Spinning {
+// SAFETY: every call is forwarded to the system's allocator.
+unsafe impl GlobalAlloc for SpinningAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: promised by the caller.
-        self.with(|| unsafe { System.alloc(layout) })
+        // SAFETY: the caller fulfils the same contract.
+        self.with_lock(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: promised by the caller.
-        self.with(|| unsafe { System.dealloc(pointer, layout) });
+        // SAFETY: the caller fulfils the same contract.
+        self.with_lock(|| unsafe { System.dealloc(pointer, layout) });
     }
 }
 
-/// Parties of all levels that allocate in their polls.
-fn allocating(runtime: &Runtime, parties: &mut Parties) {
-    for level in [LAZY, LAZY, MIDDLE, URGENT] {
+/// Adds parties of all levels that allocate in their polls.
+fn add_allocating_parties(runtime: &Runtime, parties: &mut Parties) {
+    for level in [BACKGROUND, BACKGROUND, MIDDLE, URGENT] {
         let mut count = 0;
         parties.resting_party(runtime, level, move || {
             for _ in 0..50 {
@@ -85,15 +86,15 @@ fn allocating(runtime: &Runtime, parties: &mut Parties) {
 
 #[test]
 fn polls_that_spin_for_the_allocator() {
-    torture(allocating);
+    torture(add_allocating_parties);
 }
 
-/// The runtime allocates when it spawns, and when it starts threads and operations. These parties,
-/// too, rest for several times as long as they take.
+/// The runtime allocates when it spawns coroutines, and when it starts threads and operations.
+/// These parties also pause for several times the duration of a step.
 #[test]
-fn the_runtime_spins_for_the_allocator() {
+fn a_runtime_that_allocates_spins_for_the_allocator() {
     torture(|runtime, parties| {
-        allocating(runtime, parties);
+        add_allocating_parties(runtime, parties);
         for level in [MIDDLE, URGENT] {
             let handle = runtime.handle();
             parties.party(
@@ -103,16 +104,16 @@ fn the_runtime_spins_for_the_allocator() {
                 move || {
                     let handle = handle.clone();
                     async move {
-                        let began = Instant::now();
+                        let start = Instant::now();
                         let (sender, receiver) = sync::oneshot::channel();
-                        let sends = async move {
+                        let sender_task = async move {
                             time::sleep(Duration::from_micros(50)).await;
                             let _ = sender.send(vec![1; 100]);
                         };
-                        let child = handle.spawn(sends, level);
+                        let child = handle.spawn(sender_task, level);
                         let _ = receiver.await;
                         drop(child);
-                        time::sleep(REST * began.elapsed()).await;
+                        time::sleep(PAUSE_RATIO * start.elapsed()).await;
                     }
                 },
             );
@@ -120,12 +121,12 @@ fn the_runtime_spins_for_the_allocator() {
     });
 }
 
-/// A thread outside of the runtime spins for the lock, and an urgent coroutine waits for that
-/// thread, in polls that are all short.
+/// The thread outside of the runtime spins for the lock. An urgent coroutine waits for the thread,
+/// in polls that are all short.
 #[test]
-fn a_thread_beside_the_runtime_spins_for_the_allocator() {
+fn a_thread_outside_of_the_runtime_spins_for_the_allocator() {
     torture(|runtime, parties| {
-        allocating(runtime, parties);
+        add_allocating_parties(runtime, parties);
         parties.outsider(runtime, || {
             black_box(vec![0u8; 500]);
         });

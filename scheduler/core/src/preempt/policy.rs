@@ -142,7 +142,11 @@ impl Policy {
         // lost to others, the longer it takes to use the rest.
         let lost = ran.elapsed.saturating_sub(ran.total);
         let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
-        let left = left.unwrap_or(MAX_SUSPENSION).clamp(least, MAX_SUSPENSION);
+        // A timer may have been measured as dearer than that, on a busy machine.
+        let left = left
+            .unwrap_or(MAX_SUSPENSION)
+            .max(least)
+            .min(MAX_SUSPENSION);
         let is_young = !snapshot.was_suspended && ran.total < rule.quantum;
         // The poll for which the timer is set has ended before the timer goes off.
         let is_over = self
@@ -309,6 +313,17 @@ mod tests {
         assert_eq!(first, Decision::Suspend(QueueEnd::Head));
         let last = decide(&mut policy, &snapshot(100_000, URGENT), true);
         assert_eq!(last, Decision::Suspend(QueueEnd::Tail));
+    }
+
+    #[test]
+    fn a_timer_that_was_measured_as_very_dear_does_not_postpone_a_look_without_end() {
+        let looks = LookCosts {
+            timer: 3 * MAX_SUSPENSION,
+            ..LOOKS
+        };
+        let mut policy = Policy::new(looks, 0);
+        let early = decide(&mut policy, &snapshot(5_000, URGENT), false);
+        assert_eq!(early, later(MAX_SUSPENSION, false));
     }
 
     #[test]

@@ -1,18 +1,19 @@
-//! Requests that two servers might read in two ways, and oversized heads.
+//! Tests of requests that two servers might parse differently (request smuggling), and of oversized
+//! heads.
 
 use std::io::Read;
 use std::net::TcpStream;
 
 use crate::harness::{Folder, TestServer};
 
-/// The smuggled request's response body: it must never arrive.
+/// A request behind the tested one. Its response, `Hello, World!`, must never arrive.
 const SMUGGLED: &str = "GET /plaintext HTTP/1.1\r\nhost: smuggled\r\n\r\n";
 
 fn first_line(answer: &str) -> &str {
     answer
         .lines()
         .next()
-        .unwrap_or("(closed without an answer)")
+        .unwrap_or("(closed without a response)")
 }
 
 #[test]
@@ -20,7 +21,7 @@ fn ambiguous_requests_are_refused() {
     let folder = Folder::new();
     let server = TestServer::files(&folder.0);
     let post = "POST /x HTTP/1.1\r\nhost: test\r\n";
-    for (what, head) in [
+    for (case, head) in [
         (
             "two lengths that differ",
             "content-length: 5\r\ncontent-length: 6\r\n\r\n",
@@ -42,13 +43,13 @@ fn ambiguous_requests_are_refused() {
         ("a NUL", "x: a\0b\r\n\r\n"),
         ("a line without a colon", "rubbish\r\n\r\n"),
     ] {
-        let answer = server.talk(format!("{post}{head}{SMUGGLED}"));
+        let answer = server.exchange(format!("{post}{head}{SMUGGLED}"));
         assert!(
             answer.starts_with("HTTP/1.1 400"),
-            "{what}: {}",
+            "{case}: {}",
             first_line(&answer)
         );
-        assert!(!answer.contains("Hello, World!"), "{what}: {answer}");
+        assert!(!answer.contains("Hello, World!"), "{case}: {answer}");
     }
 }
 
@@ -67,7 +68,7 @@ fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed(
         let post = "POST /x HTTP/1.1\r\nhost: test\r\n";
         let head = format!("{post}transfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
         let mut stream = server.connect_and_send(format!("{head}{SMUGGLED}"));
-        let (answer, closed) = whole(&mut stream);
+        let (answer, closed) = read_until_closed(&mut stream);
         assert!(closed, "{coding}");
         assert!(
             answer.starts_with("HTTP/1.1 501") && answer.contains("connection: close"),
@@ -80,8 +81,8 @@ fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed(
     }
 }
 
-/// Returns all received bytes, and whether the server has closed after them.
-fn whole(stream: &mut TcpStream) -> (String, bool) {
+/// Returns all received bytes, and whether the server then closed the connection.
+fn read_until_closed(stream: &mut TcpStream) -> (String, bool) {
     let mut bytes = Vec::new();
     let closed = stream.read_to_end(&mut bytes).is_ok();
     (String::from_utf8_lossy(&bytes).into_owned(), closed)
@@ -94,7 +95,7 @@ fn a_url_that_is_too_long_is_named_as_the_reason() {
     let ask = |length: usize, field: usize| {
         let (path, field) = ("a".repeat(length), "y".repeat(field));
         let head = format!("GET /{path} HTTP/1.1\r\nhost: test\r\nx: {field}\r\n\r\n");
-        let (answer, closed) = whole(&mut server.connect_and_send(head));
+        let (answer, closed) = read_until_closed(&mut server.connect_and_send(head));
         assert!(closed, "{length}");
         answer
     };
@@ -111,32 +112,32 @@ fn a_url_that_is_too_long_is_named_as_the_reason() {
 }
 
 #[test]
-fn chunked_with_a_length_is_read_as_chunked_and_closes_nothing_open() {
+fn a_chunked_body_with_a_length_is_read_as_chunked() {
     // RFC 9112, section 6.1: Transfer-Encoding takes precedence over Content-Length. The bytes
     // after the last chunk are the next request, regardless of the length.
     let folder = Folder::new();
     let server = TestServer::files(&folder.0);
-    let answer = server.talk(
+    let answer = server.exchange(
         "POST /plaintext HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
          5c\r\nGPOST / HTTP/1.1\r\nhost: b\r\n\r\n",
     );
-    // The body was cut off, so there is at most the answer to the first request.
+    // The body is incomplete, so the server answers at most the first request.
     assert!(answer.matches("HTTP/1.1").count() <= 1, "{answer}");
     assert!(server.is_healthy());
 }
 
 #[test]
-fn malformed_chunks_end_the_connection() {
+fn invalid_chunk_sizes_end_the_connection() {
     let folder = Folder::new();
-    let server = TestServer::with_service(&folder, |_| {}, reads_all());
+    let server = TestServer::with_service(&folder, |_| {}, body_reader());
     let post = "POST /x HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n";
-    for (what, body) in [
+    for (case, body) in [
         (
             "a size beyond 64 bits",
             "fffffffffffffffff\r\nx\r\n0\r\n\r\n",
         ),
         ("no size", "\r\nhello\r\n0\r\n\r\n"),
-        ("a size that is no number", "5g\r\nhello\r\n0\r\n\r\n"),
+        ("a size that is not a number", "5g\r\nhello\r\n0\r\n\r\n"),
         ("a negative size", "-5\r\nhello\r\n0\r\n\r\n"),
         ("a chunk longer than its size", "3\r\nhello\r\n0\r\n\r\n"),
         (
@@ -144,20 +145,20 @@ fn malformed_chunks_end_the_connection() {
             &format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(100_000)),
         ),
     ] {
-        let answer = server.talk(format!("{post}{body}{SMUGGLED}"));
-        assert!(!answer.contains("200 OK"), "{what}: {answer}");
-        assert!(!answer.contains("Hello, World!"), "{what}: {answer}");
+        let answer = server.exchange(format!("{post}{body}{SMUGGLED}"));
+        assert!(!answer.contains("200 OK"), "{case}: {answer}");
+        assert!(!answer.contains("Hello, World!"), "{case}: {answer}");
     }
     let post = post.replace("host: test", "host: test\r\nconnection: close");
-    let answer = server.talk(format!("{post}5\r\nhello\r\n0\r\n\r\n"));
+    let answer = server.exchange(format!("{post}5\r\nhello\r\n0\r\n\r\n"));
     assert!(
         answer.starts_with("HTTP/1.1 200") && answer.contains("read 5"),
         "{answer}"
     );
 }
 
-/// A service that reads the whole body.
-fn reads_all() -> axum::Router {
+/// Returns a service that reads the whole body and answers with its length.
+fn body_reader() -> axum::Router {
     use axum::routing::post;
     let read = |request: axum::extract::Request| async move {
         match axum::body::to_bytes(request.into_body(), usize::MAX).await {
@@ -169,12 +170,12 @@ fn reads_all() -> axum::Router {
 }
 
 #[test]
-fn one_line_feed_ends_a_line_as_rfc_9112_allows() {
-    // Section 2.2: a recipient may recognise a single LF. It does so everywhere, so there is one
-    // reading of the message, and the length counts from the same position.
+fn a_single_line_feed_ends_a_line_as_rfc_9112_allows() {
+    // Section 2.2: a recipient may recognise a single LF. The server does so in the whole head, so
+    // the message has one reading, and the body begins at the same position for each.
     let folder = Folder::new();
     let server = TestServer::files(&folder.0);
-    let answer = server.talk("GET /plaintext HTTP/1.1\nhost: test\nconnection: close\n\n");
+    let answer = server.exchange("GET /plaintext HTTP/1.1\nhost: test\nconnection: close\n\n");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(answer.matches("Hello, World!").count(), 1);
 }
@@ -193,7 +194,7 @@ fn malformed_request_lines_are_refused() {
         "\u{16}\u{3}\u{1}TLS hello",
         "{}",
     ] {
-        let answer = server.talk(format!("{line}\r\nhost: test\r\n\r\n"));
+        let answer = server.exchange(format!("{line}\r\nhost: test\r\n\r\n"));
         assert!(!answer.contains(" 200 "), "{line:?}: {answer}");
     }
     assert!(server.is_healthy());
@@ -206,25 +207,29 @@ fn heads_that_are_too_large_are_refused() {
     let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
     let long = format!("x: {}\r\n", "y".repeat(100_000));
     let endless = "x".repeat(1_000_000);
-    let any = &["400", "414", "431", "closed"][..];
+    let accepted_statuses = &["400", "414", "431", "closed"][..];
     let get = "GET / HTTP/1.1\r\nhost: test\r\n";
-    for (what, head, expected) in [
+    for (case, head, expected) in [
         ("200 fields", format!("{get}{many}\r\n"), &["431"][..]),
-        ("a field of 100 kB", format!("{get}{long}\r\n"), any),
+        (
+            "a field of 100 kB",
+            format!("{get}{long}\r\n"),
+            accepted_statuses,
+        ),
         (
             "a path of 1 MB",
             format!("GET /{endless} HTTP/1.1\r\nhost: test\r\n\r\n"),
-            any,
+            accepted_statuses,
         ),
-        ("a method of 1 MB", endless.clone(), any),
+        ("a method of 1 MB", endless.clone(), accepted_statuses),
     ] {
-        let answer = server.talk(head);
+        let answer = server.exchange(head);
         let status = answer.split(' ').nth(1).unwrap_or("closed");
         assert!(
             expected.contains(&status),
-            "{what}: {}",
+            "{case}: {}",
             first_line(&answer)
         );
-        assert!(server.is_healthy(), "{what}");
+        assert!(server.is_healthy(), "{case}");
     }
 }

@@ -1,10 +1,10 @@
-//! Compression on the fly: the clients and files for which it is used, and the integrity of its
-//! output.
+//! Tests of compression on the fly: the clients and files for which it is used, and the integrity
+//! of its output.
 
 use std::fmt::Write as _;
 use std::io::Read;
 
-use crate::harness::{Folder, TestServer, run_tool};
+use crate::harness::{Folder, TestServer, tool};
 
 const GZIP: &str = "accept-encoding: gzip\r\n";
 
@@ -19,7 +19,7 @@ fn text(lines: usize) -> String {
     })
 }
 
-fn unpacked(bytes: &[u8]) -> String {
+fn decompress(bytes: &[u8]) -> String {
     let mut text = String::new();
     flate2::read::GzDecoder::new(bytes)
         .read_to_string(&mut text)
@@ -27,11 +27,11 @@ fn unpacked(bytes: &[u8]) -> String {
     text
 }
 
-/// HTTP/1.0 has no chunks: the body ends with the connection.
-fn get(server: &TestServer, path: &str, more: &str) -> crate::harness::Answer {
-    let head = format!("GET {path} HTTP/1.0\r\n{more}\r\n");
+/// Sends a request of HTTP/1.0, which has no chunks: the body ends with the connection.
+fn get(server: &TestServer, path: &str, fields: &str) -> crate::harness::Answer {
+    let head = format!("GET {path} HTTP/1.0\r\n{fields}\r\n");
     let mut stream = server.connect_and_send(head);
-    crate::harness::Answer::parse(crate::harness::rest(&mut stream))
+    crate::harness::Answer::parse(crate::harness::read_to_end(&mut stream))
 }
 
 fn server(folder: &Folder) -> TestServer {
@@ -44,8 +44,8 @@ fn server(folder: &Folder) -> TestServer {
         folder.write(name, text(lines));
     }
     folder.write("made.css", text(100));
-    folder.write("made.css.gz", "made before");
-    TestServer::with(&folder.0, |config| config.files.compress = true)
+    folder.write("made.css.gz", "precompressed");
+    TestServer::with_config(&folder.0, |config| config.files.compress = true)
 }
 
 #[test]
@@ -64,12 +64,15 @@ fn texts_are_compressed_for_clients_that_accept_it() {
         assert_eq!(answer.header("content-length"), None);
         assert_eq!(answer.header("accept-ranges"), None);
         assert!(answer.body.len() < text(lines).len() / 2);
-        assert!(unpacked(&answer.body) == text(lines), "{name}");
+        assert!(decompress(&answer.body) == text(lines), "{name}");
         let url = server.url(&format!("/{name}"));
         for version in ["--http1.1", "--http2-prior-knowledge"] {
             let args = ["-sS", version, "-H", "accept-encoding: gzip", &url];
-            if let Some(output) = run_tool("curl", &args) {
-                assert!(unpacked(&output.stdout) == text(lines), "{version}, {name}");
+            if let Some(output) = tool("curl", &args) {
+                assert!(
+                    decompress(&output.stdout) == text(lines),
+                    "{version}, {name}"
+                );
             }
         }
     }
@@ -80,25 +83,25 @@ fn texts_are_compressed_for_clients_that_accept_it() {
 }
 
 #[test]
-fn others_get_files_as_they_are() {
+fn other_clients_and_files_get_no_compression() {
     let folder = Folder::new();
     let server = server(&folder);
-    for (path, more) in [
+    for (path, fields) in [
         ("/a.html", ""),
         ("/a.html", "accept-encoding: br, gzip;q=0\r\n"),
         ("/a.html", "accept-encoding: gzip;q=0.5, identity\r\n"),
         ("/small.txt", GZIP),
         ("/a.png", GZIP),
     ] {
-        let answer = get(&server, path, more);
-        assert_eq!(answer.header("content-encoding"), None, "{path} {more}");
-        assert!(answer.header("content-length").is_some(), "{path} {more}");
+        let answer = get(&server, path, fields);
+        assert_eq!(answer.header("content-encoding"), None, "{path} {fields}");
+        assert!(answer.header("content-length").is_some(), "{path} {fields}");
     }
-    // A file that was compressed beforehand is better.
+    // A precompressed file is preferred to compression on the fly.
     let made = get(&server, "/made.css", GZIP);
     assert_eq!(
         (made.header("content-encoding"), made.text().as_str()),
-        (Some("gzip"), "made before")
+        (Some("gzip"), "precompressed")
     );
     assert!(made.header("content-length").is_some());
     // By default compression is off.
@@ -110,11 +113,11 @@ fn others_get_files_as_they_are() {
 }
 
 #[test]
-fn its_tag_is_weak_and_parts_are_of_the_file() {
+fn compressed_responses_have_weak_tags_and_ranges_refer_to_the_file() {
     let folder = Folder::new();
     let server = server(&folder);
-    let squeezed = get(&server, "/a.html", GZIP);
-    let weak = squeezed.header("etag").unwrap().to_owned();
+    let compressed = get(&server, "/a.html", GZIP);
+    let weak = compressed.header("etag").unwrap().to_owned();
     let plain = get(&server, "/a.html", "");
     let strong = plain.header("etag").unwrap().to_owned();
     assert!(
@@ -122,22 +125,22 @@ fn its_tag_is_weak_and_parts_are_of_the_file() {
         "{weak} {strong}"
     );
     assert_ne!(weak.trim_start_matches("W/"), strong);
-    let status = |more: &str| {
-        let answer = server.get("/a.html", more);
+    let status = |fields: &str| {
+        let answer = server.get("/a.html", fields);
         let coding = answer.header("content-encoding").map(str::to_owned);
         (answer.status, coding, answer.body.len())
     };
     assert_eq!(status(&format!("{GZIP}if-none-match: {weak}\r\n")).0, 304);
     assert_eq!(status(&format!("{GZIP}if-none-match: {strong}\r\n")).0, 200);
     assert_eq!(status(&format!("if-none-match: {weak}\r\n")).0, 200);
-    // Weak tags do not tell that files are equal byte by byte.
+    // `If-Match` compares strongly, so a weak tag never matches.
     assert_eq!(status(&format!("{GZIP}if-match: {weak}\r\n")).0, 412);
-    let strip = weak.trim_start_matches("W/");
-    assert_eq!(status(&format!("{GZIP}if-match: {strip}\r\n")).0, 412);
+    let stripped = weak.trim_start_matches("W/");
+    assert_eq!(status(&format!("{GZIP}if-match: {stripped}\r\n")).0, 412);
     assert_eq!(
         status(&format!("{GZIP}range: bytes=0-4\r\n")),
         (206, None, 5)
     );
-    let of_squeezed = format!("{GZIP}range: bytes=0-4\r\nif-range: {weak}\r\n");
-    assert_eq!(status(&of_squeezed), (200, None, text(100).len()));
+    let range_if_compressed = format!("{GZIP}range: bytes=0-4\r\nif-range: {weak}\r\n");
+    assert_eq!(status(&range_if_compressed), (200, None, text(100).len()));
 }

@@ -1,26 +1,27 @@
-//! The operator's pages for errors: their selection, and their effect on ranges, caches and
+//! Tests of the operator's error pages: their selection, and their effect on ranges, caches and
 //! endpoints.
 
 use std::path::Path;
 
 use upshift_serve::{Config, Site};
 
-use crate::harness::{Folder, TestServer, output_text, run_tool};
+use crate::harness::{Folder, TestServer, output_text, tool};
 
-const NONE: &str = "<h1>none</h1>";
+const NOT_FOUND: &str = "<h1>none</h1>";
 
-fn pages(config: &mut Config, pages: &[(&str, &str)]) {
+/// Sets the error pages, as pairs of a status or a class of statuses and a path.
+fn set_error_pages(config: &mut Config, pages: &[(&str, &str)]) {
     let entry = |(key, path): &(&str, &str)| ((*key).to_owned(), Path::new(path).to_owned());
     config.error_pages = pages.iter().map(entry).collect();
 }
 
 fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> TestServer {
-    folder.write("root/404.html", NONE);
+    folder.write("root/404.html", NOT_FOUND);
     folder.write("root/a.txt", "a file");
     folder.write("later.txt", "later");
     folder.write("other.json", "{}");
-    TestServer::with(&folder.0.join("root"), |config| {
-        pages(
+    TestServer::with_config(&folder.0.join("root"), |config| {
+        set_error_pages(
             config,
             &[
                 ("404", "404.html"),
@@ -39,7 +40,7 @@ fn a_page_is_sent_with_the_status_and_no_validators() {
         config.files.cache_control = Some("max-age=9".into())
     });
     let answer = server.get("/nothing", "accept-encoding: gzip\r\nif-none-match: *\r\n");
-    assert_eq!((answer.status, answer.text().as_str()), (404, NONE));
+    assert_eq!((answer.status, answer.text().as_str()), (404, NOT_FOUND));
     for (name, value) in [
         ("content-type", Some("text/html; charset=utf-8")),
         ("content-length", Some("13")),
@@ -55,12 +56,12 @@ fn a_page_is_sent_with_the_status_and_no_validators() {
     assert_eq!(head.header("content-length"), Some("13"));
     // A range applies only to a file.
     let part = server.get("/nothing", "range: bytes=0-1\r\n");
-    assert_eq!((part.status, part.text().as_str()), (404, NONE));
+    assert_eq!((part.status, part.text().as_str()), (404, NOT_FOUND));
     let posted = server.ask("POST", "/a.txt", "content-length: 0\r\n");
     assert_eq!((posted.status, posted.text().as_str()), (405, "{}"));
     assert_eq!(posted.header("allow"), Some("GET, HEAD"));
     assert_eq!(posted.header("content-type"), Some("application/json"));
-    // Requested as a file, the page is a regular file.
+    // A direct request for the page is a request for a regular file.
     let page = server.get("/404.html", "");
     assert_eq!(
         (page.status, page.header("cache-control")),
@@ -73,13 +74,13 @@ fn a_page_is_sent_with_the_status_and_no_validators() {
         "%{http_code}",
         &server.url("/nothing"),
     ];
-    if let Some(output) = run_tool("curl", &args) {
-        assert_eq!(output_text(&output), format!("{NONE}404"));
+    if let Some(output) = tool("curl", &args) {
+        assert_eq!(output_text(&output), format!("{NOT_FOUND}404"));
     }
 }
 
 #[test]
-fn successful_responses_are_unchanged() {
+fn responses_without_an_error_keep_their_body() {
     let folder = Folder::new();
     let server = server(&folder, |_| {});
     let whole = server.get("/a.txt", "");
@@ -89,7 +90,7 @@ fn successful_responses_are_unchanged() {
     assert_eq!((same.status, same.body.len()), (304, 0));
     let part = server.get("/a.txt", "range: bytes=0-0\r\n");
     assert_eq!((part.status, part.text().as_str()), (206, "a"));
-    // Programs read the answers of endpoints.
+    // Endpoints keep their own messages, because programs read them.
     let wrong = server.get("/matrix?n=0", "");
     assert_eq!(
         (wrong.status, wrong.text().starts_with("n must")),
@@ -98,7 +99,7 @@ fn successful_responses_are_unchanged() {
 }
 
 #[test]
-fn refusals_have_their_pages() {
+fn refusals_are_sent_with_error_pages() {
     let folder = Folder::new();
     let server = server(&folder, |config| {
         config.admission.in_flight = 1;
@@ -106,12 +107,12 @@ fn refusals_have_their_pages() {
     });
     let large = server.ask("POST", "/", "content-length: 11\r\n");
     assert_eq!((large.status, large.text().as_str()), (413, "{}"));
-    let no_host = server.talk("GET / HTTP/1.1\r\nconnection: close\r\n\r\n");
+    let no_host = server.exchange("GET / HTTP/1.1\r\nconnection: close\r\n\r\n");
     assert!(
         no_host.starts_with("HTTP/1.1 400") && no_host.ends_with("{}"),
         "{no_host}"
     );
-    // One request is under way, and no other may be.
+    // The first request uses up the limit of one request in flight.
     let mut first = server.connect();
     std::io::Write::write_all(&mut first, b"GET /matrix?n=512 HTTP/1.1\r\nhost: x\r\n\r\n")
         .unwrap();
@@ -122,11 +123,11 @@ fn refusals_have_their_pages() {
 }
 
 #[test]
-fn a_missing_page_is_the_built_in_one_and_a_site_has_its_own() {
+fn a_missing_page_gives_the_built_in_one_and_a_site_has_its_own_pages() {
     let folder = Folder::new();
     folder.write("b/404.html", "of b");
     let server = server(&folder, |config| {
-        pages(config, &[("404", "nowhere.html")]);
+        set_error_pages(config, &[("404", "nowhere.html")]);
         config.site = vec![Site {
             hosts: vec!["b.test".into()],
             root: Some(folder.0.join("b")),
@@ -134,14 +135,14 @@ fn a_missing_page_is_the_built_in_one_and_a_site_has_its_own() {
             ..Site::default()
         }];
     });
-    let of_b = "GET /nothing HTTP/1.1\r\nhost: b.test\r\nconnection: close\r\n\r\n";
-    assert!(server.talk(of_b).ends_with("\r\n\r\nof b"));
+    let request_to_b = "GET /nothing HTTP/1.1\r\nhost: b.test\r\nconnection: close\r\n\r\n";
+    assert!(server.exchange(request_to_b).ends_with("\r\n\r\nof b"));
     assert_eq!(server.get("/nothing", "").text(), "there is no such file\n");
     // A reload reads the pages again.
     folder.write("root/nowhere.html", "now there");
     folder.write("b/404.html", "new of b");
-    assert!(server.talk(of_b).ends_with("\r\n\r\nof b"));
+    assert!(server.exchange(request_to_b).ends_with("\r\n\r\nof b"));
     server.control.reload().unwrap();
     assert_eq!(server.get("/nothing", "").text(), "now there");
-    assert!(server.talk(of_b).ends_with("\r\n\r\nnew of b"));
+    assert!(server.exchange(request_to_b).ends_with("\r\n\r\nnew of b"));
 }

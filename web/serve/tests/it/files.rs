@@ -1,4 +1,5 @@
-//! Files: bytes, ranges, conditions, encodings, folders, and paths that must not be reached.
+//! Tests of the file server: bytes, ranges, conditional requests, precompressed files, folders, and
+//! paths that must not be reached.
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
@@ -11,14 +12,15 @@ use std::time::Duration;
 use rustix::fs::inotify;
 use upshift::Level;
 
-use crate::harness::{Answer, Folder, TestServer, wait_until};
+use crate::harness::{Answer, Folder, TestServer, until};
 
+/// Returns `count` bytes whose values depend on their position.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n * 31 % 251) as u8).collect()
 }
 
 #[test]
-fn files_of_all_sizes_come_as_they_are() {
+fn files_of_all_sizes_are_sent_unchanged() {
     let folder = Folder::new();
     let server = TestServer::files(&folder.0);
     for size in [
@@ -37,7 +39,7 @@ fn files_of_all_sizes_come_as_they_are() {
 }
 
 #[test]
-fn ranges_of_small_and_large_files() {
+fn ranges_of_a_file_are_sent_or_refused() {
     let folder = Folder::new();
     folder.write("x.bin", bytes(300_000));
     let server = TestServer::files(&folder.0);
@@ -60,10 +62,10 @@ fn ranges_of_small_and_large_files() {
     assert_eq!((answer.status, answer.body.len()), (200, 300_000));
 }
 
-const CONCURRENT_REQUESTS: &[u8] = b"GET /x.txt HTTP/1.1\r\nhost: test\r\n\r\n";
+const REQUEST: &[u8] = b"GET /x.txt HTTP/1.1\r\nhost: test\r\n\r\n";
 
 #[test]
-fn waiting_requests_share_an_opened_file() {
+fn waiting_requests_share_a_file_that_one_of_them_opens() {
     let folder = Folder::new();
     let path = folder.write("x.txt", "0000");
     let server = TestServer::files(&folder.0);
@@ -71,51 +73,53 @@ fn waiting_requests_share_an_opened_file() {
     // The kernel merges equal consecutive events: between two openings there is a closing.
     let observed = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
     inotify::add_watch(&events, &path, observed).unwrap();
-    // Receiving precedes it, and received requests wait.
-    let over = Arc::new(AtomicBool::new(false));
-    let ends = over.clone();
-    let computes = async move {
-        while !ends.load(Relaxed) {
+    // Requests are received at a more urgent level than that of this coroutine, and handled at a
+    // less urgent one.
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let computation = async move {
+        while !stopped.load(Relaxed) {
             upshift::yield_if_needed().await;
         }
     };
-    let computing = server.handle.spawn(computes, Level::at::<4>());
+    let computing = server.handle.spawn(computation, Level::at::<4>());
     computing.unwrap().detach();
     let mut clients: Vec<_> = (0..32).map(|_| server.connect()).collect();
     for client in &mut clients {
-        client.write_all(CONCURRENT_REQUESTS).unwrap();
+        client.write_all(REQUEST).unwrap();
     }
     while server.control.requests().len() < clients.len() {
         thread::sleep(Duration::from_millis(1));
     }
     folder.write("x.txt", "1111");
-    over.store(true, Relaxed);
+    stop.store(true, Relaxed);
     for client in &mut clients {
-        assert_eq!(next(client, true).text(), "1111");
+        assert_eq!(read_response(client, true).text(), "1111");
     }
-    let mut room = [MaybeUninit::uninit(); 4096];
-    let mut reader = inotify::Reader::new(&events, &mut room);
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&events, &mut buffer);
     let mut opened = 0;
     while let Ok(event) = reader.next() {
         opened += u32::from(event.events().contains(inotify::ReadFlags::OPEN));
     }
-    // The test opens it once for writing; the cache is closed four times a second.
+    // The test opens the file once for writing, and the server drops its cache four times per
+    // second.
     assert!((2..10).contains(&opened), "{opened}");
 }
 
 #[test]
-fn a_request_sees_earlier_writes_despite_concurrent_requests() {
+fn a_request_beside_many_others_sees_all_earlier_writes() {
     let folder = Folder::new();
     folder.write("x.txt", "0000");
     let server = TestServer::files(&folder.0);
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 let mut client = server.connect();
-                while !over.load(Relaxed) {
-                    client.write_all(CONCURRENT_REQUESTS).unwrap();
-                    next(&mut client, true);
+                while !stop.load(Relaxed) {
+                    client.write_all(REQUEST).unwrap();
+                    read_response(&mut client, true);
                 }
             });
         }
@@ -124,14 +128,14 @@ fn a_request_sees_earlier_writes_despite_concurrent_requests() {
             let text = format!("{round:04}");
             folder.write("new", &text);
             std::fs::rename(folder.0.join("new"), folder.0.join("x.txt")).unwrap();
-            client.write_all(CONCURRENT_REQUESTS).unwrap();
-            let body = next(&mut client, true).text();
+            client.write_all(REQUEST).unwrap();
+            let body = read_response(&mut client, true).text();
             if body != text {
-                over.store(true, Relaxed);
+                stop.store(true, Relaxed);
             }
             assert_eq!(body, text);
         }
-        over.store(true, Relaxed);
+        stop.store(true, Relaxed);
     });
 }
 
@@ -196,7 +200,7 @@ fn precompressed_files_go_to_clients_that_accept_them() {
             Some("text/javascript; charset=utf-8")
         );
     }
-    // Compressed files are not compressed again.
+    // For a type that is compressed already, a precompressed file is not used.
     assert_eq!(
         server.get("/x.png", "accept-encoding: gzip\r\n").text(),
         "png"
@@ -204,7 +208,7 @@ fn precompressed_files_go_to_clients_that_accept_them() {
 }
 
 #[test]
-fn folders_have_an_index_or_a_listing_or_nothing() {
+fn a_folder_is_served_by_its_index_or_a_listing_or_not_at_all() {
     let folder = Folder::new();
     folder.write("with/index.html", "<p>index");
     folder.write("without/a & b.txt", "x");
@@ -220,13 +224,13 @@ fn folders_have_an_index_or_a_listing_or_nothing() {
     assert_eq!(
         answer.header("location"),
         Some("/with/"),
-        "not another host"
+        "the redirect names another host"
     );
     let listing = server.get("/without/", "").text();
     assert!(listing.contains("href=\"./a%20%26%20b.txt\""), "{listing}");
     assert!(!listing.contains("secret"), "{listing}");
     assert_eq!(server.get("/without/.secret", "").status, 404);
-    let server = TestServer::with(&folder.0, |config| config.files.listing = false);
+    let server = TestServer::with_config(&folder.0, |config| config.files.listing = false);
     assert_eq!(server.get("/without/", "").status, 404);
 }
 
@@ -269,20 +273,20 @@ fn nothing_outside_the_root_is_reached() {
         listing.contains("inside.txt") && !listing.contains("out.txt"),
         "{listing}"
     );
-    // A target in absolute form names another host, not another file.
+    // The path of a target in absolute form is checked, too.
     let answer = server
-        .talk("GET http://x/../../secret.txt HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        .exchange("GET http://x/../../secret.txt HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
 }
 
 #[test]
-fn special_files_are_not_read() {
+fn a_named_pipe_is_not_read() {
     let folder = Folder::new();
-    let made = std::process::Command::new("mkfifo")
+    let created = std::process::Command::new("mkfifo")
         .arg(folder.0.join("pipe"))
         .status();
-    if !made.is_ok_and(|status| status.success()) {
-        println!("skipped: mkfifo is not there");
+    if !created.is_ok_and(|status| status.success()) {
+        println!("skipped: mkfifo is not installed");
         return;
     }
     let server = TestServer::files(&folder.0);
@@ -290,7 +294,7 @@ fn special_files_are_not_read() {
 }
 
 #[test]
-fn files_are_only_read() {
+fn methods_other_than_get_and_head_are_refused() {
     let folder = Folder::new();
     folder.write("a.txt", "a");
     let server = TestServer::files(&folder.0);
@@ -304,12 +308,13 @@ fn files_are_only_read() {
     }
 }
 
-/// Tells whether the server ends the connection, instead of being silent.
-fn closes(stream: &mut TcpStream) -> (usize, bool) {
-    let mut some = [0; 65_536];
+/// Reads to the end of the connection. Returns the number of bytes, and whether the server closed
+/// the connection before the read timed out.
+fn read_to_close(stream: &mut TcpStream) -> (usize, bool) {
+    let mut buffer = [0; 65_536];
     let mut count = 0;
     loop {
-        match stream.read(&mut some) {
+        match stream.read(&mut buffer) {
             Ok(0) => return (count, true),
             Ok(more) => count += more,
             Err(error) => return (count, error.kind() == ErrorKind::ConnectionReset),
@@ -330,13 +335,13 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
         .unwrap()
         .set_len(10)
         .unwrap();
-    let (got, closed) = closes(&mut stream);
-    assert!(got < 64 << 20 && closed, "{got}");
+    let (received, closed) = read_to_close(&mut stream);
+    assert!(received < 64 << 20 && closed, "{received} bytes");
     assert!(server.is_healthy());
 }
 
-/// Reads the next response.
-fn next(stream: &mut TcpStream, has_body: bool) -> Answer {
+/// Reads the next response, including its body if it has one.
+fn read_response(stream: &mut TcpStream, has_body: bool) -> Answer {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
@@ -353,7 +358,7 @@ fn next(stream: &mut TcpStream, has_body: bool) -> Answer {
 }
 
 #[test]
-fn responses_large_and_small_follow_each_other_on_a_connection() {
+fn large_and_small_responses_follow_each_other_on_a_connection() {
     let folder = Folder::new();
     let big = bytes(3_000_007);
     folder.write("big.bin", &big);
@@ -384,7 +389,7 @@ fn responses_large_and_small_follow_each_other_on_a_connection() {
         ("GET", "missing.bin", "", 404, b"there is no such file\n"),
         ("GET", "big.bin", "", 200, &big),
     ];
-    // The requests are sent all at once, and one after the other.
+    // The requests are sent all at once, or each after the response to the one before.
     for pipelined in [true, false] {
         let mut stream = server.connect();
         let mut other = stream.try_clone().unwrap();
@@ -398,7 +403,7 @@ fn responses_large_and_small_follow_each_other_on_a_connection() {
             if !pipelined {
                 other.write_all(text.as_bytes()).unwrap();
             }
-            let answer = next(&mut stream, *method == "GET");
+            let answer = read_response(&mut stream, *method == "GET");
             assert_eq!(answer.status, *status, "{method} {path} {more}");
             assert!(answer.body == *body, "{method} {path} {more}");
         }
@@ -406,24 +411,25 @@ fn responses_large_and_small_follow_each_other_on_a_connection() {
 }
 
 #[test]
-fn evicted_bytes_are_read_and_a_slow_reader_gets_all() {
+fn a_slow_reader_gets_a_whole_file_that_leaves_the_page_cache_meanwhile() {
     use rustix::fs::{Advice, fadvise};
     let folder = Folder::new();
     let big = bytes(64 << 20);
     let path = folder.write("big.bin", &big);
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
-    // A page in the middle of a piece; all of it; nothing, but the server is told to end meanwhile.
+    // A page within a piece of the file leaves the page cache; or the whole file; or no page, while
+    // the server is drained.
     let page = std::num::NonZeroU64::new(4096);
-    for forget in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
+    for evicted in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
         let server = TestServer::files(&folder.0);
         let mut stream = server.connect_and_send("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
         let mut got = vec![0; 1 << 20];
         stream.read_exact(&mut got).unwrap();
-        // The sockets are full.
+        // After this time the socket buffers are full.
         std::thread::sleep(std::time::Duration::from_millis(100));
-        match forget {
-            Some((at, length)) => fadvise(&file, at, length, Advice::DontNeed).unwrap(),
+        match evicted {
+            Some((offset, length)) => fadvise(&file, offset, length, Advice::DontNeed).unwrap(),
             None => server.control.drain(),
         }
         let mut some = vec![0; 300_000];
@@ -443,7 +449,7 @@ fn evicted_bytes_are_read_and_a_slow_reader_gets_all() {
 }
 
 #[test]
-fn files_of_one_piece_are_sent_cached_or_not() {
+fn files_of_one_piece_are_sent_whether_cached_or_not() {
     use rustix::fs::{Advice, fadvise};
     let folder = Folder::new();
     let whole = bytes(50_000);
@@ -453,7 +459,7 @@ fn files_of_one_piece_are_sent_cached_or_not() {
     let server = TestServer::files(&folder.0);
     let mut stream = server.connect();
     let mut requests = stream.try_clone().unwrap();
-    // After a page that was not cached, 64 pages are read.
+    // After a miss in the page cache, the server reads 64 pages at once.
     for n in 0..200 {
         if n % 90 == 40 {
             fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -463,12 +469,12 @@ fn files_of_one_piece_are_sent_cached_or_not() {
             _ => ("", &whole[..]),
         };
         write!(requests, "GET /one.bin HTTP/1.1\r\nhost: x\r\n{range}\r\n").unwrap();
-        assert!(next(&mut stream, true).body == body, "{n}");
+        assert!(read_response(&mut stream, true).body == body, "{n}");
     }
 }
 
 #[test]
-fn a_file_of_one_piece_that_shrinks_is_never_filled_up() {
+fn a_file_of_one_piece_that_shrinks_is_never_padded() {
     const REQUESTS: usize = 1_000;
     let folder = Folder::new();
     let path = folder.write("one.bin", vec![7; 60_000]);
@@ -481,11 +487,12 @@ fn a_file_of_one_piece_that_shrinks_is_never_filled_up() {
         let mut requests = format!("{request}\r\n").repeat(REQUESTS);
         requests.push_str(&format!("{request}connection: close\r\n\r\n"));
         stream.write_all(requests.as_bytes()).unwrap();
-        // The sockets are full.
+        // After this time the socket buffers are full.
         std::thread::sleep(std::time::Duration::from_millis(100));
-        // Not in the middle of a page, whose rest would become zeros, also in the sockets.
+        // Truncation within a page would zero the rest of the page, also in the socket buffers.
         file.set_len(0).unwrap();
-        // Some responses are whole, then they are empty; or the connection ends within one.
+        // Some responses are complete and later ones empty, or the connection ends within a
+        // response.
         let mut got = vec![1; 1 << 20];
         let mut all = 0;
         while let Ok(count @ 1..) = stream.read(&mut got) {
@@ -498,7 +505,7 @@ fn a_file_of_one_piece_that_shrinks_is_never_filled_up() {
 }
 
 #[test]
-fn a_reader_that_disconnects_in_a_large_file_is_dropped() {
+fn a_reader_that_leaves_in_the_middle_of_a_large_file_frees_its_connection() {
     let folder = Folder::new();
     folder.write("big.bin", vec![7; 64 << 20]);
     let server = TestServer::files(&folder.0);
@@ -510,9 +517,9 @@ fn a_reader_that_disconnects_in_a_large_file_is_dropped() {
     assert!(server.is_healthy());
 }
 
-/// Deployments do both: they redirect a link to the next release, or create the folder anew.
+/// Deployments do both: they point a symbolic link to the next release, or create the folder again.
 #[test]
-fn another_folder_in_place_of_the_root_is_served_without_a_reload() {
+fn a_folder_that_replaces_the_root_is_served_without_a_reload() {
     let folder = Folder::new();
     for release in ["r1", "r2"] {
         folder.write(&format!("{release}/page.txt"), release);
@@ -523,19 +530,19 @@ fn another_folder_in_place_of_the_root_is_served_without_a_reload() {
     assert_eq!(server.get("/page.txt", "").text(), "r1");
     std::os::unix::fs::symlink("r2", &next).unwrap();
     std::fs::rename(&next, &current).unwrap();
-    let serves = |text: &str| server.get("/page.txt", "").text() == text;
-    wait_until("the second release is served", || serves("r2"));
+    let is_served = |text: &str| server.get("/page.txt", "").text() == text;
+    until("the second release is served", || is_served("r2"));
     // Links in the folder still cannot lead out of it.
     std::os::unix::fs::symlink("../r1/page.txt", folder.0.join("r2/out.txt")).unwrap();
     assert_eq!(server.get("/out.txt", "").status, 404);
     std::fs::remove_dir_all(folder.0.join("r2")).unwrap();
-    wait_until("nothing is served", || {
+    until("nothing is served", || {
         server.get("/page.txt", "").status == 404
     });
     folder.write("r2/page.txt", "r2 again");
-    wait_until("the new folder is served", || serves("r2 again"));
+    until("the new folder is served", || is_served("r2 again"));
     std::fs::rename(folder.0.join("r2"), folder.0.join("away")).unwrap();
-    wait_until("what was moved away is not served", || {
+    until("the folder that was moved away is not served", || {
         server.get("/page.txt", "").status == 404
     });
 }

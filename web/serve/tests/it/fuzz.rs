@@ -1,4 +1,5 @@
-//! Malformed request heads: the server answers or closes, and continues to serve.
+//! Tests of malformed request heads: the server answers or closes the connection, and continues to
+//! serve.
 
 #[path = "../../src/fuzz.rs"]
 #[allow(dead_code)]
@@ -14,7 +15,7 @@ fn site() -> (Folder, TestServer) {
     let folder = Folder::new();
     folder.write("site/a.txt", "0123456789".repeat(100));
     folder.write("site/b/index.html", "<p>here</p>");
-    let server = TestServer::with(&folder.0.join("site"), |config| {
+    let server = TestServer::with_config(&folder.0.join("site"), |config| {
         config.files.compress = true;
         config.limits.header_timeout = Duration::from_secs(5);
         config.limits.body_timeout = Duration::from_secs(5);
@@ -22,7 +23,7 @@ fn site() -> (Folder, TestServer) {
     (folder, server)
 }
 
-/// Sends these bytes alone, and returns the whole answer.
+/// Sends `bytes` on a new connection, and returns all bytes that the server sends.
 fn exchange(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
     let mut stream = server.connect();
     // The server may have closed before all bytes were sent.
@@ -37,7 +38,7 @@ fn exchange(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Asserts that the server still serves, and that none of its coroutines has panicked.
-fn is_sound(server: &TestServer) {
+fn assert_is_sound(server: &TestServer) {
     assert!(server.is_healthy());
     let metrics = server.get("/metrics", "").text();
     let panicked = metrics
@@ -50,7 +51,7 @@ fn is_sound(server: &TestServer) {
 }
 
 #[test]
-fn fuzz_heads() {
+fn mutated_heads_do_not_harm_the_server() {
     let (_folder, server) = site();
     let samples: [&[u8]; 6] = [
         b"GET /a.txt HTTP/1.1\r\nhost: test\r\nrange: bytes=1-5\r\naccept-encoding: gzip;q=0.5, br\r\nconnection: close\r\n\r\n",
@@ -81,11 +82,11 @@ fn fuzz_heads() {
     ];
     mutate::fuzz("heads", &samples, &words, 600, |bytes| {
         let answer = exchange(&server, bytes);
-        // The answer is HTTP/1, or HTTP/2 to a client that asks for it.
+        // The response is HTTP/1, or HTTP/2 for a client that sends the preface.
         let first = Answer::parse(answer.clone());
-        let of_http1 = answer.starts_with(b"HTTP/1.") && (100..600).contains(&first.status);
+        let is_http1 = answer.starts_with(b"HTTP/1.") && (100..600).contains(&first.status);
         assert!(
-            answer.is_empty() || of_http1 || bytes.starts_with(b"PRI"),
+            answer.is_empty() || is_http1 || bytes.starts_with(b"PRI"),
             "{}",
             answer.escape_ascii()
         );
@@ -97,5 +98,5 @@ fn fuzz_heads() {
             .collect();
         mutate::hash_of((first.status, names))
     });
-    is_sound(&server);
+    assert_is_sound(&server);
 }

@@ -1,4 +1,5 @@
-//! A server on a thread of its own, a folder for it, and raw clients.
+//! Shared parts of the tests: a server that runs on a thread, a temporary folder for its files, and
+//! clients that send raw bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -38,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-/// A running server; drained when dropped.
+/// A server that runs on a thread of this process. Dropping it drains the server.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) control: Control,
@@ -47,19 +48,21 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    /// Starts a server of the files of `root`, with one vCPU.
+    /// Starts a server with one vCPU that serves the files of `root`.
     pub(crate) fn files(root: &Path) -> TestServer {
-        TestServer::with(root, |_| {})
+        TestServer::with_config(root, |_| {})
     }
 
-    pub(crate) fn with(root: &Path, change: impl FnOnce(&mut Config)) -> TestServer {
+    /// Starts a server of the files of `root` whose configuration `change` completes.
+    pub(crate) fn with_config(root: &Path, change: impl FnOnce(&mut Config)) -> TestServer {
         TestServer::start(root, change, |server| server)
     }
 
+    /// Starts a server. `change` completes its configuration, `extend` the bound server.
     pub(crate) fn start(
         root: &Path,
         change: impl FnOnce(&mut Config),
-        set: impl FnOnce(Server) -> Server + Send + 'static,
+        extend: impl FnOnce(Server) -> Server + Send + 'static,
     ) -> TestServer {
         let mut config = Config {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
@@ -67,7 +70,7 @@ impl TestServer {
             drain_timeout: Duration::from_secs(20),
             ..Config::default()
         };
-        // Refusals on a slow machine are not tested, unless `change` sets a bound.
+        // A slow machine must not cause refusals, unless `change` sets a shorter bound.
         config.admission.max_wait = Duration::from_secs(60);
         change(&mut config);
         let (send, receive) = mpsc::channel();
@@ -79,7 +82,7 @@ impl TestServer {
                 .unwrap();
             let handle = runtime.handle();
             runtime.block_on(async move {
-                let server = set(Server::bind(config).unwrap());
+                let server = extend(Server::bind(config).unwrap());
                 let address = server.addresses()[0];
                 let started = server.start().unwrap();
                 send.send((address, started.control(), handle)).unwrap();
@@ -95,7 +98,7 @@ impl TestServer {
         }
     }
 
-    /// Starts a server with a service in place of the files of `folder`.
+    /// Starts a server that answers with the service `app` and serves no files.
     pub(crate) fn with_service(
         folder: &Folder,
         change: impl FnOnce(&mut Config),
@@ -120,58 +123,62 @@ impl TestServer {
         stream
     }
 
-    /// Opens a connection and sends these bytes.
+    /// Opens a connection and sends `bytes`.
     pub(crate) fn connect_and_send(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(bytes.as_ref()).unwrap();
         stream
     }
 
-    /// Returns the answer to a head, after which the connection is closed.
+    /// Sends a request head with `connection: close`, and returns all bytes that the server sends.
     pub(crate) fn response_to(&self, head: &str) -> String {
-        self.talk(format!("{head}connection: close\r\n\r\n"))
+        self.exchange(format!("{head}connection: close\r\n\r\n"))
     }
 
-    /// Sends these bytes alone, and returns all received bytes until the server closes, or is
-    /// silent for so long that no more can be on their way.
-    pub(crate) fn talk(&self, bytes: impl AsRef<[u8]>) -> String {
+    /// Sends `bytes` on a new connection, and returns all bytes that the server sends before it
+    /// closes the connection or sends nothing for 10 s.
+    pub(crate) fn exchange(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect();
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
         // The server may have closed before all bytes were sent.
         let _ = stream.write_all(bytes.as_ref());
-        String::from_utf8_lossy(&rest(&mut stream)).into_owned()
+        String::from_utf8_lossy(&read_to_end(&mut stream)).into_owned()
     }
 
-    /// Sends a GET on a connection of its own, with further header lines.
-    pub(crate) fn get(&self, path: &str, more: &str) -> Answer {
-        self.ask("GET", path, more)
+    /// Sends a GET on a new connection. `fields` are further header lines.
+    pub(crate) fn get(&self, path: &str, fields: &str) -> Answer {
+        self.ask("GET", path, fields)
     }
 
-    pub(crate) fn ask(&self, method: &str, path: &str, more: &str) -> Answer {
+    /// Sends a request without a body on a new connection. `fields` are further header lines.
+    pub(crate) fn ask(&self, method: &str, path: &str, fields: &str) -> Answer {
         let line = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
-        let mut stream = self.connect_and_send(format!("{line}connection: close\r\n{more}\r\n"));
-        Answer::parse(rest(&mut stream))
+        let mut stream = self.connect_and_send(format!("{line}connection: close\r\n{fields}\r\n"));
+        Answer::parse(read_to_end(&mut stream))
     }
 
-    /// Tells whether the server still serves.
+    /// Returns whether the server answers a health check.
     pub(crate) fn is_healthy(&self) -> bool {
         self.get("/healthz", "").status == 200
     }
 
-    /// Waits until there is no connection.
+    /// Waits until the server has no connection.
     pub(crate) fn wait_until_idle(&self) {
-        wait_until("there is no connection", || self.control.connections() == 0);
+        until("the server has no connection", || {
+            self.control.connections() == 0
+        });
     }
 
-    /// Waits until `count` requests are under way.
+    /// Waits until the server has `count` requests in progress.
     pub(crate) fn wait_for_requests(&self, count: usize) {
-        let under_way = || self.control.requests().len() == count;
-        wait_until(&format!("{count} requests are under way"), under_way);
+        let has_count = || self.control.requests().len() == count;
+        until(&format!("{count} requests are in progress"), has_count);
     }
 
-    /// Drains the server, and returns the number of connections that were cut off.
+    /// Drains the server, and returns the number of connections that it closed before their
+    /// responses were complete.
     pub(crate) fn end(mut self) -> usize {
         self.control.drain();
         self.thread.take().unwrap().join().unwrap()
@@ -191,17 +198,17 @@ impl Drop for TestServer {
     }
 }
 
-/// Waits until the condition holds. The limit is long, since a loaded or stalled machine is slow.
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+/// Waits until the condition `event` holds, at most for a minute, since a loaded machine is slow.
+pub(crate) fn until(event: &str, mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < limit, "not in a minute: {what}");
+    while !holds() {
+        assert!(Instant::now() < limit, "not within a minute: {event}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Returns all received bytes until the end, an error or a time-out.
-pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
+/// Returns all bytes that the stream yields before its end, an error or a time-out.
+pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let mut buffer = [0; 16384];
     while let Ok(count) = stream.read(&mut buffer) {
@@ -214,7 +221,7 @@ pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
     all
 }
 
-/// Returns the received bytes once they are enough, or at the end.
+/// Reads until `enough` accepts the received bytes or the stream ends, and returns them.
 pub(crate) fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut all = Vec::new();
     let mut buffer = [0; 16384];
@@ -226,7 +233,7 @@ pub(crate) fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool)
     all
 }
 
-/// A response.
+/// A parsed response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -236,14 +243,14 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn parse(bytes: Vec<u8>) -> Answer {
-        let at = bytes.windows(4).position(|window| window == b"\r\n\r\n");
-        let at = at.map_or(bytes.len(), |at| at + 4);
-        let head = String::from_utf8_lossy(&bytes[..at]).into_owned();
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+        let end = end.map_or(bytes.len(), |end| end + 4);
+        let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
         Answer {
             status: status.unwrap_or(0),
             head,
-            body: bytes[at..].to_vec(),
+            body: bytes[end..].to_vec(),
         }
     }
 
@@ -259,8 +266,8 @@ impl Answer {
     }
 }
 
-/// Runs a tool. If it is not installed, prints that and returns `None`.
-pub(crate) fn run_tool(name: &str, args: &[&str]) -> Option<Output> {
+/// Runs the program `name`. Prints `skipped` and returns `None` if it is not installed.
+pub(crate) fn tool(name: &str, args: &[&str]) -> Option<Output> {
     match Command::new(name).args(args).output() {
         Ok(output) => Some(output),
         Err(_) => {
@@ -270,6 +277,7 @@ pub(crate) fn run_tool(name: &str, args: &[&str]) -> Option<Output> {
     }
 }
 
+/// Returns a program's standard output, followed by its standard error.
 pub(crate) fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr[..]].concat();
     String::from_utf8_lossy(&both).into_owned()

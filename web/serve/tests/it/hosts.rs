@@ -1,13 +1,13 @@
-//! Virtual hosts: the site of a request, the certificate that its client is shown, and invalid
-//! hosts.
+//! Tests of virtual hosts: the choice of a request's site, the choice of the certificate, and
+//! invalid hosts.
 
 use std::io::Write;
 use std::path::Path;
 
 use upshift_serve::{Config, Files, Site, TlsFiles};
 
-use crate::harness::{Folder, TestServer, output_text, run_tool};
-use crate::http2::{Frame, HEADERS, get, open};
+use crate::harness::{Folder, TestServer, output_text, tool};
+use crate::http2::{Frame, HEADERS, connect_http2, get};
 use crate::tls::{certificate, curl};
 
 /// Creates folders `rest`, `a` and `b` with a `who.txt` each.
@@ -28,7 +28,7 @@ fn site(folder: &Folder, hosts: &[&str], root: &str) -> Site {
 }
 
 fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> TestServer {
-    TestServer::with(&folder.0.join("rest"), |config| {
+    TestServer::with_config(&folder.0.join("rest"), |config| {
         config.site = vec![
             site(folder, &["a.test", "*.a.test"], "a"),
             site(folder, &["b.a.test", "[::1]"], "b"),
@@ -38,10 +38,10 @@ fn server(folder: &Folder, change: impl FnOnce(&mut Config)) -> TestServer {
 }
 
 #[test]
-fn each_host_has_its_own_files_and_the_others_the_default() {
+fn each_host_has_its_own_files_and_unknown_hosts_have_the_default() {
     let folder = folders();
     let server = server(&folder, |_| {});
-    for (host, who) in [
+    for (host, site_name) in [
         ("a.test", "a"),
         ("A.Test.:8080", "a"),
         ("www.a.test", "a"),
@@ -54,7 +54,7 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
     ] {
         let answer = server.response_to(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
         assert!(
-            answer.ends_with(&format!("\r\n\r\n{who}")),
+            answer.ends_with(&format!("\r\n\r\n{site_name}")),
             "{host}: {answer}"
         );
         if host.is_empty() {
@@ -65,22 +65,22 @@ fn each_host_has_its_own_files_and_the_others_the_default() {
             "GET http://{host}/who.txt HTTP/1.1\r\nhost: z.test\r\n"
         ));
         assert!(
-            answer.ends_with(&format!("\r\n\r\n{who}")),
+            answer.ends_with(&format!("\r\n\r\n{site_name}")),
             "{host}: {answer}"
         );
         let url = format!("{}/who.txt", server.url(""));
         let field = format!("host: {host}");
         let args = ["-sS", "--http2-prior-knowledge", "-H", &field, &url];
-        if let Some(output) = run_tool("curl", &args) {
-            assert_eq!(output_text(&output), who, "HTTP/2, {host}");
+        if let Some(output) = tool("curl", &args) {
+            assert_eq!(output_text(&output), site_name, "HTTP/2, {host}");
         }
     }
-    let answer = server.talk("GET /who.txt HTTP/1.0\r\n\r\n");
+    let answer = server.exchange("GET /who.txt HTTP/1.0\r\n\r\n");
     assert!(answer.ends_with("\r\n\r\nrest"), "{answer}");
 }
 
 #[test]
-fn requests_without_a_valid_host_are_refused() {
+fn a_request_with_a_missing_or_invalid_host_is_refused() {
     let folder = folders();
     for server in [
         TestServer::files(&folder.0.join("rest")),
@@ -110,12 +110,12 @@ fn requests_without_a_valid_host_are_refused() {
 fn an_authority_and_a_host_that_differ_are_refused() {
     let folder = folders();
     let server = server(&folder, |_| {});
-    // The status as HPACK's static table has it: 200 is 8, 400 is 12.
+    // Indices in HPACK's static table: 8 is status 200, 12 is status 400.
     for (host, status) in [(None, 0x88), (Some("X"), 0x88), (Some("b.test"), 0x8c)] {
         let fields = host.map(|host| ("host", host));
-        let mut stream = open(&server);
-        let asks = get(1, "/", fields.as_slice());
-        stream.write_all(&asks).unwrap();
+        let mut stream = connect_http2(&server);
+        let request = get(1, "/", fields.as_slice());
+        stream.write_all(&request).unwrap();
         let mut frames = std::iter::from_fn(|| Frame::read(&mut stream));
         let head = frames.find(|frame| frame.kind == HEADERS).unwrap();
         assert_eq!(head.payload[0], status, "{host:?}");
@@ -123,7 +123,7 @@ fn an_authority_and_a_host_that_differ_are_refused() {
 }
 
 #[test]
-fn rules_and_settings_of_files_are_those_of_the_site() {
+fn rules_and_file_settings_are_those_of_the_site() {
     let folder = folders();
     folder.write("a/.secret", "hidden");
     let server = server(&folder, |config| {
@@ -163,49 +163,56 @@ fn rules_and_settings_of_files_are_those_of_the_site() {
 }
 
 #[test]
-fn a_reload_adds_hosts_and_moves_requests_under_way() {
+fn a_reload_adds_hosts_and_changes_the_levels_of_running_requests() {
     let folder = folders();
     let config = std::sync::Arc::new(std::sync::Mutex::new(None::<Config>));
     let read = config.clone();
-    let mut started = None;
+    let mut initial = None;
     let server = TestServer::start(
         &folder.0.join("rest"),
         |config| {
             config.site = vec![site(&folder, &["a.test"], "a")];
-            started = Some(config.clone());
+            initial = Some(config.clone());
         },
         move |server| server.with_reload(move || Ok(read.lock().unwrap().clone().unwrap())),
     );
-    let who = |host: &str| {
+    let site_name = |host: &str| {
         let answer = server.response_to(&format!("GET /who.txt HTTP/1.1\r\nhost: {host}\r\n"));
         answer.rsplit('\n').next().unwrap().to_owned()
     };
-    assert_eq!((who("a.test"), who("b.test")), ("a".into(), "rest".into()));
-    // The request computes for long, so its level can be observed.
+    assert_eq!(
+        (site_name("a.test"), site_name("b.test")),
+        ("a".into(), "rest".into())
+    );
+    // The request runs long enough for its level to be observed.
     let head = "GET /matrix?n=512 HTTP/1.1\r\nhost: a.test\r\npriority: u=7\r\n\r\n";
     let _long = server.connect_and_send(head);
     server.wait_for_requests(1);
-    let mut next = started.unwrap();
-    next.root = folder.0.join("b");
-    next.site[0].priority = vec!["/matrix=62".parse().unwrap()];
-    next.site.push(site(&folder, &["b.test"], "b"));
-    *config.lock().unwrap() = Some(next.clone());
+    let mut changed = initial.unwrap();
+    changed.root = folder.0.join("b");
+    changed.site[0].priority = vec!["/matrix=62".parse().unwrap()];
+    changed.site.push(site(&folder, &["b.test"], "b"));
+    *config.lock().unwrap() = Some(changed.clone());
     let done = server.control.reload().unwrap();
     assert_eq!((done.moved, done.restart.len()), (1, 0));
     assert_eq!(
-        (who("a.test"), who("b.test"), who("c.test")),
+        (
+            site_name("a.test"),
+            site_name("b.test"),
+            site_name("c.test")
+        ),
         ("a".into(), "b".into(), "b".into())
     );
     // An invalid configuration changes nothing.
-    next.site.push(site(&folder, &["a.test"], "b"));
-    *config.lock().unwrap() = Some(next);
+    changed.site.push(site(&folder, &["a.test"], "b"));
+    *config.lock().unwrap() = Some(changed);
     let error = server.control.reload().unwrap_err();
     assert!(error.contains("site 1 and site 3"), "{error}");
-    assert_eq!(who("a.test"), "a");
+    assert_eq!(site_name("a.test"), "a");
 }
 
 #[test]
-fn the_certificate_is_that_of_the_host() {
+fn the_certificate_is_chosen_by_the_requested_host() {
     let folder = folders();
     let rest = certificate(&folder, "rest", &["rest.test"]);
     let a = certificate(&folder, "a", &["a.test", "*.a.test"]);
@@ -214,15 +221,15 @@ fn the_certificate_is_that_of_the_host() {
         config.tls = Some(rest.clone());
         config.site[0].tls = Some(a.clone());
         config.site[1].tls = Some(b.clone());
-        // The site uses the certificate of the default.
+        // This site has no certificate, and uses the default one.
         config.site.push(site(&folder, &["c.rest.test"], "b"));
     });
-    let get = |certificate: &Path, server_name: &str, more: &[&str]| {
-        let output = curl(&server, certificate, server_name, more, "/who.txt")?;
+    let get = |certificate: &Path, server_name: &str, options: &[&str]| {
+        let output = curl(&server, certificate, server_name, options, "/who.txt")?;
         Some((output.status.success(), output_text(&output)))
     };
     for version in ["--http1.1", "--http2"] {
-        for (files, server_name, who) in [
+        for (files, server_name, site_name) in [
             (&rest, "rest.test", "rest"),
             (&a, "a.test", "a"),
             (&a, "www.a.test", "a"),
@@ -231,11 +238,11 @@ fn the_certificate_is_that_of_the_host() {
             let Some(answer) = get(&files.certificate, server_name, &[version]) else {
                 return;
             };
-            assert_eq!(answer, (true, who.to_owned()), "{server_name}");
+            assert_eq!(answer, (true, site_name.to_owned()), "{server_name}");
         }
-        // Clients that ask for another host do not see it.
-        let (well, _) = get(&a.certificate, "b.a.test", &[version]).unwrap();
-        assert!(!well);
+        // A client that requests another host gets another certificate, which it does not trust.
+        let (succeeded, _) = get(&a.certificate, "b.a.test", &[version]).unwrap();
+        assert!(!succeeded);
         // Another host on the same connection is served only if it has the same certificate.
         for (host, answer) in [
             ("x.a.test", "a"),
@@ -243,42 +250,42 @@ fn the_certificate_is_that_of_the_host() {
             ("rest.test", "this connection is to another host\n421"),
         ] {
             let field = format!("host: {host}");
-            let mut more = vec![version, "-H", &field];
+            let mut options = vec![version, "-H", &field];
             if host != "x.a.test" {
-                more.extend(["-w", "%{http_code}"]);
+                options.extend(["-w", "%{http_code}"]);
             }
-            let got = get(&a.certificate, "a.test", &more).unwrap();
+            let got = get(&a.certificate, "a.test", &options).unwrap();
             assert_eq!(got, (true, answer.to_owned()), "{version}, {host}");
         }
-        let more = [version, "-H", "host: c.rest.test"];
-        let got = get(&rest.certificate, "rest.test", &more).unwrap();
+        let options = [version, "-H", "host: c.rest.test"];
+        let got = get(&rest.certificate, "rest.test", &options).unwrap();
         assert_eq!(got, (true, "b".to_owned()));
-        // Without a server name, the default certificate is shown, and the requested host is
-        // served.
+        // Without a server name, the server sends the default certificate, and serves the requested
+        // host.
         let port = server.address.port();
         let url = format!("https://127.0.0.1:{port}/who.txt");
-        let output = run_tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();
+        let output = tool("curl", &["-sSk", version, "-H", "host: a.test", &url]).unwrap();
         assert_eq!(output_text(&output), "a");
     }
     // A reload reads the certificates of all sites again.
     let new = certificate(&folder, "b", &["b.a.test"]);
     assert_eq!(new, b);
-    let (well, _) = get(&b.certificate, "b.a.test", &[]).unwrap();
-    assert!(!well, "the old one is in use still");
+    let (succeeded, _) = get(&b.certificate, "b.a.test", &[]).unwrap();
+    assert!(!succeeded, "the old certificate is still in use");
     server.control.reload().unwrap();
     let answer = get(&b.certificate, "b.a.test", &[]).unwrap();
     assert_eq!(answer, (true, "b".to_owned()));
 }
 
 #[test]
-fn faults_of_certificates_and_keys_are_named() {
+fn errors_in_certificates_and_keys_are_reported() {
     let folder = folders();
     let good = certificate(&folder, "good", &["a.test"]);
     let other = certificate(&folder, "other", &["b.a.test"]);
     let pem = |name: &str, text: &str| folder.write(name, text);
     let encrypted =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
-    for (certificate, key, says) in [
+    for (certificate, key, expected) in [
         (
             &good.certificate,
             &other.key,
@@ -300,16 +307,16 @@ fn faults_of_certificates_and_keys_are_named() {
             "openssl pkey",
         ),
     ] {
-        let wrong = TlsFiles {
+        let files = TlsFiles {
             certificate: certificate.clone(),
             key: key.clone(),
         };
-        let error = bind_error(&folder, wrong);
-        assert!(error.contains(says), "{says}: {error}");
+        let error = bind_error(&folder, files);
+        assert!(error.contains(expected), "{expected}: {error}");
     }
 }
 
-/// Returns the error of a server that is to use these files for a site.
+/// Returns the error with which a server refuses `files` as the certificate of a site.
 fn bind_error(folder: &Folder, files: TlsFiles) -> String {
     let good = certificate(folder, "default", &["rest.test"]);
     let mut site = site(folder, &["a.test"], "a");

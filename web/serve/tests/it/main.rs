@@ -1,5 +1,6 @@
-//! The server as its clients see it. Each check states the expected answer, and other projects'
-//! tools repeat it where they can. A check whose tool is missing prints `skipped: `.
+//! Tests of the server through its sockets. Each states the expected response, and where another
+//! project has a tool for it, that tool repeats the check. A check whose tool is missing prints
+//! `skipped: `.
 
 mod attacks;
 mod compression;

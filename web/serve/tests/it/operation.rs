@@ -1,4 +1,5 @@
-//! Draining, reloading, commands, logs, metrics.
+//! Tests of the server's operation: draining, reloading, commands, logs, metrics, built-in
+//! endpoints, and services that upgrade.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -7,9 +8,9 @@ use std::time::Duration;
 use upshift::sync::Notify;
 use upshift_serve::{Config, ask};
 
-use crate::harness::{Answer, Folder, TestServer, read_until, rest};
+use crate::harness::{Answer, Folder, TestServer, read_to_end, read_until};
 
-fn slow() -> axum::Router {
+fn slow_service() -> axum::Router {
     use axum::routing::get;
     let slow = || async {
         upshift::time::sleep(Duration::from_millis(500)).await;
@@ -21,29 +22,29 @@ fn slow() -> axum::Router {
 }
 
 #[test]
-fn draining_answers_requests_under_way_and_cuts_off_those_that_take_too_long() {
+fn draining_finishes_requests_and_cuts_off_those_that_take_too_long() {
     let folder = Folder::new();
-    let server = TestServer::with_service(&folder, |_| {}, slow());
+    let server = TestServer::with_service(&folder, |_| {}, slow_service());
     let mut stream = server.connect_and_send("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n");
     let idle = server.connect();
     server.wait_for_requests(1);
     let address = server.address;
     assert_eq!(server.end(), 0);
-    let answer = Answer::parse(rest(&mut stream));
+    let answer = Answer::parse(read_to_end(&mut stream));
     assert_eq!((answer.status, answer.text().as_str()), (200, "slow"));
     assert!(std::net::TcpStream::connect(address).is_err());
     drop(idle);
 
-    let hurry = |config: &mut Config| config.drain_timeout = Duration::from_millis(50);
-    let server = TestServer::with_service(&folder, hurry, slow());
+    let short_drain = |config: &mut Config| config.drain_timeout = Duration::from_millis(50);
+    let server = TestServer::with_service(&folder, short_drain, slow_service());
     let mut stream = server.connect_and_send("GET /endless HTTP/1.1\r\nhost: x\r\n\r\n");
     server.wait_for_requests(1);
     assert_eq!(server.end(), 1);
-    assert!(rest(&mut stream).is_empty());
+    assert!(read_to_end(&mut stream).is_empty());
 }
 
 #[test]
-fn a_reload_changes_rules_and_a_wrong_one_changes_nothing() {
+fn a_reload_changes_rules_and_an_invalid_file_changes_nothing() {
     let folder = Folder::new();
     let next = Arc::new(Mutex::new(Err("broken file".to_owned())));
     let read = next.clone();
@@ -71,18 +72,18 @@ fn a_reload_changes_rules_and_a_wrong_one_changes_nothing() {
 }
 
 #[test]
-fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
+fn commands_are_accepted_on_a_socket_that_only_its_owner_may_use() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let socket = folder.0.join("control");
     let path = socket.clone();
     let end = Arc::new(Notify::new());
     let ended = end.clone();
-    let until_told = move || {
+    let until_ended = move || {
         let ended = ended.clone();
         async move { ended.notified().await }
     };
-    let app = axum::Router::new().route("/slow", axum::routing::get(until_told));
+    let app = axum::Router::new().route("/slow", axum::routing::get(until_ended));
     let server = TestServer::with_service(&folder, |config| config.control = Some(path), app);
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -95,22 +96,25 @@ fn commands_are_taken_on_a_socket_that_only_the_owner_may_use() {
     );
     let number = list.split("\"number\":").nth(1).unwrap();
     let number: String = number.chars().take_while(char::is_ascii_digit).collect();
-    let told = ask(&socket, &format!("reprio {number} 3")).unwrap();
-    assert_eq!(told, format!("ok: request {number} is at level 3\n"));
+    let reply = ask(&socket, &format!("reprio {number} 3")).unwrap();
+    assert_eq!(reply, format!("ok: request {number} is at level 3\n"));
     assert!(ask(&socket, "list").unwrap().contains("\"level\":3,"));
     assert!(
         ask(&socket, "priority /slow=40")
             .unwrap()
             .starts_with("ok: 1 requests")
     );
-    for (wrong, says) in [
+    for (command, expected) in [
         ("reprio 999999 3", "no request 999999"),
         ("reprio 1 64", "0 to 63"),
         ("priority /x", "CONDITIONS=LEVEL"),
         ("dance", "`help` lists them"),
     ] {
-        let told = ask(&socket, wrong).unwrap();
-        assert!(told.starts_with("error: ") && told.contains(says), "{told}");
+        let reply = ask(&socket, command).unwrap();
+        assert!(
+            reply.starts_with("error: ") && reply.contains(expected),
+            "{reply}"
+        );
     }
     assert!(ask(&socket, "status").unwrap().contains("\"under_way\":1"));
     assert_eq!(ask(&socket, "drain").unwrap(), "ok: draining\n");
@@ -124,7 +128,7 @@ fn every_request_has_a_line_in_the_log() {
     let folder = Folder::new();
     let log = folder.0.join("access.jsonl");
     let path = log.clone();
-    let server = TestServer::with(&folder.0, |config| config.access_log = Some(path));
+    let server = TestServer::with_config(&folder.0, |config| config.access_log = Some(path));
     server.get("/plaintext?x=%22", "priority: u=1\r\n");
     server.get("/nowhere", "");
     assert_eq!(server.end(), 0);
@@ -165,11 +169,11 @@ fn metrics_count_requests_and_connections() {
         "upshift_http_in_flight{level=\"20\"} 0",
     ] {
         assert!(
-            metrics.lines().any(|have| have == line),
+            metrics.lines().any(|other| other == line),
             "{line} in\n{metrics}"
         );
     }
-    // The metrics of the runtime follow, each family once.
+    // The metrics of the runtime follow, and each family occurs once.
     for part in [
         "upshift_level_polls_total{level=\"20\"}",
         "upshift_level_wait_seconds_bucket{level=\"20\",le=\"+Inf\"}",
@@ -202,14 +206,14 @@ fn endpoints_can_be_turned_off_and_the_matrix_is_bounded() {
             "{wrong}"
         );
     }
-    let server = TestServer::with(&folder.0, |config| config.endpoints.clear());
+    let server = TestServer::with_config(&folder.0, |config| config.endpoints.clear());
     for path in ["/healthz", "/metrics", "/plaintext", "/matrix"] {
         assert_eq!(server.get(path, "").status, 404, "{path}");
     }
 }
 
-/// A head that would be refused.
-const ECHOED: &[u8] = b"POST / HTTP/1.1\r\nTransfer-Encoding: x\r\n\r\n";
+/// Bytes that the server would refuse as a request head.
+const INVALID_HEAD: &[u8] = b"POST / HTTP/1.1\r\nTransfer-Encoding: x\r\n\r\n";
 
 #[test]
 fn a_service_knows_its_peer_and_may_upgrade() {
@@ -223,9 +227,9 @@ fn a_service_knows_its_peer_and_may_upgrade() {
         let upgrade = hyper::upgrade::on(&mut request);
         let echo = async move {
             let mut stream = hyper_util::rt::TokioIo::new(upgrade.await.unwrap());
-            let mut some = [0; ECHOED.len()];
-            stream.read_exact(&mut some).await.unwrap();
-            stream.write_all(&some).await.unwrap();
+            let mut buffer = [0; INVALID_HEAD.len()];
+            stream.read_exact(&mut buffer).await.unwrap();
+            stream.write_all(&buffer).await.unwrap();
             stream.shutdown().await.unwrap();
         };
         upshift::spawn(echo, upshift::Priority::Inherit).detach();
@@ -239,15 +243,15 @@ fn a_service_knows_its_peer_and_may_upgrade() {
     let server = TestServer::with_service(&folder, |_| {}, app);
     let head = "GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
     let mut stream = server.connect_and_send(head);
-    let own = stream.local_addr().unwrap().to_string();
+    let address = stream.local_addr().unwrap().to_string();
     let answer = read_until(&mut stream, |got| got.ends_with(b"\r\n\r\n"));
     let answer = Answer::parse(answer);
     assert_eq!(
         (answer.status, answer.header("peer")),
-        (101, Some(&own[..]))
+        (101, Some(&address[..]))
     );
     // The connection no longer belongs to the server, which does not inspect its bytes.
     server.wait_until_idle();
-    stream.write_all(ECHOED).unwrap();
-    assert_eq!(rest(&mut stream), ECHOED);
+    stream.write_all(INVALID_HEAD).unwrap();
+    assert_eq!(read_to_end(&mut stream), INVALID_HEAD);
 }

@@ -1,5 +1,5 @@
-//! Settings of an operator that change answers: redirects, header fields, the fallback, plain
-//! addresses beside TLS; the access log.
+//! Tests of the operator's settings: redirects, header fields, the fallback file, plain addresses
+//! beside TLS, the access log, and the check of a configuration.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use upshift_serve::{Config, Redirect, Server};
 
-use crate::harness::{Answer, Folder, TestServer, wait_until};
+use crate::harness::{Answer, Folder, TestServer, until};
 use crate::tls::{certificate, curl};
 
 fn redirect(from: &str, to: &str) -> Redirect {
@@ -17,7 +17,7 @@ fn redirect(from: &str, to: &str) -> Redirect {
     }
 }
 
-fn on_unix(socket: &Path, head: &str) -> Answer {
+fn ask_unix(socket: &Path, head: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).unwrap();
     let request = format!("{head}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
@@ -33,24 +33,24 @@ fn a_plain_address_beside_tls_redirects_to_https() {
     folder.write("root/page.txt", "a page");
     let (files, socket) = (tls.clone(), folder.0.join("socket"));
     let plain = format!("unix:{},plain", socket.display());
-    let server = TestServer::with(&folder.0.join("root"), |config| {
+    let server = TestServer::with_config(&folder.0.join("root"), |config| {
         config.tls = Some(files);
         config.listen.push(plain.parse().unwrap());
         config.redirect = vec![redirect("http://", "https://")];
     });
-    let answer = on_unix(
+    let answer = ask_unix(
         &socket,
         "POST /page.txt?x=1 HTTP/1.1\r\nhost: first.test:80\r\n",
     );
     assert_eq!(answer.status, 308);
     let location = Some("https://first.test/page.txt?x=1");
     assert_eq!(answer.header("location"), location);
-    // Endpoints answer on every address; without a host there is no target for a redirect.
-    let answer = on_unix(&socket, "GET /healthz HTTP/1.1\r\nhost: first.test\r\n");
+    // Endpoints are served on every address. A request without a host has no target for a redirect.
+    let answer = ask_unix(&socket, "GET /healthz HTTP/1.1\r\nhost: first.test\r\n");
     assert_eq!(answer.status, 200);
-    let answer = on_unix(&socket, "GET /page.txt HTTP/1.0\r\n");
+    let answer = ask_unix(&socket, "GET /page.txt HTTP/1.0\r\n");
     assert_eq!(answer.status, 200);
-    // Over TLS the file is served, and HTTP is refused as usual.
+    // The TLS address serves the file, and refuses plain HTTP.
     if let Some(output) = curl(&server, &tls.certificate, "first.test", &[], "/page.txt") {
         assert_eq!(output.stdout, b"a page");
     }
@@ -58,13 +58,13 @@ fn a_plain_address_beside_tls_redirects_to_https() {
 }
 
 #[test]
-fn redirects_go_before_files_and_services() {
+fn redirects_take_precedence_over_files_and_services() {
     let folder = Folder::new();
     folder.write("old/page.txt", "a page");
     let moved = |config: &mut Config| config.redirect = vec![redirect("/old", "/new")];
     let app = axum::Router::new().fallback(|| async { "the service" });
     for server in [
-        TestServer::with(&folder.0, moved),
+        TestServer::with_config(&folder.0, moved),
         TestServer::with_service(&folder, moved, app),
     ] {
         let answer = server.get("/old/page.txt?x", "");
@@ -75,7 +75,7 @@ fn redirects_go_before_files_and_services() {
 }
 
 #[test]
-fn header_fields_are_added_to_every_response_without_them() {
+fn header_fields_are_added_to_every_response_that_lacks_them() {
     let folder = Folder::new();
     folder.write("page.txt", "a page");
     folder.write("site/page.txt", "another");
@@ -85,7 +85,7 @@ fn header_fields_are_added_to_every_response_without_them() {
         folder.0.join("site").display()
     );
     let parsed = Config::parse(&site).unwrap();
-    let server = TestServer::with(&folder.0, |config| {
+    let server = TestServer::with_config(&folder.0, |config| {
         config.headers = parsed.headers;
         config.site = parsed.site;
     });
@@ -96,7 +96,7 @@ fn header_fields_are_added_to_every_response_without_them() {
     let answer = server.ask("POST", "/page.txt", "");
     assert_eq!(answer.status, 405);
     assert_eq!(answer.header("allow"), Some("GET, HEAD"));
-    let answer = server.talk("GET /page.txt HTTP/1.0\r\nhost: b.test\r\n\r\n");
+    let answer = server.exchange("GET /page.txt HTTP/1.0\r\nhost: b.test\r\n\r\n");
     assert!(answer.contains("x-b: 2\r\n"), "{answer}");
     assert!(!answer.contains("x-a"), "{answer}");
 }
@@ -108,7 +108,7 @@ fn a_path_without_a_file_gets_the_fallback() {
     folder.write("page.txt", "a page");
     folder.write("folder/x", "");
     folder.write(".hidden", "");
-    let server = TestServer::with(&folder.0, |config| {
+    let server = TestServer::with_config(&folder.0, |config| {
         config.files.fallback = Some("app.html".into());
         config.files.listing = false;
     });
@@ -124,7 +124,7 @@ fn a_path_without_a_file_gets_the_fallback() {
     assert_eq!(server.get("/..%2fx", "").status, 400);
     assert_eq!(server.ask("POST", "/users/7", "").status, 405);
     std::fs::remove_file(folder.0.join("app.html")).unwrap();
-    wait_until("the fallback is gone", || {
+    until("the fallback is gone", || {
         server.get("/users/7", "").status == 404
     });
 }
@@ -134,7 +134,7 @@ fn the_access_log_has_referer_and_user_agent() {
     let folder = Folder::new();
     let log = folder.0.join("log");
     let path = log.clone();
-    let server = TestServer::with(&folder.0, |config| config.access_log = Some(path));
+    let server = TestServer::with_config(&folder.0, |config| config.access_log = Some(path));
     server.get(
         "/a",
         "referer: http://a.test/\r\nuser-agent: one \"two\"\r\n",
@@ -152,10 +152,10 @@ fn the_access_log_has_referer_and_user_agent() {
 }
 
 #[test]
-fn the_examples_of_the_page_are_valid() {
+fn the_examples_in_the_documentation_are_valid() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/serve.md");
     let Ok(text) = std::fs::read_to_string(page) else {
-        println!("skipped: the page is not in the package");
+        println!("skipped: docs/serve.md is not in the package");
         return;
     };
     let examples = text.split("```toml\n").skip(1);
@@ -167,10 +167,10 @@ fn the_examples_of_the_page_are_valid() {
 }
 
 #[test]
-fn a_check_names_each_fault_and_creates_nothing() {
+fn a_check_names_each_fault_and_creates_no_file() {
     let folder = Folder::new();
-    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = held.local_addr().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
     let mut config = Config {
         listen: vec![address.into(), "unix:none/socket".parse().unwrap()],
         root: folder.0.join("no-folder"),
@@ -178,8 +178,8 @@ fn a_check_names_each_fault_and_creates_nothing() {
         control: Some(folder.write("file", "")),
         ..Config::default()
     };
-    let output_text = Server::check(&config).unwrap_err();
-    let lines: Vec<_> = output_text.lines().collect();
+    let report = Server::check(&config).unwrap_err();
+    let lines: Vec<_> = report.lines().collect();
     for part in [
         "no-folder",
         "listens there already",
@@ -187,13 +187,10 @@ fn a_check_names_each_fault_and_creates_nothing() {
         "access log",
         "control",
     ] {
-        assert!(
-            lines.iter().any(|line| line.contains(part)),
-            "{output_text}"
-        );
+        assert!(lines.iter().any(|line| line.contains(part)), "{report}");
     }
-    assert_eq!(lines.len(), 5, "{output_text}");
-    drop(held);
+    assert_eq!(lines.len(), 5, "{report}");
+    drop(listener);
     config.listen = vec![address.into()];
     config.root = folder.0.clone();
     config.access_log = Some(folder.0.join("log"));
@@ -203,6 +200,6 @@ fn a_check_names_each_fault_and_creates_nothing() {
     let remarks = Server::check(&config).unwrap();
     assert_eq!(remarks.len(), 2, "{remarks:?}");
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
-    // The port is free all the same.
+    // The check has not bound the port.
     std::net::TcpListener::bind(address).unwrap();
 }

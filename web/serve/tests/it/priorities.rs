@@ -1,4 +1,5 @@
-//! The level of a request, how it changes, and which requests are refused under overload.
+//! Tests of the levels of requests: their choice, their changes, and the refusal of the least
+//! urgent requests under overload.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,10 +12,10 @@ use std::time::Duration;
 use upshift::Level;
 use upshift_serve::Config;
 
-use crate::harness::{Folder, TestServer, read_until, wait_until};
+use crate::harness::{Folder, TestServer, read_until, until};
 
-/// Returns a service that answers with its level; `/work` computes until it is stopped and answers
-/// with its last level.
+/// Returns a service that answers with the level of the request. `/work` computes until `stop` is
+/// set, and answers with its last level.
 fn app(stop: Arc<AtomicBool>) -> axum::Router {
     use axum::routing::get;
     let level = || async { upshift::current_level().unwrap().to_string() };
@@ -42,7 +43,7 @@ fn with_app(change: impl FnOnce(&mut Config)) -> (TestServer, Arc<AtomicBool>, F
 }
 
 #[test]
-fn the_rule_goes_before_the_client_and_the_client_before_the_default() {
+fn a_rule_takes_precedence_over_the_client_and_the_client_over_the_default() {
     let (server, _, _folder) = with_app(|config| {
         config.ceiling = 1;
         config.priority = [
@@ -73,23 +74,22 @@ fn the_rule_goes_before_the_client_and_the_client_before_the_default() {
 }
 
 #[test]
-fn the_operator_moves_requests_under_way() {
+fn the_operator_changes_the_levels_of_running_requests() {
     let (server, stop, _folder) = with_app(|_| {});
     let address = server.address;
     let clients: Vec<_> = (0..3)
         .map(|_| std::thread::spawn(move || talk(address, "/work", "u=6")))
         .collect();
     server.wait_for_requests(3);
-    let under_way = server.control.requests();
-    assert_eq!(under_way.len(), 3);
+    let requests = server.control.requests();
+    assert_eq!(requests.len(), 3);
     assert!(
-        under_way
+        requests
             .iter()
             .all(|(_, level, ..)| *level == Level::at::<52>())
     );
-    // One request moves by its number, then the others by a rule; one of them is suspended in its
-    // queue.
-    assert!(server.control.reprio(under_way[0].0, Level::at::<5>()));
+    // One request gets another level by its number. A rule then applies to later requests.
+    assert!(server.control.reprio(requests[0].0, Level::at::<5>()));
     assert!(!server.control.reprio(u64::MAX, Level::at::<5>()));
     stop.store(true, Ordering::Relaxed);
     let mut levels: Vec<_> = clients
@@ -103,24 +103,25 @@ fn the_operator_moves_requests_under_way() {
         .control
         .add_rule("/work=50".parse().unwrap())
         .unwrap();
-    assert_eq!(moved.moved, 0, "nothing is under way any more");
+    assert_eq!(moved.moved, 0, "no request is running any more");
     assert_eq!(server.get("/work", "priority: u=0\r\n").text(), "50");
 }
 
 #[test]
-fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
+fn under_overload_only_the_least_urgent_requests_are_refused() {
     let (server, stop, _folder) = with_app(|config| {
-        // Short for requests that wait for ever, long for those that only wait for a slow machine.
+        // The time is short for requests that would wait for ever, and long for those that only
+        // wait for a slow machine.
         config.admission.max_wait = Duration::from_millis(300);
     });
-    // Endless work occupies level 28: less urgent requests wait.
+    // An endless computation at level 28 makes all less urgent requests wait.
     let address = server.address;
     let hog = std::thread::spawn(move || talk(address, "/work", "u=3"));
     server.wait_for_requests(1);
     let refused = Arc::new(Mutex::new(Vec::new()));
     let mut background = Vec::new();
-    wait_until("u=7 waits longer than 300 ms and is refused", || {
-        let (refused, so_far) = (refused.clone(), &refused);
+    until("a request with u=7 is refused", || {
+        let (refused, refusals) = (refused.clone(), &refused);
         background.push(std::thread::spawn(move || {
             let answer = talk(address, "/x", "u=7");
             if answer.starts_with("HTTP/1.1 503") {
@@ -128,14 +129,14 @@ fn under_overload_the_least_urgent_are_refused_and_the_urgent_are_not() {
             }
         }));
         std::thread::sleep(Duration::from_millis(150));
-        !so_far.lock().unwrap().is_empty()
+        !refusals.lock().unwrap().is_empty()
     });
     for _ in 0..20 {
         assert_eq!(server.get("/x", "priority: u=0\r\n").status, 200);
     }
     assert!(server.is_healthy());
-    let so_far = refused.lock().unwrap().clone();
-    assert!(so_far[0].contains("retry-after: 1"), "{}", so_far[0]);
+    let refusals = refused.lock().unwrap().clone();
+    assert!(refusals[0].contains("retry-after: 1"), "{}", refusals[0]);
     stop.store(true, Ordering::Relaxed);
     assert!(hog.join().unwrap().starts_with("HTTP/1.1 200"));
     for client in background {
@@ -163,9 +164,10 @@ fn talk(address: SocketAddr, path: &str, priority: &str) -> String {
     answer
 }
 
+/// Size of a piece of the endless body, in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// A body of endless pieces, which counts them.
+/// An endless body, which counts the pieces that were taken from it.
 struct Endless(Arc<AtomicU64>);
 
 impl http_body::Body for Endless {
@@ -184,42 +186,46 @@ impl http_body::Body for Endless {
 }
 
 #[test]
-fn polls_of_a_download_are_short() {
+fn each_poll_of_a_download_is_short() {
     let folder = Folder::new();
-    let (pieces, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let counters = (pieces.clone(), most.clone());
+    let (pieces, max_pieces) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let counters = (pieces.clone(), max_pieces.clone());
     let app = axum::Router::new().fallback(move || {
-        let (pieces, most) = counters.clone();
+        let (pieces, max_pieces) = counters.clone();
         let counted = pieces.clone();
         async move {
-            // A coroutine of the same level that is always ready runs after each poll of the
+            // A coroutine of the same level that is always ready runs between two polls of the
             // download.
-            let equal = async move {
+            let observer = async move {
                 let mut last = 0;
                 while last < 1000 {
                     let now = counted.load(Ordering::Relaxed);
-                    most.fetch_max(now - last, Ordering::Relaxed);
+                    max_pieces.fetch_max(now - last, Ordering::Relaxed);
                     last = now;
                     upshift::yield_now().await;
                 }
             };
-            upshift::spawn(equal, upshift::Priority::Inherit).detach();
+            upshift::spawn(observer, upshift::Priority::Inherit).detach();
             axum::body::Body::new(Endless(pieces))
         }
     });
     let server = TestServer::with_service(&folder, |_| {}, app);
     let mut stream =
         server.connect_and_send("GET / HTTP/1.1\r\nhost: test\r\npriority: u=7\r\n\r\n");
-    // The sockets fill first; the rest follows while the client reads.
+    // The socket buffers fill first. The client reads the rest below.
     std::thread::sleep(Duration::from_millis(200));
-    let mut some = vec![0; 1 << 20];
-    wait_until("1000 pieces", || {
-        assert_ne!(stream.read(&mut some).unwrap(), 0);
+    let mut buffer = vec![0; 1 << 20];
+    until("1000 pieces are sent", || {
+        assert_ne!(stream.read(&mut buffer).unwrap(), 0);
         pieces.load(Ordering::Relaxed) > 1100
     });
-    // In 100 us a machine handles five to ten, a loaded one fewer; the sockets take 60.
-    let most = most.load(Ordering::Relaxed);
-    assert!((1..=30).contains(&most), "{most} pieces in one poll");
+    // A poll ends after 100 µs, in which a machine handles five to ten pieces, and a loaded one
+    // fewer. Without that bound, a poll would fill the socket buffers with 60 pieces.
+    let max_pieces = max_pieces.load(Ordering::Relaxed);
+    assert!(
+        (1..=30).contains(&max_pieces),
+        "{max_pieces} pieces in one poll"
+    );
     // More urgent requests are answered meanwhile.
     let mut other =
         server.connect_and_send("GET /healthz HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n");

@@ -1,5 +1,5 @@
-//! Details that the RFCs decide: targets, relative links, dates, the end of a body, and frames that
-//! end a connection.
+//! Tests of details that RFCs specify: targets, relative links, dates, the end of a body, and
+//! frames that end a connection.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,15 +7,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use upshift_serve::Site;
 
-use crate::harness::{Answer, Folder, TestServer, rest, wait_until};
-use crate::http2::{PRIORITY_UPDATE, SETTINGS, frame, goaway, open};
-use crate::tls::{certificate, curl, shake_hands_on};
+use crate::harness::{Answer, Folder, TestServer, read_to_end, until};
+use crate::http2::{PRIORITY_UPDATE, SETTINGS, connect_http2, frame, goaway_error};
+use crate::tls::{certificate, curl, tls_handshake};
 
 const PROTOCOL_ERROR: u32 = 1;
 const FRAME_SIZE_ERROR: u32 = 6;
 
 #[test]
-fn an_encoded_slash_is_redirected_since_links_would_resolve_wrongly() {
+fn a_target_with_an_encoded_slash_is_redirected_because_links_would_resolve_wrongly() {
     let folder = Folder::new();
     folder.write("dir/f.txt", "f");
     folder.write("sub/deep/index.html", "deep");
@@ -56,7 +56,7 @@ fn an_encoded_slash_is_redirected_since_links_would_resolve_wrongly() {
 }
 
 #[test]
-fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
+fn a_target_that_is_neither_a_path_nor_in_absolute_form_is_refused() {
     let folder = Folder::new();
     folder.write("i.txt", "i");
     folder.write("*", "a star");
@@ -74,7 +74,7 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
     };
     for server in [
         TestServer::files(&folder.0),
-        TestServer::with(&folder.0, with_sites),
+        TestServer::with_config(&folder.0, with_sites),
     ] {
         for (line, status) in [
             ("GET i.txt", "400"),
@@ -99,7 +99,7 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
         assert!(server.is_healthy());
     }
     let mut text = String::new();
-    wait_until("the last request is in the log", || {
+    until("the last request is in the log", || {
         text = std::fs::read_to_string(&log).unwrap();
         text.contains("\"path\":\"/healthz\"")
     });
@@ -107,17 +107,17 @@ fn a_target_that_is_neither_a_path_nor_absolute_is_refused() {
 }
 
 #[test]
-fn a_service_is_not_called_for_an_invalid_target() {
+fn a_service_gets_no_request_whose_target_is_not_a_path() {
     let folder = Folder::new();
     let app = axum::Router::new().fallback(|| async { "served" });
     let server = TestServer::with_service(&folder, |_| {}, app);
-    let talk = |line: &str| server.response_to(&format!("{line} HTTP/1.1\r\nhost: x\r\n"));
-    assert!(talk("GET i.txt").starts_with("HTTP/1.1 400"));
-    assert!(talk("GET /i.txt").ends_with("served"));
-    assert!(talk("OPTIONS *").ends_with("served"));
+    let response_to = |line: &str| server.response_to(&format!("{line} HTTP/1.1\r\nhost: x\r\n"));
+    assert!(response_to("GET i.txt").starts_with("HTTP/1.1 400"));
+    assert!(response_to("GET /i.txt").ends_with("served"));
+    assert!(response_to("OPTIONS *").ends_with("served"));
 }
 
-fn at(seconds: i64) -> SystemTime {
+fn time_at(seconds: i64) -> SystemTime {
     let span = Duration::from_secs(seconds.unsigned_abs());
     if seconds < 0 {
         UNIX_EPOCH - span
@@ -127,25 +127,28 @@ fn at(seconds: i64) -> SystemTime {
 }
 
 #[test]
-fn a_time_in_the_future_or_before_the_epoch_is_no_last_modified() {
+fn a_time_in_the_future_or_before_the_epoch_is_not_sent_as_last_modified() {
     let folder = Folder::new();
     let server = TestServer::files(&folder.0);
-    let y2040 = 2_208_988_800;
-    let made = |name: &str, seconds: i64| {
+    let start_of_2040 = 2_208_988_800;
+    let create = |name: &str, seconds: i64| {
         let path = folder.write(name, name);
-        File::open(path).unwrap().set_modified(at(seconds)).unwrap();
+        File::open(path)
+            .unwrap()
+            .set_modified(time_at(seconds))
+            .unwrap();
     };
     for (name, seconds) in [
-        ("future.txt", y2040),
+        ("future.txt", start_of_2040),
         ("epoch.txt", 0),
         ("old.txt", -315_619_200),
     ] {
-        made(name, seconds);
+        create(name, seconds);
         let path = format!("/{name}");
         let answer = server.get(&path, "");
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("last-modified"), None, "{name}");
-        // The ETag identifies the file; conditions by date have no effect.
+        // Conditions by date have no effect; those by ETag have.
         let tag = answer.header("etag").unwrap();
         let same = server.get(&path, &format!("if-none-match: {tag}\r\n"));
         assert_eq!(same.status, 304, "{name}");
@@ -161,7 +164,7 @@ fn a_time_in_the_future_or_before_the_epoch_is_no_last_modified() {
             assert_eq!(answer.status, status, "{name}: {field}");
         }
     }
-    made("past.txt", 1);
+    create("past.txt", 1);
     let answer = server.get("/past.txt", "");
     let first = "Thu, 01 Jan 1970 00:00:01 GMT";
     assert_eq!(answer.header("last-modified"), Some(first));
@@ -172,17 +175,17 @@ fn a_time_in_the_future_or_before_the_epoch_is_no_last_modified() {
 }
 
 #[test]
-fn a_body_of_http_1_0_that_ends_with_the_connection_says_so() {
+fn a_response_of_http_1_0_whose_body_ends_with_the_connection_announces_the_close() {
     let folder = Folder::new();
     folder.write("big.txt", "a text. ".repeat(7500));
-    let server = TestServer::with(&folder.0, |config| config.files.compress = true);
-    let ask = |line: &str, more: &str| {
-        let head = format!("{line} HTTP/1.0\r\nconnection: keep-alive\r\n{more}\r\n");
+    let server = TestServer::with_config(&folder.0, |config| config.files.compress = true);
+    let ask = |line: &str, fields: &str| {
+        let head = format!("{line} HTTP/1.0\r\nconnection: keep-alive\r\n{fields}\r\n");
         let mut stream = server.connect_and_send(head);
         stream
             .set_read_timeout(Some(Duration::from_millis(500)))
             .unwrap();
-        Answer::parse(rest(&mut stream))
+        Answer::parse(read_to_end(&mut stream))
     };
     let gzip = "accept-encoding: gzip\r\n";
     let answer = ask("GET /big.txt", gzip);
@@ -194,7 +197,7 @@ fn a_body_of_http_1_0_that_ends_with_the_connection_says_so() {
         "{}",
         answer.head
     );
-    // The server closes for a different reason.
+    // The server closes this connection because the body is too large.
     let refused = ask("POST /big.txt", "content-length: 99999999999\r\n");
     assert_eq!(refused.status, 413);
     assert_eq!(
@@ -203,14 +206,14 @@ fn a_body_of_http_1_0_that_ends_with_the_connection_says_so() {
         "{}",
         refused.head
     );
-    // A length, or no body at all: the connection stays.
-    for (line, more) in [
+    // A response with a length or without a body leaves the connection open.
+    for (line, fields) in [
         ("GET /big.txt", ""),
         ("HEAD /big.txt", ""),
         ("GET /none", ""),
         ("GET /big.txt", "if-none-match: *\r\n"),
     ] {
-        let answer = ask(line, more);
+        let answer = ask(line, fields);
         let connection = answer.header("connection");
         assert_eq!(connection, Some("keep-alive"), "{line}: {}", answer.head);
     }
@@ -228,37 +231,41 @@ fn updates_that_rfc_9218_forbids_end_the_connection() {
         (0, b"\0\0", FRAME_SIZE_ERROR),
         (0, b"", FRAME_SIZE_ERROR),
     ] {
-        // The bytes arrive in one piece, and one by one.
-        for pieces in [usize::MAX, 1] {
-            let mut client = open(&server);
+        // The bytes arrive in one piece, or one by one.
+        for piece_size in [usize::MAX, 1] {
+            let mut client = connect_http2(&server);
             let update = frame(PRIORITY_UPDATE, 0, stream, payload);
-            // Bytes behind it, which are ignored.
+            // The server ignores bytes behind the invalid frame.
             let bytes = [update, frame(SETTINGS, 0, 0, &[])].concat();
-            for piece in bytes.chunks(pieces.min(bytes.len())) {
+            for piece in bytes.chunks(piece_size.min(bytes.len())) {
                 let _ = client.write_all(piece);
             }
-            let got = rest(&mut client);
-            assert_eq!(goaway(&got), Some(code), "{stream}, {payload:?}: {got:?}");
+            let received = read_to_end(&mut client);
+            assert_eq!(
+                goaway_error(&received),
+                Some(code),
+                "{stream}, {payload:?}: {received:?}"
+            );
         }
     }
-    // The smallest permitted value.
-    let mut client = open(&server);
+    // The smallest permitted frame has no effect on the connection.
+    let mut client = connect_http2(&server);
     let update = frame(PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01");
     client.write_all(&update).unwrap();
     client
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();
-    assert_eq!(goaway(&rest(&mut client)), None);
+    assert_eq!(goaway_error(&read_to_end(&mut client)), None);
     assert!(server.is_healthy());
 }
 
 #[test]
-fn a_client_of_tls_that_speaks_http_1_0_only_is_answered() {
+fn a_tls_client_that_offers_only_http_1_0_is_served() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
-    let server = TestServer::with(&folder.0, |config| config.tls = Some(files));
-    let (mut client, mut stream) = shake_hands_on(server.connect(), &tls, &["http/1.0"]);
+    let server = TestServer::with_config(&folder.0, |config| config.tls = Some(files));
+    let (mut client, mut stream) = tls_handshake(server.connect(), &tls, &["http/1.0"]);
     assert_eq!(client.alpn_protocol(), Some(&b"http/1.0"[..]));
     let mut stream = rustls::Stream::new(&mut client, &mut stream);
     stream
@@ -272,11 +279,17 @@ fn a_client_of_tls_that_speaks_http_1_0_only_is_answered() {
         (&["http/1.0", "http/1.1"][..], "http/1.1"),
         (&["http/1.0", "http/1.1", "h2"], "h2"),
     ] {
-        let (client, _) = shake_hands_on(server.connect(), &tls, names);
+        let (client, _) = tls_handshake(server.connect(), &tls, names);
         assert_eq!(client.alpn_protocol(), Some(chosen.as_bytes()));
     }
-    let more = ["--http1.0", "-w", "%{stderr}%{http_code}"];
-    if let Some(output) = curl(&server, &tls.certificate, "first.test", &more, "/plaintext") {
+    let fields = ["--http1.0", "-w", "%{stderr}%{http_code}"];
+    if let Some(output) = curl(
+        &server,
+        &tls.certificate,
+        "first.test",
+        &fields,
+        "/plaintext",
+    ) {
         assert_eq!(String::from_utf8_lossy(&output.stderr), "200");
     }
 }

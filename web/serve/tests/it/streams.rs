@@ -1,4 +1,5 @@
-//! Streams of one HTTP/2 connection: `PRIORITY_UPDATE`, and the order in which they are sent.
+//! Tests of the streams of an HTTP/2 connection: `PRIORITY_UPDATE`, and the order in which
+//! responses are sent.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -10,23 +11,24 @@ use axum::http::HeaderMap;
 use axum::routing;
 use upshift::Level;
 
-use crate::harness::{Folder, TestServer, wait_until};
+use crate::harness::{Folder, TestServer, until};
 use crate::http2::{
-    DATA, Frame, HEADERS, PRIORITY_UPDATE, RST_STREAM, SETTINGS, WHOLE, WINDOW_UPDATE, frame, get,
-    open,
+    DATA, END_STREAM_AND_HEADERS, Frame, HEADERS, PRIORITY_UPDATE, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, connect_http2, frame, get,
 };
 
+/// Length of the body of `/big`, in bytes.
 const BIG: usize = 12 << 20;
 
-/// Returns a service. `/work` computes until it is stopped; it and `/level` answer with their
-/// level. `/big` is large. The service sends `Priority: ANSWER` if the request has the field
-/// `answer`.
+/// Returns a server, and a flag that ends the computation of `/work`. `/work` and `/level` answer
+/// with their level, `/big` with [`BIG`] bytes. The service sends `Priority: VALUE` if the request
+/// has the field `answer: VALUE`.
 fn server(folder: &Folder) -> (TestServer, Arc<AtomicBool>) {
     let stop = Arc::new(AtomicBool::new(false));
     let level = || async { upshift::current_level().unwrap().to_string() };
-    let work_stop = stop.clone();
+    let stopped = stop.clone();
     let work = move || {
-        let stop = work_stop.clone();
+        let stop = stopped.clone();
         async move {
             while !stop.load(Ordering::Relaxed) {
                 upshift::yield_if_needed().await;
@@ -52,14 +54,14 @@ fn send_get(stream: &mut TcpStream, number: u32, path: &str, fields: &[(&str, &s
     stream.write_all(&get(number, path, fields)).unwrap();
 }
 
-fn update(stream: &mut TcpStream, number: u32, field: &str) {
+fn send_update(stream: &mut TcpStream, number: u32, field: &str) {
     let payload = [&number.to_be_bytes()[..], field.as_bytes()].concat();
     stream
         .write_all(&frame(PRIORITY_UPDATE, 0, 0, &payload))
         .unwrap();
 }
 
-/// The client uses the frame, and its windows are as large as can be.
+/// Announces that the client sends `PRIORITY_UPDATE`, and makes all windows as large as possible.
 fn open_windows(stream: &mut TcpStream) {
     let settings = [0, 9, 0, 0, 0, 1, 0, 4, 0x7f, 0xff, 0xff, 0xff];
     let window = (u32::MAX / 2 - 65535).to_be_bytes();
@@ -70,23 +72,23 @@ fn open_windows(stream: &mut TcpStream) {
     stream.write_all(&frames.concat()).unwrap();
 }
 
-/// The bodies of streams, or their lengths.
+/// Values by stream: bodies, or lengths of bodies.
 type ByStream<T> = HashMap<u32, T>;
 
-/// Reads until these streams have ended. Returns their bodies, and the length of each body when one
-/// ended.
-fn read(stream: &mut TcpStream, ends: &[u32]) -> (ByStream<Vec<u8>>, Vec<ByStream<usize>>) {
+/// Reads until all of `streams` have ended. Returns the bodies, and the lengths of all bodies at
+/// each end of a stream.
+fn read(stream: &mut TcpStream, streams: &[u32]) -> (ByStream<Vec<u8>>, Vec<ByStream<usize>>) {
     let mut stream = std::io::BufReader::with_capacity(1 << 16, stream);
     let (mut bodies, mut at_ends) = (HashMap::<u32, Vec<u8>>::new(), Vec::new());
-    while at_ends.len() < ends.len() {
-        let frame = Frame::read(&mut stream).expect("a frame");
+    while at_ends.len() < streams.len() {
+        let frame = Frame::read(&mut stream).expect("the connection ended");
         let number = frame.stream;
-        assert!(frame.kind != RST_STREAM || !ends.contains(&number));
-        let is_over = frame.ends() && ends.contains(&number);
+        assert!(frame.kind != RST_STREAM || !streams.contains(&number));
+        let is_end = frame.ends_stream() && streams.contains(&number);
         if frame.kind == DATA {
             bodies.entry(number).or_default().extend(frame.payload);
         }
-        if is_over {
+        if is_end {
             let lengths = bodies.iter().map(|(number, body)| (*number, body.len()));
             at_ends.push(lengths.collect());
         }
@@ -99,18 +101,18 @@ fn text(bodies: &HashMap<u32, Vec<u8>>, number: u32) -> &str {
 }
 
 #[test]
-fn an_update_moves_a_request_under_way_and_a_later_one() {
+fn an_update_changes_the_level_of_a_running_and_of_a_later_request() {
     let folder = Folder::new();
     let (server, stop) = server(&folder);
-    let mut stream = open(&server);
+    let mut stream = connect_http2(&server);
     open_windows(&mut stream);
-    update(&mut stream, 5, "u=1");
+    send_update(&mut stream, 5, "u=1");
     send_get(&mut stream, 1, "/work", &[("priority", "u=6")]);
     send_get(&mut stream, 3, "/work", &[("priority", "u=6")]);
-    // A request that is refused has a number all the same.
-    let wrong = frame(HEADERS, WHOLE, 7, &[0x82]);
+    // A refused request uses up a stream, too.
+    let invalid = frame(HEADERS, END_STREAM_AND_HEADERS, 7, &[0x82]);
     send_get(&mut stream, 5, "/work", &[("priority", "u=6")]);
-    stream.write_all(&wrong).unwrap();
+    stream.write_all(&invalid).unwrap();
     send_get(&mut stream, 9, "/work", &[("priority", "u=6")]);
     server.wait_for_requests(4);
     let levels = |server: &TestServer| {
@@ -120,21 +122,25 @@ fn an_update_moves_a_request_under_way_and_a_later_one() {
         levels.collect::<Vec<_>>()
     };
     assert_eq!(levels(&server), [52, 52, 12, 52]);
-    update(&mut stream, 3, "u=0, i");
-    update(&mut stream, 9, "u=7");
-    update(&mut stream, 101, "u=0");
-    wait_until("the new levels", || levels(&server) == [52, 5, 12, 60]);
-    // The last update counts, in place of all before.
-    update(&mut stream, 3, "u=0");
-    wait_until("the new level", || levels(&server) == [52, 4, 12, 60]);
+    send_update(&mut stream, 3, "u=0, i");
+    send_update(&mut stream, 9, "u=7");
+    send_update(&mut stream, 101, "u=0");
+    until("the requests have their new levels", || {
+        levels(&server) == [52, 5, 12, 60]
+    });
+    // The last update replaces all earlier ones.
+    send_update(&mut stream, 3, "u=0");
+    until("the request has its new level", || {
+        levels(&server) == [52, 4, 12, 60]
+    });
     stop.store(true, Ordering::Relaxed);
     let (bodies, _) = read(&mut stream, &[1, 3, 5, 9]);
-    let output_text = [1, 3, 5, 9].map(|number| text(&bodies, number).to_owned());
-    assert_eq!(output_text, ["52", "4", "12", "60"]);
+    let answers = [1, 3, 5, 9].map(|number| text(&bodies, number).to_owned());
+    assert_eq!(answers, ["52", "4", "12", "60"]);
 }
 
 #[test]
-fn updates_stay_below_the_ceiling_and_behind_the_rules() {
+fn updates_respect_the_ceiling_and_the_rules() {
     let folder = Folder::new();
     let level = || async { upshift::current_level().unwrap().to_string() };
     let app = axum::Router::new().fallback(level);
@@ -143,9 +149,9 @@ fn updates_stay_below_the_ceiling_and_behind_the_rules() {
         config.priority = vec!["/ruled=33".parse().unwrap()];
     };
     let server = TestServer::with_service(&folder, change, app);
-    let mut stream = open(&server);
-    update(&mut stream, 1, "u=0");
-    update(&mut stream, 3, "u=0");
+    let mut stream = connect_http2(&server);
+    send_update(&mut stream, 1, "u=0");
+    send_update(&mut stream, 3, "u=0");
     send_get(&mut stream, 1, "/free", &[]);
     send_get(&mut stream, 3, "/ruled", &[]);
     let (bodies, _) = read(&mut stream, &[1, 3]);
@@ -153,29 +159,29 @@ fn updates_stay_below_the_ceiling_and_behind_the_rules() {
 }
 
 #[test]
-fn the_most_urgent_stream_is_sent_first_and_equals_in_order() {
+fn the_most_urgent_stream_is_sent_first_and_equal_streams_in_order() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
-    let mut stream = open(&server);
+    let mut stream = connect_http2(&server);
     open_windows(&mut stream);
     for (number, priority) in [(1, "u=7"), (3, "u=4"), (5, "u=4"), (7, "u=1")] {
         send_get(&mut stream, number, "/big", &[("priority", priority)]);
     }
     server.wait_for_requests(4);
     let (_, at_ends) = read(&mut stream, &[1, 3, 5, 7]);
-    // Bytes in the sockets ahead of the last request are sent already; the rest follows in this
+    // The socket buffers hold some bytes that preceded the last request. The rest follows in this
     // order.
-    let ended = |at: usize, number: u32| at_ends[at].get(&number) == Some(&BIG);
+    let ended = |end: usize, number: u32| at_ends[end].get(&number) == Some(&BIG);
     assert!(ended(0, 7) && ended(1, 3) && ended(2, 5), "{at_ends:?}");
-    let had = |at: usize, number: u32| at_ends[at].get(&number).copied().unwrap_or(0);
-    assert!(had(0, 1) < BIG && had(1, 5) < BIG / 4, "{at_ends:?}");
+    let length = |end: usize, number: u32| at_ends[end].get(&number).copied().unwrap_or(0);
+    assert!(length(0, 1) < BIG && length(1, 5) < BIG / 4, "{at_ends:?}");
 }
 
 #[test]
-fn incremental_responses_are_sent_in_turn() {
+fn incremental_streams_are_sent_alternately() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
-    let mut stream = open(&server);
+    let mut stream = connect_http2(&server);
     open_windows(&mut stream);
     for number in [1, 3] {
         send_get(&mut stream, number, "/big", &[("priority", "u=4, i")]);
@@ -187,14 +193,14 @@ fn incremental_responses_are_sent_in_turn() {
 }
 
 #[test]
-fn a_service_may_set_the_urgency_of_its_response() {
+fn a_service_may_set_the_level_of_its_response() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
-    let mut stream = open(&server);
+    let mut stream = connect_http2(&server);
     open_windows(&mut stream);
     let fields = [("priority", "u=2, i"), ("answer", "u=7")];
     send_get(&mut stream, 1, "/big", &fields);
-    wait_until("its level", || {
+    until("the request has the level of the response", || {
         let requests = server.control.requests();
         requests
             .iter()
@@ -207,8 +213,8 @@ fn a_service_may_set_the_urgency_of_its_response() {
 fn a_stream_without_a_window_delays_no_client() {
     let folder = Folder::new();
     let (server, _) = server(&folder);
-    let mut stream = open(&server);
-    // Streams have 64 KiB, the connection has all.
+    let mut stream = connect_http2(&server);
+    // The window of the connection is as large as possible, those of the streams are 64 KiB.
     let window = (u32::MAX / 2 - 65535).to_be_bytes();
     stream
         .write_all(&frame(WINDOW_UPDATE, 0, 0, &window))
@@ -219,14 +225,15 @@ fn a_stream_without_a_window_delays_no_client() {
     send_get(&mut stream, 7, "/level", &[("priority", "u=7")]);
     let (bodies, _) = read(&mut stream, &[7]);
     assert_eq!(text(&bodies, 7), "60");
-    // And they go on when they have one.
+    // The streams continue when they get a window.
     for number in [1, 3, 5] {
         let window = (BIG as u32).to_be_bytes();
         stream
             .write_all(&frame(WINDOW_UPDATE, 0, number, &window))
             .unwrap();
     }
-    // Some bytes that were read with the answer may be in the dropped buffer.
+    // The buffered reader may have dropped bytes behind the last response, so the rest of the
+    // connection cannot be parsed.
     stream
         .write_all(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]))
         .unwrap();

@@ -1,5 +1,5 @@
-//! TLS: both versions of HTTP by ALPN, large bodies, reload of the certificate, and plain bytes on
-//! a TLS port.
+//! Tests of TLS: both versions of HTTP by ALPN, large bodies, reload of the certificate, and plain
+//! bytes on a TLS port.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,24 +10,27 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use upshift_serve::{Config, TlsFiles};
 
-use crate::harness::{Folder, TestServer, output_text, run_tool};
+use crate::harness::{Folder, TestServer, output_text, tool};
 
-/// A certificate for these names, in files of this name.
+/// Creates a self-signed certificate for `names`, in `FILE.pem` and `FILE.key`.
 pub(crate) fn certificate(folder: &Folder, file: &str, names: &[&str]) -> TlsFiles {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    let generated = rcgen::generate_simple_self_signed(names).unwrap();
     TlsFiles {
-        certificate: folder.write(&format!("{file}.pem"), made.cert.pem()),
-        key: folder.write(&format!("{file}.key"), made.signing_key.serialize_pem()),
+        certificate: folder.write(&format!("{file}.pem"), generated.cert.pem()),
+        key: folder.write(
+            &format!("{file}.key"),
+            generated.signing_key.serialize_pem(),
+        ),
     }
 }
 
-/// curl that trusts this certificate and takes `name` for the server.
+/// Runs curl, which trusts `certificate` only and connects to the server for the host `name`.
 pub(crate) fn curl(
     server: &TestServer,
     certificate: &Path,
     name: &str,
-    more: &[&str],
+    options: &[&str],
     path: &str,
 ) -> Option<std::process::Output> {
     let port = server.address.port();
@@ -42,9 +45,9 @@ pub(crate) fn curl(
         "--cacert",
         certificate.to_str()?,
     ];
-    args.extend_from_slice(more);
+    args.extend_from_slice(options);
     args.push(&url);
-    run_tool("curl", &args)
+    tool("curl", &args)
 }
 
 #[test]
@@ -54,10 +57,16 @@ fn both_versions_of_http_are_chosen_by_the_client() {
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * 13 % 251) as u8).collect();
     folder.write("root/big.bin", &body);
     let files = tls.clone();
-    let server = TestServer::with(&folder.0.join("root"), |config| config.tls = Some(files));
+    let server = TestServer::with_config(&folder.0.join("root"), |config| config.tls = Some(files));
     for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
-        let more = [flag, "-w", "%{stderr}%{http_version}"];
-        let Some(output) = curl(&server, &tls.certificate, "first.test", &more, "/big.bin") else {
+        let options = [flag, "-w", "%{stderr}%{http_version}"];
+        let Some(output) = curl(
+            &server,
+            &tls.certificate,
+            "first.test",
+            &options,
+            "/big.bin",
+        ) else {
             return;
         };
         assert_eq!(String::from_utf8_lossy(&output.stderr), version);
@@ -67,14 +76,15 @@ fn both_versions_of_http_are_chosen_by_the_client() {
             output.stdout.len()
         );
     }
-    // A client that does not speak TLS is told so, and harms no other connection.
+    // The response to a client that does not speak TLS names the reason. Other connections are not
+    // affected.
     for version in ["HTTP/1.1\r\nhost: x", "HTTP/1.0"] {
-        let answer = server.talk(format!("GET / {version}\r\n\r\n"));
+        let answer = server.exchange(format!("GET / {version}\r\n\r\n"));
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
         assert!(answer.ends_with("use https\n"), "{answer}");
     }
-    // Bytes that are neither get no answer of HTTP.
-    let answer = server.talk("\x01GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    // Bytes that are neither TLS nor HTTP get no HTTP response.
+    let answer = server.exchange("\x01GET / HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(!answer.contains("HTTP/1.1"), "{answer}");
     server.wait_until_idle();
 }
@@ -84,7 +94,7 @@ fn a_new_certificate_is_used_after_a_reload() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["old.test"]);
     let files = tls.clone();
-    let server = TestServer::with(&folder.0, |config| config.tls = Some(files));
+    let server = TestServer::with_config(&folder.0, |config| config.tls = Some(files));
     let get = |name: &str| curl(&server, &tls.certificate, name, &[], "/plaintext");
     let Some(output) = get("old.test") else {
         return;
@@ -94,28 +104,32 @@ fn a_new_certificate_is_used_after_a_reload() {
     let Some(output) = get("new.test") else {
         return;
     };
-    assert!(!output.status.success(), "the old one is in use still");
+    assert!(
+        !output.status.success(),
+        "the old certificate is still in use"
+    );
     server.control.reload().unwrap();
     let Some(output) = get("new.test") else {
         return;
     };
     assert_eq!(output_text(&output), "Hello, World!");
-    // A broken one is said, and changes nothing.
+    // An invalid certificate is reported, and changes nothing.
     folder.write("cert.pem", "rubbish");
     let error = server.control.reload().unwrap_err();
     assert!(error.contains("cert.pem"), "{error}");
 }
 
-/// A client, record by record, that trusts the certificate for `first.test`.
-pub(crate) fn shake_hands(
+/// Opens a connection and completes the handshake of a client that trusts the certificate of
+/// `first.test`.
+pub(crate) fn connect_tls(
     server: &TestServer,
     tls: &TlsFiles,
 ) -> (rustls::ClientConnection, TcpStream) {
-    shake_hands_on(server.connect(), tls, &[])
+    tls_handshake(server.connect(), tls, &[])
 }
 
-/// The same on a given connection, of a client that offers these protocols (ALPN).
-pub(crate) fn shake_hands_on(
+/// Completes the handshake on `stream`, for a client that offers `protocols` (ALPN).
+pub(crate) fn tls_handshake(
     mut stream: TcpStream,
     tls: &TlsFiles,
     protocols: &[&str],
@@ -143,12 +157,12 @@ pub(crate) fn shake_hands_on(
 }
 
 #[test]
-fn bytes_after_the_end_of_a_connection_are_ignored() {
+fn bytes_behind_the_end_of_a_connection_are_ignored() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
-    let server = TestServer::with(&folder.0, |config| config.tls = Some(files));
-    let (mut client, mut stream) = shake_hands(&server, &tls);
+    let server = TestServer::with_config(&folder.0, |config| config.tls = Some(files));
+    let (mut client, mut stream) = connect_tls(&server, &tls);
     client.writer().write_all(&[b'x'; 16384]).unwrap();
     client.send_close_notify();
     let mut bytes = Vec::new();
@@ -156,8 +170,8 @@ fn bytes_after_the_end_of_a_connection_are_ignored() {
         client.write_tls(&mut bytes).unwrap();
     }
     bytes.extend_from_slice(&[7; 4096]);
-    // The largest record is nearly whole when its end, the end of the connection and more bytes
-    // arrive at once.
+    // All but the end of the largest record has arrived when the rest, the end of the connection
+    // and more bytes arrive at once.
     let (first, last) = bytes.split_at(16400);
     stream.write_all(first).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(200));
@@ -170,18 +184,18 @@ fn records_of_all_sizes_are_read() {
     let folder = Folder::new();
     let tls = certificate(&folder, "cert", &["first.test"]);
     let files = tls.clone();
-    let length = |body: String| async move { body.len().to_string() };
+    let answer_length = |body: String| async move { body.len().to_string() };
     let app = axum::Router::new()
-        .route("/", axum::routing::post(length))
+        .route("/", axum::routing::post(answer_length))
         .layer(axum::extract::DefaultBodyLimit::disable());
     let set = |config: &mut Config| {
         config.tls = Some(files);
         config.limits.body_bytes = 64 << 20;
     };
     let server = TestServer::with_service(&folder, set, app);
-    let (mut client, mut stream) = shake_hands(&server, &tls);
-    // A record each, the largest possible one and a small one, 16438 bytes together: they end
-    // everywhere in the receive buffers of the server.
+    let (mut client, mut stream) = connect_tls(&server, &tls);
+    // Records of the largest size and small ones alternate. A pair takes 16,438 bytes, so that
+    // records end at every position in the server's receive buffers.
     let sizes = [16384, 10].repeat(1100);
     let total: usize = sizes.iter().sum();
     let head = format!(
@@ -195,7 +209,7 @@ fn records_of_all_sizes_are_read() {
             client.write_tls(&mut records).unwrap();
         }
     }
-    // If the server closes early, its answer is missing.
+    // If the server closes early, the assertion below finds no response.
     let _ = stream.write_all(&records);
     let mut answer = String::new();
     let _ = rustls::Stream::new(&mut client, &mut stream).read_to_string(&mut answer);

@@ -1,6 +1,7 @@
-//! Load generators and clients that others wrote: no errors, the right bytes, the right counts.
+//! Tests with other projects' load generators and clients: they report no errors, and receive the
+//! expected bytes and numbers of responses.
 
-use crate::harness::{Folder, TestServer, output_text, run_tool};
+use crate::harness::{Folder, TestServer, output_text, tool};
 
 fn site() -> (Folder, TestServer) {
     let folder = Folder::new();
@@ -9,98 +10,101 @@ fn site() -> (Folder, TestServer) {
     (folder, server)
 }
 
-/// Keeps debug builds on loaded machines within their time.
-const SOME: &str = "2000";
+/// Number of requests of a load generator: small enough for a debug build on a loaded machine.
+const REQUESTS: &str = "2000";
 
 #[test]
 fn load_generators_see_no_errors() {
     let (_folder, server) = site();
     let (file, text) = (server.url("/small.txt"), server.url("/plaintext"));
-    let done = format!("{SOME} succeeded, 0 failed, 0 errored, 0 timeout");
-    let well = format!("status codes: {SOME} 2xx");
-    let complete = format!("Complete requests:      {SOME}");
-    let of_ab = [&complete[..], "Failed requests:        0"];
-    let of_h2load = [&done[..], &well];
-    let patient = "--timeout=20s";
-    for (name, args, says) in [
+    let succeeded = format!("{REQUESTS} succeeded, 0 failed, 0 errored, 0 timeout");
+    let statuses = format!("status codes: {REQUESTS} 2xx");
+    let complete = format!("Complete requests:      {REQUESTS}");
+    let ab_lines = [&complete[..], "Failed requests:        0"];
+    let h2load_lines = [&succeeded[..], &statuses];
+    let timeout = "--timeout=20s";
+    for (name, args, expected) in [
         (
             "ab",
-            &["-q", "-n", SOME, "-c", "20", "-k", &file][..],
-            &of_ab[..],
+            &["-q", "-n", REQUESTS, "-c", "20", "-k", &file][..],
+            &ab_lines[..],
         ),
-        ("ab", &["-q", "-n", SOME, "-c", "20", &file], &of_ab),
+        ("ab", &["-q", "-n", REQUESTS, "-c", "20", &file], &ab_lines),
         (
             "wrk",
-            &["-t1", "-c50", "-d1s", patient, &text],
+            &["-t1", "-c50", "-d1s", timeout, &text],
             &["requests in"],
         ),
         (
             "h2load",
-            &["-n", SOME, "-c", "10", "-m", "20", &file],
-            &of_h2load,
+            &["-n", REQUESTS, "-c", "10", "-m", "20", &file],
+            &h2load_lines,
         ),
         (
             "h2load",
-            &["-n", SOME, "-c", "10", "-m", "20", "--h1", &file],
-            &of_h2load,
+            &["-n", REQUESTS, "-c", "10", "-m", "20", "--h1", &file],
+            &h2load_lines,
         ),
     ] {
-        let Some(output) = run_tool(name, args) else {
+        let Some(output) = tool(name, args) else {
             continue;
         };
-        let output_text = output_text(&output);
+        let report = output_text(&output);
         assert!(
-            says.iter().all(|what| output_text.contains(what)),
-            "{name}: {output_text}"
+            expected.iter().all(|line| report.contains(line)),
+            "{name}: {report}"
         );
-        let wrong = ["Socket errors", "Non-2xx"];
+        let errors = ["Socket errors", "Non-2xx"];
         assert!(
-            !wrong.iter().any(|what| output_text.contains(what)),
-            "{name}: {output_text}"
+            !errors.iter().any(|line| report.contains(line)),
+            "{name}: {report}"
         );
     }
 }
 
-/// Returns the cases of h2spec that fail at `path`, by name, each with its observation.
+/// Runs h2spec against `path`. Returns the name of each failed case and h2spec's observation.
 fn h2spec(server: &TestServer, path: &str) -> Option<Vec<(String, String)>> {
     let port = server.address.port().to_string();
     let args = ["-h", "127.0.0.1", "-p", &port, "-P", path, "-o", "3"];
-    let output_text = output_text(&run_tool("h2spec", &args)?);
-    println!("{output_text}");
-    let count = |what: &str| -> usize {
-        let before = output_text
-            .rsplit_once(what)
-            .unwrap_or_else(|| panic!("{output_text}"))
+    let report = output_text(&tool("h2spec", &args)?);
+    println!("{report}");
+    let count = |label: &str| -> usize {
+        let before = report
+            .rsplit_once(label)
+            .unwrap_or_else(|| panic!("{report}"))
             .0;
         before.rsplit(' ').next().unwrap().parse().unwrap()
     };
-    assert!(count(" passed, ") >= 100, "{output_text}");
-    // `× 2: Sends …`, then the expected and the actual result.
-    let (_, failures) = output_text.split_once("Failures:").unwrap_or_default();
+    assert!(count(" passed, ") >= 100, "{report}");
+    // A failure is `× 2: Sends …`, followed by the expected and the actual result.
+    let (_, failures) = report.split_once("Failures:").unwrap_or_default();
     let failed = failures.split('×').skip(1).map(|case| {
         let (name, rest) = case.split_once('\n').unwrap_or((case, ""));
         let name = name.split_once(": ").map_or(name, |(_, name)| name);
-        let saw = rest.split_once("Actual: ").map_or("", |(_, saw)| saw);
-        let saw = saw.lines().next().unwrap_or_default();
-        (name.trim().to_owned(), saw.trim().to_owned())
+        let observed = rest
+            .split_once("Actual: ")
+            .map_or("", |(_, observed)| observed);
+        let observed = observed.lines().next().unwrap_or_default();
+        (name.trim().to_owned(), observed.trim().to_owned())
     });
     let failed: Vec<_> = failed.collect();
-    assert_eq!(failed.len(), count(" failed"), "{output_text}");
+    assert_eq!(failed.len(), count(" failed"), "{report}");
     Some(failed)
 }
 
-/// An invalid preface is a malformed request of HTTP/1.1: the answer is 400 and the end of the
-/// connection, as required. h2spec takes the answer for a truncated frame.
-fn is_answer_in_http1(name: &str, saw: &str) -> bool {
+/// Returns whether a failed case is the one with an invalid preface. Such a preface is a malformed
+/// HTTP/1.1 request, which the server answers with 400 before it closes the connection, as
+/// required. h2spec takes the response for a truncated frame.
+fn is_http1_response(name: &str, observed: &str) -> bool {
     name == "Sends invalid connection preface"
-        && saw.contains("note that the frame header looked like an HTTP/1.1 header")
+        && observed.contains("note that the frame header looked like an HTTP/1.1 header")
 }
 
-/// Cases with an error in a request that has not ended. RFC 9113, section 8.1, lets a server that
-/// does not need the rest answer first and then send NO_ERROR: the error then arrives on a closed
-/// stream and is ignored, by section 5.1. If the error arrives first, the case passes; the order is
-/// a matter of timing.
-const MISTAKES_AFTER_AN_ANSWER: &[&str] = &[
+/// Cases with an error in a request that has not ended. RFC 9113, section 8.1, permits a server
+/// that does not need the rest of the request to respond first and then to send NO_ERROR: the error
+/// then arrives on a closed stream and is ignored, by section 5.1. The case passes only if the
+/// error arrives first, which depends on timing.
+const ERRORS_AFTER_A_RESPONSE: &[&str] = &[
     "Sends a HEADERS frame that contains a pseudo-header field as trailers",
     "Sends a HEADERS frame with the \"content-length\" header field which does not equal the DATA frame payload length",
     "Sends a HEADERS frame with the \"content-length\" header field which does not equal the sum of the multiple DATA frames payload length",
@@ -110,38 +114,39 @@ const MISTAKES_AFTER_AN_ANSWER: &[&str] = &[
     "closed: Sends a HEADERS frame after sending RST_STREAM frame",
 ];
 
-/// Does it show that an answer came before the mistake: its last frame, or NO_ERROR after it?
-fn is_early_answer(name: &str, saw: &str) -> bool {
+/// Returns whether the observation shows that the response preceded the error: the last frame of
+/// the response, or NO_ERROR after it.
+fn is_early_response(name: &str, observed: &str) -> bool {
     let mut frames = ["DATA Frame (", "RST_STREAM Frame ("].iter();
-    MISTAKES_AFTER_AN_ANSWER.contains(&name)
-        && frames.any(|frame| saw.starts_with(frame))
-        && saw.ends_with("stream_id:1)")
+    ERRORS_AFTER_A_RESPONSE.contains(&name)
+        && frames.any(|frame| observed.starts_with(frame))
+        && observed.ends_with("stream_id:1)")
 }
 
 #[test]
-fn h2spec_finds_nothing_where_files_are_served() {
+fn h2spec_finds_no_error_in_a_file_server() {
     let (_folder, server) = site();
     let Some(failed) = h2spec(&server, "/small.txt") else {
         return;
     };
-    for (name, saw) in failed {
+    for (name, observed) in failed {
         assert!(
-            is_answer_in_http1(&name, &saw) || is_early_answer(&name, &saw),
-            "{name}: {saw}"
+            is_http1_response(&name, &observed) || is_early_response(&name, &observed),
+            "{name}: {observed}"
         );
     }
 }
 
-/// The service reads the whole body first, so no answer is early and every error is found.
+/// The service reads the whole body before it responds, so every error precedes the response.
 #[test]
-fn h2spec_finds_nothing_where_bodies_are_read() {
+fn h2spec_finds_no_error_in_a_service_that_reads_bodies() {
     use axum::http::StatusCode;
     use axum::response::IntoResponse;
 
     let folder = Folder::new();
     let read = |request: axum::extract::Request| async move {
         let body = axum::body::to_bytes(request.into_body(), usize::MAX).await;
-        // A reply with a body: the cases that close its window have something to wait for.
+        // The response has a body, because some cases close its window.
         body.map_or(StatusCode::BAD_REQUEST.into_response(), |body| {
             format!("read {} bytes", body.len()).into_response()
         })
@@ -151,14 +156,14 @@ fn h2spec_finds_nothing_where_bodies_are_read() {
     let Some(failed) = h2spec(&server, "/") else {
         return;
     };
-    for (name, saw) in failed {
-        // The stream is reset, as required, but with hyper's code if hyper first finds that it can
-        // no longer answer.
-        let is_other_reset =
-            name.starts_with("Sends multiple WINDOW_UPDATE") && saw.starts_with("RST_STREAM Frame");
+    for (name, observed) in failed {
+        // The stream is reset, as required, but with another code if hyper first notices that it
+        // can no longer respond.
+        let is_other_reset = name.starts_with("Sends multiple WINDOW_UPDATE")
+            && observed.starts_with("RST_STREAM Frame");
         assert!(
-            is_answer_in_http1(&name, &saw) || is_other_reset,
-            "{name}: {saw}"
+            is_http1_response(&name, &observed) || is_other_reset,
+            "{name}: {observed}"
         );
     }
 }
@@ -174,7 +179,7 @@ fn a_browser_fetches_a_folder_of_a_thousand_files() {
     assert_eq!(page.matches(".svg\"").count(), 1000);
     let got = folder.0.join("got");
     std::fs::create_dir(&got).unwrap();
-    // As a browser over HTTP/1.1: six connections.
+    // Like a browser over HTTP/1.1, curl uses six connections.
     let pattern = server.url("/img/[0000-0999].svg");
     let output = got.join("#1").to_str().unwrap().to_owned();
     let args = [
@@ -190,21 +195,25 @@ fn a_browser_fetches_a_folder_of_a_thousand_files() {
         &output,
         &pattern,
     ];
-    if let Some(done) = run_tool("curl", &args) {
-        assert!(done.status.success(), "{}", output_text(&done));
+    if let Some(succeeded) = tool("curl", &args) {
+        assert!(succeeded.status.success(), "{}", output_text(&succeeded));
         for n in 0..1000 {
             let file = std::fs::read_to_string(got.join(format!("{n:04}"))).unwrap();
             assert_eq!(file, format!("<svg id='{n}'/>"));
         }
     }
-    // Over HTTP/2: one connection, as many streams at a time as the server takes.
+    // Over HTTP/2, nghttp uses one connection, with as many concurrent streams as the server
+    // permits.
     let urls: Vec<_> = (0..1000)
         .map(|n| server.url(&format!("/img/{n:04}.svg")))
         .collect();
     let mut args = vec!["-nv"];
     args.extend(urls.iter().map(String::as_str));
-    let Some(done) = run_tool("nghttp", &args) else {
+    let Some(succeeded) = tool("nghttp", &args) else {
         return;
     };
-    assert_eq!(output_text(&done).matches(":status: 200").count(), 1000);
+    assert_eq!(
+        output_text(&succeeded).matches(":status: 200").count(),
+        1000
+    );
 }

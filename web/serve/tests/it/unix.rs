@@ -1,4 +1,5 @@
-//! Unix sockets.
+//! Tests of Unix sockets: their mode, their limits, replacement of a stale socket, and sockets that
+//! another program passes on.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -9,7 +10,7 @@ use std::sync::mpsc;
 
 use upshift_serve::{Address, BindTo, Config, Server};
 
-use crate::harness::{Answer, Folder, TestServer, wait_until};
+use crate::harness::{Answer, Folder, TestServer, until};
 
 fn ask(socket: &Path, path: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).unwrap();
@@ -20,23 +21,24 @@ fn ask(socket: &Path, path: &str) -> Answer {
     Answer::parse(answer)
 }
 
-fn on(path: &Path, mode: Option<u32>) -> Address {
+fn unix_address(path: &Path, mode: Option<u32>) -> Address {
     let path = path.to_owned();
     BindTo::Unix { path, mode }.into()
 }
 
 #[test]
-fn a_unix_socket_serves_what_a_port_serves() {
+fn a_unix_socket_serves_the_files_of_a_port() {
     let folder = Folder::new();
     let long: Vec<u8> = (0..3_000_000_u32).map(|n| n as u8).collect();
     folder.write("site/long", &long);
     let (path, log) = (folder.0.join("socket"), folder.0.join("log"));
     let listens = path.clone();
     let logs = log.clone();
-    let server = TestServer::with(&folder.0.join("site"), move |config| {
-        config.listen.push(on(&listens, Some(0o600)));
+    let server = TestServer::with_config(&folder.0.join("site"), move |config| {
+        config.listen.push(unix_address(&listens, Some(0o600)));
         config.access_log = Some(logs);
-        // The limit holds for a network address; a Unix socket has a proxy with many clients.
+        // These limits apply to a network address. A Unix socket connects a proxy, which has many
+        // clients.
         config.limits.connections_per_peer = 1;
         config.limits.request_rate = 1;
     });
@@ -53,24 +55,26 @@ fn a_unix_socket_serves_what_a_port_serves() {
     assert!(server.is_healthy());
     server.end();
     assert!(!path.exists());
-    wait_until("the log is written", || {
+    until("the log is written", || {
         let text = std::fs::read_to_string(&log).unwrap();
         text.contains("\"peer\":\"unix\"") && text.contains("\"peer\":\"127.0.0.1:")
     });
 }
 
 #[test]
-fn a_server_replaces_a_killed_one_and_does_not_disturb_a_running_one() {
+fn a_server_replaces_the_socket_of_a_killed_server_but_not_of_a_running_one() {
     let folder = Folder::new();
     let path = folder.0.join("socket");
-    // The file that a killed server leaves.
+    // A killed server leaves such a file.
     drop(UnixListener::bind(&path).unwrap());
     let listens = path.clone();
-    let server = TestServer::with(&folder.0, |config| config.listen.push(on(&listens, None)));
+    let server = TestServer::with_config(&folder.0, |config| {
+        config.listen.push(unix_address(&listens, None))
+    });
     assert_eq!(ask(&path, "/healthz").status, 200);
 
     let second = Config {
-        listen: vec![on(&path, None)],
+        listen: vec![unix_address(&path, None)],
         ..Config::default()
     };
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
@@ -86,11 +90,11 @@ fn a_server_replaces_a_killed_one_and_does_not_disturb_a_running_one() {
 }
 
 #[test]
-fn a_socket_that_was_handed_over_is_served_and_left_in_place() {
+fn a_socket_that_another_program_passes_on_is_served_and_left_in_place() {
     let folder = Folder::new();
     let path = folder.0.join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    let given = OwnedFd::from(listener.try_clone().unwrap());
+    let passed_listener = OwnedFd::from(listener.try_clone().unwrap());
     let (send, receive) = mpsc::channel();
     let root = folder.0.clone();
     let thread = std::thread::spawn(move || {
@@ -100,7 +104,7 @@ fn a_socket_that_was_handed_over_is_served_and_left_in_place() {
                 root,
                 ..Config::default()
             };
-            let server = Server::bind_to(config, vec![given]).unwrap();
+            let server = Server::bind_to(config, vec![passed_listener]).unwrap();
             let paths = server.paths();
             let started = server.start().unwrap();
             send.send((paths, started.control())).unwrap();
@@ -112,7 +116,7 @@ fn a_socket_that_was_handed_over_is_served_and_left_in_place() {
     assert_eq!(ask(&path, "/healthz").status, 200);
     control.drain();
     assert_eq!(thread.join().unwrap(), 0);
-    // A client that connects now waits for the successor.
+    // The socket still accepts connections, for the next server.
     UnixStream::connect(&path).unwrap();
     drop(listener);
 }

@@ -1,4 +1,4 @@
-//! Uploads that are refused: the client gets the answer, although it is sending still.
+//! Tests of refused uploads: the client gets the response although it is still sending.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use upshift_serve::Config;
 
-use crate::harness::{Answer, Folder, TestServer, output_text, rest, run_tool, wait_until};
-use crate::http2::{DATA, END_HEADERS, END_STREAM, Frame, HEADERS, RST_STREAM, block, frame, open};
+use crate::harness::{Answer, Folder, TestServer, output_text, read_to_end, tool, until};
+use crate::http2::{
+    DATA, END_HEADERS, END_STREAM, Frame, HEADERS, RST_STREAM, connect_http2, frame, header_block,
+};
 
-/// `POST /page.txt` with a length.
+/// Encodes the head of `POST /page.txt` with a body of `length` bytes, on the stream `number`.
 fn post(number: u32, length: usize) -> Vec<u8> {
-    let block = block(
+    let block = header_block(
         "POST",
         "/page.txt",
         &[("content-length", &length.to_string())],
@@ -20,16 +22,16 @@ fn post(number: u32, length: usize) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | flags, number, &block)
 }
 
-fn refuses(folder: &Folder) -> TestServer {
+fn refusing_server(folder: &Folder) -> TestServer {
     folder.write("page.txt", "a page");
-    TestServer::with(&folder.0, |config| config.limits.body_bytes = 20_000)
+    TestServer::with_config(&folder.0, |config| config.limits.body_bytes = 20_000)
 }
 
-/// Reads up to a frame of a stream: the kinds and streams of all frames.
+/// Reads frames until one satisfies `last`. Returns the kind and the stream of each frame.
 fn read_to(stream: &mut TcpStream, last: impl Fn(&Frame) -> bool) -> Vec<(u8, u32)> {
     let mut kinds = Vec::new();
     loop {
-        let frame = Frame::read(stream).expect("a frame");
+        let frame = Frame::read(stream).expect("the connection ended");
         kinds.push((frame.kind, frame.stream));
         if last(&frame) {
             return kinds;
@@ -38,15 +40,17 @@ fn read_to(stream: &mut TcpStream, last: impl Fn(&Frame) -> bool) -> Vec<(u8, u3
 }
 
 #[test]
-fn a_refused_upload_over_http_2_is_answered_and_not_reset_while_it_comes() {
+fn a_refused_upload_over_http_2_is_answered_and_not_reset_while_it_arrives() {
     let folder = Folder::new();
-    let server = refuses(&folder);
-    // Too large; and to a file, which takes none.
+    let server = refusing_server(&folder);
+    // The first upload is too large; the second is refused because the path names a file.
     for (number, length) in [(1, 40_000), (3, 16_000)] {
-        let mut stream = open(&server);
+        let mut stream = connect_http2(&server);
         stream.write_all(&post(number, length)).unwrap();
-        let mut came = read_to(&mut stream, |frame| frame.stream == number && frame.ends());
-        // All of it comes after the answer.
+        let mut received = read_to(&mut stream, |frame| {
+            frame.stream == number && frame.ends_stream()
+        });
+        // The client sends the whole body after it has received the response.
         let body = vec![0; length];
         let mut parts = body.chunks(16_000).peekable();
         while let Some(part) = parts.next() {
@@ -57,57 +61,66 @@ fn a_refused_upload_over_http_2_is_answered_and_not_reset_while_it_comes() {
             };
             stream.write_all(&frame(DATA, flags, number, part)).unwrap();
         }
-        // A reset of this stream would come before the answer of the next.
+        // A reset of this stream would precede the response on the next stream.
         stream.write_all(&post(number + 2, 0)).unwrap();
-        let next = |frame: &Frame| frame.stream == number + 2 && frame.ends();
-        came.extend(read_to(&mut stream, next));
-        assert!(!came.contains(&(RST_STREAM, number)), "{length}");
+        let next = |frame: &Frame| frame.stream == number + 2 && frame.ends_stream();
+        received.extend(read_to(&mut stream, next));
+        assert!(!received.contains(&(RST_STREAM, number)), "{length}");
     }
 }
 
 #[test]
-fn an_endless_upload_is_reset() {
+fn an_upload_that_continues_is_reset_eventually() {
     let folder = Folder::new();
-    let server = refuses(&folder);
-    let mut stream = open(&server);
+    let server = refusing_server(&folder);
+    let mut stream = connect_http2(&server);
     stream.write_all(&post(1, 40_000)).unwrap();
-    let came = read_to(&mut stream, |frame| {
+    let received = read_to(&mut stream, |frame| {
         let is_reset = frame.kind == RST_STREAM;
-        assert!(!is_reset || frame.payload == [0; 4], "NO_ERROR");
+        assert!(
+            !is_reset || frame.payload == [0; 4],
+            "the code of the reset is NO_ERROR"
+        );
         is_reset
     });
-    let of_stream = came.iter().find(|(_, number)| *number == 1);
-    assert_eq!(of_stream, Some(&(HEADERS, 1)), "after the answer");
+    let first_on_stream = received.iter().find(|(_, number)| *number == 1);
+    assert_eq!(
+        first_on_stream,
+        Some(&(HEADERS, 1)),
+        "the response precedes the reset"
+    );
 }
 
 #[test]
-fn a_client_that_sends_all_before_it_reads_gets_the_refusal() {
+fn a_client_that_sends_the_whole_body_before_it_reads_gets_the_refusal() {
     let folder = Folder::new();
-    let server = refuses(&folder);
+    let server = refusing_server(&folder);
     for (length, status) in [(1_200_000, 413), (15_000, 405)] {
-        let sends_all = || {
+        let upload_gets_refusal = || {
             let mut stream = server.connect();
             let head =
                 format!("POST /page.txt HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
             stream.write_all(head.as_bytes()).unwrap();
-            // The answer is there, and the server has closed its half.
+            // After this time the response has arrived, and the server has shut down its sending
+            // half.
             std::thread::sleep(Duration::from_millis(100));
             let sent = stream.write_all(&vec![b'x'; length]);
-            sent.is_ok() && Answer::parse(rest(&mut stream)).status == status
+            sent.is_ok() && Answer::parse(read_to_end(&mut stream)).status == status
         };
-        // A client that is stalled for a second is too late.
-        wait_until("a whole upload with its refusal", sends_all);
+        // The server closes the connection after a second: a stalled client then misses the
+        // response.
+        until("a whole upload with its refusal", upload_gets_refusal);
     }
 }
 
-/// The status that curl reports for an upload of so many bytes, by both versions.
+/// Returns the statuses that curl reports for an upload of `length` bytes over HTTP/2 and HTTP/1.1.
 fn statuses(folder: &Folder, server: &TestServer, length: usize) -> Option<[String; 2]> {
     let body = folder.write("body", vec![0; length]);
     let (data, url) = (format!("@{}", body.display()), server.url("/page.txt"));
     let status = |version| {
         let args = ["-sS", "--max-time", "20", version, "--data-binary", &data];
-        let more = ["-o", "/dev/null", "-w", "%{http_code}", &url];
-        run_tool("curl", &[&args[..], &more].concat()).map(|output| output_text(&output))
+        let output = ["-o", "/dev/null", "-w", "%{http_code}", &url];
+        tool("curl", &[&args[..], &output].concat()).map(|output| output_text(&output))
     };
     Some([status("--http2-prior-knowledge")?, status("--http1.1")?])
 }
@@ -115,7 +128,7 @@ fn statuses(folder: &Folder, server: &TestServer, length: usize) -> Option<[Stri
 #[test]
 fn curl_reports_the_status_of_a_refused_upload_over_both_versions() {
     let folder = Folder::new();
-    let server = refuses(&folder);
+    let server = refusing_server(&folder);
     for (length, status) in [(1_200_000, "413"), (15_000, "405")] {
         let Some(statuses) = statuses(&folder, &server, length) else {
             return;
@@ -124,9 +137,9 @@ fn curl_reports_the_status_of_a_refused_upload_over_both_versions() {
     }
 }
 
-/// A service that answers without reading.
+/// The service answers without reading the body.
 #[test]
-fn a_service_may_leave_the_rest_of_an_upload() {
+fn a_service_may_ignore_the_rest_of_an_upload() {
     let folder = Folder::new();
     let refuse = |_: axum::extract::Request| async { axum::http::StatusCode::FORBIDDEN };
     let app = axum::Router::new().fallback(refuse);
