@@ -1,10 +1,10 @@
-//! The daemon's side of the global page.
+//! The global page, in which the daemon publishes the standings to all processes.
 //!
-//! Mapped writable once, then sealed: from then on no process, the daemon included, can map it
-//! writable, write to it or change its length, through any descriptor. Processes get a descriptor
-//! opened for reading.
+//! The daemon maps the page writable once and then seals it: from then on no process, the daemon
+//! included, can map the page writable, write to its file or change its length, through any
+//! descriptor. Processes get a read-only descriptor.
 //!
-//! Each CPU's line and each slot have one writer, the scheduler of that CPU; the control thread
+//! The line and the slots of a CPU have one writer, the scheduler of that CPU. The control thread
 //! writes the header.
 
 use std::io;
@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use upshift_board::layout::{CPUS, GlobalPage, VERSION};
 use upshift_board::os::{Mapping, global_page};
 
-/// The page, and the descriptor for processes.
+/// The mapped page, and the descriptor that processes receive.
 #[derive(Debug)]
 pub(crate) struct Global {
     page: Mapping<GlobalPage>,
@@ -23,11 +23,14 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// Creates the page. CPUs have numbers below `cpus`.
+    /// Creates the page for CPUs with numbers below `cpus`.
+    ///
+    /// # Errors
+    /// The kernel refuses to create, map or seal the file.
     pub(crate) fn new(generation: u64, cpus: usize) -> io::Result<Global> {
         let (file, page) = global_page()?;
-        // Only the daemon can open the file again for writing, or add attributes to it, which would
-        // last as long as the daemon.
+        // With these permissions, no other process can open the file for writing, or set extended
+        // attributes, which would last as long as the daemon.
         rustix::fs::fchmod(&file, Mode::RUSR)?;
         let reopened = rustix::fs::open(
             format!("/proc/self/fd/{}", file.as_raw_fd()),
@@ -40,24 +43,28 @@ impl Global {
         header.cpus.store(cpus.min(CPUS) as u32, Relaxed);
         Ok(Global {
             page,
-            // Without /proc the first descriptor is used: the seals apply to it, too.
+            // Without /proc, processes get the first descriptor, to which the seals apply, too.
             file: reopened.unwrap_or(file),
         })
     }
 
+    /// Returns the descriptor that processes receive.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
+    /// Returns the mapped page.
     pub(crate) fn page(&self) -> &GlobalPage {
         &self.page
     }
 
+    /// Publishes whether the daemon elevates threads.
     pub(crate) fn set_enforcing(&self, enforcing: bool) {
         let header = self.page.header();
         header.enforcing.store(u32::from(enforcing), Release);
     }
 
+    /// Publishes that the daemon was alive at `now`, CLOCK_MONOTONIC in ns.
     pub(crate) fn beat(&self, now: u64) {
         self.page.header().heartbeat.store(now, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Ranks: the order of processes on a CPU, and the elevation of their threads.
+//! Ranks the processes of each CPU, and elevates their threads.
 
 pub(crate) mod cpu;
 pub(crate) mod global;

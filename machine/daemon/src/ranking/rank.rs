@@ -1,4 +1,4 @@
-//! The ranks of the vCPUs of one CPU: pure logic, without state and without system calls.
+//! Ranks the vCPUs of one CPU. Pure: no state, no system calls.
 //!
 //! ```text
 //!  potential of each vCPU       2        2        40       64 (absent)
@@ -8,36 +8,36 @@
 //!
 //! * vCPUs of equal potential form a *class*. The least urgent class has band 0: its threads keep
 //!   their own policies and share the remaining time with each other and with all other programs.
-//!   Each class above is elevated, one band higher than the next. On a CPU with one class no vCPU
-//!   is elevated.
+//!   Each more urgent class is elevated, one band above the next class. On a CPU with one class, no
+//!   vCPU is elevated.
 //! * Elevation takes time from all programs on the CPU, registered or not. So a vCPU is elevated
 //!   only if a vCPU of *another user* is less urgent, unless its user is trusted: a user cannot
-//!   create a contest with a less urgent process of its own.
-//! * If the configuration gives *bystanders* (programs that are not registered) a level, they count
-//!   as a class that is always present: vCPUs more urgent than it are elevated, those at or below
-//!   it are not.
+//!   start a less urgent process in order to have another process elevated.
+//! * If the configuration gives a level to *bystanders* (programs that are not registered), they
+//!   count as a class that is always present: more urgent vCPUs are elevated, all other vCPUs are
+//!   not.
 //! * The thresholds of a [`Standing`] are the levels between which a vCPU may move without changing
-//!   the order, even if the others move within theirs: two neighbours that may both move share the
-//!   levels between them.
+//!   the order, even if other vCPUs move within their thresholds: two neighbours that may both move
+//!   divide the levels between them.
 //!
-//! O(n) for the n vCPUs of one CPU, no allocation beyond the result's: levels are few, so they are
-//! counted first.
+//! O(n) for the n vCPUs of one CPU, by counting the vCPUs of each level. Allocates only for the
+//! result.
 
 use upshift_board::{NO_LEVEL, Standing};
 
-/// Number of bands above 0; further classes share the highest.
+/// Number of bands above 0; further classes share the highest band.
 pub const BANDS: u8 = 16;
 
 /// A vCPU to be ranked, after ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contender {
-    /// Level by which it is ranked; [`NO_LEVEL`]: absent.
+    /// Level by which the vCPU is ranked; [`NOTHING`] if it is absent.
     pub potential: u8,
-    /// Level of its runnable work; [`NO_LEVEL`]: it sleeps.
+    /// Most urgent level of its runnable work; [`NOTHING`] while it sleeps.
     pub runnable: u8,
-    /// Its user.
+    /// User of the process.
     pub user: u32,
-    /// Whether it is elevated above programs of its own user, too.
+    /// Set if the vCPU is elevated above programs of its own user, too.
     pub trusted: bool,
 }
 
@@ -45,17 +45,17 @@ pub struct Contender {
 struct Summary {
     /// Bit L: at least one vCPU has potential L.
     present: u64,
-    /// Bit L: two or more vCPUs have.
+    /// Bit L: at least two vCPUs have potential L.
     crowded: u64,
-    /// The most urgent runnable level.
+    /// Most urgent runnable level of any vCPU.
     best: u8,
     contenders: usize,
     bystanders: Option<u8>,
-    /// Users of the vCPUs that are less urgent than each level.
+    /// Users of the vCPUs that are less urgent than level L, by L.
     below: [Users; NO_LEVEL as usize],
 }
 
-/// Users of some vCPUs.
+/// The set of users of several vCPUs, as far as it matters: a second user decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     None,
@@ -81,7 +81,7 @@ impl Users {
     }
 }
 
-/// Computes the standing of each contender, in their order.
+/// Computes the standing of each entrant, in the order of `entrants`.
 pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
     let mut summary = Summary {
         present: 0,
@@ -122,11 +122,12 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
 }
 
 impl Summary {
+    /// Returns the standing of the vCPU `own`.
     fn standing(&self, own: &Contender) -> Standing {
         let level = own.potential;
         let outranked = self.best < own.runnable.min(level);
         if level >= NO_LEVEL {
-            // A vCPU that is not alone rings when it appears.
+            // An absent vCPU must ring when it appears, unless it is alone.
             let alone = self.contenders == 1 && self.bystanders.is_none();
             return Standing {
                 rise: if alone { 0 } else { NO_LEVEL },
@@ -152,7 +153,6 @@ impl Summary {
         };
         Standing {
             rise,
-            // An absent vCPU competes with none.
             fall,
             band: if self.may_rise(own) {
                 self.band(level)
@@ -163,13 +163,14 @@ impl Summary {
         }
     }
 
-    /// Whether the vCPUs of this level ring for every change, or never change.
+    /// Returns whether the vCPUs of this level ring for every change, or the level is that of the
+    /// bystanders, which never change.
     fn is_fixed(&self, level: u8) -> bool {
         self.crowded & 1 << level != 0 || self.bystanders == Some(level)
     }
 
-    /// Returns the last level between two neighbours that is left to the more urgent one, `other`,
-    /// for `own`, which may move.
+    /// Returns the last level that the more urgent neighbour at `other` may fall to, for a vCPU at
+    /// `own` that may move.
     fn last_of(&self, other: u8, own: u8) -> u8 {
         if self.is_fixed(other) {
             other
@@ -178,7 +179,8 @@ impl Summary {
         }
     }
 
-    /// The same, for the more urgent one.
+    /// Returns the last level that a vCPU at `own`, which may move, may fall to above its less
+    /// urgent neighbour at `other`.
     fn last_before(&self, own: u8, other: u8) -> u8 {
         if self.is_fixed(other) {
             other - 1
@@ -187,6 +189,7 @@ impl Summary {
         }
     }
 
+    /// Returns whether the vCPU may be elevated above the less urgent vCPUs.
     fn may_rise(&self, own: &Contender) -> bool {
         let below = self.below[usize::from(own.potential)];
         own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
@@ -205,8 +208,8 @@ impl Summary {
     }
 }
 
-/// Returns the contender to run: of the most urgent runnable ones the first from `turn` on,
-/// cyclically.
+/// Returns the index of the entrant to run: the first of the most urgent runnable entrants,
+/// searched cyclically from index `turn`; `None` if no entrant is runnable.
 pub fn winner(contenders: &[Contender], turn: usize) -> Option<usize> {
     let best = contenders
         .iter()
@@ -235,8 +238,8 @@ mod tests {
         }
     }
 
-    /// Creates a contender of an untrusted user.
-    fn of(user: u32, level: u8) -> Contender {
+    /// Creates a runnable entrant of an untrusted user.
+    fn untrusted(user: u32, level: u8) -> Contender {
         Contender {
             user,
             trusted: false,
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_urgent_is_elevated_and_the_other_keeps_its_policy() {
+    fn the_more_urgent_vcpu_is_elevated_and_the_other_keeps_its_policy() {
         let standings = ranked(&[awake(2), awake(40)], None);
         assert_eq!(
             standings
@@ -274,7 +277,8 @@ mod tests {
                 .collect::<Vec<_>>(),
             [1, 0]
         );
-        // They share the levels between them, or both could move past each other without a ring.
+        // The two divide the levels between them: otherwise, both could move, and change places
+        // without a ring.
         assert_eq!((standings[0].rise, standings[0].fall), (0, 20));
         assert_eq!((standings[1].rise, standings[1].fall), (21, NO_LEVEL));
         let standings = ranked(&[awake(2), awake(40), awake(40)], None);
@@ -283,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_keeps_its_band() {
+    fn a_sleeping_vcpu_keeps_its_band() {
         let standings = ranked(&[asleep(2), awake(40)], None);
         assert_eq!(standings[0].band, 1);
         assert!(!standings[1].outranked);
     }
 
     #[test]
-    fn equals_share_a_band_and_ring_for_every_change() {
+    fn vcpus_of_equal_level_share_a_band_and_ring_for_every_change() {
         let standings = ranked(&[awake(7), awake(7)], None);
         for standing in standings {
             assert_eq!((standing.band, standing.rise, standing.fall), (0, 7, 7));
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_is_elevated_by_a_contest_with_itself() {
+    fn no_vcpu_is_elevated_above_vcpus_of_its_own_user_only() {
         let bands = |contenders: &[Contender]| {
             let standings = ranked(contenders, None);
             standings
@@ -308,18 +312,26 @@ mod tests {
                 .map(|standing| standing.band)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(bands(&[of(7, 40), of(7, 63)]), [0, 0]);
-        assert_eq!(bands(&[of(7, 40), of(8, 63)]), [1, 0]);
-        assert_eq!(bands(&[of(7, 40), of(8, 40), of(7, 63)]), [0, 1, 0]);
+        assert_eq!(bands(&[untrusted(7, 40), untrusted(7, 63)]), [0, 0]);
+        assert_eq!(bands(&[untrusted(7, 40), untrusted(8, 63)]), [1, 0]);
         assert_eq!(
-            bands(&[of(7, 2), of(7, 5), of(8, 9), of(8, 60)]),
+            bands(&[untrusted(7, 40), untrusted(8, 40), untrusted(7, 63)]),
+            [0, 1, 0]
+        );
+        assert_eq!(
+            bands(&[
+                untrusted(7, 2),
+                untrusted(7, 5),
+                untrusted(8, 9),
+                untrusted(8, 60)
+            ]),
             [3, 2, 0, 0]
         );
         let trusted = Contender {
             trusted: true,
-            ..of(7, 40)
+            ..untrusted(7, 40)
         };
-        assert_eq!(bands(&[trusted, of(7, 63)]), [1, 0]);
+        assert_eq!(bands(&[trusted, untrusted(7, 63)]), [1, 0]);
     }
 
     #[test]
@@ -350,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_winners_take_turns() {
+    fn vcpus_of_equal_level_take_turns() {
         let contenders = [awake(7), awake(9), awake(7)];
         assert_eq!(winner(&contenders, 0), Some(0));
         assert_eq!(winner(&contenders, 1), Some(2));
@@ -364,8 +376,8 @@ mod tests {
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
-    /// Creates contenders of three untrusted users.
-    fn of_another() -> impl Strategy<Value = Contender> {
+    /// Generates entrants of three untrusted users.
+    fn untrusted_entrant() -> impl Strategy<Value = Contender> {
         (contender(), 0..3u32).prop_map(|(contender, user)| Contender {
             user,
             trusted: false,
@@ -387,7 +399,7 @@ mod tests {
                     }
                     if a.potential < b.potential && b.potential < NO_LEVEL {
                         // A more urgent level has a higher band, unless neither may be elevated or
-                        // both are at the top.
+                        // both have the highest band.
                         let exempt = bystanders.is_some_and(|level| a.potential >= level) || x.band == BANDS;
                         prop_assert!(x.band > y.band || exempt);
                     }
@@ -401,16 +413,16 @@ mod tests {
             }
         }
 
-        /// The same for any number of moves of several vCPUs.
+        /// Moves of several vCPUs within their thresholds change no band.
         #[test]
-        fn vcpus_that_stay_within_their_thresholds_change_no_other(
-            mut contenders in prop::collection::vec(prop_oneof![contender(), of_another()], 1..12),
+        fn vcpus_that_stay_within_their_thresholds_change_no_band(
+            mut contenders in prop::collection::vec(prop_oneof![contender(), untrusted_entrant()], 1..12),
             bystanders in prop::option::of(0u8..64),
             moves in prop::collection::vec((any::<prop::sample::Index>(), 0..64u8), 1..40),
         ) {
             let before = ranked(&contenders, bystanders);
-            for (which, level) in moves {
-                let index = which.index(contenders.len());
+            for (selected, level) in moves {
+                let index = selected.index(contenders.len());
                 if !before[index].requires_ring(level) {
                     (contenders[index].potential, contenders[index].runnable) = (level, level);
                 }
@@ -421,15 +433,15 @@ mod tests {
             }
         }
 
-        /// Within the thresholds, no band changes.
+        /// A move of one vCPU within its thresholds changes no band.
         #[test]
-        fn a_process_that_stays_within_its_thresholds_changes_no_other(
-            contenders in prop::collection::vec(prop_oneof![contender(), of_another()], 1..12),
+        fn a_vcpu_that_stays_within_its_thresholds_changes_no_band(
+            contenders in prop::collection::vec(prop_oneof![contender(), untrusted_entrant()], 1..12),
             bystanders in prop::option::of(0u8..64),
-            which in any::<prop::sample::Index>(),
+            selected in any::<prop::sample::Index>(),
             level in 0..64u8,
         ) {
-            let index = which.index(contenders.len());
+            let index = selected.index(contenders.len());
             let before = ranked(&contenders, bystanders);
             if !before[index].requires_ring(level) {
                 let mut moved = contenders.clone();

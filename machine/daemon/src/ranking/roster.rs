@@ -1,5 +1,5 @@
-//! [`Roster`]: every thread of a client that is recorded with the elevator, on all CPUs, so that
-//! all of them can be demoted at once, independently of their schedulers.
+//! [`Roster`]: the threads of all clients that are recorded with the elevator, so that the
+//! canaries' monitor can demote threads on all CPUs, independently of their schedulers.
 //!
 //! ```text
 //!   scheduler of a CPU:  set SCHED_FIFO ─▶ read whether it is suspended ─▶ if so, demote it
@@ -7,11 +7,14 @@
 //! ```
 //!
 //! Both orders are sequentially consistent, so a suspended thread ends in SCHED_OTHER whichever
-//! comes first. A thread leaves the roster before it is restored, under the lock under which it is
-//! demoted, so a restored thread is never demoted.
+//! side comes first. A thread leaves the roster before it is restored, under the lock under which
+//! it is demoted, so a restored thread is never demoted.
 //!
-//! Demotions by others than the schedulers count an *epoch*: the schedulers then move their threads
-//! again.
+//! A demotion that was not made by a scheduler increments the *epoch*; the schedulers then set the
+//! policies of their threads again.
+//!
+//! In this module, *suspended* describes a thread that must stay demoted, not a coroutine that was
+//! interrupted in a poll.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,7 +29,7 @@ use upshift_elevate::{Class, Elevated, Policy, Priority};
 
 use crate::machine::Machine;
 
-/// CPU of a thread that may run on several.
+/// CPU of a thread that may run on several CPUs.
 pub(crate) const EVERYWHERE: usize = usize::MAX;
 
 /// Process, user and CPU of a thread.
@@ -37,34 +40,35 @@ pub(crate) struct Owner {
     pub(crate) cpu: usize,
 }
 
-/// A thread that is recorded with the elevator.
+/// A thread in the roster, with the elevator's record of its former policy.
 #[derive(Debug)]
 pub(crate) struct RosterEntry {
     id: u64,
     pub(crate) owner: Owner,
     guard: Elevated,
-    /// Record of the CPU time of the thread, once that is open.
+    /// Descriptor from which the thread's CPU time is read; unset until it has been opened.
     clock: OnceLock<Arc<OwnedFd>>,
-    /// Set while its scheduler wants it in SCHED_FIFO.
+    /// Set while the thread's scheduler wants it in SCHED_FIFO.
     raised: AtomicBool,
+    /// Set while the thread must stay in SCHED_OTHER.
     suspended: AtomicBool,
 }
 
 impl RosterEntry {
-    /// Returns the guard, for other classes than SCHED_FIFO.
+    /// Returns the guard so that the caller can move the thread out of SCHED_FIFO, and marks the
+    /// thread as not raised.
     pub(crate) fn guard(&self) -> &Elevated {
         self.raised.store(false, Relaxed);
         &self.guard
     }
 
-    /// Moves the thread to SCHED_FIFO at `priority`; `false` if it is suspended, and stays in
-    /// SCHED_OTHER.
+    /// Moves the thread to SCHED_FIFO at `priority`. Returns `false` if the thread is suspended: it
+    /// then stays in SCHED_OTHER.
     pub(crate) fn raise(&self, priority: Priority) -> io::Result<bool> {
         self.raise_with(|guard| guard.set(priority))
     }
 
-    /// Raises the thread by calling `set`, which moves it to SCHED_FIFO; otherwise as
-    /// [`RosterEntry::raise`].
+    /// Like [`Hold::raise`], but `set` changes the policy.
     pub(crate) fn raise_with(
         &self,
         set: impl FnOnce(&Elevated) -> io::Result<()>,
@@ -81,8 +85,8 @@ impl RosterEntry {
         Ok(true)
     }
 
-    /// Puts the thread behind the other threads of its `priority`: a thread that is raised is the
-    /// last of its priority. Otherwise as [`RosterEntry::raise`].
+    /// Moves the thread behind the other threads of its `priority`: the kernel queues a raised
+    /// thread last in its new priority. Otherwise like [`Hold::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
         let Ok(below) = Priority::new(priority.get() - 1) else {
             return Ok(true);
@@ -90,29 +94,30 @@ impl RosterEntry {
         self.raise_with(|guard| guard.set(below).and_then(|()| guard.set(priority)))
     }
 
-    /// Whether the thread may run on one of these CPUs.
+    /// Returns whether the thread may run on one of these CPUs.
     fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
         self.owner.cpu == EVERYWHERE || cpus.contains(&self.owner.cpu)
     }
 
-    /// Whether its scheduler has raised the thread, and it is not suspended.
+    /// Returns whether the thread's scheduler has raised it, and it is not suspended.
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Acquire) && !self.suspended.load(SeqCst)
     }
 
-    /// Whether the thread is raised, and the kernel has it in SCHED_FIFO: other programs may have
-    /// changed its policy. One system call.
+    /// Returns whether the thread is raised and in SCHED_FIFO: another program may have changed its
+    /// policy. One system call.
     pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
         let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
         self.is_raised() && matches!(policy(), Ok(Class::Fifo(_)))
     }
 
-    /// Returns the CPU time of the thread, ns; `None` if it has ended, or that is unknown yet.
+    /// Returns the CPU time of the thread, ns; `None` if the thread has ended or its CPU time is
+    /// not known yet.
     pub(crate) fn cpu_time(&self, machine: &dyn Machine) -> Option<u64> {
         machine.cpu_time(self.clock.get()?.as_fd()).ok()
     }
 
-    /// Sets the record of CPU time, which was not open yet when it was added.
+    /// Sets the CPU-time record, if the thread was added without it.
     pub(crate) fn set_clock(&self, clock: OwnedFd) {
         let _ = self.clock.set(Arc::new(clock));
     }
@@ -124,7 +129,7 @@ struct State {
     suspension: Suspension,
 }
 
-/// CPUs on which threads are suspended, including threads that are added meanwhile.
+/// CPUs on which all threads are suspended, including threads that are added later.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Suspension {
     pub(crate) cpus: HashSet<usize>,
@@ -137,14 +142,14 @@ impl Suspension {
     }
 }
 
-/// The roster; see the module.
+/// The threads of all clients that are recorded with the elevator; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     state: Mutex<State>,
     next: AtomicU64,
     count: AtomicUsize,
     epoch: AtomicU64,
-    /// The monitor, which is woken when the first thread is added.
+    /// Thread of the canaries' monitor, which is woken when the first thread is added.
     monitor: OnceLock<Thread>,
 }
 
@@ -153,7 +158,8 @@ impl Roster {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a thread.
+    /// Adds a thread, which is suspended at once if its CPU is. Wakes the monitor if the roster was
+    /// empty.
     pub(crate) fn add(
         &self,
         guard: Elevated,
@@ -182,13 +188,14 @@ impl Roster {
         entry
     }
 
-    /// Restores a thread. Its record of CPU time decides whether it has ended, not a failed call.
+    /// Removes a thread and restores it. The CPU-time record decides whether the thread has ended,
+    /// because a failing system call may have other causes.
     pub(crate) fn remove(&self, entry: &RosterEntry, machine: &dyn Machine) {
         let mut state = self.lock();
         state.entries.remove(&entry.id);
         self.count.store(state.entries.len(), SeqCst);
         drop(state);
-        // If that fails, the elevator tries again, and finally the guardian.
+        // If the restoration fails, the elevator repeats it, and finally the guardian.
         let _ = match entry.cpu_time(machine) {
             Some(_) => entry.guard.restore_living(),
             None => entry.guard.restore(),
@@ -199,38 +206,38 @@ impl Roster {
         self.count.load(SeqCst) == 0
     }
 
-    /// Registers the calling thread, which is then unparked whenever the roster gets its first
-    /// entry.
+    /// Makes the calling thread the monitor, which is woken when the roster is no longer empty.
     pub(crate) fn set_monitor_to_this_thread(&self) {
         let _ = self.monitor.set(std::thread::current());
     }
 
-    /// Returns a number that changes when others than the schedulers have moved threads.
+    /// Returns the epoch, which increases when a thread was demoted by another thread than its
+    /// scheduler.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }
 
-    /// Returns the entries for which `predicate` is true.
+    /// Returns the threads for which `predicate` is true.
     pub(crate) fn select(&self, predicate: impl Fn(&RosterEntry) -> bool) -> Vec<Arc<RosterEntry>> {
         let state = self.lock();
         let chosen = state.entries.values().filter(|entry| predicate(entry));
         chosen.map(Arc::clone).collect()
     }
 
-    /// Whether `predicate` is true for any entry.
+    /// Returns whether `predicate` is true for any thread.
     pub(crate) fn any(&self, predicate: impl Fn(&RosterEntry) -> bool) -> bool {
         self.lock().entries.values().any(|entry| predicate(entry))
     }
 
-    /// Demotes the threads that `suspension` covers, and those that are added there, until the next
-    /// call; other threads may be raised.
+    /// Suspends all threads on the CPUs of `resting`, including threads that are added later, until
+    /// the next call. All other threads may be raised.
     pub(crate) fn suspend(&self, suspension: Suspension) {
         let mut state = self.lock();
         state.suspension = suspension;
         for entry in state.entries.values() {
-            let is_covered = state.suspension.covers(entry);
-            if entry.suspended.swap(is_covered, SeqCst) != is_covered && is_covered {
-                // The thread has ended, or is not elevated.
+            let suspended = state.suspension.covers(entry);
+            if entry.suspended.swap(suspended, SeqCst) != suspended && suspended {
+                // An error means that the thread has ended.
                 let _ = entry.guard.set_fair();
             }
         }
@@ -238,7 +245,8 @@ impl Roster {
         self.bump_epoch();
     }
 
-    /// Makes the schedulers move all threads again; suspended threads stay suspended.
+    /// Makes the schedulers set the policies of all threads again. Suspended threads stay
+    /// suspended.
     pub(crate) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, SeqCst);
     }
@@ -252,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_is_ordinary_for_the_kernel_is_not_elevated() {
+    fn a_raised_thread_that_another_program_demotes_is_not_elevated() {
         let guard = Elevator::new().unwrap().record(current_tid()).unwrap();
         let owner = Owner {
             pid: 1,

@@ -1,47 +1,47 @@
 //! Scheduling domains of assigned processes: the CPUs that share a last-level cache, a NUMA node
 //! where caches are not described, or all CPUs.
 //!
-//! A process that is not pinned moves within its domain, and the kernel runs the most urgent thread
-//! on each CPU of it. The debt to ordinary programs is counted by domain: the CPU time of all
-//! assigned processes of a domain is added up, in a common period of [`TURN`]. If they may have
-//! occupied one CPU for most of it, they leave the domain at the beginning of the next one (a
-//! *pause*). So several processes within their budgets, or processes that fork without end, leave
-//! ordinary programs their share of every CPU.
+//! A process that is not pinned migrates within its domain, and the kernel runs the most urgent
+//! thread on each CPU of the domain. So the daemon adds up the CPU time of all assigned processes
+//! of a domain, in a common period of [`TURN`]. If the processes may have occupied a CPU for most
+//! of a period, all of them move to SCHED_IDLE at the beginning of the next period (a *pause*).
+//! That leaves ordinary programs their share of every CPU beside several processes within their
+//! budgets, and beside processes that fork without end.
 //!
-//! A pause is `bystander_percent` of the period for ordinary programs, and twice that for each
-//! paused process that may be in a group of its own: SCHED_IDLE is relative to a session or cgroup,
-//! so each of these has its part of a pause, and a group that has just joined has more than that.
-//! So real-time threads have 85 % of a CPU at most, which is below the kernel's throttling (95 %).
+//! A pause lasts `bystander_percent` of the period for ordinary programs, and twice that for each
+//! paused process that may be in a scheduling group of its own: SCHED_IDLE is relative to a session
+//! or cgroup, so each group gets a part of the pause, and a new group gets a larger part. Real-time
+//! threads have at most 85 % of a CPU, which is below the kernel's throttling (95 %).
 
 use std::time::{Duration, Instant};
 
 use upshift_elevate::sys::{CpuSet, Sys};
 
-/// Periods for which the usage of a process counts: some computing processes have to wait for
-/// others for a whole one.
+/// Number of periods for which the usage of a process counts: a process that computes may have to
+/// wait for other processes for a whole period.
 pub(super) const RECENT_TURNS: u32 = 4;
 
-/// The common period: two of them, of which the first may pass unnoticed, are shorter than the
-/// silence that a canary tolerates.
+/// Length of the common period. An overload may begin unnoticed in one period and is noticed at the
+/// end of the next: two periods are shorter than the silence that a canary tolerates.
 pub(super) const TURN: Duration = Duration::from_millis(25);
 
-/// The domains of the machine; see the module.
+/// The scheduling domains of the machine, with their usage in the current period.
 #[derive(Debug)]
 pub(super) struct Domains {
     all: Vec<Domain>,
-    /// Beginning of the present period.
+    /// Beginning of the current period.
     began: Instant,
 }
 
 #[derive(Debug)]
 struct Domain {
     cpus: CpuSet,
-    /// CPU time of its processes in this period while they were elevated.
+    /// CPU time that its processes have used in SCHED_FIFO in this period.
     used: Duration,
-    /// Number of processes that compute on each of its CPUs; a process counts in equal parts on all
-    /// its CPUs.
+    /// Number of threads that compute on each of its CPUs. A process that may use several CPUs
+    /// counts on each of them in equal parts, for at most one thread per CPU.
     crowds: Vec<f32>,
-    /// Time until which its processes pause.
+    /// Time until which its processes are paused.
     pause_until: Option<Instant>,
 }
 
@@ -66,8 +66,8 @@ impl Domains {
         widths.max().unwrap_or(0).max(1)
     }
 
-    /// Charges a process that runs on `cpus` with its elevated CPU time of this period; `threads`
-    /// of its threads compute. It counts in every domain that it may run in.
+    /// Charges every domain that overlaps `cpus` for a process that may run there: `urgent` is its
+    /// CPU time in SCHED_FIFO in this period, and `threads` the number of its computing threads.
     pub(super) fn charge(&mut self, cpus: &CpuSet, urgent: Duration, threads: usize) {
         for domain in &mut self.all {
             let common = domain.cpus.and(cpus);
@@ -76,26 +76,26 @@ impl Domains {
                 continue;
             }
             domain.used += urgent;
-            let here = domain.cpus.iter().zip(&mut domain.crowds);
-            for (_, crowd) in here.filter(|(cpu, _)| common.contains(*cpu)) {
+            let crowds = domain.cpus.iter().zip(&mut domain.crowds);
+            for (_, crowd) in crowds.filter(|(cpu, _)| common.contains(*cpu)) {
                 *crowd += (threads as f32 / width as f32).min(1.0);
             }
         }
     }
 
-    /// Returns the end of the period.
+    /// Returns the end of the current period.
     pub(super) fn due(&self) -> Instant {
         self.began + TURN
     }
 
-    /// Ends a period: decides which domains pause in the next one, for `percent` of the time for
-    /// ordinary programs. `own` is the work of the daemon itself, on any CPU: ordinary programs did
-    /// not have that either.
+    /// Ends the period: decides which domains pause in the next period, so that ordinary programs
+    /// have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which ordinary
+    /// programs did not have either.
     pub(super) fn turn(&mut self, percent: u32, own: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;
         for domain in &mut self.all {
-            // A CPU may have run elevated threads alone for most of the period.
+            // One CPU may have run nothing but elevated threads for 85 % of the period.
             let crowded = !domain.used.is_zero() && (domain.used + own) * 20 >= period * 17;
             let crowd = domain.crowds.iter().fold(1.0f32, |a, b| a.max(b.ceil()));
             let pause = TURN
@@ -107,13 +107,13 @@ impl Domains {
         }
     }
 
-    /// Returns the time until which a process on `cpus` pauses; `None` if it need not.
+    /// Returns the time until which a process on `cpus` is paused; `None` if it is not paused.
     pub(super) fn pause_end(&self, cpus: &CpuSet, now: Instant) -> Option<Instant> {
-        let here = self
+        let overlapping = self
             .all
             .iter()
             .filter(|domain| common(&domain.cpus, cpus) > 0);
-        let ends = here.filter_map(|domain| domain.pause_until);
+        let ends = overlapping.filter_map(|domain| domain.pause_until);
         ends.filter(|&end| now < end).max()
     }
 }
@@ -129,7 +129,8 @@ impl Domain {
     }
 }
 
-/// Returns the CPUs that share the last-level cache with `cpu`, or its NUMA node.
+/// Returns the CPUs that share the last-level cache with `cpu`, or else its NUMA node; `None` if
+/// `/sys` describes neither.
 fn cpus_around(sys: &dyn Sys, cpu: usize) -> Option<Vec<usize>> {
     let cache = (0..8).rev().find_map(|index| {
         let directory = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}");
@@ -139,7 +140,8 @@ fn cpus_around(sys: &dyn Sys, cpu: usize) -> Option<Vec<usize>> {
             .trim()
             .parse()
             .ok()?;
-        // A last described level below 3 is the core's own, and does not describe the machine.
+        // If the last described cache is below level 3, it belongs to a core, and the machine's
+        // shared cache is not described.
         let list = sys
             .read_file(&format!("{directory}/shared_cpu_list"))
             .ok()?;
@@ -163,6 +165,7 @@ fn set(cpus: &[usize]) -> CpuSet {
     set
 }
 
+/// Returns the number of CPUs that are in both sets.
 fn common(a: &CpuSet, b: &CpuSet) -> u32 {
     a.and(b).iter().count() as u32
 }
@@ -172,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_domain_that_may_have_no_cpu_for_others_pauses() {
+    fn a_domain_pauses_if_its_processes_may_have_occupied_a_cpu() {
         let began = Instant::now();
         let mut domains = Domains {
             all: vec![Domain::new(&[0, 1, 2, 3]), Domain::new(&[4, 5])],
@@ -183,24 +186,23 @@ mod tests {
         assert_eq!(domains.width(&CpuSet::all()), 4);
         let ms = Duration::from_millis;
         let mut now = domains.due();
-        // Within budgets, but one after the other on one CPU.
+        // Two processes, each within its budget, ran on one CPU one after the other.
         domains.charge(&left, ms(11), 1);
         domains.charge(&left, ms(11), 1);
         domains.charge(&right, ms(15), 1);
         domains.turn(5, Duration::ZERO, now);
-        // Two that pause and ordinary programs: five parts.
+        // Five shares of 5 %: one for ordinary programs, two for each of two paused processes.
         let end = now + TURN / 4;
         assert_eq!(domains.pause_end(&left, now), Some(end));
         assert_eq!(domains.pause_end(&right, now), None);
         assert_eq!(domains.pause_end(&CpuSet::all(), now), Some(end));
         assert_eq!(domains.pause_end(&left, end), None);
-        // The next period begins without usage; usage of threads that are not elevated takes no
-        // time from others.
+        // The next period begins without usage, and the same usage in it is not enough for a pause.
         now = domains.due();
         domains.charge(&left, ms(20), 1);
         domains.turn(5, Duration::ZERO, now);
         assert_eq!(domains.pause_end(&CpuSet::all(), now), None);
-        // The work of the daemon itself counts, too.
+        // The CPU time of the daemon counts, too.
         now = domains.due();
         domains.charge(&left, ms(20), 1);
         domains.turn(5, ms(2), now);

@@ -1,31 +1,31 @@
-//! Behaviour of the kernel that the rules work around.
+//! Kernel behaviour that the rules work around, and reports of it to the administrator.
 //!
 //! | behaviour | since Linux | remedy |
 //! |---|---|---|
-//! | SCHED_FIFO has no slices | always | threads that compute take turns: `process/turns.rs` |
+//! | SCHED_FIFO has no slices | always | computing threads are rotated: `process/turns.rs` |
 //! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer pauses: `domain.rs` |
-//! | RLIMIT_RTTIME kills a thread that computes | 2.6.25 | stays ordinary: [`report_time_limit`] |
-//! | a cgroup without real-time time refuses SCHED_FIFO | 2.6.25 | ordinary: [`report_refusal`] |
-//! | quotas of cgroups do not hold real-time threads | 2.6.32 | charged here: `bounds/quota.rs` |
-//! | moves between cgroups are not reported | always | a sweep, each `SWEEP` |
-//! | events are lost when their reader is late | 2.6.15 | a sweep, a second later |
-//! | `/proc/PID` is empty without its main thread | always | another thread: `proc/living.rs` |
+//! | RLIMIT_RTTIME kills a process that computes | 2.6.25 | no elevation: [`report_time_limit`] |
+//! | a cgroup may have no real-time runtime | 2.6.25 | no elevation: [`report_refusal`] |
+//! | cgroup quotas do not limit real-time threads | 2.6.32 | own charges: `bounds/quota.rs` |
+//! | moves between cgroups are not reported | always | a sweep every `SWEEP` |
+//! | events are lost when their reader is late | 2.6.15 | a sweep one second later |
+//! | `/proc/PID` is empty without a main thread | always | another thread: `proc/living.rs` |
 //! | a lookup in `/proc` may wait for any thread | always (6.18) | readers: `proc/reader.rs` |
-//! | numbers of threads are used again | always | recorded, then proved: `process.rs` |
+//! | TIDs are reused | always | threads are recorded, then checked: `process.rs` |
 
 use std::io;
 
 use crate::shared::Shared;
 
-/// Reports that a process stays ordinary because of its RLIMIT_RTTIME.
+/// Reports that a process stays ordinary because of its RLIMIT_RTTIME, `us` microseconds.
 pub(super) fn report_time_limit(shared: &Shared, pid: i32, us: u64) {
     shared.warn("time limit", || {
         format!("process {pid} stays ordinary, though a rule fits: its RLIMIT_RTTIME would kill it after {us} us in SCHED_FIFO (systemd: LimitRTTIME)")
     });
 }
 
-/// Reports that a process stays ordinary because its cgroup has no real-time time, if `error` means
-/// that.
+/// Reports that a process stays ordinary because its cgroup has no real-time runtime, if `error` is
+/// EPERM, which means that.
 pub(super) fn report_refusal(shared: &Shared, pid: i32, error: &io::Error) {
     if error.raw_os_error() == Some(libc::EPERM) {
         shared.warn("refused", || {

@@ -1,8 +1,8 @@
-//! Facts about processes for the thread of the rules, which opens no file of other processes itself
-//! (`proc/reader.rs`).
+//! Lookups of processes for the rules' thread, which opens no file of other processes itself: a
+//! read of `/proc` may block (`proc/reader.rs`).
 //!
-//! A lookup is a job for one process. A process that changes meanwhile is looked up again.
-//! Processes of a sweep take half of [`MAX_LOOKUPS`] at most.
+//! A lookup is a reader's job for one process. A process that changes during its lookup is looked
+//! up again. At most [`MAX_LOOKUPS`] run at a time; a sweep starts no more than half of them.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -21,16 +21,16 @@ use crate::rules::process::Inheritance;
 use crate::rules::rule::{Assign, Traits};
 use crate::shared::Shared;
 
-/// Most lookups at once.
+/// Maximum number of lookups at a time.
 const MAX_LOOKUPS: usize = 1024;
 
 /// An answer of a reader.
 pub(super) enum Found {
-    /// A process.
+    /// The facts about one process.
     Lookup(Box<Lookup>),
-    /// All processes at that time.
+    /// The pids of all processes, and the time at which they were read.
     All(Vec<i32>, Instant),
-    /// Records of CPU time, by process and thread.
+    /// CPU-time records of threads, by process and thread.
     Clocks(Vec<(i32, Tid, OwnedFd)>),
 }
 
@@ -38,11 +38,11 @@ pub(super) enum Found {
 pub(super) struct Lookup {
     pub(super) pid: i32,
     pub(super) began: Instant,
-    /// The rule that it fits, if any, and the accountable user.
+    /// First rule that the process matches, if any, and the accountable user.
     pub(super) rule: Option<(Assign, u32)>,
-    /// Its parent process.
+    /// Parent process.
     pub(super) parent: i32,
-    /// Its RLIMIT_RTTIME, µs.
+    /// RLIMIT_RTTIME of the process, µs; `None` without a limit.
     pub(super) limit: Option<u64>,
     pub(super) tids: HashSet<Tid>,
     pidfd: Option<OwnedFd>,
@@ -57,7 +57,7 @@ impl Lookup {
             parent: 0,
             limit: None,
             tids: HashSet::new(),
-            // Opened first: if it still names the process afterwards, all facts are of one process.
+            // Opened before the reads: if the process is alive after them, all facts are about it.
             pidfd: machine.pidfd(pid).ok(),
         };
         let traits = lookup.pidfd.as_ref().and_then(|_| Traits::of(pid));
@@ -78,34 +78,34 @@ impl Lookup {
         lookup
     }
 
-    /// Whether the process has not ended since.
+    /// Returns whether the process is still alive. One system call.
     pub(super) fn is_alive(&self) -> bool {
-        let now = Timespec::default();
+        let no_wait = Timespec::default();
         self.pidfd.as_ref().is_some_and(|pidfd| {
             let mut poll = [PollFd::new(pidfd, PollFlags::IN)];
-            rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready == 0)
+            rustix::event::poll(&mut poll, Some(&no_wait)).is_ok_and(|ready| ready == 0)
         })
     }
 }
 
-/// A process with a lookup under way.
+/// A process that is being looked up.
 struct Asked {
     inheritance: Option<Inheritance>,
-    /// Time of its last change: a lookup that began earlier is out of date.
+    /// Time of the process's last change: a lookup that began earlier is out of date.
     changed: Instant,
 }
 
-/// The lookups under way.
+/// The lookups in progress, and those that wait for room.
 pub(super) struct Lookups {
     pub(super) answers: Arc<Answers<Found>>,
     asked: HashMap<i32, Asked>,
-    /// Processes that are looked up when there is room.
+    /// Processes of a sweep that are looked up when there is room.
     left: Vec<i32>,
     /// Set while a reader lists all processes.
     lists: bool,
-    /// Threads whose record of CPU time is to be opened.
+    /// Threads whose CPU-time record is to be opened.
     without_clock: Vec<(i32, Tid)>,
-    /// Set while a reader opens such records.
+    /// Set while a reader opens CPU-time records.
     opens: bool,
 }
 
@@ -121,13 +121,14 @@ impl Lookups {
         })
     }
 
-    /// Returns the inheritance for a child of `pid`, if `pid` itself is still being looked up.
+    /// Returns the inheritance of a process that is being looked up: a child that it forks now
+    /// inherits the same.
     pub(super) fn inheritance_of(&self, pid: i32) -> Option<Inheritance> {
         self.asked.get(&pid)?.inheritance.clone()
     }
 
-    /// Lookups up a process that was born, with its inheritance, or has changed. Returns whether
-    /// there is room.
+    /// Looks up a process that has changed, or that has started with an inheritance (`born`).
+    /// Returns `false` if there is no room for another lookup.
     #[must_use]
     pub(super) fn ask(
         &mut self,
@@ -158,7 +159,7 @@ impl Lookups {
         true
     }
 
-    /// Notes that a process has changed: a lookup under way is repeated.
+    /// Records that a process has changed: a lookup in progress will be repeated.
     pub(super) fn has_changed(&mut self, pid: i32) {
         if let Some(asked) = self.asked.get_mut(&pid) {
             asked.changed = Instant::now();
@@ -181,25 +182,25 @@ impl Lookups {
         });
     }
 
-    /// Takes the list of all processes.
+    /// Stores the list of all processes, which are then looked up as there is room.
     pub(super) fn take_list(&mut self, pids: Vec<i32>) {
         self.lists = false;
         self.left = pids;
     }
 
-    /// Has the records of CPU time of these threads opened.
+    /// Adds threads whose CPU-time record a reader is to open.
     pub(super) fn ask_for_clocks(&mut self, pid: i32, tids: Vec<Tid>) {
         self.without_clock
             .extend(tids.into_iter().map(|tid| (pid, tid)));
     }
 
-    /// Notes that records of CPU time have arrived.
+    /// Records that a reader has delivered the CPU-time records.
     pub(super) fn clocks_opened(&mut self) {
         self.opens = false;
     }
 
-    /// Ends a lookup, and returns the inheritance of its process. A process that has changed since
-    /// is looked up again.
+    /// Ends a lookup and returns the inheritance of its process. A process that has changed since
+    /// the lookup began is looked up again.
     pub(super) fn finish(&mut self, lookup: &Lookup, shared: &Shared) -> Option<Inheritance> {
         let asked = self.asked.get(&lookup.pid)?;
         if lookup.began < asked.changed {
@@ -209,12 +210,12 @@ impl Lookups {
         self.asked.remove(&lookup.pid)?.inheritance
     }
 
-    /// Starts lookups of processes and records that are left.
+    /// Starts the lookups for which there is room, and the opening of CPU-time records.
     pub(super) fn resume(&mut self, shared: &Shared) {
         while self.asked.len() < MAX_LOOKUPS / 2
             && let Some(pid) = self.left.pop()
         {
-            // The condition of the loop leaves room.
+            // The loop's condition guarantees room.
             let _ = self.ask(pid, None, shared);
         }
         if !self.opens && !self.without_clock.is_empty() {

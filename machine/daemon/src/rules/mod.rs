@@ -1,29 +1,30 @@
-//! `[[assign]]`: programs that do not register, at a level that the configuration gives them.
+//! The `[[assign]]` rules, which give a level to programs that do not register.
 //!
-//! All threads of an assigned process run in SCHED_FIFO, below every elevated thread of a
-//! registered process and above ordinary programs, by level, on all CPUs that they may use: the
-//! kernel runs the most urgent on each. A process that was forked by a process under the same rule
-//! is a step below it, so that forked work never delays a server. A process is urgent within its
-//! *budget*, for all threads together, in each [`PERIOD`]; having used it, it is ordinary until
-//! that matches its share. All processes of a *domain* together leave ordinary programs their part
-//! (`domain.rs`), none is elevated beyond the CPU quota of its cgroup, and the canaries bound the
-//! rest.
+//! All threads of an assigned process run in SCHED_FIFO on all CPUs that they may use, at a
+//! priority by their level, below every elevated thread of a registered process and above ordinary
+//! programs. A process forked by a process under the same rule runs one priority below its parent,
+//! so that forked work never delays a server. All threads of a process share a *budget* of CPU time
+//! for each [`PERIOD`]: a process that has exhausted it is ordinary until its usage matches its
+//! share. Together, the processes of a *domain* leave ordinary programs their share (`domain.rs`),
+//! no process is elevated beyond the CPU quota of its cgroup, and the canaries detect a CPU that is
+//! occupied all the same.
 //!
 //! ```text
-//!   Ordinary ──fits a rule──▶ Urgent ◀──period over── Overdrawn
-//!      ▲                       ▲  │└─────budget used────▲
+//!   Ordinary ─matches a rule─▶ Urgent ◀─period over── Throttled
+//!      ▲                       ▲  │└────budget used─────▲
 //!      │                       └──▼ pause of the domain: SCHED_IDLE
-//!      └──── fits none, registers: its threads are the schedulers' then,
-//!                                  and its ceiling is at most the rule's level
+//!      └── matches none, or registers: the schedulers then decide about its threads,
+//!                                      and its ceiling is at most the rule's level
 //! ```
 //!
-//! The kernel reports new processes (`upshift_elevate::events`). All processes are swept at the
-//! start, after lost events, and each [`SWEEP`], because moves to another cgroup are not reported.
+//! The kernel reports new processes (`upshift_elevate::events`). A *sweep* looks up all processes:
+//! at the start, after lost events, and every [`SWEEP`], because the kernel does not report moves
+//! to another cgroup.
 //!
-//! Readers look processes up and compare them with the rules (`lookup.rs`). The rest is one thread,
-//! at the daemon's priority and within the same budget of 4 of 20 ms. It sleeps until an event, or
-//! until the first moment at which a budget can be used up: a process that sleeps costs one read of
-//! its CPU time each period.
+//! Reader threads look processes up and compare them with the rules (`lookup.rs`). One thread does
+//! everything else, at the daemon's priority and within its budget of 4 of 20 ms. It sleeps until
+//! an event, or until the first moment at which a budget can be used up: a sleeping process costs
+//! one read of its CPU time each period.
 
 mod domain;
 mod kernel;
@@ -51,30 +52,30 @@ pub use rule::{Assign, Bound, Fitting};
 
 use lookup::{Found, Lookup, Lookups};
 
-/// Period of budgets and shares: half of the silence that a canary tolerates, so that a process at
-/// its budget never looks like one that occupies the CPU.
+/// Period of budgets and shares: half of the silence that a canary tolerates, so that a process
+/// that uses its whole budget is not mistaken for a process that occupies the CPU.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
-/// Time between sweeps of all processes; a tenth of it without events, or after a loss.
+/// Time between two sweeps; a tenth of it if the kernel reports no events, or after lost events.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// Threads of all assigned programs: half of the elevator's capacity; the other half is for
-/// registered processes.
+/// Maximum number of threads of all assigned programs: half of the elevator's capacity. The other
+/// half is reserved for registered processes.
 const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 /// A message of the control thread.
 #[derive(Debug)]
 enum Message {
-    /// The process has registered; the latch opens when none of its threads is held.
+    /// The process has registered. The latch opens when its threads are out of the roster.
     Registered(i32, Latch),
-    /// The process has left.
+    /// A connection of the process has ended.
     Left(i32),
     /// The rules have changed.
     Reconsider,
     Stop,
 }
 
-/// The thread's handle. Dropping it ends the thread, and restores all threads.
+/// The handle of the rules' thread. Dropping it ends that thread and restores all assigned threads.
 #[derive(Debug)]
 pub(crate) struct Assigner {
     mailbox: Arc<Mailbox>,
@@ -96,10 +97,11 @@ impl Mailbox {
 }
 
 impl Assigner {
-    /// Starts the thread, if there is any rule. `registered`: the process of each session.
+    /// Starts the rules' thread; `None` if there is no rule, or the daemon does not elevate.
+    /// `registered` yields the process of each session.
     ///
     /// # Errors
-    /// No threads or descriptors are left.
+    /// The system has no threads or descriptors left.
     pub(crate) fn start(
         shared: &Arc<Shared>,
         registered: impl Iterator<Item = i32>,
@@ -108,7 +110,7 @@ impl Assigner {
             return Ok(None);
         }
         if !shared.enforcing() {
-            // With `cooperative = true` the remarks on the configuration report it.
+            // With `cooperative = true`, the remarks on the configuration report the same.
             if !shared.config().cooperative {
                 shared.warn("assign", || {
                     "no program is assigned a level: that takes elevating, and this daemon is cooperative"
@@ -127,8 +129,8 @@ impl Assigner {
                 format!("the kernel does not report new processes ({error}): all are swept each second. It takes CAP_NET_ADMIN and the machine's network namespace")
             });
         }
-        let mut times: HashMap<i32, u32> = HashMap::new();
-        registered.for_each(|pid| *times.entry(pid).or_default() += 1);
+        let mut connections: HashMap<i32, u32> = HashMap::new();
+        registered.for_each(|pid| *connections.entry(pid).or_default() += 1);
         let now = Instant::now();
         let work = Work {
             shared: Arc::clone(shared),
@@ -138,7 +140,7 @@ impl Assigner {
             turns: None,
             unranked: false,
             domains: Domains::of(shared.sys.as_ref(), &shared.online(), now),
-            registered: times,
+            registered: connections,
             sweep: now,
             lookups: Lookups::new()?,
             arrived: VecDeque::new(),
@@ -157,19 +159,20 @@ impl Assigner {
         }))
     }
 
-    /// Notes that the process has registered. Returns when its threads are released, or after
-    /// `timeout`.
+    /// Removes a process that has registered from the rules. Returns when its threads are restored,
+    /// or after `timeout`.
     pub(crate) fn registered(&self, pid: i32, timeout: Duration) {
         let latch = Latch::default();
         self.mailbox.put(Message::Registered(pid, latch.clone()));
         latch.wait(timeout);
     }
 
-    /// Compares all processes with the new rules.
+    /// Starts a sweep, which compares all processes with the new rules.
     pub(crate) fn reconsider(&self) {
         self.mailbox.put(Message::Reconsider);
     }
 
+    /// Applies the rules to a process again after the end of its last connection.
     pub(crate) fn left(&self, pid: i32) {
         self.mailbox.put(Message::Left(pid));
     }
@@ -189,17 +192,17 @@ struct Work {
     mailbox: Arc<Mailbox>,
     events: Option<Events>,
     processes: HashMap<i32, Process>,
-    /// Time of the next rotation of threads of one priority that compute, if there are several.
+    /// Time of the next rotation of computing threads, if several have the same priority.
     turns: Option<Instant>,
-    /// Set when processes have come or gone: children have to be ranked again.
+    /// Set when processes were added or removed: children have to be ranked again.
     unranked: bool,
     domains: Domains,
-    /// Registered processes, and the number of their connections.
+    /// Registered processes, with the number of their connections.
     registered: HashMap<i32, u32>,
     /// Time of the next sweep.
     sweep: Instant,
     lookups: Lookups,
-    /// Answers of readers that are not processed yet.
+    /// Answers of readers that have not been processed.
     arrived: VecDeque<Found>,
     budget: WorkBudget,
 }
@@ -240,11 +243,11 @@ impl Work {
             next = next.min(self.domains.due());
         }
         next = self.turns.map_or(next, |turns| next.min(turns));
-        let mut rest = next.saturating_duration_since(Instant::now());
+        let mut wait = next.saturating_duration_since(Instant::now());
         if !self.arrived.is_empty() {
-            rest = Duration::ZERO;
+            wait = Duration::ZERO;
         }
-        let timeout = Timespec::try_from(rest).ok();
+        let timeout = Timespec::try_from(wait).ok();
         let mut fds = vec![
             PollFd::new(&self.mailbox.eventfd, PollFlags::IN),
             PollFd::new(&self.lookups.answers.eventfd, PollFlags::IN),
@@ -254,11 +257,11 @@ impl Work {
                 .iter()
                 .map(|events| PollFd::new(events, PollFlags::IN)),
         );
-        // After an interruption, too, the caller finds the due work.
+        // The caller looks for due work after a timeout, an event and an interruption alike.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 
-    /// Takes messages; `false` to end.
+    /// Processes the messages. Returns `false` after [`Message::Stop`].
     fn read_mailbox(&mut self) -> bool {
         let mut word = [0u8; 8];
         let _ = rustix::io::read(&self.mailbox.eventfd, &mut word);
@@ -277,10 +280,14 @@ impl Work {
                     latch.open();
                 }
                 Message::Left(pid) => {
-                    if let Some(times) = self.registered.get_mut(&pid) {
-                        *times -= 1;
+                    if let Some(connections) = self.registered.get_mut(&pid) {
+                        *connections -= 1;
                     }
-                    if self.registered.get(&pid).is_none_or(|&times| times == 0) {
+                    if self
+                        .registered
+                        .get(&pid)
+                        .is_none_or(|&connections| connections == 0)
+                    {
                         self.registered.remove(&pid);
                         self.ask(pid, None, Instant::now());
                     }
@@ -292,7 +299,7 @@ impl Work {
         true
     }
 
-    /// Takes events of the kernel, as many as fit into the thread's budget.
+    /// Processes events of the kernel, for at most half of the thread's budget.
     fn take_events(&mut self, now: Instant) {
         while now.elapsed() < BUDGET / 2
             && let Some(event) = self.events.as_ref().and_then(Events::next)
@@ -329,12 +336,14 @@ impl Work {
         }
     }
 
-    /// Returns the room for further threads of this process: of its user, and of all.
+    /// Returns the number of threads that may be added to this process.
     fn room(&self, pid: i32) -> usize {
         let user = self.processes.get(&pid).map(Process::user);
         user.map_or(0, |user| self.room_of(user))
     }
 
+    /// Returns the number of threads that may be added for `user`, within the limits for a user and
+    /// for all assigned programs.
     fn room_of(&self, user: u32) -> usize {
         let (mut all, mut own) = (0, 0);
         for process in self.processes.values() {
@@ -346,12 +355,15 @@ impl Work {
             };
         }
         let limit = self.shared.config().limits.threads_per_user;
-        // A descriptor for each thread, of which assigned programs have a quarter.
-        let most = THREADS.min(self.shared.descriptors / 4);
-        limit.saturating_sub(own).min(most.saturating_sub(all))
+        // Each thread needs a descriptor; assigned programs may use a quarter of the descriptors.
+        let max_threads = THREADS.min(self.shared.descriptors / 4);
+        limit
+            .saturating_sub(own)
+            .min(max_threads.saturating_sub(all))
     }
 
-    /// Lookups a process up. `parent` has just forked it.
+    /// Requests the lookup of a process, which `parent` has just forked if it is given. Without
+    /// room for the lookup, a sweep follows.
     fn ask(&mut self, pid: i32, parent: Option<i32>, now: Instant) {
         let born = parent.map(|parent| match self.processes.get(&parent) {
             Some(parent) => Some(parent.inheritance(&self.shared)),
@@ -362,7 +374,7 @@ impl Work {
         }
     }
 
-    /// Takes the answers of readers, as many as fit into the thread's budget.
+    /// Processes the answers of readers, for at most half of the thread's budget.
     fn take_answers(&mut self, now: Instant) {
         self.arrived.extend(self.lookups.answers.take());
         while now.elapsed() < BUDGET / 2
@@ -371,11 +383,11 @@ impl Work {
             match found {
                 Found::Lookup(lookup) => self.consider(*lookup, now),
                 Found::All(pids, then) => {
-                    let there: HashSet<i32> = pids.iter().copied().collect();
-                    let lives = |pid: &i32, process: &mut Process| {
-                        there.contains(pid) || process.assigned_at() >= then
+                    let existing: HashSet<i32> = pids.iter().copied().collect();
+                    let is_alive = |pid: &i32, process: &mut Process| {
+                        existing.contains(pid) || process.assigned_at() >= then
                     };
-                    self.processes.retain(lives);
+                    self.processes.retain(is_alive);
                     self.unranked = true;
                     self.lookups.take_list(pids);
                 }
@@ -391,12 +403,12 @@ impl Work {
         }
     }
 
-    /// Applies the rules to a process that was looked up.
+    /// Assigns a process that was looked up, updates it, or removes it from the rules.
     fn consider(&mut self, lookup: Lookup, now: Instant) {
         let pid = lookup.pid;
         let inheritance = self.lookups.finish(&lookup, &self.shared);
-        let fits = !self.registered.contains_key(&pid) && lookup.is_alive();
-        let Some((rule, user)) = lookup.rule.clone().filter(|_| fits) else {
+        let eligible = !self.registered.contains_key(&pid) && lookup.is_alive();
+        let Some((rule, user)) = lookup.rule.clone().filter(|_| eligible) else {
             self.forget(pid, now);
             return;
         };
@@ -420,19 +432,19 @@ impl Work {
         }
         let room = self.room_of(user);
         if let Some(process) = self.processes.get_mut(&pid) {
-            let seen = (&lookup.tids, lookup.began);
-            process.count_threads(seen, &self.shared, &self.domains, room);
+            let tids = (&lookup.tids, lookup.began);
+            process.count_threads(tids, &self.shared, &self.domains, room);
             self.lookups
                 .ask_for_clocks(pid, process.take_without_clock());
         }
-        // The facts and the threads must be of one process.
+        // If the process has ended, its threads may belong to another process with the same pid.
         if !lookup.is_alive() {
             self.forget(pid, now);
         }
     }
 
-    /// Puts processes a step below their parent if that is under the same rule, or leaves them
-    /// ordinary if the rule says so. Either ends when the parent ends. O(assigned processes).
+    /// Lowers processes whose parent is under the same rule by one priority, or removes them if the
+    /// rule has `children = false`. Both effects end with the parent. O(assigned processes).
     fn rank_children(&mut self, now: Instant) {
         let is_child = |process: &Process| {
             let parent = self.processes.get(&process.parent);
@@ -456,20 +468,21 @@ impl Work {
         }
     }
 
-    /// Restores the threads of a process.
+    /// Removes a process from the rules and restores its threads.
     fn forget(&mut self, pid: i32, now: Instant) {
         let Some(process) = self.processes.remove(&pid) else {
             return;
         };
         process.charge_unreported(&mut self.domains, now);
         if process.rule().leaves_children {
-            // Children that were left ordinary are subject to the rules on their own now.
+            // Children that stayed ordinary because of this process may be assigned now.
             self.sweep = self.sweep.min(now + SWEEP / 10);
         }
         self.unranked = true;
     }
 
-    /// Counts the usage of domains, when that is due, and pauses the processes of crowded domains.
+    /// Adds up the usage of the domains at the end of their period, and pauses the processes of
+    /// crowded domains.
     fn take_pauses(&mut self, now: Instant) {
         if now < self.domains.due() {
             return;
@@ -485,7 +498,7 @@ impl Work {
         self.turns = Some(now);
     }
 
-    /// Rotates threads of one priority that compute, when that is due.
+    /// Rotates the computing threads of each priority, if a rotation is due.
     fn take_turns(&mut self, now: Instant) {
         if self.turns.is_none_or(|turns| now < turns) {
             return;
@@ -496,8 +509,8 @@ impl Work {
             let (priority, threads) = process.computing();
             *computing.entry(priority).or_default() += threads;
         }
-        let several = computing.values().any(|&threads| threads > 1);
-        self.turns = several.then_some(now + SLICE);
+        let must_rotate = computing.values().any(|&threads| threads > 1);
+        self.turns = must_rotate.then_some(now + SLICE);
     }
 
     fn begin_sweep(&mut self, now: Instant) {

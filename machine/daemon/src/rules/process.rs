@@ -1,14 +1,14 @@
-//! An assigned process: its threads, and their scheduling class.
+//! A process under a rule: its threads, and their scheduling class.
 //!
 //! ```text
-//!            ┌── domain pauses ─────────▶ Paused ──┐
+//!            ┌── domain pauses ────────▶ Paused ──┐
 //!  Urgent ───┤                                    ├──▶ Urgent, or Fair if the budget is used up
-//!     ▲      └── budget or quota used ─▶ Fair ───┘
+//!     ▲      └── budget or quota used ──▶ Fair ───┘
 //!     └────────── period over ─────────────┘
 //! ```
 //!
-//! The budget of a period is in `period.rs`, used CPU time in `usage.rs`, and the decision between
-//! the three classes in `bounds.rs`. A change of class costs one system call for each thread.
+//! `period.rs` has the budget of a period, `usage.rs` the used CPU time, and `bounds.rs` the
+//! decision between the three classes. A change of class costs one system call for each thread.
 
 mod bounds;
 mod period;
@@ -33,7 +33,7 @@ use period::Period;
 pub(super) use turns::SLICE;
 use usage::{ThreadUsage, Usage};
 
-/// Time after which a move that the kernel has refused is tried again.
+/// Time after which a change of class that the kernel has refused is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A process under a rule. Dropping it restores all its threads.
@@ -49,13 +49,13 @@ pub(super) struct Process {
     /// Set when the parent is under the same rule.
     is_child: bool,
     threads: HashMap<Tid, Thread>,
-    /// Threads whose record of CPU time has not been requested.
+    /// Threads whose CPU-time record has not been requested.
     without_clock: Vec<Tid>,
     cpus: Cpus,
     class_state: ClassState,
     period: Period,
     usage: Usage,
-    /// Quotas of its cgroups.
+    /// Usage of the quotas of the process's cgroups.
     quota_usage: QuotaUsage,
     /// Time of the next check.
     next_check: Instant,
@@ -65,9 +65,9 @@ pub(super) struct Process {
 #[derive(Debug)]
 struct Cpus {
     allowed: CpuSet,
-    /// Number of allowed CPUs in one domain.
+    /// Largest number of allowed CPUs in one domain.
     width: u32,
-    /// Number of CPUs on which its threads compute.
+    /// Number of CPUs that the process occupies.
     computing: u32,
 }
 
@@ -75,24 +75,24 @@ struct Cpus {
 #[derive(Debug)]
 struct ClassState {
     class: ProcessClass,
-    /// [`Shared::epoch`] at the last move.
+    /// [`Shared::epoch`] at the last change of class.
     epoch: u64,
-    /// Time of the next try, if the kernel has refused a thread.
+    /// Time of the next attempt, if the kernel has refused the class for a thread.
     retry: Option<Instant>,
 }
 
 /// Scheduling class of all threads of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProcessClass {
-    /// SCHED_FIFO.
+    /// SCHED_FIFO: within the budget.
     Urgent,
-    /// SCHED_OTHER.
+    /// SCHED_OTHER: the budget or a quota is used up.
     Fair,
-    /// SCHED_IDLE while its domain pauses.
+    /// SCHED_IDLE until the domain's pause ends.
     Paused { until: Instant },
 }
 
-/// A thread in the roster; dropping this restores it.
+/// A thread in the roster. Dropping this value restores the thread.
 #[derive(Debug)]
 struct Thread {
     entry: Arc<RosterEntry>,
@@ -109,8 +109,8 @@ impl Drop for Thread {
     }
 }
 
-/// Returns the priority of a level: eight steps, below the bands of registered processes (12 and
-/// above) and above the canary. Children are a step below their parent.
+/// Returns the SCHED_FIFO priority of a level: one of eight, below the bands of registered
+/// processes (12 and above) and above the canary. Children are one priority below their parent.
 fn priority(level: u8, is_child: bool) -> Priority {
     let step = 3 + (63 - level.min(63)) / 8;
     Priority::new(step - u8::from(is_child)).unwrap_or(Priority::MIN)
@@ -126,7 +126,7 @@ pub(super) struct Inheritance {
 }
 
 impl Process {
-    /// Attaches a process; `inheritance` is that of its parent, if that is assigned, too.
+    /// Attaches a process. `inheritance` comes from its parent, if the parent is assigned, too.
     pub(super) fn attach(
         pid: i32,
         user: u32,
@@ -167,7 +167,7 @@ impl Process {
         }
     }
 
-    /// Returns the state that a process forked now inherits.
+    /// Returns the state that a process inherits if this process forks it now.
     pub(super) fn inheritance(&self, shared: &Shared) -> Inheritance {
         Inheritance {
             rule: self.rule.clone(),
@@ -176,10 +176,12 @@ impl Process {
         }
     }
 
+    /// Returns the start of the assignment.
     pub(super) fn assigned_at(&self) -> Instant {
         self.assigned_at
     }
 
+    /// Returns whether the process is assigned by `rule` and accounted to `user`.
     pub(super) fn is_under(&self, rule: &Assign, user: u32) -> bool {
         self.rule == *rule && self.user == user
     }
@@ -188,7 +190,7 @@ impl Process {
         &self.rule
     }
 
-    /// Sets whether its parent is under the same rule, and moves its threads if that has changed.
+    /// Sets whether the parent is under the same rule. A change sets the priority of all threads.
     pub(super) fn set_child(&mut self, is_child: bool) {
         if self.is_child != is_child {
             self.is_child = is_child;
@@ -196,7 +198,7 @@ impl Process {
         }
     }
 
-    /// Returns the priority of its threads while it is urgent.
+    /// Returns the priority of the threads while the process is urgent.
     fn priority(&self) -> Priority {
         priority(self.rule.level, self.is_child)
     }
@@ -210,13 +212,13 @@ impl Process {
         self.user
     }
 
-    /// Returns the number of threads that are held.
+    /// Returns the number of threads in the roster.
     pub(super) fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// Adopts unknown threads that it had at `then`, at most `room`, and forgets threads that had
-    /// ended.
+    /// Updates the threads from `tids`, the process's threads at `then`: adopts up to `room`
+    /// unknown threads, and removes threads that had ended.
     pub(super) fn count_threads(
         &mut self,
         (tids, then): (&HashSet<Tid>, Instant),
@@ -224,23 +226,23 @@ impl Process {
         domains: &Domains,
         room: usize,
     ) {
-        // The CPUs of the main thread; threads with a mask of their own keep it all the same.
+        // The mask of the main thread stands for the process; no thread's own mask is changed.
         let allowed = shared.sys.sched_getaffinity(self.pid);
         self.cpus.allowed = allowed.unwrap_or(CpuSet::all());
         self.cpus.width = domains.width(&self.cpus.allowed);
         self.threads
             .retain(|tid, thread| tids.contains(tid) || thread.recorded_at >= then);
-        let most = self.threads.len() + room;
+        let max_threads = self.threads.len() + room;
         let main = tids.get(&self.pid);
         for &tid in main.into_iter().chain(tids) {
-            if self.threads.len() < most {
+            if self.threads.len() < max_threads {
                 self.adopt(tid, shared);
             }
         }
     }
 
-    /// Adopts a thread that was born. A thread that has ended or has chosen a policy of its own is
-    /// left alone.
+    /// Adds a new thread. A thread that has ended, or has chosen another policy than SCHED_OTHER,
+    /// is not touched.
     pub(super) fn adopt(&mut self, tid: Tid, shared: &Arc<Shared>) {
         let Some(elevator) = shared.elevator.as_ref() else {
             return;
@@ -248,7 +250,8 @@ impl Process {
         if self.threads.contains_key(&tid) {
             return;
         }
-        // Recorded first, which fixes the thread, and then proved to be of this process.
+        // The elevator's record identifies the thread by its start time. The check that the thread
+        // belongs to this process must come after it, or the TID might be reused in between.
         let Ok(guard) = elevator.record(tid) else {
             return;
         };
@@ -277,12 +280,12 @@ impl Process {
         }
     }
 
-    /// Takes the threads whose record of CPU time is to be opened, once.
+    /// Takes the threads whose CPU-time record is to be opened. Each thread is returned once.
     pub(super) fn take_without_clock(&mut self) -> Vec<Tid> {
         std::mem::take(&mut self.without_clock)
     }
 
-    /// Sets the record of CPU time of one of its threads.
+    /// Sets the CPU-time record of a thread.
     pub(super) fn set_clock(&mut self, tid: Tid, clock: OwnedFd) {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.entry.set_clock(clock);
@@ -291,7 +294,7 @@ impl Process {
         }
     }
 
-    /// Forgets a thread that has ended. Returns whether it was the last one.
+    /// Removes a thread that has ended. Returns whether no thread is left.
     pub(super) fn remove_thread(&mut self, tid: Tid) -> bool {
         self.threads.remove(&tid);
         self.threads.is_empty()
@@ -303,21 +306,22 @@ impl Process {
         tids.into_iter().for_each(|tid| self.apply_class(tid));
     }
 
-    /// Moves one thread to the class of the process. A refusal of the kernel is tried again.
+    /// Moves a thread to the class of the process. If the kernel refuses, the move is repeated
+    /// after [`RETRY`].
     fn apply_class(&mut self, tid: Tid) {
         let Some(Thread { entry, shared, .. }) = self.threads.get(&tid) else {
             return;
         };
-        let apply_class = match self.class_state.class {
+        let result = match self.class_state.class {
             ProcessClass::Urgent => entry.raise(self.priority()).map(drop),
             ProcessClass::Fair => entry.guard().set_fair(),
             ProcessClass::Paused { .. } => entry.guard().set_idle(),
         };
-        // The end of a thread is reported, or noticed by a sweep.
-        if let Err(error) = apply_class {
+        // If the thread has ended, the kernel's report or a sweep removes it.
+        if let Err(error) = result {
             kernel::report_refusal(shared, self.pid, &error);
-            let again = Instant::now() + RETRY;
-            self.class_state.retry.get_or_insert(again);
+            let retry_at = Instant::now() + RETRY;
+            self.class_state.retry.get_or_insert(retry_at);
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::proc::cgroups::{self, Cgroup};
 use crate::proc::container;
 use crate::proc::living;
 
-/// Whether systemd has started the machine, also as seen from a container that sees all its
-/// processes.
+/// Returns whether systemd has booted the machine. Also true in a container that sees all processes
+/// of the machine.
 fn has_systemd() -> bool {
     let first = || read_at_once("/proc/1/comm");
     Path::new("/run/systemd/system").is_dir()
@@ -28,11 +28,12 @@ fn has_systemd() -> bool {
 pub struct Assign {
     /// Path of the cgroup; `*` matches any characters.
     pub cgroup: Option<String>,
-    /// Unit of systemd, a directory of that path; `*` matches any characters.
+    /// systemd unit: a directory of the cgroup's path; `*` matches any characters.
     pub unit: Option<String>,
-    /// Id of the container, or a name that its engine gives it; `*` matches any characters.
+    /// Id of the container, or its name for the container's engine; `*` matches any characters.
     pub container: Option<String>,
-    /// A label or an annotation of the container, and its value; `*` matches any characters.
+    /// Key of a label or an annotation of the container, and its value; `*` matches any characters
+    /// in the value.
     pub label: Option<(String, String)>,
     /// User of the process.
     pub user: Option<u32>,
@@ -40,23 +41,23 @@ pub struct Assign {
     pub comm: Option<String>,
     /// Level of the programs, 0 to 63.
     pub level: u8,
-    /// Whether processes that its programs fork stay ordinary.
+    /// Whether processes that a matching process forks stay ordinary.
     pub leaves_children: bool,
     /// Limit on the CPU time of the programs.
     pub bound: Bound,
 }
 
-/// CPU time that an assigned process may use before others, of all its threads together; beyond it
-/// the process is ordinary.
+/// CPU time that all threads of an assigned process together may use in SCHED_FIFO. A process that
+/// has used it is ordinary until its usage matches its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// Percent of each CPU that it runs on, 1 to 95: of as many CPUs as it has threads that
-    /// compute.
+    /// Percent of each CPU that the process occupies, 1 to 95; it occupies as many CPUs as it has
+    /// threads that compute.
     Each(u32),
     /// Percent of one CPU, 1 to 95.
     Budget(u32),
-    /// Percent of the CPUs of its domain (last-level cache, or NUMA node) that it may run on, 1 to
-    /// 95.
+    /// Percent of the CPUs that the process may run on in one domain (last-level cache, or NUMA
+    /// node), 1 to 95.
     Share(u32),
     /// CPU time of one CPU in each period.
     Periodic {
@@ -73,7 +74,7 @@ impl Default for Bound {
     }
 }
 
-/// The fields of a rule in the file.
+/// The fields of a rule in the configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileAssign {
@@ -89,16 +90,16 @@ pub(crate) struct FileAssign {
     budget: Option<u32>,
     share: Option<u32>,
     runtime_us: Option<u64>,
-    /// Default of the period. Files that set a deadline stay valid.
+    /// Default of `period_us`, for files that name the period as a deadline.
     deadline_us: Option<u64>,
     period_us: Option<u64>,
 }
 
 impl FileAssign {
-    /// Returns the limit on the CPU time.
+    /// Returns the limit on the CPU time that the fields describe.
     ///
     /// # Errors
-    /// The error as text, with a remedy.
+    /// A message that names the invalid field and a remedy.
     pub(crate) fn bound(&self) -> Result<Bound, String> {
         use crate::config::within;
         let times = (self.runtime_us, self.deadline_us, self.period_us);
@@ -128,20 +129,20 @@ impl FileAssign {
     }
 }
 
-/// Facts about a process that rules are compared with.
+/// The attributes of a process that rules are compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
-    /// User, if the real, effective, saved and file system user are the same: a program with the
-    /// set-user-id bit is controlled by its starter as well as its owner, and fits no rule.
+    /// The real, effective, saved and file system user id, which are the same: a set-user-id
+    /// program is controlled by its starter as well as its owner, and matches no rule.
     pub(crate) user: u32,
-    /// Its parent process.
+    /// Parent process.
     pub(crate) parent: i32,
     comm: String,
-    /// Cgroups of all hierarchies.
+    /// The cgroup of each hierarchy.
     cgroups: Vec<Cgroup>,
 }
 
-/// A running process that fits a rule.
+/// A running process that matches a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fitting {
     /// Pid of the process.
@@ -152,8 +153,8 @@ pub struct Fitting {
     pub comm: String,
 }
 
-/// Returns the running processes that fit each rule, ascending. A process counts for the first rule
-/// that it fits. Reads three files of `/proc` for each process of the machine.
+/// Returns the running processes for each rule, by ascending pid. A process counts for the first
+/// rule that it matches. Reads three files of `/proc` for each process of the machine.
 pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     let mut found = vec![Vec::new(); rules.len()];
     for pid in all_processes() {
@@ -168,7 +169,7 @@ pub(crate) fn fitting(rules: &[Assign]) -> Vec<Vec<Fitting>> {
     found
 }
 
-/// Returns all processes, ascending.
+/// Returns the pids of all processes in ascending order.
 fn all_processes() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -178,13 +179,13 @@ fn all_processes() -> Vec<i32> {
 }
 
 impl Traits {
-    /// Returns the facts about process `pid`, from five files of `/proc`, some 70 µs; `None` if it
-    /// has ended, or is a thread of the kernel.
+    /// Returns the attributes of process `pid`; `None` if it has ended, is a kernel thread, or has
+    /// different user ids. Reads five files of `/proc`, some 70 µs.
     pub(crate) fn of(pid: i32) -> Option<Traits> {
         let read = |name: &str| read_at_once(format!("/proc/{pid}/{name}")).ok();
         let status = living::read(pid, "status").ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        // Threads of the kernel have no memory.
+        // Only kernel threads have no memory.
         field("VmSize:")?;
         Some(Traits {
             user: only_user(field("Uid:")?)?,
@@ -195,7 +196,7 @@ impl Traits {
     }
 }
 
-/// Returns the user of a process, if its four ids are the same.
+/// Returns the user of a process if its four user ids are the same.
 fn only_user(ids: &str) -> Option<u32> {
     let mut ids = ids.split_ascii_whitespace();
     let first = ids.next()?;
@@ -231,14 +232,14 @@ impl fmt::Display for Assign {
     }
 }
 
-/// Most bytes of a program's name in the kernel.
+/// Maximum length of a program's name in the kernel, bytes.
 const MAX_COMM: usize = 15;
 
 impl Assign {
     /// Checks that the rule has conditions, and that a process can match them.
     ///
     /// # Errors
-    /// The error as text, with a remedy.
+    /// A message that names the invalid field and a remedy.
     pub fn check(&self) -> Result<(), String> {
         let named = [&self.cgroup, &self.unit, &self.container, &self.comm];
         if named.iter().all(|name| name.is_none()) && self.label.is_none() && self.user.is_none() {
@@ -249,7 +250,7 @@ impl Assign {
         }
         let empty = named.into_iter().flatten().any(|name| name.is_empty());
         if empty {
-            return Err("an empty name fits no program".to_string());
+            return Err("a condition is empty, so no program matches it".to_string());
         }
         if let Some(unit) = self.unit.as_ref().filter(|unit| !unit.contains(['.', '*'])) {
             return Err(format!(
@@ -275,13 +276,14 @@ impl Assign {
         Ok(())
     }
 
-    /// Whether any user can start a program that fits.
+    /// Returns whether the only condition is `comm`, so that any user can start a program that
+    /// matches.
     pub(crate) fn names_programs_only(&self) -> bool {
         let others = [&self.cgroup, &self.unit, &self.container];
         others.iter().all(|name| name.is_none()) && self.label.is_none() && self.user.is_none()
     }
 
-    /// Returns the reason for which no process of this machine can fit, if there is one.
+    /// Returns the reason why no process of this machine can match, if there is a reason.
     pub fn misfit(&self) -> Option<String> {
         let unit = self.unit.as_ref()?;
         (!has_systemd()).then(|| {
@@ -289,8 +291,8 @@ impl Assign {
         })
     }
 
-    /// Returns the processes that fit now, ascending. Reads three files of `/proc` for each process
-    /// of the machine.
+    /// Returns the pids of the running processes that match, in ascending order. Reads three files
+    /// of `/proc` for each process of the machine.
     pub fn processes(&self) -> Vec<i32> {
         let fits = |pid: &i32| Traits::of(*pid).is_some_and(|traits| self.fits(&traits));
         let mut found = all_processes();
@@ -298,21 +300,22 @@ impl Assign {
         found
     }
 
+    /// Returns whether a process with these attributes meets all conditions.
     pub(crate) fn fits(&self, traits: &Traits) -> bool {
-        // With a condition on the user, directories made by the user count.
+        // Directories that a user has created only count if the rule names that user.
         let path = |cgroup: &'_ Cgroup| match self.user {
             Some(_) => cgroup.path().to_string(),
             None => cgroup.trusted().to_string(),
         };
         let any =
             |test: &dyn Fn(&str) -> bool| traits.cgroups.iter().any(|cgroup| test(&path(cgroup)));
-        let of_unit = |unit: &str| any(&|path| path.split('/').any(|part| matches(unit, part)));
+        let in_unit = |unit: &str| any(&|path| path.split('/').any(|part| matches(unit, part)));
         let fits = |glob: &Option<String>, text: &str| {
             glob.as_deref().is_none_or(|glob| matches(glob, text))
         };
         self.user.is_none_or(|user| user == traits.user)
             && fits(&self.comm, &traits.comm)
-            && self.unit.as_deref().is_none_or(of_unit)
+            && self.unit.as_deref().is_none_or(in_unit)
             && self
                 .cgroup
                 .as_deref()
@@ -321,8 +324,8 @@ impl Assign {
                 || any(&|path| container::id(path).is_some_and(|id| self.fits_container(id))))
     }
 
-    /// Whether a container fits. Reads files of the container's engine, some 50 µs each, if the id
-    /// alone does not decide.
+    /// Returns whether the container with this id meets the conditions. Reads files of the
+    /// container's engine, some 50 µs each, unless the id alone decides.
     fn fits_container(&self, id: &str) -> bool {
         let by_id = |glob: &String| matches(glob, id);
         if self.label.is_none() && self.container.as_ref().is_none_or(by_id) {
@@ -339,8 +342,8 @@ impl Assign {
     }
 }
 
-/// Whether `glob` matches the whole `text`: `*` stands for any characters, or none. O(length of
-/// both) for every input.
+/// Returns whether `glob` matches the whole `text`, where `*` stands for any number of characters.
+/// The cost is linear in the length of both for every input.
 fn matches(glob: &str, text: &str) -> bool {
     let mut parts = glob.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
@@ -355,7 +358,7 @@ fn matches(glob: &str, text: &str) -> bool {
             return rest.ends_with(part);
         }
         match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
+            Some(index) => rest = &rest[index + part.len()..],
             None => return false,
         }
     }
@@ -368,7 +371,7 @@ mod tests {
 
     #[test]
     fn globs_match_the_whole_text() {
-        for (glob, text, fits) in [
+        for (glob, text, expected) in [
             ("nginx", "nginx", true),
             ("nginx", "nginx2", false),
             ("ngin*", "nginx", true),
@@ -378,7 +381,7 @@ mod tests {
             ("a*a", "a", false),
             ("*", "", true),
         ] {
-            assert_eq!(matches(glob, text), fits, "{glob} {text}");
+            assert_eq!(matches(glob, text), expected, "{glob} {text}");
         }
     }
 
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn all_conditions_of_a_rule_must_fit() {
+    fn a_process_must_meet_all_conditions_of_a_rule() {
         let traits = Traits {
             user: 33,
             parent: 1,

@@ -1,18 +1,19 @@
-//! A thread of a registered process, and the policy of its band.
+//! A thread of a registered process, and the scheduling policy that its band demands.
 //!
 //! ```text
-//!   Own ──hold──▶ Fair ◀──▶ Fifo(p)        Own: untouched.
+//!   Own ──hold──▶ Fair ◀──▶ Fifo(p)        Own: not recorded, policy unchanged.
 //!    ▲             ▲▼        ▲▼            Fair, Fifo, Idle: recorded by the elevator,
-//!    └──release── Idle ◀─────┘             so the guardian restores it in any case.
+//!    └──release── Idle ◀─────┘             so the guardian restores the thread in any case.
 //! ```
 //!
-//! A thread is recorded when it is first moved. Until then, and for threads that had another policy
-//! than SCHED_OTHER (SCHED_BATCH, SCHED_RR), `Fair` means `Own`: a demoted thread has its own
-//! policy.
+//! A thread is recorded when it is first moved. Before that, and for threads that had another
+//! policy than SCHED_OTHER (SCHED_BATCH, SCHED_RR), `Fair` means `Own`: a demoted thread returns to
+//! its own policy.
 //!
-//! A thread may end silently, and its number be reused. So it is recorded, which fixes the start
-//! time, *before* its clock proves that it still is the registered thread; while it is recorded, it
-//! is checked more often than numbers can wrap around (`monitor.rs`).
+//! A thread may end without a report, and its TID may be reused. So the elevator records the thread
+//! by its start time *before* the thread's clock proves that the TID still means the registered
+//! thread. Recorded threads are checked more often than the TIDs of a machine can wrap around
+//! (`monitor.rs`).
 //!
 //! A change of class is one system call, 0.3–1 µs; the first hold and a release take some 15 µs.
 
@@ -29,13 +30,13 @@ use crate::machine::Machine;
 use crate::ranking::roster::{Owner, RosterEntry};
 use crate::shared::Shared;
 
-/// Time for which a thread that could not be elevated is left alone.
+/// Time for which a thread is not moved after the kernel has refused a move.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The scheduling class of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadClass {
-    /// Its own policy, not recorded.
+    /// Own policy of the thread; the thread is not recorded.
     Own,
     /// SCHED_OTHER.
     Fair,
@@ -55,11 +56,11 @@ pub(crate) enum MoveOutcome {
     Moved,
     /// The thread has ended.
     Gone,
-    /// The kernel refused; the thread is as it was, and left alone for a second.
+    /// The kernel refused. The thread is restored, and is not moved for [`RETRY`].
     Refused(io::Error),
 }
 
-/// A thread in the roster; dropping this restores it.
+/// A thread in the roster. Dropping the guard restores the thread.
 #[derive(Debug)]
 struct RosterGuard {
     entry: Arc<RosterEntry>,
@@ -86,18 +87,19 @@ pub(crate) struct ClientThread {
     class: ThreadClass,
     /// [`Shared::epoch`] at the last move.
     epoch: u64,
-    /// CPU time at the last check, ns.
+    /// Total CPU time at the last check, ns.
     spent: u64,
-    /// CPU time when its cgroup's quota was last charged, ns.
+    /// Total CPU time when the quotas of its cgroups were last charged, ns.
     charged: Option<u64>,
     /// CPU time between the last two checks, ns.
     pub(crate) used: u64,
-    /// Set while the thread is in SCHED_IDLE for the present pause.
+    /// Set while the thread must be in SCHED_IDLE for the current pause.
     pub(crate) pauses_now: bool,
     /// Set if the thread was elevated at any moment since the last check.
     was_raised: bool,
+    /// Set after the end of the thread.
     gone: bool,
-    /// Time until which the thread is left alone.
+    /// Time until which the thread is not moved.
     ejected_until: Option<Instant>,
 }
 
@@ -130,36 +132,38 @@ impl ClientThread {
         matches!(self.class, ThreadClass::Fifo(_))
     }
 
-    /// Whether the thread had not ended when it was last moved.
+    /// Returns whether the thread is not known to have ended.
     pub(crate) fn exists(&self) -> bool {
         !self.gone
     }
 
-    /// Whether the thread is recorded, so that moving it is cheap.
+    /// Returns whether the thread is recorded with the elevator. Moves of a recorded thread are
+    /// cheap.
     pub(crate) fn is_recorded(&self) -> bool {
         self.entry.is_some()
     }
 
-    /// Whether the thread has ended, regardless of its number now. 2 µs.
+    /// Returns whether the thread has ended, even if its TID is in use again. 2 µs.
     pub(crate) fn has_ended(&self, machine: &dyn Machine) -> bool {
         let time = machine.cpu_time(self.clock.as_fd());
         time.is_err_and(|error| is_gone(&error))
     }
 
-    /// Notes the end of the thread: it is released, and left alone from now on.
+    /// Records that the thread has ended, and releases it.
     pub(crate) fn end(&mut self) {
         self.release();
         self.gone = true;
     }
 
-    /// Returns the CPU time since the last call, or since the thread was elevated after that, ns.
+    /// Returns the CPU time since the last call, or since the thread's last elevation if that was
+    /// later, ns.
     pub(crate) fn spent(&mut self, machine: &dyn Machine) -> io::Result<u64> {
         let total = machine.cpu_time(self.clock.as_fd())?;
         let before = std::mem::replace(&mut self.spent, total);
         Ok(total.saturating_sub(before))
     }
 
-    /// Returns the CPU time since the last call of this, elevated or not, ns.
+    /// Returns the CPU time since the last call of this function, elevated or not, ns.
     pub(crate) fn uncharged_time(&mut self, machine: &dyn Machine) -> u64 {
         let Ok(total) = machine.cpu_time(self.clock.as_fd()) else {
             return 0;
@@ -168,19 +172,20 @@ impl ClientThread {
         total.saturating_sub(before)
     }
 
-    /// Whether the thread was elevated at any moment since the last call of this.
+    /// Returns whether the thread was elevated at any moment since the last call of this function.
     pub(crate) fn was_elevated(&mut self) -> bool {
         let elevated = self.is_elevated();
         std::mem::replace(&mut self.was_raised, elevated)
     }
 
-    /// Leaves the thread alone until `until`, with its own policy.
+    /// Restores the thread, which is then not moved before `until`.
     pub(crate) fn eject(&mut self, until: Instant) {
         self.ejected_until = Some(until);
         self.release();
     }
 
-    /// Moves the thread to `target`.
+    /// Moves the thread to `target`, unless it is ejected. One system call if the class changes and
+    /// the thread is recorded.
     pub(crate) fn move_to(
         &mut self,
         target: ThreadClass,
@@ -201,16 +206,17 @@ impl ClientThread {
             Ok(class) if class == self.class => MoveOutcome::Unchanged,
             Ok(class) => {
                 self.class = class;
-                let rises = self.is_elevated() && !std::mem::replace(&mut self.was_raised, true);
-                if rises || class == ThreadClass::Idle {
-                    // Its CPU time counts from now on. If it cannot be read now, the next check
-                    // counts too much, once.
+                let newly_elevated =
+                    self.is_elevated() && !std::mem::replace(&mut self.was_raised, true);
+                if newly_elevated || class == ThreadClass::Idle {
+                    // The thread's CPU time counts from this moment. If it cannot be read now, the
+                    // next check counts an earlier part, too, which is harmless.
                     let _ = self.spent(shared.machine.as_ref());
                 }
                 MoveOutcome::Moved
             }
-            // The number may mean no thread, or another one; the clock of the registration does
-            // not.
+            // The TID may mean no thread by now, or another thread. The clock, which was opened
+            // at the registration, always means this thread.
             Err(_) if self.has_ended(shared.machine.as_ref()) => {
                 self.end();
                 MoveOutcome::Gone
@@ -262,14 +268,15 @@ impl ClientThread {
         Ok(target)
     }
 
-    /// Restores the thread. If that fails, the elevator tries again, and finally the guardian.
+    /// Restores the thread. If the restoration fails, the elevator repeats it, and finally the
+    /// guardian.
     pub(crate) fn release(&mut self) {
         drop(self.entry.take());
         self.class = ThreadClass::Own;
     }
 }
 
-/// Whether the error means that the thread has ended.
+/// Returns whether the error means that the thread has ended.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }

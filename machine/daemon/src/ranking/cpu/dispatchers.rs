@@ -1,7 +1,8 @@
 //! The budget of the dispatchers on one CPU: one token bucket for all users.
 //!
-//! Dispatchers run above all workers, so together they have `dispatcher_percent` of the CPU. While
-//! the bucket is overdrawn, dispatchers of users that had more than an equal part are ordinary.
+//! Dispatchers run above all workers, so together they may use only `dispatcher_percent` of the
+//! CPU. While the bucket is overdrawn, the dispatchers of users that have used more than an equal
+//! part of it are ordinary.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -14,13 +15,14 @@ use crate::cpu::monitor::CHECK_INTERVAL;
 /// CPU time of dispatchers since the last check, by user.
 pub(super) type UsageByUser = HashMap<u32, Duration>;
 
-/// The budget; see the module.
+/// The budget of the dispatchers of all users on one CPU.
 #[derive(Debug)]
 pub(super) struct Dispatchers {
-    /// Percent of the CPU.
+    /// Share of the CPU, percent.
     percent: u32,
-    /// ns of CPU time; a burst is the time between two checks.
+    /// CPU time in ns; holds at most the time between two checks.
     bucket: TokenBucket,
+    /// Users whose dispatchers are ordinary until the bucket is refilled.
     overspent: HashSet<u32>,
 }
 
@@ -35,13 +37,13 @@ impl Dispatchers {
         }
     }
 
-    /// Whether the dispatchers of `user` are to be ordinary.
+    /// Returns whether the dispatchers of `user` must be ordinary.
     pub(super) fn has_overspent(&self, user: u32) -> bool {
         self.overspent.contains(&user)
     }
 
-    /// Charges the time `used` in `elapsed`. Returns the users whose dispatchers are ordinary from
-    /// now on.
+    /// Charges the CPU time `used` within `elapsed`. Returns the users whose dispatchers become
+    /// ordinary.
     pub(super) fn charge(
         &mut self,
         used: &UsageByUser,
@@ -55,9 +57,9 @@ impl Dispatchers {
         }
         let busy = used.values().filter(|time| !time.is_zero()).count() as u32;
         let budget = elapsed * self.percent / 100;
-        let most = used.iter().filter(|&(_, &time)| time * busy > budget);
-        let over = most.filter(|&(&user, _)| self.overspent.insert(user));
-        over.map(|(&user, _)| user).collect()
+        let above_part = used.iter().filter(|&(_, &time)| time * busy > budget);
+        let demoted = above_part.filter(|&(&user, _)| self.overspent.insert(user));
+        demoted.map(|(&user, _)| user).collect()
     }
 }
 
@@ -66,10 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_with_more_than_an_equal_part_pay_the_debt() {
+    fn only_users_above_an_equal_part_are_demoted() {
         let mut now = Instant::now();
         let mut dispatchers = Dispatchers::new(20, now);
-        let (mut burnt, checks) = (Duration::ZERO, 1000);
+        let (mut used_by_7, checks) = (Duration::ZERO, 1000);
         for _ in 0..checks {
             now += CHECK_INTERVAL;
             let time = if dispatchers.has_overspent(7) {
@@ -77,12 +79,15 @@ mod tests {
             } else {
                 CHECK_INTERVAL
             };
-            burnt += time;
+            used_by_7 += time;
             let used = HashMap::from([(7, time), (8, CHECK_INTERVAL / 36)]);
             let _ = dispatchers.charge(&used, CHECK_INTERVAL, now);
-            assert!(!dispatchers.has_overspent(8), "it had little");
+            assert!(
+                !dispatchers.has_overspent(8),
+                "user 8 has used less than an equal part"
+            );
         }
-        let percent = burnt.as_nanos() * 100 / (CHECK_INTERVAL * checks).as_nanos();
+        let percent = used_by_7.as_nanos() * 100 / (CHECK_INTERVAL * checks).as_nanos();
         assert!((10..=21).contains(&percent), "{percent} %");
     }
 }

@@ -1,7 +1,7 @@
-//! Commands of other threads to a CPU's scheduler.
+//! The queue of commands from other threads to a CPU's scheduler.
 //!
-//! A command is pushed under a short lock, then the eventfd is written; the scheduler takes
-//! commands between two turns.
+//! A sender pushes a command under a short lock and writes the eventfd. The scheduler executes the
+//! commands before it reads the claims.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,31 +18,33 @@ use crate::cpu::vcpu_entry::VcpuEntry;
 pub(crate) enum Command {
     /// A vCPU has joined.
     Join(Box<VcpuEntry>),
-    /// The vCPU in this slot has left; the latch opens when its threads are restored.
+    /// The vCPU in this slot has left. The latch opens when its threads are restored.
     Leave(usize, Latch),
-    /// A thread of the vCPU in this slot was born.
+    /// The vCPU in this slot has a new thread.
     ThreadAdded(usize, ClientThread),
-    /// A thread of the vCPU in this slot is to be forgotten.
+    /// The thread with this TID has left the vCPU in this slot. The latch opens when it is
+    /// restored.
     ThreadRemoved(usize, i32, Latch),
-    /// A new ceiling of the vCPU in this slot, and whether its user is trusted.
+    /// Sets the ceiling of the vCPU in this slot, and whether its user is trusted.
     Ceiling(usize, u8, bool),
-    /// A new configuration.
+    /// Replaces the configuration.
     Configure(Arc<Config>),
-    /// Restore all threads and end.
+    /// Restores all threads and ends the scheduler.
     Stop,
 }
 
-/// A signal from one thread to another, once.
+/// A one-time event that a thread can wait for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Latch(Arc<(Mutex<bool>, Condvar)>);
 
 impl Latch {
+    /// Signals the event; all waiting threads continue.
     pub(crate) fn open(&self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
     }
 
-    /// Waits until the latch is open; `false` after `timeout`.
+    /// Waits until the latch is open. Returns `false` if `timeout` passes first.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (open, _) = self
@@ -73,12 +75,15 @@ impl Mailbox {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds a command, and wakes the scheduler.
     pub(super) fn put(&self, command: Command) {
         self.lock().push_back(command);
-        // An eventfd that is open and does not block can always be rung.
+        // Writing a non-blocking eventfd fails only if its counter is full, which wakes the
+        // scheduler just as well.
         let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 
+    /// Removes the oldest command.
     pub(super) fn take(&self) -> Option<Command> {
         self.lock().pop_front()
     }

@@ -1,5 +1,5 @@
-//! The scheduler of one CPU: a thread that sleeps until a doorbell rings, reads the claims, and
-//! puts threads into bands.
+//! The scheduler of one CPU: a thread that sleeps until a doorbell rings, reads the claims of the
+//! vCPUs, and moves their threads into bands.
 //!
 //! ```text
 //!        ┌──────────────── sleeps ◀───────────────┐
@@ -8,22 +8,23 @@
 //!   read claims ─▶ rank ─▶ publish standings ─▶ move threads ─▶ publish the CPU's line
 //! ```
 //!
-//! It is pinned to its CPU and runs above all threads that it decides about, so a ring switches to
-//! it and back on one CPU, and a thread that it demotes does not run meanwhile. All state of the
-//! CPU belongs to this thread; other threads put commands into its mailbox.
+//! The scheduler is pinned to its CPU and runs above all threads that it decides about: a ring
+//! causes two switches on one CPU, and a thread does not run while it is demoted. All state of the
+//! CPU belongs to the scheduler; other threads put commands into its mailbox.
 //!
-//! System calls: the wait, and one for each thread whose band changes. While two or more vCPUs
-//! compete it wakes once in 36 ms (and each quantum if equals share an elevated band), and checks
-//! the elevated threads, which takes some µs. A cooperative daemon takes a turn each quantum then.
+//! System calls: the wait, and one for each thread whose band changes. While vCPUs compete, the
+//! scheduler wakes every 36 ms (and each quantum if vCPUs of equal level share an elevated band) to
+//! check the elevated threads, which takes some µs. In cooperative mode it instead wakes each
+//! quantum.
 //!
 //! | file | concern |
 //! |---|---|
-//! | `vcpu_entry.rs` | one vCPU: its claim, threads, doorbell |
-//! | `mailbox.rs` | commands of other threads |
-//! | `client_thread.rs` | one thread: from band to policy |
+//! | `entrant.rs` | one vCPU: its claim, threads, doorbell |
+//! | `mailbox.rs` | commands from other threads |
+//! | `client_thread.rs` | one thread: its band as a policy |
 //! | `scheduler.rs` | the loop |
-//! | `monitor.rs` | checks of elevated threads: limits them to their share |
-//! | `share.rs` | CPU time that ordinary programs are owed: pure |
+//! | `monitor.rs` | periodic checks, which limit elevated threads to their share |
+//! | `share.rs` | the debt of CPU time to ordinary programs: pure |
 //! | `dispatchers.rs` | the budget of dispatchers: pure |
 
 mod client_thread;
@@ -72,6 +73,7 @@ impl CpuScheduler {
         })
     }
 
+    /// Queues a command for the scheduler, and wakes it.
     pub(crate) fn send(&self, command: Command) {
         self.mailbox.put(command);
     }
@@ -81,7 +83,7 @@ impl Drop for CpuScheduler {
     fn drop(&mut self) {
         self.mailbox.put(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // The thread has ended normally, or aborted the process.
+            // A panic of the thread has aborted the process, so the thread has ended normally.
             let _ = thread.join();
         }
     }

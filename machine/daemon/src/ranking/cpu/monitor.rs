@@ -1,27 +1,28 @@
-//! Checks of the elevated threads of one CPU, which limit them to their share.
+//! Periodic checks of the elevated threads of one CPU, which limit the threads to their share.
 //!
-//! While vCPUs compete, the CPU time of the elevated threads is read every 36 ms (2 µs a thread):
+//! While vCPUs compete, a check every 36 ms reads the CPU time of the elevated threads (2 µs a
+//! thread) and enforces these rules:
 //!
-//! * **Pauses.** Ordinary programs are owed a share (`share.rs`). When enough is owed, there is a
-//!   *pause* of 2 to 9 ms: the threads that used the CPU, and the vCPUs of the lowest class, run in
-//!   SCHED_IDLE, so only when no other program wants the CPU. (SCHED_IDLE is relative to a cgroup
-//!   or session; between groups the kernel shares equally.)
-//! * **Dispatchers** of all users have a budget (`dispatchers.rs`).
-//! * Threads of a cgroup with a quota are not elevated beyond it (`quota.rs`).
-//! * A process that has executed a program with the set-user-id bit is ejected: it has changed its
-//!   user.
-//! * A thread that has left its CPU is ejected: restored, and not elevated until it is registered
-//!   again.
-//! * A thread that has ended silently is forgotten before its number can be reused.
+//! * **Pauses.** Elevated threads owe ordinary programs a share (`share.rs`). A large enough debt
+//!   causes a *pause* of 2 to 9 ms: the threads that used the CPU, and the vCPUs of the lowest
+//!   class, run in SCHED_IDLE, that is, only while no other program wants the CPU. (SCHED_IDLE is
+//!   relative to a cgroup or session; the kernel divides the CPU equally between groups.)
+//! * **Dispatchers** of all users have a common budget (`dispatchers.rs`).
+//! * **Quotas.** Threads of a cgroup with a CPU quota are not elevated beyond it (`quota.rs`).
+//! * **Users.** A process whose user has changed is ejected: it has executed a program with the
+//!   set-user-id bit.
+//! * **CPUs.** A thread that has left its CPU is ejected: restored, and not elevated until it is
+//!   registered again.
+//! * **Ends.** A thread that has ended without a report is removed before its TID can be reused.
 //!
-//! **Threads that leave between two checks** count, too, or coming and going would be free. Their
-//! CPU time is read when they leave; a thread that ended earlier counts as having used all the time
-//! since the last check.
+//! **Threads that leave between two checks** are charged, too: otherwise, a process could evade its
+//! share by registering and leaving in turn. Their CPU time is read when they leave. A thread that
+//! has already ended is charged for the whole time since the last check.
 //!
-//! The first check is when the first worker is elevated, so no check is later than that. Claims on
-//! the page play no part in this. A cooperative daemon has no elevated threads; it takes a turn
-//! each quantum instead (each 36 ms while all vCPUs sleep), because a vCPU that falls asleep keeps
-//! its rank and does not ring.
+//! The first check takes place when the first worker is elevated, and starts the period of the
+//! checks. The checks do not use the claims on the page. A cooperative daemon elevates no threads.
+//! It reads the claims each quantum instead (every 36 ms while all vCPUs sleep), because a vCPU
+//! that falls asleep keeps its rank and does not ring.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -43,40 +44,42 @@ use crate::shared::Shared;
 /// Time between two checks.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(36);
 
-/// Time for which an ejected thread is left alone.
+/// Time for which an ejected thread is not moved.
 const EJECTION_TIME: Duration = Duration::from_secs(3600);
 
-/// State of the checks; see the module.
+/// State of the checks of one CPU.
 #[derive(Debug)]
 pub(super) struct LoadMonitor {
+    /// Time of the last check.
     last_check: Instant,
-    /// Time between two checks, or turns.
+    /// Time between two checks, or, in cooperative mode, between two readings of the claims.
     interval: Duration,
     debt: Debt,
     pause: Pause,
-    /// Set if all threads are to pause the next time.
+    /// Set if all threads must pause the next time.
     pause_all: bool,
-    /// CPU time of the scheduler itself since the last check, or in the present pause.
+    /// CPU time of the scheduler since the last check, or in the current pause.
     scheduler_time: Duration,
     dispatchers: Dispatchers,
-    /// Threads that have left since the last check.
+    /// CPU time of workers that have left since the last check.
     departed_workers: Departed,
+    /// The same for dispatchers, by user.
     departed_dispatchers: HashMap<u32, Departed>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
     None,
-    /// Begins when the scheduler has moved all threads for it.
+    /// Begins when the scheduler has moved the threads.
     Due,
     Until(Instant),
 }
 
-/// CPU time of threads that have left before the check.
+/// CPU time of threads that have left since the last check.
 #[derive(Debug, Default)]
 struct Departed {
     used: Duration,
-    /// Set if a thread has ended, so that its time is unknown.
+    /// Set if a thread had ended before it left, so that its CPU time is unknown.
     has_ended: bool,
 }
 
@@ -88,8 +91,7 @@ impl Departed {
         }
     }
 
-    /// Returns the most CPU time that the threads can have used: `elapsed` if that of a thread is
-    /// unknown.
+    /// Returns an upper bound of the CPU time: `elapsed`, if it is unknown for a thread.
     fn upper_bound(&self, elapsed: Duration) -> Duration {
         if self.has_ended { elapsed } else { self.used }
     }
@@ -124,7 +126,7 @@ impl LoadMonitor {
         }
     }
 
-    /// Records the CPU time of a thread of `user` that leaves before the next check.
+    /// Records that a thread of `user` leaves before the next check.
     pub(super) fn note_departure(
         &mut self,
         user: u32,
@@ -144,7 +146,7 @@ impl LoadMonitor {
         }
     }
 
-    /// Returns the time of the next check; `idle`: no vCPU is runnable.
+    /// Returns the time of the next check. `idle` is true while no vCPU is runnable.
     pub(super) fn next_check(&self, idle: bool) -> Instant {
         self.last_check
             + if idle {
@@ -154,16 +156,18 @@ impl LoadMonitor {
             }
     }
 
-    /// Returns the time for which a doorbell that rang too often is ignored.
+    /// Returns the time for which a doorbell is ignored after it has rung too often.
     pub(super) fn doorbell_pause(&self) -> Duration {
         CHECK_INTERVAL
     }
 
+    /// Limits the time that the next check covers to one interval, when a vCPU joins.
     pub(super) fn restart(&mut self, now: Instant) {
         self.last_check = self.last_check.max(now - self.interval);
     }
 
-    /// Records that the scheduler ran for `time` until `now`; no other thread ran meanwhile.
+    /// Records that the scheduler has worked for `time` until `now`, while no other thread ran on
+    /// the CPU. Starts a pause that is due.
     pub(super) fn note_scheduler_work(&mut self, time: Duration, now: Instant) {
         self.scheduler_time += time;
         if self.pause == Pause::Due {
@@ -189,7 +193,7 @@ impl LoadMonitor {
 }
 
 impl Scheduler {
-    /// Ends a pause that is over, and checks the threads if that is due.
+    /// Ends a pause that is over, and checks the threads if a check is due.
     pub(super) fn monitor_threads(&mut self, now: Instant) {
         match self.monitor.pause {
             Pause::Until(until) if now >= until => self.end_pause(until, now),
@@ -220,7 +224,7 @@ impl Scheduler {
                 if !is_idle && !thread.is_elevated() {
                     continue;
                 }
-                // A thread that has ended may have used all of it.
+                // A thread that has ended may have used the whole pause.
                 let spent = thread.spent(machine).map_or(length, Duration::from_nanos);
                 if is_idle {
                     used_in_pause.idle += spent;
@@ -228,7 +232,7 @@ impl Scheduler {
                 }
                 used_in_pause.elevated += spent;
                 if thread.role == Role::Dispatcher {
-                    // The next check counts it with the time until then.
+                    // The next check adds this time to the CPU time since the pause.
                     self.monitor.departed(entry.user, thread.role).used += spent;
                 }
             }
@@ -238,7 +242,7 @@ impl Scheduler {
         self.monitor.last_check = now;
     }
 
-    /// Checks before the first worker of the CPU is elevated: nothing is owed so far.
+    /// Runs a check before the first worker of the CPU is elevated.
     pub(super) fn check_before_elevation(&mut self, now: Instant) {
         let elapsed = now - std::mem::replace(&mut self.monitor.last_check, now);
         if !self.monitor.is_paused() {
@@ -246,11 +250,13 @@ impl Scheduler {
         }
     }
 
+    /// Charges all threads for the CPU time since the last check, `elapsed` ago, ejects threads,
+    /// and decides whether a pause is due.
     fn check(&mut self, elapsed: Duration, now: Instant) {
         self.eject_migrated(now);
         let machine = self.shared.machine.as_ref();
-        // Number of workers that have used CPU time, and their total, ns.
-        let (mut users, mut used) = (0, 0);
+        // Number of workers that have used CPU time, and their CPU time.
+        let (mut active, mut used) = (0, 0);
         let mut dispatching = UsageByUser::new();
         for entry in &mut self.entries {
             charge_quotas(entry, &self.shared, now);
@@ -270,14 +276,14 @@ impl Scheduler {
                             self.monitor.departed(entry.user, thread.role).has_ended = true;
                             thread.end();
                         }
-                        // The time is read in the next check.
+                        // The next check reads the CPU time.
                         continue;
                     }
                 };
                 match thread.role {
                     Role::Worker => {
                         used += thread.used;
-                        users += u64::from(thread.used > 0);
+                        active += u64::from(thread.used > 0);
                     }
                     Role::Dispatcher => {
                         let spent = Duration::from_nanos(thread.used);
@@ -287,32 +293,32 @@ impl Scheduler {
             }
             entry.threads.retain(ClientThread::exists);
         }
-        // While the scheduler, which is above, is late, no elevated thread runs.
-        let unseen = elapsed.min(self.monitor.interval);
+        // No elevated thread runs while the scheduler, which has a higher priority, is late.
+        let unobserved = elapsed.min(self.monitor.interval);
         for (user, departed) in std::mem::take(&mut self.monitor.departed_dispatchers) {
-            *dispatching.entry(user).or_default() += departed.upper_bound(unseen);
+            *dispatching.entry(user).or_default() += departed.upper_bound(unobserved);
         }
         self.charge_dispatchers(&dispatching, elapsed, now);
-        let departed = std::mem::take(&mut self.monitor.departed_workers).upper_bound(unseen);
+        let departed = std::mem::take(&mut self.monitor.departed_workers).upper_bound(unobserved);
         let scheduler_time = std::mem::take(&mut self.monitor.scheduler_time);
-        let all =
+        let total =
             Duration::from_nanos(used) + departed + dispatching.values().sum() + scheduler_time;
-        if self.monitor.debt.check(elapsed, all).is_none() {
+        if self.monitor.debt.check(elapsed, total).is_none() {
             return;
         }
         self.monitor.pause = Pause::Due;
         for entry in &mut self.entries {
-            let mut pauses_now = false;
+            let mut any_pauses = false;
             for thread in &mut entry.threads {
-                let computed = thread.role == Role::Worker && thread.used > 0;
-                let most = thread.used * users * 2 >= used;
-                thread.pauses_now = self.monitor.pause_all || (computed && most);
-                pauses_now |= thread.pauses_now;
+                let active_worker = thread.role == Role::Worker && thread.used > 0;
+                let above_half_average = thread.used * active * 2 >= used;
+                thread.pauses_now = self.monitor.pause_all || (active_worker && above_half_average);
+                any_pauses |= thread.pauses_now;
             }
             entry
                 .counters
                 .pauses
-                .fetch_add(u64::from(pauses_now), Relaxed);
+                .fetch_add(u64::from(any_pauses), Relaxed);
         }
     }
 
@@ -330,10 +336,10 @@ impl Scheduler {
         }
     }
 
-    /// Ejects threads that have left this CPU: elevated, they would delay others there. One system
-    /// call for each elevated thread.
+    /// Ejects threads that have left this CPU: elevated, they would delay the threads of another
+    /// CPU. One system call for each elevated thread.
     fn eject_migrated(&mut self, now: Instant) {
-        let here = CpuSet::only(self.cpu);
+        let own_cpu = CpuSet::only(self.cpu);
         for entry in &mut self.entries {
             for thread in entry
                 .threads
@@ -341,7 +347,7 @@ impl Scheduler {
                 .filter(|thread| thread.is_elevated())
             {
                 let cpus = self.shared.sys.sched_getaffinity(thread.tid);
-                if cpus.is_ok_and(|cpus| Some(cpus) != here) {
+                if cpus.is_ok_and(|cpus| Some(cpus) != own_cpu) {
                     let (tid, pid, cpu) = (thread.tid, entry.pid, self.cpu);
                     self.shared.eject(format!(
                         "thread {tid} of process {pid} is ejected: it has left CPU {cpu}, to which it was registered"
@@ -353,15 +359,15 @@ impl Scheduler {
     }
 }
 
-/// Ejects the process if it belongs to another user than the one that has registered it: it has
-/// executed a program with the set-user-id bit.
+/// Ejects the process if its user has changed since its registration: it has executed a program
+/// with the set-user-id bit.
 fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     let machine = shared.machine.as_ref();
     if !entry.threads.iter().any(ClientThread::is_elevated) {
         return;
     }
-    // An ended process belongs to root.
-    let lives = |entry: &VcpuEntry| {
+    // The directory of an ended process belongs to root.
+    let is_alive = |entry: &VcpuEntry| {
         entry
             .threads
             .iter()
@@ -369,7 +375,7 @@ fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     };
     if let Ok(user) = machine.user(entry.process.as_fd())
         && user != entry.uid
-        && lives(entry)
+        && is_alive(entry)
     {
         let (pid, before) = (entry.pid, entry.uid);
         shared.eject(format!(

@@ -1,11 +1,11 @@
 //! The loop of one CPU's scheduler.
 //!
-//! A *turn* reads every claim, ranks, publishes the standings, reads again (a process that changed
-//! its claim in between has seen either its old standing, and rings, or the new one), moves the
-//! threads whose band has changed, and publishes the CPU's line.
+//! One iteration reads every claim, ranks the vCPUs, publishes the standings, reads the claims
+//! again (a process that changed its claim in between has seen either its old standing, and rings,
+//! or the new one), moves the threads whose band has changed, and publishes the CPU's line.
 //!
-//! O(n) in the vCPUs of this CPU, in memory, of which one user has at most `limits.per_user`;
-//! system calls only for changes. Turns have a fifth of the CPU at most.
+//! The cost is O(n) memory accesses for the n vCPUs of this CPU, of which one user has at most
+//! `limits.per_user`, and a system call for each change. Iterations use at most a fifth of the CPU.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -30,22 +30,23 @@ use crate::cpu::vcpu_entry::VcpuEntry;
 use crate::ranking::rank::{self, Contender};
 use crate::shared::{DAEMON, DISPATCHER, Shared, WorkBudget};
 
-/// Key of the mailbox's eventfd in the epoll; the key of a doorbell is its slot.
+/// Key of the mailbox's eventfd in the epoll instance; the key of a doorbell is its slot.
 const MAILBOX: u64 = u64::MAX;
 
-/// Most readings of the claims in a turn, until they are stable.
+/// Maximum number of readings of the claims in an iteration, if the standings keep changing.
 const MAX_READS: usize = 3;
 
 /// Time without competition after which every thread is restored.
 const RESTORE_AFTER: Duration = Duration::from_secs(1);
 
-/// Rings a second that one CPU answers, from all its doorbells together: some 6 % of it.
+/// Maximum number of rings per second that the scheduler answers, from all doorbells together: some
+/// 6 % of the CPU.
 const RINGS_PER_SECOND: u64 = 20_000;
 
-/// Events taken at once.
+/// Maximum number of events that one wait returns.
 const EVENT_BATCH: usize = 64;
 
-/// The state of the thread; see the module.
+/// State of the scheduler of one CPU.
 pub(super) struct Scheduler {
     pub(super) cpu: usize,
     pub(super) shared: Arc<Shared>,
@@ -56,11 +57,14 @@ pub(super) struct Scheduler {
     claims: Vec<Claim>,
     contenders: Vec<Contender>,
     standings: Vec<Standing>,
-    /// Index of the next of equals.
+    /// Index from which the winner is searched, so that vCPUs of equal level alternate.
     turn: usize,
+    /// Time of the last alternation.
     last_rotation: Instant,
+    /// Slot of the winner.
     winner: Option<usize>,
     pub(super) monitor: LoadMonitor,
+    /// Time since which no vCPU has been elevated; `None` while a vCPU is elevated.
     uncontested_since: Option<Instant>,
     /// Limits the rings of all doorbells together.
     rings: TokenBucket,
@@ -97,7 +101,7 @@ impl Scheduler {
         })
     }
 
-    /// Runs until [`Command::Stop`]; then all threads are restored.
+    /// Runs until [`Command::Stop`], and then restores all threads.
     pub(super) fn run(mut self) {
         let _elevated = self.elevate();
         let mut events = Vec::with_capacity(EVENT_BATCH);
@@ -106,7 +110,8 @@ impl Scheduler {
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
-            // After an interruption, too, the code below finds the due work.
+            // The code below looks for due work after a timeout, an event and an interruption
+            // alike.
             let _ = epoll::wait(&self.epoll, room, timeout.as_ref());
             self.repin();
             let now = Instant::now();
@@ -127,29 +132,29 @@ impl Scheduler {
         }
     }
 
-    /// Ends a turn that began at `began`: if turns have taken too long, this thread sleeps until
-    /// their budget is refilled, or until a check of the elevated threads is due. At this priority
-    /// elapsed time is CPU time, and reading it costs no system call.
+    /// Ends an iteration that began at `began`. If the iterations have exceeded their budget, the
+    /// thread sleeps until the budget is refilled, or until a check of the elevated threads is due.
+    /// At this priority, elapsed time equals CPU time, and reading it costs no system call.
     fn rest_if_over_budget(&mut self, began: Instant) {
         let now = Instant::now();
         self.monitor.note_scheduler_work(now - began, now);
-        let rest = self.budget.rest(now - began, now);
-        if !rest.is_zero() && self.shared.enforcing() {
-            std::thread::sleep(self.timeout(now).map_or(rest, |due| due.min(rest)));
+        let wait = self.budget.rest(now - began, now);
+        if !wait.is_zero() && self.shared.enforcing() {
+            std::thread::sleep(self.timeout(now).map_or(wait, |due| due.min(wait)));
         }
     }
 
-    /// Returns to its CPU, if that was unplugged or taken away and is back.
+    /// Moves the thread back to its CPU, after the CPU was unplugged or removed from its cpuset.
     fn repin(&self) {
         if rustix::thread::sched_getcpu() != self.cpu
             && let Some(only) = upshift_elevate::sys::CpuSet::only(self.cpu)
         {
-            // Fails while the CPU is away.
+            // Fails while the CPU is still unavailable.
             let _ = self.shared.sys.sched_setaffinity(0, &only);
         }
     }
 
-    /// Pins the thread to its CPU, above all threads that it decides about.
+    /// Pins the thread to its CPU, and elevates it above all threads that it decides about.
     fn elevate(&self) -> Option<Elevated> {
         let cpus = upshift_elevate::sys::CpuSet::only(self.cpu);
         let pinned = cpus.map(|cpus| self.shared.sys.sched_setaffinity(0, &cpus));
@@ -166,7 +171,7 @@ impl Scheduler {
             .ok()
     }
 
-    /// Executes commands; `false` to end.
+    /// Executes the commands. Returns `false` after [`Command::Stop`].
     fn read_mail(&mut self, now: Instant) -> bool {
         while let Some(command) = self.mailbox.take() {
             match command {
@@ -208,14 +213,14 @@ impl Scheduler {
 
     fn join(&mut self, entry: VcpuEntry, now: Instant) {
         let key = entry.slot as u64;
-        let watched = self
+        let result = self
             .shared
             .machine
             .watch(self.epoll.as_fd(), entry.doorbell.as_fd(), key);
-        if let Err(error) = watched {
+        if let Err(error) = result {
             self.shared.warn("doorbell", || {
                 format!(
-                    "the doorbell of process {} cannot be listened to ({error}): it is read in turns only",
+                    "the doorbell of process {} cannot be added to epoll ({error}): the process is noticed at the next check only",
                     entry.pid
                 )
             });
@@ -225,10 +230,10 @@ impl Scheduler {
     }
 
     fn leave(&mut self, slot: usize) {
-        let Some(at) = self.entries.iter().position(|entry| entry.slot == slot) else {
+        let Some(index) = self.entries.iter().position(|entry| entry.slot == slot) else {
             return;
         };
-        let mut entry = self.entries.remove(at);
+        let mut entry = self.entries.remove(index);
         for thread in &mut entry.threads {
             let machine = self.shared.machine.as_ref();
             self.monitor.note_departure(entry.user, thread, machine);
@@ -238,9 +243,10 @@ impl Scheduler {
             word.store(0, Release);
         }
         self.winner = None;
-        // Dropping the entry restores its threads.
+        // The drop of `entry` restores its threads.
     }
 
+    /// Removes all vCPUs, which restores their threads.
     fn restore_all(&mut self) {
         for slot in self
             .entries
@@ -253,6 +259,8 @@ impl Scheduler {
         self.publish(None);
     }
 
+    /// Counts a ring of the doorbell in `slot`, and ignores the doorbell for a while if it rings
+    /// too often.
     fn answer_ring(&mut self, slot: usize, now: Instant) {
         let pause = self.monitor.doorbell_pause();
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) else {
@@ -263,7 +271,7 @@ impl Scheduler {
         }
     }
 
-    /// Enables doorbells again that were ignored.
+    /// Listens again to doorbells that have been ignored long enough.
     fn reenable_doorbells(&mut self, now: Instant) {
         for entry in &mut self.entries {
             if entry.ignored_until.is_some_and(|until| now >= until) {
@@ -278,7 +286,7 @@ impl Scheduler {
         }
     }
 
-    /// Reads, ranks, publishes and moves threads.
+    /// Runs one iteration; see the module.
     fn take_turn(&mut self, now: Instant) {
         for _ in 0..MAX_READS {
             self.read();
@@ -305,7 +313,7 @@ impl Scheduler {
         }
     }
 
-    /// Stores changed standings. Returns whether any has changed.
+    /// Publishes the standings. Returns whether any has changed.
     fn publish_standings(&self) -> bool {
         let page = self.shared.global.page();
         let mut changed = false;
@@ -320,7 +328,7 @@ impl Scheduler {
         changed
     }
 
-    /// Passes the turn on if the quantum is over and equals share an elevated band.
+    /// After a quantum, lets the next vCPU win if vCPUs of equal level share an elevated band.
     fn rotate_equals(&mut self, now: Instant) {
         if now - self.last_rotation < self.config.quantum {
             return;
@@ -333,8 +341,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the number of runnable vCPUs that share the elevated band of contender `index`; 0 if
-    /// it is not elevated.
+    /// Returns the number of runnable vCPUs that share the elevated band of entrant `index`; 0 if
+    /// the entrant is not elevated.
     fn sharers(&self, index: usize) -> usize {
         let level = self.contenders[index].runnable;
         if self.standings[index].band == 0 {
@@ -344,11 +352,13 @@ impl Scheduler {
         self.contenders.iter().filter(equal).count()
     }
 
-    /// Whether any vCPU is elevated on this CPU.
+    /// Returns whether any vCPU is elevated on this CPU.
     fn contested(&self) -> bool {
         self.standings.iter().any(|standing| standing.band > 0)
     }
 
+    /// Moves each thread to the class that follows from its vCPU's band, the pause, and the
+    /// budgets.
     fn move_all(&mut self, winner: Option<usize>, now: Instant) {
         let shared = Arc::clone(&self.shared);
         let Some(elevator) = &shared.elevator else {
@@ -407,7 +417,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether no vCPU has been elevated here for so long that all threads are restored.
+    /// Returns whether no vCPU has been elevated on this CPU for [`CALM`], so that all threads are
+    /// restored.
     fn is_uncontested(&mut self, contested: bool, now: Instant) -> bool {
         if contested {
             self.uncontested_since = None;
@@ -417,7 +428,7 @@ impl Scheduler {
         now - since >= RESTORE_AFTER
     }
 
-    /// Publishes the CPU's line.
+    /// Publishes the CPU's line, and the vCPUs' counters.
     fn publish(&mut self, winner: Option<usize>) {
         let bitmap = self
             .claims
@@ -448,7 +459,7 @@ impl Scheduler {
         self.winner = slot;
     }
 
-    /// Returns the time to sleep if nothing rings; `None` for ever.
+    /// Returns the time to sleep unless a doorbell rings; `None` without a limit.
     fn timeout(&self, now: Instant) -> Option<Duration> {
         let present = self
             .contenders
@@ -456,17 +467,18 @@ impl Scheduler {
             .filter(|contender| contender.potential < NO_LEVEL);
         let competing = present.count() > 1 || self.contested();
         let mut next = None;
-        let mut by = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
+        let mut wake_by =
+            |time: Instant| next = Some(next.map_or(time, |next: Instant| next.min(time)));
         if competing {
             let idle = self
                 .contenders
                 .iter()
                 .all(|contender| contender.runnable >= NO_LEVEL);
-            by(self.monitor.next_check(idle));
+            wake_by(self.monitor.next_check(idle));
             if rank::winner(&self.contenders, self.turn)
                 .is_some_and(|index| self.sharers(index) > 1)
             {
-                by(self.last_rotation + self.config.quantum);
+                wake_by(self.last_rotation + self.config.quantum);
             }
         } else if let Some(since) = self.uncontested_since
             && self
@@ -474,18 +486,18 @@ impl Scheduler {
                 .iter()
                 .any(|entry| entry.threads.iter().any(|thread| thread.is_recorded()))
         {
-            by(since + RESTORE_AFTER);
+            wake_by(since + RESTORE_AFTER);
         }
-        self.monitor.pause_ends().into_iter().for_each(&mut by);
+        self.monitor.pause_ends().into_iter().for_each(&mut wake_by);
         for entry in &self.entries {
-            entry.ignored_until.into_iter().for_each(&mut by);
+            entry.ignored_until.into_iter().for_each(&mut wake_by);
         }
-        next.map(|at| at.saturating_duration_since(now))
+        next.map(|time| time.saturating_duration_since(now))
     }
 }
 
-/// Returns the SCHED_FIFO priority of a band: two for each, the upper one for the winner, so that
-/// one of several equals runs.
+/// Returns the SCHED_FIFO priority of a band. Each band has two priorities, of which the upper is
+/// the winner's, so that only one of several vCPUs in a band runs.
 fn priority(band: u8, wins: bool) -> Priority {
     let value = 10 + 2 * band.min(rank::BANDS) + u8::from(wins);
     Priority::new(value).unwrap_or(Priority::MIN)

@@ -1,27 +1,28 @@
-//! [`Debt`]: the CPU time of one CPU that ordinary programs are owed. Pure.
+//! [`Debt`]: the CPU time of one CPU that is owed to ordinary programs. Pure.
 //!
 //! ```text
-//!   check: elevated threads left little ──▶ others are owed their share
-//!      ▲                                      │ half a piece is owed
+//!   check: elevated threads left little ──▶ the share of ordinary programs is added to the debt
+//!      ▲                                      │ the debt reaches half a piece
 //!      │                                      ▼
 //!      │                                   pause, as long as the debt
-//!      ├── others ran: the rest stays owed ───────┤
-//!      └── no other program ran: debt cleared ────┘
+//!      ├── ordinary programs ran: their time is deducted ──┤
+//!      └── none ran: the debt is cleared ──────────────────┘
 //! ```
 
 use std::time::Duration;
 
 use crate::cpu::monitor::CHECK_INTERVAL;
 
-/// Multiple of the share from which on nothing is owed: if elevated threads leave that much unused,
-/// others had their share, even if the host of a virtual machine or other real-time programs took a
-/// part.
+/// Multiple of the share at which nothing is owed: if elevated threads leave that much time unused,
+/// ordinary programs have had their share, even if the host of a virtual machine or other real-time
+/// programs took a part of it.
 const UNUSED_SHARES: u32 = 4;
 
-/// Pieces of the longest pause: enough for an ordinary program beside three other groups.
+/// Maximum length of a pause, in pieces: enough for an ordinary program that shares the pause with
+/// three other scheduling groups.
 const MAX_PIECES: u32 = 4;
 
-/// CPU time that ordinary programs are owed.
+/// CPU time that is owed to ordinary programs.
 #[derive(Debug)]
 pub(super) struct Debt {
     /// Share of ordinary programs, percent.
@@ -29,19 +30,19 @@ pub(super) struct Debt {
     owed: Duration,
 }
 
-/// CPU time in one pause that ordinary programs did not have.
+/// CPU time in one pause that ordinary programs did not get.
 #[derive(Debug, Default)]
 pub(super) struct PauseUsage {
-    /// Time of threads that stayed elevated.
+    /// CPU time of threads that stayed elevated.
     pub(super) elevated: Duration,
-    /// Time of threads in SCHED_IDLE.
+    /// CPU time of threads in SCHED_IDLE.
     pub(super) idle: Duration,
-    /// Time of the scheduler.
+    /// CPU time of the scheduler.
     pub(super) scheduler_time: Duration,
 }
 
 impl Debt {
-    /// Creates an empty debt to programs that have `percent` of the CPU.
+    /// Creates an empty debt to ordinary programs whose share of the CPU is `percent`.
     pub(super) fn new(percent: u32) -> Debt {
         let (share, owed) = (0, Duration::ZERO);
         let mut debt = Debt { share, owed };
@@ -49,8 +50,9 @@ impl Debt {
         debt
     }
 
+    /// Sets the share of ordinary programs.
     pub(super) fn set_share(&mut self, percent: u32) {
-        // A little more than configured, because waking up takes time.
+        // One percent more than configured, because ordinary programs need time to wake up.
         self.share = percent + 1;
     }
 
@@ -59,13 +61,13 @@ impl Debt {
         self.owed
     }
 
-    /// Returns the share of ordinary programs in the time between two checks.
+    /// Returns a piece: the share of ordinary programs in the time between two checks.
     fn piece(&self) -> Duration {
         CHECK_INTERVAL * self.share / (100 - self.share)
     }
 
-    /// Adds the share of `elapsed` to the debt, of which elevated threads and the scheduler have
-    /// `used` a part. Returns the length of the pause if one is due.
+    /// Records that elevated threads and the scheduler have used `used` of `elapsed`. Returns the
+    /// length of the pause if a pause is due.
     pub(super) fn check(&mut self, elapsed: Duration, used: Duration) -> Option<Duration> {
         if elapsed.saturating_sub(used) > elapsed * self.share * UNUSED_SHARES / 100 {
             self.owed = Duration::ZERO;
@@ -76,17 +78,17 @@ impl Debt {
         (self.owed * 2 >= piece).then_some(self.owed)
     }
 
-    /// Ends a pause of `length`. Returns whether threads that stayed elevated had a quarter of it,
-    /// so that all threads are to pause the next time.
+    /// Ends a pause of `length`. Returns whether threads that stayed elevated used a quarter of the
+    /// pause: all threads then have to pause the next time.
     pub(super) fn end_pause(&mut self, length: Duration, used_in_pause: &PauseUsage) -> bool {
-        let others = length.saturating_sub(
+        let ordinary = length.saturating_sub(
             used_in_pause.elevated + used_in_pause.idle + used_in_pause.scheduler_time,
         );
-        let is_unwanted = used_in_pause.idle * 4 >= length * 3;
-        self.owed = if is_unwanted {
+        let no_demand = used_in_pause.idle * 4 >= length * 3;
+        self.owed = if no_demand {
             Duration::ZERO
         } else {
-            self.owed.saturating_sub(others)
+            self.owed.saturating_sub(ordinary)
         };
         used_in_pause.elevated * 4 >= length
     }
@@ -98,37 +100,37 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Simulates elevated threads that compute between `checks` checks, while others have `percent`
-    /// of each pause and threads in SCHED_IDLE the rest. Returns the part of the others, of a
-    /// thousand.
-    fn share_of_others(checks: u32, percent: u32) -> u128 {
-        let (mut debt, mut others, mut all) = (Debt::new(5), Duration::ZERO, Duration::ZERO);
+    /// Simulates `checks` checks of elevated threads that always compute. In each pause, ordinary
+    /// programs get `percent` of the time, and threads in SCHED_IDLE all other time. Returns the
+    /// share of ordinary programs in the whole time, per mille.
+    fn ordinary_share(checks: u32, percent: u32) -> u128 {
+        let (mut debt, mut ordinary, mut all) = (Debt::new(5), Duration::ZERO, Duration::ZERO);
         for _ in 0..checks {
             all += CHECK_INTERVAL;
             let Some(length) = debt.check(CHECK_INTERVAL, CHECK_INTERVAL) else {
                 continue;
             };
             all += length;
-            others += length * percent / 100;
+            ordinary += length * percent / 100;
             let used_in_pause = PauseUsage {
                 idle: length * (100 - percent) / 100,
                 ..PauseUsage::default()
             };
             assert!(!debt.end_pause(length, &used_in_pause));
         }
-        others.as_nanos() * 1000 / all.as_nanos()
+        ordinary.as_nanos() * 1000 / all.as_nanos()
     }
 
     #[test]
-    fn others_have_their_share_although_groups_share_each_pause() {
+    fn ordinary_programs_get_their_share_although_groups_divide_each_pause() {
         for percent in [100, 50, 34] {
-            let share = share_of_others(1000, percent);
+            let share = ordinary_share(1000, percent);
             assert!((50..=62).contains(&share), "{percent} %: {share}");
         }
     }
 
     #[test]
-    fn a_pause_without_demand_makes_no_longer_one() {
+    fn a_pause_without_demand_is_not_followed_by_a_longer_one() {
         let mut debt = Debt::new(5);
         let mut lengths = Vec::new();
         for _ in 0..10 {
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn all_threads_pause_after_a_pause_that_elevated_threads_have_used() {
+    fn all_threads_pause_after_elevated_threads_have_used_a_pause() {
         let mut debt = Debt::new(5);
         let first = debt.check(CHECK_INTERVAL, CHECK_INTERVAL).unwrap();
         let used_in_pause = PauseUsage {
@@ -159,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn no_pause_is_due_while_others_have_a_quarter() {
+    fn no_pause_is_due_while_elevated_threads_leave_half_of_the_cpu() {
         let mut debt = Debt::new(5);
         for _ in 0..10 {
             assert_eq!(debt.check(CHECK_INTERVAL, CHECK_INTERVAL / 2), None);
         }
-        // However late a check is, a pause is bounded.
+        // The length of a pause is bounded, however late the check is.
         let length = debt
             .check(CHECK_INTERVAL * 1000, CHECK_INTERVAL * 1000)
             .unwrap();

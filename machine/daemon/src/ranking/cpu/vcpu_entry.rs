@@ -1,4 +1,4 @@
-//! A vCPU of a registered process, as the scheduler of its CPU knows it.
+//! The state that the scheduler of a CPU keeps for a vCPU of a registered process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,57 +16,58 @@ use crate::bounds::timestamp_ns;
 use crate::cpu::client_thread::ClientThread;
 use crate::ranking::rank::Contender;
 
-/// A vCPU that joins a CPU.
+/// A vCPU on a CPU.
 #[derive(Debug)]
 pub(crate) struct VcpuEntry {
-    /// Pid of the registration, for messages.
+    /// Pid of the process, for messages.
     pub(crate) pid: i32,
-    /// User id by the kernel, and the accountable user.
+    /// User id of the process.
     pub(crate) uid: u32,
+    /// User to whom the process is accounted.
     pub(crate) user: u32,
-    /// Whether the vCPU is elevated above programs of its own user, too.
+    /// Set if the vCPU is elevated above programs of its own user, too.
     pub(crate) trusted: bool,
-    /// Directory of the process in `/proc`, whose owner is its present user.
+    /// Directory of the process in `/proc`; its owner is the current user of the process.
     pub(crate) process: Arc<OwnedFd>,
-    /// The quotas that its threads are charged to.
+    /// Usage of the quotas of the process's cgroups.
     pub(crate) quota_usage: QuotaUsage,
-    /// Index of its line of the local page.
+    /// Index of the vCPU's line in the process's local page.
     pub(crate) index: usize,
-    /// Index of its word of the global page.
+    /// Index of the vCPU's word in the global page.
     pub(crate) slot: usize,
     pub(crate) ceiling: u8,
     pub(crate) page: Arc<Mapping<LocalPage>>,
     pub(crate) doorbell: OwnedFd,
     pub(crate) threads: Vec<ClientThread>,
     pub(crate) counters: Arc<VcpuCounters>,
-    /// Limits its rings.
+    /// Limits the rings of the vCPU's doorbell.
     pub(crate) rings: TokenBucket,
-    /// Time until which its doorbell is ignored.
+    /// Time until which the doorbell is ignored.
     pub(crate) ignored_until: Option<Instant>,
 }
 
 /// Counters of a vCPU that the control thread may read at any time.
 #[derive(Debug, Default)]
 pub(crate) struct VcpuCounters {
-    /// Its band.
+    /// Current band.
     pub(crate) band: AtomicU8,
-    /// Whether it is the winner of its CPU.
+    /// True while the vCPU is the winner of its CPU.
     pub(crate) winner: AtomicBool,
-    /// Number of times that it became the winner.
+    /// Number of times that the vCPU became the winner.
     pub(crate) wins: AtomicU64,
-    /// Rings that were answered.
+    /// Number of rings that the scheduler received.
     pub(crate) rings: AtomicU64,
-    /// Number of times that its doorbell was ignored for a while, because it rang too often.
+    /// Number of times that the doorbell was ignored for a while, because it rang too often.
     pub(crate) floods: AtomicU64,
-    /// Number of times that its dispatchers were lowered, because they used too much.
+    /// Number of times that the dispatchers were demoted, because they had exceeded their budget.
     pub(crate) overdrafts: AtomicU64,
-    /// Number of pauses of its threads.
+    /// Number of pauses in which a thread of the vCPU was in SCHED_IDLE.
     pub(crate) pauses: AtomicU64,
 }
 
 impl VcpuEntry {
-    /// Reads its claim, within its ceiling. `forced`: whether the daemon elevates; a vCPU without
-    /// threads then has nothing that could run.
+    /// Reads the claim of the vCPU, limited by its ceiling. If the daemon elevates (`forced`), a
+    /// vCPU without threads counts as absent: it has no thread that could run.
     pub(crate) fn read_claim(&self, forced: bool) -> (Contender, Claim) {
         let line = self.page.vcpu(self.index);
         let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
@@ -81,8 +82,8 @@ impl VcpuEntry {
         (contender, claim)
     }
 
-    /// Counts a ring. Returns `false` if that exceeds the limit of this doorbell or of `all`: the
-    /// doorbell is then ignored for `pause`.
+    /// Counts a ring. Returns `false` if the ring exceeds the limit of this doorbell or of `all`:
+    /// the caller must then ignore the doorbell for `pause`.
     pub(crate) fn count_ring(
         &mut self,
         now: Instant,

@@ -1,4 +1,14 @@
-//! The class of an assigned process: from its budget, its domain, quotas and the canary.
+//! Decides the scheduling class of an assigned process from its budget, the quotas of its cgroups
+//! and the pauses of its domain.
+//!
+//! | class | condition, the first that applies |
+//! |---|---|
+//! | `Paused` | the domain pauses |
+//! | `Fair` | the budget of the period is exhausted, or a quota is overdrawn |
+//! | `Urgent` | otherwise |
+//!
+//! A check costs one system call for the CPU time of the process, and one for each thread if the
+//! class changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +19,8 @@ use crate::rules::domain::Domains;
 use crate::rules::rule::Bound;
 use crate::shared::Shared;
 
-/// Shortest time to the next check: a fortieth of a full budget.
+/// Minimum time between two checks: a fortieth of the default budget of one CPU (80 % of
+/// [`PERIOD`]).
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
 impl Process {
@@ -23,11 +34,11 @@ impl Process {
         }
     }
 
-    /// Pauses while its domain does.
+    /// Moves the process to SCHED_IDLE until the pause of its domain ends, if the domain pauses.
     pub(in crate::rules) fn pause(&mut self, shared: &Shared, domains: &Domains, now: Instant) {
         if let Some(until) = domains.pause_end(&self.cpus.allowed, now) {
             self.add_usage(shared);
-            self.move_to(ProcessClass::Paused { until });
+            self.set_class(ProcessClass::Paused { until });
             self.next_check = until;
         }
     }
@@ -46,41 +57,43 @@ impl Process {
             // More threads may compute than at the last count.
             self.count_cpus(shared);
         }
-        let (budget, length) = self.budget();
-        let rested = self.class_state.class == ProcessClass::Fair;
-        if !rested && spent >= budget {
-            self.period.rest(spent, budget, length, now);
+        let (budget, period_length) = self.budget();
+        let was_fair = self.class_state.class == ProcessClass::Fair;
+        if !was_fair && spent >= budget {
+            self.period.throttle(spent, budget, period_length, now);
         }
-        let rests = self.period.rests(now);
-        if !rests && (rested || now >= self.period.end(length)) {
+        let throttled = self.period.is_throttled(now);
+        if !throttled && (was_fair || now >= self.period.end(period_length)) {
             self.period.renew(total, now);
         }
         let overdrawn = self.quota_usage.is_overdrawn();
         let class = match self.class_state.class {
-            // A process that rests would take most of the pause.
+            // A paused process stays paused even if its budget is exhausted: in SCHED_OTHER it
+            // would use most of the time that the pause leaves to other programs.
             paused @ ProcessClass::Paused { until } if now < until => paused,
-            _ if rests || overdrawn => ProcessClass::Fair,
+            _ if throttled || overdrawn => ProcessClass::Fair,
             _ => ProcessClass::Urgent,
         };
-        let again = self.class_state.retry.is_some_and(|when| now >= when);
-        if class != self.class_state.class || moved || again {
-            self.move_to(class);
+        let retry_due = self.class_state.retry.is_some_and(|when| now >= when);
+        if class != self.class_state.class || moved || retry_due {
+            self.set_class(class);
         }
-        // All its threads may run at once, each on a CPU.
-        let at_once = self.threads.len().clamp(1, shared.cpus) as u32;
+        // All threads may run in parallel, so the budget may be used up this many times faster.
+        let parallel = self.threads.len().clamp(1, shared.cpus) as u32;
         let left = budget.saturating_sub(self.period.spent(total));
         self.next_check = match class {
-            ProcessClass::Fair if rests => self.period.rests_until(),
+            ProcessClass::Fair if throttled => self.period.throttled_until(),
             ProcessClass::Fair if self.quota_usage.is_pending() => now + MIN_WAIT,
             ProcessClass::Fair => now + PERIOD,
             ProcessClass::Paused { until } => until,
             ProcessClass::Urgent => {
-                (self.period.end(length)).min(now + (left / at_once).max(MIN_WAIT))
+                (self.period.end(period_length)).min(now + (left / parallel).max(MIN_WAIT))
             }
         };
     }
 
-    fn move_to(&mut self, class: ProcessClass) {
+    /// Moves all threads to `class`.
+    fn set_class(&mut self, class: ProcessClass) {
         self.class_state.retry = None;
         self.class_state.class = class;
         self.apply_class_to_all();

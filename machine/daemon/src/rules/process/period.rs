@@ -1,31 +1,34 @@
-//! [`Period`]: the budget of a process in the present period. Pure, with time passed in.
+//! [`Period`]: accounts for the CPU time that a process has used in the current period.
+//!
+//! A process that exceeds its budget is *throttled*: it is ordinary until its usage matches its
+//! share of the time. Pure: the caller passes the time.
 
 use std::time::{Duration, Instant};
 
-/// CPU time used in the present period, and the rest after an overdraft.
+/// CPU time used in the current period, and the end of the last throttling.
 #[derive(Debug, Clone)]
 pub(super) struct Period {
     began: Instant,
-    /// Total CPU time at the beginning.
+    /// Total CPU time of the process at the beginning.
     total_at_start: Duration,
-    /// CPU time that its parent had used of the period.
+    /// CPU time that the parent had used in the period when it forked the process.
     parent_usage: Duration,
-    /// Time until which the process is ordinary.
-    rests_until: Instant,
+    /// Time until which the process is throttled.
+    throttled_until: Instant,
 }
 
 impl Period {
-    /// Begins a period of a process that has used `total` in all.
+    /// Begins a period of a process that has used `total` CPU time since its start.
     pub(super) fn new(total: Duration, now: Instant) -> Period {
         Period {
             began: now,
             total_at_start: total,
             parent_usage: Duration::ZERO,
-            rests_until: now,
+            throttled_until: now,
         }
     }
 
-    /// Returns this period for a child, which inherits the usage of its parent.
+    /// Returns the period of a child that is forked now: the usage of the parent is carried over.
     pub(super) fn for_child(&self, total: Duration) -> Period {
         Period {
             parent_usage: self.spent(total),
@@ -33,7 +36,7 @@ impl Period {
         }
     }
 
-    /// Returns this period for a child that has used `total` in all.
+    /// Returns the period of a child that has used `total` CPU time since its start.
     pub(super) fn with_total(self, total: Duration) -> Period {
         Period {
             total_at_start: total,
@@ -46,37 +49,39 @@ impl Period {
         total.saturating_sub(self.total_at_start) + self.parent_usage
     }
 
-    pub(super) fn rests(&self, now: Instant) -> bool {
-        now < self.rests_until
+    /// Returns whether the process is throttled at `now`.
+    pub(super) fn is_throttled(&self, now: Instant) -> bool {
+        now < self.throttled_until
     }
 
-    pub(super) fn rests_until(&self) -> Instant {
-        self.rests_until
+    /// Returns the end of the last throttling.
+    pub(super) fn throttled_until(&self) -> Instant {
+        self.throttled_until
     }
 
-    /// Returns the end of a period of this `length`.
+    /// Returns the end of this period, which lasts `length`.
     pub(super) fn end(&self, length: Duration) -> Instant {
         self.began + length
     }
 
-    /// Sends the process to rest until its usage matches its share of the time, however late the
-    /// overdraft was noticed.
-    pub(super) fn rest(
+    /// Throttles the process until its usage matches its share of the time, however late the
+    /// excess was noticed.
+    pub(super) fn throttle(
         &mut self,
         spent: Duration,
         budget: Duration,
         length: Duration,
         now: Instant,
     ) {
-        let full_length = length.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
-        self.rests_until = (self.began + full_length).max(now);
+        let earned = length.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
+        self.throttled_until = (self.began + earned).max(now);
     }
 
-    /// Begins the next period.
+    /// Begins the next period; a throttling that has not ended continues.
     pub(super) fn renew(&mut self, total: Duration, now: Instant) {
-        let rests_until = self.rests_until;
+        let throttled_until = self.throttled_until;
         *self = Period {
-            rests_until,
+            throttled_until,
             ..Period::new(total, now)
         };
     }
@@ -89,25 +94,25 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_process_rests_until_its_usage_matches_its_share() {
+    fn a_process_is_throttled_until_its_usage_matches_its_share() {
         let began = Instant::now();
         let mut period = Period::new(MS * 5, began);
         let late = began + MS * 30;
         assert_eq!(period.spent(MS * 25), MS * 20);
-        period.rest(MS * 20, MS * 10, MS * 50, late);
-        assert_eq!(period.rests_until(), began + MS * 100);
-        assert!(period.rests(late) && !period.rests(began + MS * 100));
+        period.throttle(MS * 20, MS * 10, MS * 50, late);
+        assert_eq!(period.throttled_until(), began + MS * 100);
+        assert!(period.is_throttled(late) && !period.is_throttled(began + MS * 100));
         period.renew(MS * 25, began + MS * 100);
         assert_eq!(period.spent(MS * 26), MS);
     }
 
     #[test]
-    fn a_child_inherits_the_usage_and_the_rest() {
+    fn a_child_inherits_the_usage_and_the_throttling() {
         let began = Instant::now();
         let mut parent = Period::new(Duration::ZERO, began);
-        parent.rest(MS * 20, MS * 10, MS * 50, began);
+        parent.throttle(MS * 20, MS * 10, MS * 50, began);
         let child = parent.for_child(MS * 20).with_total(MS);
         assert_eq!(child.spent(MS * 3), MS * 22);
-        assert_eq!(child.rests_until(), parent.rests_until());
+        assert_eq!(child.throttled_until(), parent.throttled_until());
     }
 }

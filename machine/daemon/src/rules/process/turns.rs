@@ -1,10 +1,10 @@
-//! Turns: threads of one priority share a CPU by slices, which SCHED_FIFO does not have
-//! (`kernel.rs`).
+//! Rotation of the threads of one priority: they share a CPU in slices, which SCHED_FIFO does not
+//! have (`kernel.rs`).
 //!
-//! A thread that computes is lowered by one step and raised again: then it is the last of its
-//! priority, and the next thread of its CPU runs. That takes two system calls, and changes nothing
-//! if no other thread waits. It is done at each turn of the domain, and every [`SLICE`] while
-//! several threads of one priority compute.
+//! Lowering a computing thread by one priority and raising it again makes the thread the last of
+//! its priority, and the next thread runs on the CPU. A rotation takes two system calls, and has no
+//! effect if no other thread waits. Threads are rotated at each period of the domain, and every
+//! [`SLICE`] while several threads of one priority compute.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::usage::MIN_COMPUTING;
 use super::{Process, ProcessClass, Thread};
 use crate::shared::Shared;
 
-/// Longest time that a thread runs while another one of its priority waits for its CPU.
+/// Maximum time for which a thread runs while another thread of its priority waits for the CPU.
 pub(in crate::rules) const SLICE: Duration = Duration::from_millis(2);
 
 impl Process {
-    /// Returns the priority of its threads while it is urgent, and the number of threads that
-    /// compute.
+    /// Returns the priority of the process's threads while it is urgent, and the number of threads
+    /// that compute.
     pub(in crate::rules) fn computing(&self) -> (Priority, usize) {
-        // Its threads were sampled when it last computed.
+        // Threads are sampled only while their process computes, so their usage may be older.
         let computes = |thread: &&Thread| {
             self.usage.recent >= MIN_COMPUTING && thread.usage.recent >= MIN_COMPUTING
         };
@@ -29,7 +29,7 @@ impl Process {
         (self.priority(), threads)
     }
 
-    /// Puts threads that have run for most of a slice behind the others of their priority.
+    /// Moves threads that have run for most of a slice behind the other threads of their priority.
     pub(in crate::rules) fn take_turns(&mut self, shared: &Shared) {
         if self.class_state.class != ProcessClass::Urgent || self.usage.recent < MIN_COMPUTING {
             return;
@@ -44,7 +44,7 @@ impl Process {
                 .unwrap_or(thread.usage.total_at_rotation);
             if total.saturating_sub(thread.usage.total_at_rotation) >= SLICE / 2 {
                 thread.usage.total_at_rotation = total;
-                // The end of a thread is reported.
+                // An error means that the thread has ended; the kernel reports that separately.
                 let _ = thread.entry.rotate(priority);
             }
         }

@@ -1,6 +1,8 @@
-//! Used CPU time: of the process for its domain and its quotas, of each thread for turns.
+//! Accounting of CPU time: of the whole process for its domain and its quotas, and of each thread
+//! for the rotation (`turns.rs`).
 //!
-//! Reading the total is one system call, whose time grows with the threads.
+//! Reading the total of a process is one system call, which takes longer the more threads the
+//! process has.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +12,12 @@ use super::{Process, ProcessClass, Thread};
 use crate::rules::domain::{Domains, RECENT_TURNS, TURN};
 use crate::shared::Shared;
 
-/// CPU time in the last [`RECENT_TURNS`] turns of its domain from which on a thread counts as
-/// computing: one in 50.
+/// CPU time in the last [`RECENT_TURNS`] periods of its domain at which a thread counts as
+/// computing: a fiftieth of that time.
 pub(super) const MIN_COMPUTING: Duration = Duration::from_millis(2);
 const _: () = assert!(MIN_COMPUTING.as_millis() * 50 == TURN.as_millis() * RECENT_TURNS as u128);
 
-/// Threads of one process that are sampled.
+/// Maximum number of threads that are sampled in one process.
 const MAX_SAMPLED_THREADS: usize = 128;
 
 /// CPU time of a process.
@@ -27,9 +29,9 @@ pub(super) struct Usage {
     pub(super) charged: Duration,
     /// Time of the last report to the domain.
     reported: Instant,
-    /// CPU time since then, and the part of it in SCHED_FIFO.
+    /// CPU time since that report, and the part of it in SCHED_FIFO.
     unreported: (Duration, Duration),
-    /// CPU time in the last [`RECENT_TURNS`] turns, earlier ones with less weight.
+    /// CPU time in the last [`RECENT_TURNS`] periods; earlier periods have less weight.
     pub(super) recent: Duration,
 }
 
@@ -52,21 +54,21 @@ impl Usage {
 pub(super) struct ThreadUsage {
     /// Total at the last reading.
     pub(super) last_total: Duration,
-    /// CPU time in the last turns, as [`Usage::recent`].
+    /// CPU time in the last periods, as in [`Usage::recent`].
     pub(super) recent: Duration,
-    /// Total when it was last put behind the others of its priority.
+    /// Total when the thread was last moved behind the other threads of its priority.
     pub(super) total_at_rotation: Duration,
 }
 
 impl Thread {
-    /// Returns the total; `None` after its end, or while it is unknown.
+    /// Returns the CPU time since the thread started; `None` if it has ended, or while its CPU
+    /// time is unknown.
     pub(super) fn total(&self, shared: &Shared) -> Option<Duration> {
         let total = self.entry.cpu_time(shared.machine.as_ref());
         total.map(Duration::from_nanos)
     }
 
-    /// Adds the CPU time of the turn that ends to the recent usage. Returns whether the thread is
-    /// alive.
+    /// Records the CPU time of the period that ends. Returns whether the thread is alive.
     fn sample_turn(&mut self, shared: &Shared) -> bool {
         let total = self.total(shared);
         let usage = &mut self.usage;
@@ -78,15 +80,14 @@ impl Thread {
 }
 
 impl Process {
-    /// Returns the CPU time of all its threads, including those that have ended.
+    /// Returns the CPU time of all threads, including threads that have ended.
     pub(super) fn total(&self, shared: &Shared) -> Duration {
         let total = shared.machine.process_time(self.pid);
         // After the end of the process the total is final.
         total.map_or(self.usage.last_total, Duration::from_nanos)
     }
 
-    /// Adds the CPU time since the last call, which counts for the present class. Returns the
-    /// total.
+    /// Records the CPU time since the last call as used in the current class. Returns the total.
     pub(super) fn add_usage(&mut self, shared: &Shared) -> Duration {
         let total = self.total(shared);
         let usage = &mut self.usage;
@@ -98,18 +99,18 @@ impl Process {
         total
     }
 
-    /// Charges the quotas of its cgroups.
+    /// Charges the quotas of the process's cgroups.
     pub(super) fn charge_quotas(&mut self, total: Duration, now: Instant) {
         let charged = &mut self.usage.charged;
         let used = || total.saturating_sub(std::mem::replace(charged, total));
         self.quota_usage.charge(used, now);
     }
 
-    /// Counts the CPUs that the process runs on: its threads that compute now, but no more than the
-    /// CPUs that it may use. One system call for each thread.
+    /// Counts the CPUs that the process occupies: the number of its threads that compute, up to
+    /// the number of CPUs that it may use. One system call for each thread.
     pub(super) fn count_cpus(&mut self, shared: &Shared) {
         let computes = |thread: &&Thread| {
-            // A thread that has ended runs on no CPU.
+            // A thread that has ended occupies no CPU.
             let total = thread.total(shared);
             total.is_some_and(|total| {
                 thread.usage.recent + total.saturating_sub(thread.usage.last_total) >= MIN_COMPUTING
@@ -123,7 +124,7 @@ impl Process {
         self.cpus.computing = (threads.count() as u32).clamp(1, self.cpus.width);
     }
 
-    /// Reports the CPU time, and the CPUs that the process ran on, to its domain.
+    /// Reports the CPU time, and the CPUs that the process occupied, to its domain.
     pub(in crate::rules) fn report_usage(
         &mut self,
         shared: &Shared,
@@ -131,7 +132,7 @@ impl Process {
         now: Instant,
     ) {
         if shared.machine.process_time(self.pid).is_err() {
-            // The end of the process has not been reported yet.
+            // The process has ended, but the kernel's report has not arrived.
             self.charge_unreported(domains, now);
             self.usage.reported = now;
             return;
@@ -147,12 +148,12 @@ impl Process {
         }
         let (mut cpus, mut threads, mut living) = (CpuSet::empty(), 0, 0);
         for (&tid, thread) in self.threads.iter_mut().take(MAX_SAMPLED_THREADS) {
-            let lives = thread.sample_turn(shared);
+            let is_alive = thread.sample_turn(shared);
             if thread.usage.recent >= MIN_COMPUTING {
                 threads += 1;
-                living += u32::from(lives);
-                let there = shared.sys.sched_getaffinity(tid);
-                cpus = cpus.or(&there.unwrap_or(self.cpus.allowed));
+                living += u32::from(is_alive);
+                let allowed = shared.sys.sched_getaffinity(tid);
+                cpus = cpus.or(&allowed.unwrap_or(self.cpus.allowed));
             }
         }
         self.cpus.computing = living.clamp(1, self.cpus.width);
@@ -163,12 +164,12 @@ impl Process {
         domains.charge(&cpus, urgent, threads);
     }
 
-    /// Charges the domain for a process that has ended, or leaves its rule. Its CPU time since the
-    /// last report is unknown, so the longest possible time counts.
+    /// Charges the domain for a process that has ended or leaves its rule. Its CPU time since the
+    /// last report is unknown, so the domain is charged for the whole of that time.
     pub(in crate::rules) fn charge_unreported(&self, domains: &mut Domains, now: Instant) {
         if self.class_state.class == ProcessClass::Urgent {
-            let unknown = (now - self.usage.reported).min(TURN);
-            domains.charge(&self.cpus.allowed, unknown, 0);
+            let unreported = (now - self.usage.reported).min(TURN);
+            domains.charge(&self.cpus.allowed, unreported, 0);
         }
     }
 }
