@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use upshift_ring::{Config, Driver, Fd, Foreign, Mode, Proxy, Ring, RingWatch, op};
+use upshift_ring::{Config, DeferredCall, Driver, Fd, Mode, Proxy, Ring, RingWatch, op};
 
 /// Returns whether the eventfd is signalled within `millis` milliseconds.
 fn is_signalled(watch: &RingWatch, millis: i32) -> bool {
@@ -24,7 +24,7 @@ fn is_signalled(watch: &RingWatch, millis: i32) -> bool {
 
 fn ring() -> Option<Ring> {
     let ring = Ring::new(Config::default()).expect("a ring can be created");
-    if ring.tells_of_arrivals() {
+    if ring.reports_arrivals() {
         Some(ring)
     } else {
         let _ = writeln!(
@@ -128,7 +128,7 @@ fn the_levels_in_flight_are_those_of_uncompleted_operations() {
     }
 }
 
-/// The thread may rouse the ring before or during the wait.
+/// The thread may wake the ring before or during the wait.
 #[test]
 fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
     // SAFETY: no pointers. The alarm ends a test that hangs.
@@ -139,7 +139,7 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
             ..Config::default()
         })
         .unwrap();
-        if !ring.tells_of_arrivals() {
+        if !ring.reports_arrivals() {
             println!("skipped: the kernel has no deferred task work");
             continue;
         }
@@ -150,7 +150,7 @@ fn rouse_ends_a_wait_in_which_all_signals_are_blocked() {
                 if during_wait {
                     thread::sleep(Duration::from_millis(20));
                 }
-                other.rouse();
+                other.wake();
             });
             if !during_wait {
                 rouser.join().unwrap();
@@ -306,7 +306,7 @@ fn a_thread_that_stands_in_runs_no_user_code() {
     }
     assert_eq!(woken(), 0);
     assert_eq!(wakers.len(), 1);
-    wakers.into_iter().for_each(Foreign::run);
+    wakers.into_iter().for_each(DeferredCall::run);
     assert_eq!(woken(), 1);
     // The event and the nop occupy slots; the operation without a handle no longer does.
     assert_eq!(ring.0.slots_in_use(), slots + 1);

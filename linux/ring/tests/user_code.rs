@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
-use upshift_ring::{Bracket, Config, Fd, IoBuf, IoBufMut, Ring, op};
+use upshift_ring::{Config, Fd, IoBuf, IoBufMut, Ring, UseHooks, op};
 
 thread_local! {
     /// Number of uses of a ring on this thread that have not ended.
@@ -30,7 +30,7 @@ fn check_outside_use(name: &'static str) {
 
 fn ring_with_bracket() -> Ring {
     Ring::new(Config {
-        bracket: Some(Bracket {
+        use_hooks: Some(UseHooks {
             enter: || USES.set(USES.get() + 1),
             leave: || USES.set(USES.get() - 1),
         }),
