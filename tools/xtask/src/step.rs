@@ -165,7 +165,7 @@ impl Context<'_> {
     }
 
     /// Runs `cargo test` with arguments for its test programs, and failed tests once more, as
-    /// [`again`] says.
+    /// [`retry`] says.
     ///
     /// # Errors
     /// The error of [`Context::run`]; the first run's error if a test failed twice.

@@ -72,7 +72,9 @@ pub(super) async fn spans() -> Result<Operation> {
             let name = received.1.to_string();
             shared.0.start(name.clone()).end();
             let arrived = received.0.recv().await.ok_or("no collector")?;
-            (arrived == name).then_some(()).ok_or("unexpected span".into())
+            (arrived == name)
+                .then_some(())
+                .ok_or("unexpected span".into())
         },
     ))
 }

@@ -480,7 +480,7 @@ fn the_pulse_shows_the_counters_of_the_guardian() {
     let victim = Victim::start("victim");
     let second = Duration::from_secs(1);
     let builder = Elevator::builder().guardian(true).heartbeat(second);
-    // `pulse` expects a table of the largest capacity.
+    // `heartbeat_state` expects a table of the largest capacity.
     let builder = builder.capacity(upshift_elevate::MAX_CAPACITY);
     let elevator = builder.build().unwrap();
     let guardian = elevator.guardian_pid().unwrap();

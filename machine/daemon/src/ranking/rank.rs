@@ -31,9 +31,9 @@ pub const BANDS: u8 = 16;
 /// A vCPU to be ranked, after ceilings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contender {
-    /// Level by which the vCPU is ranked; [`NOTHING`] if it is absent.
+    /// Level by which the vCPU is ranked; [`NO_LEVEL`] if it is absent.
     pub potential: u8,
-    /// Most urgent level of its runnable work; [`NOTHING`] while it sleeps.
+    /// Most urgent level of its runnable work; [`NO_LEVEL`] while it sleeps.
     pub runnable: u8,
     /// User of the process.
     pub user: u32,
@@ -81,7 +81,7 @@ impl Users {
     }
 }
 
-/// Computes the standing of each entrant, in the order of `entrants`.
+/// Computes the standing of each contender, in the order of `contenders`.
 pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Vec<Standing>) {
     let mut summary = Summary {
         present: 0,
@@ -208,8 +208,8 @@ impl Summary {
     }
 }
 
-/// Returns the index of the entrant to run: the first of the most urgent runnable entrants,
-/// searched cyclically from index `turn`; `None` if no entrant is runnable.
+/// Returns the index of the contender to run: the first of the most urgent runnable contenders,
+/// searched cyclically from index `turn`; `None` if no contender is runnable.
 pub fn winner(contenders: &[Contender], turn: usize) -> Option<usize> {
     let best = contenders
         .iter()
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// Creates a runnable entrant of an untrusted user.
+    /// Creates a runnable contender of an untrusted user.
     fn untrusted(user: u32, level: u8) -> Contender {
         Contender {
             user,
@@ -376,8 +376,8 @@ mod tests {
             .prop_map(|(level, sleeps)| if sleeps { asleep(level) } else { awake(level) })
     }
 
-    /// Generates entrants of three untrusted users.
-    fn untrusted_entrant() -> impl Strategy<Value = Contender> {
+    /// Generates contenders of three untrusted users.
+    fn untrusted_contender() -> impl Strategy<Value = Contender> {
         (contender(), 0..3u32).prop_map(|(contender, user)| Contender {
             user,
             trusted: false,
@@ -416,7 +416,7 @@ mod tests {
         /// Moves of several vCPUs within their thresholds change no band.
         #[test]
         fn vcpus_that_stay_within_their_thresholds_change_no_band(
-            mut contenders in prop::collection::vec(prop_oneof![contender(), untrusted_entrant()], 1..12),
+            mut contenders in prop::collection::vec(prop_oneof![contender(), untrusted_contender()], 1..12),
             bystanders in prop::option::of(0u8..64),
             moves in prop::collection::vec((any::<prop::sample::Index>(), 0..64u8), 1..40),
         ) {
@@ -436,7 +436,7 @@ mod tests {
         /// A move of one vCPU within its thresholds changes no band.
         #[test]
         fn a_vcpu_that_stays_within_its_thresholds_changes_no_band(
-            contenders in prop::collection::vec(prop_oneof![contender(), untrusted_entrant()], 1..12),
+            contenders in prop::collection::vec(prop_oneof![contender(), untrusted_contender()], 1..12),
             bystanders in prop::option::of(0u8..64),
             selected in any::<prop::sample::Index>(),
             level in 0..64u8,

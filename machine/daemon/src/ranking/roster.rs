@@ -229,8 +229,8 @@ impl Roster {
         self.lock().entries.values().any(|entry| predicate(entry))
     }
 
-    /// Suspends all threads on the CPUs of `resting`, including threads that are added later, until
-    /// the next call. All other threads may be raised.
+    /// Suspends all threads on the CPUs of `suspension`, including threads that are added later,
+    /// until the next call. All other threads may be raised.
     pub(crate) fn suspend(&self, suspension: Suspension) {
         let mut state = self.lock();
         state.suspension = suspension;

@@ -19,7 +19,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `entrant.rs` | one vCPU: its claim, threads, doorbell |
+//! | `vcpu_entry.rs` | one vCPU: its claim, threads, doorbell |
 //! | `mailbox.rs` | commands from other threads |
 //! | `client_thread.rs` | one thread: its band as a policy |
 //! | `scheduler.rs` | the loop |

@@ -341,8 +341,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the number of runnable vCPUs that share the elevated band of entrant `index`; 0 if
-    /// the entrant is not elevated.
+    /// Returns the number of runnable vCPUs that share the elevated band of contender `index`; 0 if
+    /// that contender is not elevated.
     fn sharers(&self, index: usize) -> usize {
         let level = self.contenders[index].runnable;
         if self.standings[index].band == 0 {
@@ -417,8 +417,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether no vCPU has been elevated on this CPU for [`CALM`], so that all threads are
-    /// restored.
+    /// Returns whether no vCPU has been elevated on this CPU for [`RESTORE_AFTER`], so that all
+    /// threads are restored.
     fn is_uncontested(&mut self, contested: bool, now: Instant) -> bool {
         if contested {
             self.uncontested_since = None;
