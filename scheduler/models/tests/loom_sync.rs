@@ -10,13 +10,13 @@ mod context {
     use upshift_core::{CoroutineId, Level};
 
     #[allow(dead_code, reason = "there is one answer here")]
-    pub(crate) enum Taker {
+    pub(crate) enum LockOwner {
         Named(CoroutineId),
         Elsewhere(u64),
         Unnamed,
     }
-    pub(crate) fn lock_taken(_: u64) -> Taker {
-        Taker::Unnamed
+    pub(crate) fn lock_taken(_: u64) -> LockOwner {
+        LockOwner::Unnamed
     }
     pub(crate) fn name() -> Option<(u64, CoroutineId)> {
         None
