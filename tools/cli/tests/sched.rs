@@ -288,7 +288,7 @@ fn wrong_tasks_and_parameters_are_refused() {
         (&["weighted", "--pid", "1=0"], "shares"),
         (&["priority", "--pid", "1=64"], "not a level"),
         (&["edf", "--pid", "1=5ms"], "PERIOD/BUDGET"),
-        (&["edf", "--pid", "1=5ms/10us"], "timers"),
+        (&["edf", "--pid", "1=5ms/10us"], "shortest timer"),
         (&["edf", "--pid", "1=5ms/5ms"], "add up"),
         (
             &["edf", "--pid", "1=5ms/20ms"],

@@ -223,7 +223,7 @@ fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
     bystander.run_until(end);
     let used = (misreporting.number("burn="), other.number("burn="));
     assert!(
-        vcpu_counter(&census(&path), misreporting.pid(), "breaths") > 0,
+        vcpu_counter(&census(&path), misreporting.pid(), "pauses") > 0,
         "{used:?}"
     );
     assert!((used.0 + used.1) * 100 <= 98 * 600_000, "{used:?}");
