@@ -88,7 +88,7 @@ fn main() -> isize {
         }
         failed += usize::from(!report(name, outcome));
     }
-    println!("tests: {} report, {failed} failed", TESTS.len() - failed);
+    println!("tests: {} passed, {failed} failed", TESTS.len() - failed);
     isize::from(failed != 0)
 }
 
