@@ -45,13 +45,29 @@ pub(crate) async fn both_forms_of_sleep_until() -> Outcome {
     Ok(())
 }
 
+/// Makes an asynchronous call, again as long as chaos reports no memory. Blocking calls are repeated
+/// by `sys`.
+async fn repeat_without_memory<F>(call: impl Fn() -> F) -> F::Output
+where
+    F: Future<Output = Result<usize, Error>>,
+{
+    let mut result = call().await;
+    for _ in 0..32 {
+        if result != Err(Error::OutOfMemory) || !sys::has_chaos() {
+            break;
+        }
+        result = call().await;
+    }
+    result
+}
+
 /// Each address space has pages of its own.
 pub(crate) async fn both_forms_of_map() -> Outcome {
     let mut starts = [
         map!(2),
-        map!(2, current()).await,
+        repeat_without_memory(|| map!(2, current())).await,
         map_stack!(2),
-        map_stack!(2, current()).await,
+        repeat_without_memory(|| map_stack!(2, current())).await,
     ];
     starts.sort_by_key(|start| start.unwrap_or(0));
     let mut end = 0;
@@ -82,7 +98,8 @@ pub(crate) async fn both_forms_of_spawn_and_wait() -> Outcome {
     let first = spawn!("child", b"note first", &files, bounds).map_err(message)?;
     let status = wait!(first, current()).await;
     ensure!(status == Ok(0), "the awaited child ended with {status:?}");
-    let second = spawn!("child", b"note later", &files, bounds, current()).await;
+    let second = || spawn!("child", b"note later", &files, bounds, current());
+    let second = repeat_without_memory(second).await;
     let status = wait!(second.map_err(message)?);
     ensure!(status == Ok(0), "the other child ended with {status:?}");
     let mut notes = [0; 32];
