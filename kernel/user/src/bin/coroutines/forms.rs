@@ -45,8 +45,8 @@ pub(crate) async fn both_forms_of_sleep_until() -> Outcome {
     Ok(())
 }
 
-/// Makes an asynchronous call, again as long as chaos reports no memory. Blocking calls are repeated
-/// by `sys`.
+/// Makes an asynchronous call, and repeats it while chaos reports no memory. Blocking calls are
+/// repeated by `sys`.
 async fn repeat_without_memory<F>(call: impl Fn() -> F) -> F::Output
 where
     F: Future<Output = Result<usize, Error>>,
