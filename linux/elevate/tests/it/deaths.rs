@@ -130,7 +130,7 @@ fn a_second_guardian_takes_over_the_records_of_the_first() {
     let mut owner = Process::start("guardian-killer", &[("TIDS", victim.tids())]);
     assert_eq!(owner.line("ready").as_deref(), Some("7"));
     assert!(victim.changed().is_some());
-    owner.child.wait().unwrap();
+    owner.kill();
     wait_until_restored(&owner, &victim, "the owner's death");
 }
 
