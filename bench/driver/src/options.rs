@@ -45,8 +45,8 @@ struct Arguments {
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
 
-    /// All sections at one commit, some 100 minutes: leaves the sections that are complete at this
-    /// commit, and fails with a list of the goals without figures
+    /// All sections at one commit, their limits add up to 113 minutes: leaves the sections that are
+    /// complete at this commit, and fails with a list of the goals without figures
     #[arg(long, conflicts_with_all = ["quick", "peers", "rows", "rounds", "seconds", "compare"])]
     full: bool,
 

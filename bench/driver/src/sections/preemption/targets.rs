@@ -67,7 +67,7 @@ const TARGETS: [Target; 4] = [
 ];
 
 /// Ratio of two equal servers above which a row tells nothing about small differences.
-const EQUAL: f64 = 1.05;
+const EQUAL: f64 = 1.0 + crate::goal::NOISE;
 
 /// Limit, in every row, of the p99 of short requests as a multiple of that without preemption.
 const HARM: f64 = 1.1;
