@@ -46,7 +46,8 @@ struct Arguments {
     seconds: Option<Duration>,
 
     /// All sections at one commit, their limits add up to 113 minutes: leaves the sections that are
-    /// complete at this commit, and fails with a list of the goals without figures
+    /// complete at this commit, and fails with a list of the goals without figures. `cargo xtask
+    /// bench --full` then measures MPI and the kernel
     #[arg(long, conflicts_with_all = ["quick", "peers", "rows", "rounds", "seconds", "compare"])]
     full: bool,
 

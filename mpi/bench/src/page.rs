@@ -133,6 +133,7 @@ pub(crate) fn commit() -> Option<String> {
             ":!mpi/bench/FIGURES.md",
             ":!bench/results",
             ":!bench/RESULTS.md",
+            ":!docs",
         ],
     );
     let commit = output("git", &["rev-parse", "--short", "HEAD"]);

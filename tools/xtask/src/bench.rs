@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: builds the command, names the peers that cannot be built here and calls the
-//! benchmark driver. `cargo xtask os`: calls the runner of the kernel.
+//! benchmark driver; a full run also measures MPI and the kernel. `cargo xtask os`: calls the
+//! runner of the kernel.
 //!
 //! The child inherits the terminal, receives the signals and determines the exit status. No command
 //! has a time limit, since only the user knows how long a measurement may take.
@@ -7,7 +8,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{packages, run, setup};
+use crate::{mpi, packages, run, setup};
 
 /// Subcommands of the driver that need no build, unlike `run`.
 const COMMANDS: [&str; 2] = ["drop", "render"];
@@ -44,6 +45,48 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
             return code;
         }
     }
+    if is_whole_run(args) {
+        return other_pages(root);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Returns whether the arguments ask for every section at one commit.
+fn is_whole_run(args: &[String]) -> bool {
+    let is_partial = |word: &str| word.starts_with("--only") || word.starts_with("--out");
+    args.iter().any(|word| word == "--full") && !args.iter().any(|word| is_partial(word))
+}
+
+/// Measures the two workspaces with pages of their own, MPI and the kernel, unless their pages
+/// belong to this commit.
+fn other_pages(root: &Path) -> ExitCode {
+    let mut git = Command::new("git");
+    git.current_dir(root)
+        .args(["rev-parse", "--short=7", "HEAD"]);
+    let commit = match git.output() {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        _ => {
+            eprintln!("error: `{}` failed", run::shown(&git));
+            return ExitCode::FAILURE;
+        }
+    };
+    let is_measured = |page: &str, prefix: &str| {
+        let text = std::fs::read_to_string(root.join(page)).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(prefix));
+        line.is_some_and(|line| line.starts_with(&commit) && !line.contains("-dirty"))
+    };
+    if !is_measured("mpi/bench/FIGURES.md", "At ") {
+        let code = mpi::command(root, &["bench".to_owned()]);
+        if code != ExitCode::SUCCESS {
+            return code;
+        }
+    }
+    // The profile is the last file that `evaluate` writes.
+    if !is_measured("docs/kernel-evaluation/profile.csv", "# commit ") {
+        return os(root, &["evaluate".to_owned(), "--docs".to_owned()]);
+    }
     ExitCode::SUCCESS
 }
 
@@ -78,5 +121,22 @@ pub(crate) fn foreground(command: &mut Command) -> Result<(), ExitCode> {
             );
             Err(ExitCode::FAILURE)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_whole_run;
+
+    #[test]
+    fn a_full_run_of_some_sections_measures_nothing_else() {
+        let is_whole = |text: &str| {
+            let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            is_whole_run(&words)
+        };
+        assert!(is_whole("--full"));
+        assert!(!is_whole("--full --only micro"));
+        assert!(!is_whole("--full --out=elsewhere"));
+        assert!(!is_whole("--quick"));
     }
 }

@@ -152,8 +152,8 @@ enum Task {
     ///
     /// Calls the driver of bench/, which builds the peers, checks that all answer with the same
     /// bytes and measures them in turn. `cargo xtask bench -- --help` shows its own options;
-    /// `cargo xtask bench --full` measures all sections at one commit, and goes on where it was
-    /// interrupted;
+    /// `cargo xtask bench --full` measures all sections, MPI and the kernel at one commit, and
+    /// resumes after an interruption;
     /// `cargo xtask bench --compare COMMIT` measures this tree beside a commit;
     /// `cargo xtask bench drop --only A,B` deletes the results of sections,
     /// `cargo xtask bench render` writes the page again.

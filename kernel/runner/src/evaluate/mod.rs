@@ -98,13 +98,26 @@ fn points_in(folder: &Path, source: Source) -> PathBuf {
     })
 }
 
-/// Returns the commit, and whether the tree is that of the commit.
+/// Folders of the sources that a machine and its clients are built from.
+const SOURCES: [&str; 4] = ["kernel", "scheduler", "linux/macros", "tools"];
+
+/// Returns the commit, with the suffix `-dirty` if the sources differ from it.
 fn commit() -> String {
-    let git = Command::new("git")
-        .args(["describe", "--always", "--dirty", "--exclude", "*"])
-        .output();
-    let described = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    described.unwrap_or_else(|_| "unknown".to_owned())
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output();
+        output.map_or(String::new(), |output| {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        })
+    };
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let commit = git(&["-C", root, "rev-parse", "--short", "HEAD"]);
+    let status = ["-C", root, "status", "--porcelain", "--"];
+    let changes = git(&[&status[..], &SOURCES].concat());
+    match (commit.is_empty(), changes.is_empty()) {
+        (true, _) => "unknown".to_owned(),
+        (_, true) => commit,
+        _ => commit + "-dirty",
+    }
 }
 
 /// Measures the points that the file lacks. Returns the number of failures.
