@@ -70,6 +70,9 @@ pub(crate) struct Engine<'p> {
     waiting: usize,
     /// Earliest send time of all groups; `u64::MAX` in a closed loop.
     next_due: u64,
+    /// Time before a send time that the client spends polling instead of sleeping, in ns; 0 if the
+    /// client is elevated, since polling would starve the programs on its CPU.
+    busy_poll_time: u64,
     /// End of the load: no request is due from here on.
     until: u64,
     next_check: u64,
@@ -136,6 +139,11 @@ impl<'p> Engine<'p> {
             scratch: vec![0; 64 * 1024].into_boxed_slice(),
             waiting: 0,
             next_due: u64::MAX,
+            busy_poll_time: if plan.fifo.is_some() {
+                0
+            } else {
+                BUSY_POLL_TIME
+            },
             until: u64::MAX,
             next_check: 0,
             unchecked: 0,
@@ -279,7 +287,7 @@ impl<'p> Engine<'p> {
             let free = self
                 .next_due
                 .saturating_sub(now)
-                .saturating_sub(BUSY_POLL_TIME);
+                .saturating_sub(self.busy_poll_time);
             let nap = MAX_SLEEP.min(end - now).min(free);
             let n = self.epoll.wait(Duration::from_nanos(nap))?;
             for i in 0..n {

@@ -39,7 +39,8 @@
 //! The thread sleeps when no request is due. In an open loop it sleeps until 60 µs ahead of the
 //! next send time and then polls without sleeping, because a timer of a virtual machine arrives
 //! 10–45 µs late. With closer send times it keeps a CPU busy: give it a CPU of its own (`pin`)
-//! where latency matters.
+//! where latency matters. An elevated client (`fifo`) never polls, because it would starve the
+//! programs on its CPU; its requests leave as late as the timer.
 
 mod arrivals;
 mod connect;

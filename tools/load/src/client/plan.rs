@@ -39,8 +39,8 @@ pub struct Plan {
     pub patience: Duration,
     /// CPU on which the client runs.
     pub pin: Option<usize>,
-    /// SCHED_FIFO priority of the client, so that programs on its CPU do not delay it: for an open
-    /// loop at a rate that leaves it asleep most of the time.
+    /// SCHED_FIFO priority of the client, so that programs on its CPU do not delay it. For an open
+    /// loop; the client sleeps until each send time.
     pub fifo: Option<u8>,
     /// Processes whose CPU time is measured together.
     pub server_pids: Vec<u32>,
