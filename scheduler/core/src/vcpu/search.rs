@@ -1,4 +1,4 @@
-//! Looks, by which an idle vCPU finds work that waits behind a long poll of another vCPU.
+//! The search for work: an idle vCPU looks for work that waits behind a long poll of another vCPU.
 //!
 //! A vCPU cannot notify others during a poll that work waits for the end of the poll. So parked
 //! vCPUs look, which makes the domain *work-conserving*: while a vCPU of a domain is parked, no
@@ -62,8 +62,8 @@ use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
-/// Length of a period in `look_after`, and number of fruitless looks that a full budget allows at
-/// once.
+/// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks: the number of
+/// `look_after` in a period. Also the number of fruitless looks that a full budget allows at once.
 pub(super) const SHARE: u64 = 20;
 
 /// Largest effective [`Config::look_after`](crate::Config::look_after): periods, and a budget of
