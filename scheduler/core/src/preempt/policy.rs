@@ -330,7 +330,8 @@ mod tests {
     #[test]
     fn an_equal_waits_for_the_end_of_the_quantum_and_then_runs_first() {
         let mut policy = Policy::new(LOOKS, 0);
-        // The next look after the first is when the poll may be found asleep.
+        // The first look sets a timer for the time from which the watcher tests whether the poll
+        // sleeps.
         let begins = decide(&mut policy, &snapshot(5_000, EQUAL), false);
         assert_eq!(begins, later(15_000, false));
         let early = decide(&mut policy, &snapshot(20_000, EQUAL), true);
