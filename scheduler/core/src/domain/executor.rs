@@ -103,10 +103,10 @@ impl<H: Host> Executor<H> {
     /// shows.
     ///
     /// # Errors
-    /// As [`spawn_pinned`](Self::spawn_pinned).
+    /// Same as [`spawn_pinned`](Self::spawn_pinned).
     ///
     /// # Safety
-    /// As [`spawn_pinned`](Self::spawn_pinned).
+    /// Same as [`spawn_pinned`](Self::spawn_pinned).
     pub unsafe fn spawn_pinned_at<F>(
         &self,
         future: F,

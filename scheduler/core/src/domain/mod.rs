@@ -161,7 +161,7 @@ impl<H: Host> Domain<H> {
     /// Spawns like [`spawn`](Self::spawn), with the source position that inspection shows.
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn).
+    /// Same as [`spawn`](Self::spawn).
     pub fn spawn_at<F>(
         &self,
         future: F,

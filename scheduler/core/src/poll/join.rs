@@ -12,12 +12,11 @@
 //!
 //! # Lending
 //!
-//! While a coroutine is blocked on a less urgent one, it lends its level. A wait has no future of
-//! its own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and notifies nothing, and
-//! the poll that abandons the wait has polled the handle, too. So the rule is: **the last poll
-//! before a coroutine blocks lends, and any other poll of a handle takes the loan back.** A
-//! coroutine that has polled handles of less urgent coroutines is polled once more before it
-//! blocks.
+//! A coroutine that is blocked on a less urgent one lends its level. A wait has no future of its
+//! own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and notifies nothing, and the
+//! poll that abandons the wait has polled the handle, too. So the rule is: **the last poll before a
+//! coroutine blocks lends, and any other poll of a handle takes the loan back.** A coroutine that
+//! has polled handles of less urgent coroutines is polled once more before it blocks.
 //!
 //! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.
 //! A wait that ends without a poll of the handle (`select!`, if the other branch was polled first,
@@ -270,7 +269,7 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
 /// the domain that polled the handle; `by_id` is true if it used its own waker.
 ///
 /// # Safety
-/// As [`lend`], and `from` is being polled by the calling thread.
+/// Same as [`lend`], and `from` is being polled by the calling thread.
 #[inline]
 unsafe fn lend_from<H: Host>(
     domain: &Shared<H>,
@@ -320,7 +319,7 @@ unsafe fn lend<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>, level: u8
 /// Settles the coroutine after a change of its loan.
 ///
 /// # Safety
-/// As [`lend`].
+/// Same as [`lend`].
 #[inline(never)]
 unsafe fn change_level<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>) {
     // SAFETY: the contract is the caller's.

@@ -183,7 +183,7 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
 /// lends its level to the coroutines whose handles this poll polls (see [`join`]).
 ///
 /// # Safety
-/// As [`poll_future`].
+/// Same as [`poll_future`].
 #[cold]
 unsafe fn poll_to_lend<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Option<Ended> {
     // SAFETY: the caller owns the coroutine, so it is alive.

@@ -60,7 +60,8 @@ impl Rule {
         }
     }
 
-    /// Returns how much longer the poll may run, apart from the budget; `None`: without limit.
+    /// Returns the time for which the poll may continue, apart from the budget; `None`: without
+    /// limit.
     #[must_use]
     pub fn left(&self, waits: Waits, ran: RunTime) -> Option<u64> {
         match waits {

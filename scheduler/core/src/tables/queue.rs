@@ -262,7 +262,7 @@ impl<H: Host> ReadyQueues<H> {
     /// suspended: its stamp is the oldest stamp minus one.
     ///
     /// # Safety
-    /// As [`ReadyQueues::push`].
+    /// Same as [`ReadyQueues::push`].
     #[cold]
     pub(crate) unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>, now: u64) {
         // SAFETY: owned by the caller, hence alive.
@@ -288,7 +288,7 @@ impl<H: Host> ReadyQueues<H> {
     /// Puts a coroutine at the end of its level's list where it belongs; its stamp stays.
     ///
     /// # Safety
-    /// As [`ReadyQueues::push`].
+    /// Same as [`ReadyQueues::push`].
     #[inline]
     unsafe fn link(&mut self, coroutine: NonNull<Slot<H>>) -> Level {
         // SAFETY: owned by the caller, hence alive.
@@ -344,7 +344,7 @@ impl<H: Host> ReadyQueues<H> {
     /// Moves a queued coroutine to the tail of its current level.
     ///
     /// # Safety
-    /// As [`ReadyQueues::unlink`].
+    /// Same as [`ReadyQueues::unlink`].
     pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the contract is the caller's; after `unlink` the coroutine is in no queue.
         unsafe {

@@ -62,7 +62,7 @@ impl<H: Host> SlotCache<H> {
     /// Keeps a slot whose tenant's future is gone.
     ///
     /// # Safety
-    /// As [`SlotCache::take`]. The slot is of this table, and its tenant is gone.
+    /// Same as [`SlotCache::take`]. The slot is of this table, and its tenant is gone.
     #[inline]
     pub(crate) unsafe fn give(&self, table: &Table<H>, slot: NonNull<Slot<H>>) {
         // SAFETY: the caller is the only user, by contract.
@@ -83,7 +83,7 @@ impl<H: Host> SlotCache<H> {
     /// Returns the number of cached slots.
     ///
     /// # Safety
-    /// As [`SlotCache::take`].
+    /// Same as [`SlotCache::take`].
     pub(crate) unsafe fn len(&self) -> usize {
         // SAFETY: the caller is the only user, by contract.
         unsafe { (*self.0.get()).len }

@@ -45,7 +45,7 @@ impl<H: Host> Vcpu<H> {
     /// Like [`Vcpu::admit`], for a caller that knows which vCPU of the domain its thread serves.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`]; `here` came from [`Shared::here`](super::shared::Shared::here).
+    /// Same as [`Vcpu::admit`]; `here` came from [`Shared::here`](super::shared::Shared::here).
     #[inline]
     pub(crate) unsafe fn admit_from(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive.
@@ -65,7 +65,7 @@ impl<H: Host> Vcpu<H> {
     /// is leaving.
     ///
     /// # Safety
-    /// As [`Vcpu::admit_from`].
+    /// Same as [`Vcpu::admit_from`].
     #[inline(never)]
     unsafe fn admit_elsewhere(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive.
@@ -91,7 +91,7 @@ impl<H: Host> Vcpu<H> {
     /// Puts a coroutine into the queue of this vCPU, which is its home.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`], and the calling thread serves this vCPU.
+    /// Same as [`Vcpu::admit`], and the calling thread serves this vCPU.
     #[inline(never)]
     pub(crate) unsafe fn admit_here(&self, coroutine: NonNull<Slot<H>>) {
         self.trace(coroutine, Step::Ready);
@@ -108,7 +108,7 @@ impl<H: Host> Vcpu<H> {
     /// Puts a coroutine into the inbox, from any thread.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`].
+    /// Same as [`Vcpu::admit`].
     pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive; its block is read before the push gives it
         // away.

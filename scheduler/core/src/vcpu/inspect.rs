@@ -20,7 +20,7 @@ impl<H: Host> Vcpu<H> {
         self.counters.polls(level)
     }
 
-    /// Returns the number of coroutines that exited here, and the number of those that panicked.
+    /// Returns the number of coroutines that exited here, and how many of them panicked.
     #[must_use]
     pub fn exits(&self) -> (u64, u64) {
         (

@@ -199,7 +199,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Enqueues at the tail, now. The caller publishes.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`].
+    /// Same as [`Locked::enqueue`].
     #[inline]
     pub(super) unsafe fn push_now(&mut self, coroutine: NonNull<Slot<H>>) -> Level {
         let now = self.guarded().now;
@@ -211,7 +211,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// publishes.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`]; the coroutine was polled here last.
+    /// Same as [`Locked::enqueue`]; the coroutine was polled here last.
     #[inline(always)]
     pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive.
@@ -227,7 +227,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Enqueues a coroutine that has yielded, on a thread that does not pick next.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`].
+    /// Same as [`Locked::enqueue`].
     pub(crate) unsafe fn enqueue_back(&mut self, coroutine: NonNull<Slot<H>>) {
         if self.vcpu.is_polling() {
             // SAFETY: the contract is the caller's.
@@ -263,7 +263,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Enqueues at the tail, with the tick at which the coroutine became ready.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`].
+    /// Same as [`Locked::enqueue`].
     #[inline]
     pub(super) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, since: u64) -> Level {
         // SAFETY: the coroutine is owned, hence alive.
@@ -299,7 +299,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Takes the next coroutine out of the queues and accounts for it. For a suspended coroutine,
-    /// the second value tells whether it goes before fresh ones of its level.
+    /// the second value is `Some`, and true if it goes before fresh ones of its level.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;

@@ -15,14 +15,14 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::tables::table::Table;
 
-/// The state of a domain. Words that every pick reads share no cache line with those that spawns
-/// and exits write.
+/// The state of a domain. Words that every pick reads share no cache line with the words that
+/// spawns and exits write.
 #[repr(C)]
 pub(crate) struct Shared<H: Host> {
     pub(crate) host: H,
     pub(crate) config: Config,
     pub(crate) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
-    /// Number of vCPUs: those below this index exist.
+    /// Number of vCPUs. Entries of `vcpus` below this index are set.
     pub(crate) count: AtomicUsize,
     /// Number of vCPUs that are not retired.
     pub(crate) active: AtomicUsize,
@@ -37,7 +37,7 @@ pub(crate) struct Shared<H: Host> {
     outside: NextLine,
     /// Index of the vCPU for the next coroutine from outside.
     next: AtomicUsize,
-    /// Number of `Domain` handles, those of executors included.
+    /// Number of `Domain` handles, including the handles of executors.
     pub(crate) handles: AtomicUsize,
     /// Number of coroutines spawned by threads that serve no vCPU.
     pub(crate) spawned_outside: AtomicU64,

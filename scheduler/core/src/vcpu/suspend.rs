@@ -82,7 +82,7 @@ impl<H: Host> Vcpu<H> {
     /// [`SetAside::requeue`] does, or the drop of the result.
     ///
     /// # Safety
-    /// As [`Vcpu::suspend_current`]; and the domain outlives the result.
+    /// Same as [`Vcpu::suspend_current`]; and the domain outlives the result.
     pub unsafe fn set_aside_current(&self) -> Option<SetAside<H>> {
         // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
         // meanwhile.

@@ -30,7 +30,7 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
 /// Wakes a coroutine that the calling thread does not poll.
 ///
 /// # Safety
-/// As [`wake_slot`].
+/// Same as [`wake_slot`].
 #[inline(never)]
 unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
     // SAFETY: slots outlive their references.

@@ -1,8 +1,8 @@
 //! Comparison of random operations with a naive model, a list of coroutines that is searched.
 //!
-//! With one vCPU the model predicts every poll; with two it predicts the level of every poll. After
-//! each operation the bitmap is compared with the set of levels that have a ready coroutine, and
-//! the polls of each coroutine with those that its wakes account for.
+//! With one vCPU the model predicts the coroutine of every poll, with two vCPUs only its level.
+//! After each operation the bitmap is compared with the set of levels that have a ready coroutine,
+//! and the polls of each coroutine with those that its wakes account for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

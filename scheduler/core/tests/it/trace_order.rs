@@ -309,8 +309,8 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
     assert_eq!(sorted.len(), 16);
 }
 
-/// While polls are short, the clock is read at every fourth, and the elapsed time is shared out
-/// among them.
+/// While polls are short, the clock is read at every fourth poll, and the four polls share the
+/// elapsed time.
 #[test]
 fn ticks_between_two_readings_are_shared_out_by_level() {
     let domain = domain(Config {

@@ -160,7 +160,7 @@ fn a_vcpu_that_is_not_served_does_not_keep_others_awake() {
     polling(&domain, &a, || ());
     run(&a, 10);
     pass(&domain, PERIOD);
-    // Not parked, and not polling: `block_on` has returned, say.
+    // `a` is not parked and not polling, as after the return of `block_on`.
     assert!(b.prepare_park());
     assert_eq!(b.sleep_limit(), None);
     // Work that is left on a vCPU that is not served is taken.

@@ -213,7 +213,7 @@ fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
         assert!(!notifies(me, 20), "as it was");
         assert!(!notifies(me, 15), "more urgent than before");
         assert!(notifies(me, 20), "less urgent than before");
-        assert!(!notifies(other, 25), "still less urgent than the running poll");
+        assert!(!notifies(other, 25), "less urgent than the running poll");
         assert!(notifies(other, 20));
         assert!(notifies(other, 10));
         assert!(!notifies(other, 40));
@@ -567,7 +567,7 @@ fn a_suspended_coroutine_is_picked_out_of_turn() {
         assert_eq!(me, current);
         let picked = executor.pick_suspended(me);
         assert!(matches!(picked, Some(Picked::Resume { id, .. }) if id == me));
-        assert!(executor.pick_suspended(me).is_none(), "the coroutine is running");
+        assert!(executor.pick_suspended(me).is_none(), "already running");
         t.push("long");
     };
     domain.spawn(long, at(20)).unwrap().detach();

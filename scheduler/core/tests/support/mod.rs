@@ -261,7 +261,7 @@ impl Server {
         // coroutine was picked again.
         let me = unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         loop {
-            match executor.pick(None).expect("the suspended coroutine is ready") {
+            match executor.pick(None).expect("the suspended poll is ready") {
                 Picked::Resume { id, .. } => return assert_eq!(id, me),
                 Picked::Poll(running) => drop(running.poll()),
             }
