@@ -31,12 +31,12 @@
 //! | `domain/` | the handles: spawn, wake, reprio, cancel, shut down; the right to serve a vCPU |
 //! | `poll/` | the poll of a coroutine and its outcome; wakers, join handles |
 //! | `vcpu/` | pick, enqueue, wake, steal, park, suspend; the state that a domain's vCPUs share |
-//! | `preempt/` | the decision when a poll is suspended |
+//! | `preempt/` | the decision to suspend a poll |
 //! | `tables/` | slots of coroutines that never move; 64 levels, bitmap, doubly linked FIFO lists |
 //! | `coroutine/` | the control block, its state word, the future's allocation, lent levels |
 //! | `base/` | levels, ids, counters, lock, inbox; the `Host` trait of the surroundings |
 //!
-//! A folder uses only the folders below it in this table. There are two cycles of files:
+//! A folder uses only the folders below it in the table. There are two cycles of files:
 //! `vcpu/shared.rs` with `vcpu/release.rs`, and the files of the control block. `coroutine/` stores
 //! the address of a vCPU without its type.
 //!

@@ -146,7 +146,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The layout is not empty.
     #[inline]
     unsafe fn allocate(layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::alloc(layout) }
     }
 
@@ -156,7 +156,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// `memory` came from [`Host::allocate`] with this layout, and is not used any more.
     #[inline]
     unsafe fn free(memory: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
@@ -167,7 +167,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// # Safety
     /// The layout is not empty, and its alignment is that of a word.
     unsafe fn map(layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::alloc_zeroed(layout) }
     }
 
@@ -176,7 +176,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// # Safety
     /// `memory` came from [`Host::map`] with this layout, and is not used any more.
     unsafe fn unmap(memory: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 

@@ -1,4 +1,4 @@
-//! The decision when a poll is suspended, without threads, clocks or system calls. All times are in
+//! The decision to suspend a poll, without threads, clocks or system calls. All times are in
 //! nanoseconds.
 //!
 //! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). The remaining

@@ -83,7 +83,7 @@ impl<H: Host> Lists<H> {
     /// over; see [`ReadyQueues::pop`]. `may_turn`: the last such turn of a suspended coroutine is
     /// long enough ago.
     #[cold]
-    fn with_suspended(
+    fn choose(
         &self,
         fresh: Option<NonNull<Slot<H>>>,
         newest: bool,
@@ -331,7 +331,7 @@ impl<H: Host> ReadyQueues<H> {
             None => list.head = next,
         }
         match NonNull::new(next) {
-            // SAFETY: as above.
+            // SAFETY: neighbours in a list are alive.
             Some(next) => unsafe { next.as_ref() }.prev.store(prev, Relaxed),
             None => list.tail = prev,
         }
@@ -376,7 +376,7 @@ impl<H: Host> ReadyQueues<H> {
         }
         if !(lists.suspended.is_empty() && lists.first.is_empty()) {
             let may_turn = self.stamp >= self.turned.saturating_add(patience);
-            let (next, was_patient) = lists.with_suspended(chosen, newest, patience, may_turn)?;
+            let (next, was_patient) = lists.choose(chosen, newest, patience, may_turn)?;
             if was_patient {
                 self.turned = self.stamp;
             }
@@ -410,7 +410,7 @@ impl<H: Host> ReadyQueues<H> {
         block.queued.store(Slot::<H>::NOT_QUEUED, Relaxed);
         list.head = block.next.load(Relaxed);
         match NonNull::new(list.head) {
-            // SAFETY: as above.
+            // SAFETY: elements of a list are alive while they are in it.
             Some(next) => unsafe { next.as_ref() }.prev.store(null_mut(), Relaxed),
             None => {
                 list.tail = null_mut();

@@ -375,8 +375,8 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.random ^= guarded.random << 13;
         guarded.random ^= guarded.random >> 7;
         guarded.random ^= guarded.random << 17;
-        // Only half of the polls are asked to yield: a poll that is asked yields before it makes
-        // progress.
+        // Only half of the polls are asked to yield: a poll that is asked yields before it
+        // completes the operation that it polls.
         if guarded.random >> 32 & 1 == 0 {
             vcpu.set_preempt_flag(PREEMPT_HOST);
         }

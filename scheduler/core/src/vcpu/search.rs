@@ -1,7 +1,7 @@
 //! The search for work: an idle vCPU looks for work that waits behind a long poll of another vCPU.
 //!
 //! A vCPU cannot notify others during a poll that work waits for the end of the poll. So parked
-//! vCPUs look, which makes the domain *work-conserving*: while a vCPU of a domain is parked, no
+//! vCPUs look, and the law of *conservation* holds: while a vCPU of a domain is parked, no
 //! coroutine that may run there waits for long.
 //!
 //! A poll is **long** when it has run for [`Config::look_after`](crate::Config::look_after) ticks,
@@ -160,11 +160,11 @@ impl<H: Host> Vcpu<H> {
     pub(super) fn may_help(&self, now: u64) -> bool {
         self.shared()
             .vcpus()
-            .any(|vcpu| vcpu.index != self.index && vcpu.leaves_some(now))
+            .any(|vcpu| vcpu.index != self.index && vcpu.offers_work(now))
     }
 
     /// Returns true if an idle vCPU should take work from this one.
-    fn leaves_some(&self, now: u64) -> bool {
+    fn offers_work(&self, now: u64) -> bool {
         let give = self.may_give();
         if give == 0 {
             return false;
