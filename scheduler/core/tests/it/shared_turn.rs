@@ -111,7 +111,7 @@ proptest! {
             prop_assert!(when - since <= most, "{} ns, and the bound is {most}", when - since);
         }
         if ended - begun > most {
-            prop_assert_eq!(last.len(), suspended, "a coroutine never resumed in {} ns", ended - begun);
+            prop_assert_eq!(last.len(), suspended, "never resumed in {} ns", ended - begun);
         }
     }
 }
