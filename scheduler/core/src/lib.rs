@@ -1,9 +1,10 @@
-//! The priority scheduler of Upshift: coroutines with a control block and a
-//! level, one bitmap, FIFO queues, O(1) everything.
+//! The priority scheduler of Upshift. A coroutine has a control block and a level; a vCPU has a
+//! FIFO queue per level and a bitmap of the levels that are not empty. Scheduling operations take
+//! O(1).
 //!
-//! The crate is `no_std` + `alloc` and knows no operating system. A process, a
-//! kernel and a test are three implementations of [`Host`]. There are no globals
-//! and no thread-locals: all state hangs off a [`Domain`] and its vCPUs.
+//! The crate is `no_std` + `alloc` and knows no operating system. A process, a kernel and a test
+//! are three implementations of [`Host`]. There are no globals and no thread-locals: all state
+//! belongs to a [`Domain`] and its vCPUs.
 //!
 //! ```text
 //!   Domain ── table of slots (id → control block)
@@ -15,30 +16,29 @@
 //!
 //! # Invariants
 //!
-//! 1. *Order*: a vCPU starts no poll while something more urgent is ready on it;
-//!    FIFO within a level; across vCPUs a more urgent ready coroutine waits for
-//!    at most one poll of a less urgent one.
-//! 2. *No wake lost, none doubled*, from any thread, at any moment: `state.rs`.
+//! 1. *Order*: a vCPU starts no poll while a more urgent coroutine is ready on it; a level is FIFO;
+//!    across vCPUs a more urgent ready coroutine waits for at most one poll of a less urgent one.
+//! 2. *No wake is lost or doubled*, from any thread, at any moment: see `coroutine/state.rs`.
 //! 3. *One at a time*: no coroutine is polled by two threads at once.
 //! 4. *O(1)*: pick, enqueue, wake and `reprio` in any state.
 //! 5. *Bitmap = truth*: bit L is set iff level L has a ready coroutine.
 //! 6. *Bounded*: a coroutine is in one queue at most and brings its own links.
 //!
-//! # Where things are
+//! # Folders
 //!
 //! | folder | concern |
 //! |---|---|
 //! | `domain/` | the handles: spawn, wake, reprio, cancel, shut down; the right to serve a vCPU |
 //! | `poll/` | the poll of a coroutine and its outcome; wakers, join handles |
 //! | `vcpu/` | pick, enqueue, wake, steal, park, suspend; the state that a domain's vCPUs share |
-//! | `preempt/` | when a poll is suspended: the decision alone |
+//! | `preempt/` | the decision to suspend a poll |
 //! | `tables/` | slots of coroutines that never move; 64 levels, bitmap, doubly linked FIFO lists |
 //! | `coroutine/` | the control block, its state word, the future's allocation, lent levels |
 //! | `base/` | levels, ids, counters, lock, inbox; the `Host` trait of the surroundings |
 //!
-//! A folder uses those below it. Two circles are exceptions: `vcpu/shared.rs` with
-//! `vcpu/release.rs`, and the files of the control block. `coroutine/` stores the address of a vCPU
-//! without its type.
+//! A folder uses only the folders below it in the table. There are two cycles of files:
+//! `vcpu/shared.rs` with `vcpu/release.rs`, and the files of the control block. `coroutine/` stores
+//! the address of a vCPU without its type.
 //!
 //! # Example
 //!

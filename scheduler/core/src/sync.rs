@@ -18,16 +18,16 @@ pub(crate) use loom::sync::atomic::{
 pub(crate) fn light_barrier() {
     #[cfg(not(any(loom, miri)))]
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
-    // Checkers do not know a barrier that one thread makes for another.
+    // loom and Miri do not model a barrier that one thread makes for another.
     #[cfg(any(loom, miri))]
     fence(Ordering::SeqCst);
 }
 
-/// A word for inspection only: no step depends on a value that another thread has written there.
-/// The model checker need not know of it, so the thousands of counters of a vCPU cost it nothing.
+/// A counter for inspection only: no step depends on a value that another thread has written. The
+/// model checker does not track these counters, since a vCPU has thousands of them.
 pub(crate) type Statistic = core::sync::atomic::AtomicU64;
 
-/// Returns `N` counters at 0: copies of one constant.
+/// Returns `N` counters at 0.
 pub(crate) fn zeros<const N: usize>() -> [Statistic; N] {
     [const { Statistic::new(0) }; N]
 }

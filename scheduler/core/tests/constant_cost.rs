@@ -1,8 +1,8 @@
 //! Invariant 4: pick, enqueue, wake and `reprio` cost the same with 1 or 64 levels and with 1 or
 //! 100 000 coroutines.
 //!
-//! The cost is a median of many batches. A list that is searched would be a thousand times slower
-//! at the far end; the margin is there for the caches.
+//! The cost is a median of many batches. A search of a list would be a thousand times slower with
+//! many coroutines; the margin allows for cache misses.
 
 #![cfg(all(not(loom), not(miri)))]
 
@@ -36,14 +36,14 @@ fn cost(mut operation: impl FnMut(usize)) -> f64 {
     batches[BATCHES / 2] as f64 / BATCH as f64
 }
 
-/// Asserts that the far end costs about as much as the near end. The best ratio of five counts: a
-/// machine that is busy for a while spoils one side of some.
+/// Asserts that the `far` case costs about as much as the `near` case. The best of five ratios
+/// counts: a machine that is busy for a while spoils single measurements.
 fn constant(what: &str, near: impl Fn() -> f64, far: impl Fn() -> f64) {
     let ratio = (0..5).map(|_| far() / near()).fold(f64::INFINITY, f64::min);
     assert!(ratio <= MARGIN, "{what}: {ratio:.1} times dearer");
 }
 
-/// Spawns coroutines that yield for ever, on each of a number of levels.
+/// Spawns coroutines that yield for ever, distributed over a number of levels.
 fn yielding(
     coroutines: usize,
     levels: usize,
@@ -74,7 +74,7 @@ fn turn(coroutines: usize, levels: usize) -> f64 {
         let mut back = None;
         cost(|_| {
             let Some(Picked::Poll(running)) = vcpu.pick(back.take()) else {
-                panic!("something is ready")
+                panic!("a coroutine is ready")
             };
             if let Polled::Yielded(yielded) = running.poll() {
                 back = Some(yielded);
@@ -92,7 +92,8 @@ fn invariant_4_a_turn_costs_the_same_with_many_coroutines() {
 
 #[test]
 fn invariant_4_reprio_of_a_queued_coroutine_costs_the_same_with_many() {
-    // Out of the middle of a list, to the tail of another, near by in memory.
+    // The coroutines move from the middle of a list to the tail of another, and lie close together
+    // in memory.
     let reprio = |coroutines: usize, levels: usize| {
         let (domain, vcpu, ids) = yielding(coroutines, levels);
         let middle = &ids[coroutines / 2..];
@@ -112,8 +113,7 @@ fn invariant_4_reprio_of_a_queued_coroutine_costs_the_same_with_many() {
 
 #[test]
 fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
-    // The owner's next pick moves the arrivals, and no other thread does: so the first of these is
-    // as cheap as the last.
+    // Only the owner's next pick moves the arrivals, so the first `reprio` is as cheap as the last.
     let reprio = |arrived: usize| {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
@@ -154,7 +154,7 @@ fn wake(coroutines: usize, inside: bool) -> f64 {
                 domain.wake(id).unwrap();
             }
             let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-                panic!("it was woken")
+                panic!("the coroutine was woken")
             };
             let _ = black_box(running.poll());
         });
@@ -170,7 +170,7 @@ fn invariant_4_a_wake_costs_the_same_with_many_coroutines() {
 
 #[test]
 fn invariant_6_a_coroutine_in_a_queue_takes_no_memory_of_its_own() {
-    // A coroutine brings its links: the bound of every queue is the number of coroutines, and one
+    // A coroutine contains its links: the number of coroutines bounds every queue, and a coroutine
     // that is woken often is queued once.
     let (domain, vcpu, ids) = yielding(1_000, 7);
     for _ in 0..10 {

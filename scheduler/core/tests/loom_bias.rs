@@ -5,8 +5,8 @@
 
 #![cfg(loom)]
 
-// Included by path: the lock is private to the crate, and its models give it a host of their own. A
-// public lock would offer programs a lock that only the owner of a vCPU may use.
+// Included by path: the lock is private to the crate, and these models run it with another host.
+// Programs could not use the lock, which has one owner thread, so it is not public.
 #[path = "../src/base/lock.rs"]
 mod lock;
 mod models;
@@ -49,7 +49,7 @@ impl Host for Barriers {
     }
 }
 
-/// The lock alone, and the data that it guards.
+/// The lock without a vCPU, and the data that it guards.
 struct Guarded {
     lock: Lock,
     host: Barriers,
@@ -67,7 +67,7 @@ impl Guarded {
 
     fn enter(&self, as_owner: bool) {
         let guard = if as_owner {
-            // SAFETY: only one thread of each model does this.
+            // SAFETY: only one thread of each model enters as the owner.
             unsafe { self.lock.lock_by_owner(&self.host) }
         } else {
             self.lock.lock(&self.host)
@@ -118,7 +118,7 @@ fn two_threads_end_a_bias_and_one_is_inside_at_a_time() {
     });
 }
 
-/// The owner is inside by its bias, or tries, while another thread ends the bias.
+/// The owner holds the lock by its bias, or tries to take it, while another thread ends the bias.
 #[test]
 fn the_owner_and_a_thread_that_ends_its_bias_are_never_both_inside() {
     check(3, || {
@@ -136,7 +136,7 @@ fn the_owner_and_a_thread_that_ends_its_bias_are_never_both_inside() {
     });
 }
 
-/// The owner sets the bias again between two ends of it.
+/// The owner sets the bias again between two steps that end it.
 #[test]
 fn a_bias_that_comes_back_is_ended_again() {
     check(2, || {
@@ -160,7 +160,7 @@ fn a_bias_that_comes_back_is_ended_again() {
     });
 }
 
-/// Another thread serves the vCPU meanwhile.
+/// Another thread serves the vCPU while its lock is biased.
 #[test]
 fn a_bias_goes_with_the_executor() {
     check(2, || {

@@ -1,5 +1,5 @@
-//! The inbox alone, under the model checker. See `loom_state.rs` for how to run it, and
-//! `loom_park.rs` for the protocol around it.
+//! The inbox without a vCPU, under the model checker. See `loom_state.rs` for the command, and
+//! `loom_park.rs` for the protocol in which the inbox is used.
 
 #![cfg(loom)]
 
@@ -25,7 +25,7 @@ struct Element {
     value: UnsafeCell<u32>,
 }
 
-// SAFETY: always the same field, which has no other use.
+// SAFETY: `link` always returns the field `link`, which only the inbox uses.
 unsafe impl Linked for Element {
     fn link(&self) -> &AtomicPtr<Element> {
         &self.link

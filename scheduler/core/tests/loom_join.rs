@@ -1,6 +1,6 @@
 //! A handle and the exit of its coroutine on two threads, under the model checker: the control
 //! block is freed once, by its last user (`join.rs`); otherwise the end of the domain would wait
-//! for ever. See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! for ever. See `loom_state.rs` for the command, and `models` for the bounds.
 
 #![cfg(loom)]
 
@@ -88,7 +88,7 @@ fn a_loan_that_is_given_up_while_its_coroutine_exits_elsewhere_frees_its_slot_on
         let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (mut handle, drops) = child(&there);
         let waits = async move {
-            // Polled again before it blocks, without the handle.
+            // The coroutine is polled again, without the handle, before it blocks.
             poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
             poll_fn(|_| Poll::<()>::Pending).await;
             drop(handle);

@@ -1,8 +1,9 @@
-//! Wakes, spawns and parking under the model checker: the scheduler itself, driven as its hosts
-//! drive it. See `loom_state.rs` for how to run it, and `models` for the bounds.
+//! Wakes, spawns and parking under the model checker: models of the whole scheduler, with the calls
+//! that its hosts make. See `loom_state.rs` for the command, and `models` for the bounds.
 //!
 //! A vCPU that is parked at the end of a model would wait for ever. A vCPU that is not parked has
-//! been kicked, or has not waited; it picks once more, and that must be enough.
+//! been kicked, or has not waited; it picks until no coroutine is ready, and all work must be done
+//! then.
 
 #![cfg(loom)]
 
@@ -77,7 +78,7 @@ fn invariant_2_every_wait_for_a_wake_ends() {
 }
 
 #[test]
-fn two_wakes_of_a_parked_vcpu_pend_it_once() {
+fn two_wakes_of_a_parked_vcpu_kick_it_once() {
     check(3, || {
         let domain = domain(0);
         let vcpu = domain.add_vcpu().unwrap();
@@ -140,8 +141,8 @@ fn a_more_urgent_wake_is_taken_by_the_pick_or_asks_its_poll_to_yield() {
     });
 }
 
-/// The wake comes from outside. A vCPU that does not look takes it at once; one that does leaves it
-/// to the poll's own vCPU, until the poll is long.
+/// The wake comes from outside. A vCPU that does not look takes the work at once; a vCPU that looks
+/// leaves the work to the poll's own vCPU until the poll is long.
 #[test]
 fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     for after in LOOKS {
@@ -165,8 +166,8 @@ fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
     }
 }
 
-/// The poll itself wakes: its vCPU cannot tell how long it will take, but a vCPU that parks looks
-/// at it again.
+/// The poll itself wakes: its vCPU does not know how long the poll will take, but a vCPU that parks
+/// looks at it again.
 #[test]
 fn work_that_a_poll_wakes_while_another_vcpu_parks_is_taken_or_watched() {
     check(3, || {
@@ -203,7 +204,7 @@ fn work_that_a_pick_leaves_while_another_vcpu_parks_is_taken() {
         polling(&busy, || {
             let idle = parker.join().unwrap();
             run_if_awake(&domain, &idle);
-            assert_eq!(work.polls(), 2, "it waits for the end of the poll");
+            assert_eq!(work.polls(), 2, "work waits for the end of the poll");
         });
     });
 }
@@ -245,15 +246,15 @@ fn work_that_arrives_while_all_vcpus_park_ends_the_wait_of_one() {
     }
 }
 
-/// Parks like a kernel: in the middle of the poll of its switching coroutine, with interrupts
-/// masked.
+/// Creates a vCPU with a switching coroutine. As in a kernel, it parks in the middle of the poll of
+/// that coroutine, with interrupts masked.
 fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
     let hart = domain.add_vcpu().unwrap();
     Work::new().spawn_pinned(&hart, 63, Kind::Switching);
     hart
 }
 
-/// Runs the loop of a hart that woke up: it does not go back to sleep at once.
+/// Runs a turn of a hart whose wait has ended.
 fn run_hart(hart: &Executor<ModelHost>) {
     if !hart.is_parked() {
         hart.unpark();
@@ -272,9 +273,10 @@ fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
         let waker = work.wake_elsewhere(&domain, id);
         if work.polls() == 1 {
             polling(&hart, || {
-                // The pick may have reached the work itself.
+                // The pick may have returned the work, whose poll is then under way.
                 if hart.running_level() == Some(level(63)) && hart.prepare_park() {
-                    // The instruction ends if an interrupt is pending, or becomes pending.
+                    // The hart's wait instruction ends if an interrupt is pending, or becomes
+                    // pending.
                     waker.join().unwrap();
                     assert_eq!(domain.host().kicks(0), 1);
                 } else {
@@ -289,8 +291,8 @@ fn a_wake_while_a_hart_turns_to_its_wait_is_seen_or_interrupts_it() {
     });
 }
 
-/// An interrupt handler on the hart wakes, and serves no vCPU; before the hart enters user mode, it
-/// shares its work.
+/// The poll of the busy hart, or an interrupt handler there, which serves no vCPU, wakes the work.
+/// Before the hart enters user mode, it announces its work.
 #[test]
 fn work_of_a_hart_that_turns_to_a_program_is_taken_by_one_that_turns_to_its_wait() {
     for handler in [false, true] {
@@ -310,7 +312,7 @@ fn work_of_a_hart_that_turns_to_a_program_is_taken_by_one_that_turns_to_its_wait
                 } else {
                     work.wake(&domain, id);
                 }
-                // As `share` does: a fence, a look at which vCPU sleeps, and the waiting work.
+                // A fence, and then reads of the number of parked vCPUs and of the work left here.
                 busy.announce();
                 let idle = parker.join().unwrap();
                 run_hart(&idle);

@@ -1,5 +1,5 @@
-//! LookCosts under the model checker: which vCPU watches, and the result of a look, while polls
-//! begin, end and make work (`vcpu/search.rs`). See `loom_state.rs` for how to run it.
+//! Looks under the model checker: which vCPU watches, and the result of a look, while polls begin,
+//! end and make coroutines ready (`vcpu/search.rs`). See `loom_state.rs` for the command.
 
 #![cfg(loom)]
 
@@ -21,17 +21,17 @@ fn goes_to_sleep(idle: &Executor<ModelHost>) -> bool {
     serving(idle, || idle.prepare_park() && idle.sleep_limit().is_none())
 }
 
-/// Asserts that the other vCPU will look at the poll that has begun on the first, whether it went
-/// to sleep meanwhile or not.
+/// Asserts that vCPU 1 will look at the poll that has begun on vCPU 0: it does not sleep, or was
+/// kicked.
 fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
     assert!(
         !sleeps || domain.host().kicks(1) != 0,
-        "a poll is under way, and nothing will look at it"
+        "a poll is under way, and no vCPU will look at it"
     );
 }
 
-/// The vCPU was parked for a long time, and a coroutine that only it may poll has become ready: a
-/// timer, say.
+/// The busy vCPU was parked for a long time, and a coroutine that is pinned to it has become ready,
+/// as by a timer.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
     check(3, || {
@@ -51,7 +51,8 @@ fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_wok
     });
 }
 
-/// The same between two polls, the first of which took long, and was found to be long or not.
+/// Like the last test, between two polls: the first took long, and a look has marked it as long or
+/// not.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_it() {
     for (found, passed) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {
@@ -78,7 +79,7 @@ fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_i
     }
 }
 
-/// The vCPU that watches retires, with a poll under way or about to begin.
+/// The vCPU that watches retires while a poll is under way or about to begin.
 #[test]
 fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
     check(3, || {
@@ -118,7 +119,7 @@ fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_annou
             let (found, idle) = looker.join().unwrap();
             assert!(
                 found || domain.host().kicks(1) != 0,
-                "it waits for the end of a long poll, and a vCPU sleeps"
+                "work waits for the end of a long poll while a vCPU sleeps"
             );
             idle.unpark();
             run(&idle);
@@ -127,7 +128,7 @@ fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_annou
     });
 }
 
-/// Spawns a coroutine that is blocked on the vCPU, and stays there.
+/// Spawns a pinned coroutine, which is blocked after its first poll.
 fn pinned(vcpu: &Executor<ModelHost>) -> (Work, upshift_core::CoroutineId) {
     let work = Work::new();
     let id = work.spawn_pinned(vcpu, 20, Kind::Task);

@@ -94,7 +94,8 @@ impl Coroutine {
         }
     }
 
-    /// Wakes like a waker. The thread that must enqueue the coroutine polls it here.
+    /// Wakes like a waker. In this model the thread that must enqueue the coroutine polls it at
+    /// once.
     fn wake(&self, by_id: bool) {
         let wake = if by_id {
             self.word.wake_by_id(ID, false)
@@ -331,7 +332,7 @@ fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
                 let coroutine = coroutine.clone();
                 thread::spawn(move || {
                     let waits = register(&coroutine, by_id) == HandleTransition::Done;
-                    // Polled once more, perhaps without need.
+                    // Tests for the exit once more, which may not be needed.
                     let sees = coroutine.word.is_exited();
                     if sees {
                         drop_output(&coroutine);
@@ -386,7 +387,7 @@ fn a_handle_dropped_around_the_exit_leaves_one_owner_of_output_and_waiter() {
                     if let Some(by_id) = awaits {
                         let _ = register(&coroutine, by_id);
                     }
-                    // As `JoinHandle::drop` does.
+                    // The steps of `JoinHandle::drop`.
                     let word = &coroutine.word;
                     if word.has_waiter() && word.clear_waiter() == HandleTransition::Done {
                         // SAFETY: the waiter was taken back, so it is the handle's.
@@ -457,7 +458,7 @@ fn an_old_id_never_wakes_the_next_tenant() {
         assert!(coroutine.word.retire());
         assert_eq!(coroutine.word.init(false, false), ID + 1);
         assert_ne!(other.join().unwrap(), TransitionToReady::Enqueue);
-        // The new coroutine is untouched.
+        // The old id has not changed the new coroutine.
         assert_eq!(coroutine.word.wake(), TransitionToReady::Enqueue);
         assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
         assert_eq!(coroutine.word.end_poll(), TransitionToBlocked::Blocked);
@@ -482,7 +483,7 @@ fn a_reference_by_id_is_to_the_living_coroutine_or_refused() {
         match coroutine.word.exit(true) {
             TransitionToExited::Alive => {}
             TransitionToExited::Free => coroutine.released(TransitionToFree::Free),
-            other => panic!("its output was dropped, and the domain is there: {other:?}"),
+            other => panic!("the output was dropped, and the domain exists: {other:?}"),
         }
         other.join().unwrap();
         assert_eq!(coroutine.freed.load(Relaxed), 1);

@@ -1,5 +1,5 @@
-//! Work that changes its vCPU while it is woken, its level changes, or its vCPU parks, under the
-//! model checker (`vcpu/balance.rs`). See `loom_state.rs` for how to run it, and `models` for the
+//! Moves of coroutines between vCPUs, concurrent with wakes, changes of level and parking, under
+//! the model checker (`vcpu/balance.rs`). See `loom_state.rs` for the command, and `models` for the
 //! bounds.
 
 #![cfg(loom)]
@@ -12,7 +12,7 @@ use models::{
 };
 use upshift_core::Kind;
 
-/// Invariants 2, 3 and 5: a level that others see is not stale in the direction that delays.
+/// Invariants 2, 3 and 5: the published bitmap never lacks the new, more urgent level.
 #[test]
 fn work_stolen_while_its_level_changes_is_polled_once_and_shows_its_level() {
     check(3, || {
@@ -88,7 +88,7 @@ fn work_woken_while_its_vcpu_and_a_thief_pick_is_polled_once() {
     });
 }
 
-/// The level changes while the coroutine is on its way to a vCPU that parks: the bitmap of a parked
+/// The level changes while the coroutine is on its way to a vCPU that parks. The bitmap of a parked
 /// vCPU is exact.
 #[test]
 fn a_change_of_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
@@ -120,9 +120,9 @@ fn a_change_of_level_in_the_inbox_of_a_vcpu_that_parks_leaves_no_bit() {
     });
 }
 
-/// A wake takes a coroutine away from a parked vCPU while its level changes.
+/// A wake moves a coroutine away from its parked home vCPU while the coroutine's level changes.
 #[test]
-fn work_adopted_while_its_level_changes_shows_its_level() {
+fn work_moved_by_a_wake_while_its_level_changes_shows_its_level() {
     check(3, || {
         let domain = domain(0);
         let (home, other) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());

@@ -1,4 +1,4 @@
-//! Real threads: wakes from everywhere while vCPUs come and go.
+//! Tests with real threads: wakes from all threads while vCPUs come and go.
 
 #![cfg(not(loom))]
 
@@ -37,7 +37,7 @@ fn some_level(random: &mut Random) -> Priority {
     Priority::At(Level::new(random.below(64) as u8).unwrap())
 }
 
-/// Counts of one coroutine.
+/// Counters of one coroutine.
 #[derive(Default)]
 struct Counted {
     /// Incremented before each wake.
@@ -125,7 +125,8 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
     }
 }
 
-/// Counts living coroutines, and reports a drop on a thread other than the pinned one.
+/// Counts a living coroutine, and records a failure if a pinned coroutine is dropped on another
+/// thread.
 struct Alive {
     living: Arc<AtomicU64>,
     failures: Arc<AtomicU64>,
@@ -139,7 +140,7 @@ impl Drop for Alive {
     }
 }
 
-/// Yields and blocks by turns; never ends by itself.
+/// Yields three times and blocks, again and again; never ends by itself.
 async fn turns(alive: Alive) {
     let mut turn = 0;
     poll_fn(move |cx| {
@@ -237,13 +238,13 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
             for meddler in meddlers {
                 meddler.join().unwrap();
             }
-            eventually("all that was cancelled ends", || {
+            eventually("all cancelled coroutines end", || {
                 domain.cancel_all();
-                // Pinned coroutines are started all the time: 3 on each of 2 vCPUs.
+                // The two vCPUs that come and go keep spawning pinned coroutines, three each.
                 living.load(Ordering::SeqCst) <= 6
             });
             domain.close();
-            // Servers that return now find the domain closed.
+            // Threads that add a vCPU from now on find the domain closed.
             stop.now(domain);
         });
         assert_eq!(failures.load(Ordering::SeqCst), 0);

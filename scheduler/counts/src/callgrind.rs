@@ -1,9 +1,9 @@
-//! This program under callgrind.
+//! Runs of this program under callgrind.
 
 use std::process::Command;
 
-/// Returns the instructions of one of `times` operations, from a run of `times` and one of three
-/// times as many.
+/// Returns the number of instructions per operation, from a run of `times` operations and a run of
+/// three times as many.
 pub(crate) fn count(name: &str, times: u32) -> Result<f64, String> {
     let few = total(name, times)?;
     let many = total(name, 3 * times)?;

@@ -1,11 +1,11 @@
-//! Instructions per operation: figures that do not depend on the load of the machine.
+//! Counts the instructions of operations: figures that do not depend on the load of the machine.
 //!
 //! Each operation is run twice under callgrind, N times and 3 N times: the difference contains
-//! neither start nor end. It counts user-space instructions of all threads of the process; the
-//! kernel's are not included.
+//! neither the start nor the end of the process. User-space instructions of all threads count;
+//! instructions of the kernel do not.
 //!
-//! `table.txt` has the figures and the versions of the tools. Another compiler, C library or
-//! valgrind counts differently: nothing is compared then, and the program says so.
+//! `table.txt` contains the figures and the versions of the tools. Another compiler, C library or
+//! valgrind changes the figures: then the program does not compare, and prints a note.
 
 mod callgrind;
 mod operations;
@@ -18,9 +18,9 @@ use clap::Parser;
 use operations::OPERATIONS;
 use table::Table;
 
-/// Tolerated excess over the table, as a share: other code in the same binary changes inlining by
-/// as much. The change may be larger: with the row `serve` a `timer` takes 332 instead of 269,
-/// since `Sleep::advance` has more callers and is a function of its own, as in a program that
+/// Tolerated excess over the table, as a share: other code in the same binary changes inlining, and
+/// with it most counts by no more than this. The count of `timer` includes a call of
+/// `Sleep::advance`, which is not inlined because `serve` calls it, too, as in a program that
 /// sleeps in several places.
 const TOLERANCE: f64 = 0.03;
 
@@ -28,13 +28,13 @@ const TOLERANCE: f64 = 0.03;
 #[derive(Parser)]
 #[command(name = "upshift-counts")]
 enum Task {
-    /// Counts all and compares them with the table; fails above the tolerance
+    /// Counts all operations and compares the counts with the table; fails above the tolerance
     Check,
-    /// Counts all and writes the table
+    /// Counts all operations and writes the table
     Accept,
     /// Prints the operations
     List,
-    /// Runs one of them N times, under callgrind
+    /// Runs an operation N times, to be counted by callgrind
     Run { name: String, times: u32 },
 }
 

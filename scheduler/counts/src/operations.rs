@@ -1,4 +1,5 @@
-//! The operations, each on one vCPU of a runtime with default settings except for its spinning.
+//! The operations. Each runs on a runtime with one vCPU and default settings, except for spinning,
+//! reaping and warnings.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -48,8 +49,8 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
 };
 
 fn on_one_vcpu<F: Future<Output = io::Result<()>>>(main: F) -> io::Result<()> {
-    // The time of spinning depends on the clock, and under callgrind the vCPU would look at the
-    // ring after each poll. The watchdog's looks are not part of the operation.
+    // These settings remove instructions whose number depends on the clock: spinning, reaping of
+    // the ring (under callgrind, after each poll), and the looks of the watchdog.
     let builder = Runtime::builder()
         .vcpus(1)
         .spin(Duration::ZERO)
@@ -130,7 +131,7 @@ fn spawn_batch(times: u32) -> io::Result<()> {
     })
 }
 
-/// Pending until it is woken, a number of times.
+/// A future that waits for a number of wakes.
 struct Sleeper {
     wakes: u32,
     waker: Rc<RefCell<Option<Waker>>>,
@@ -172,7 +173,7 @@ fn wake(times: u32) -> io::Result<()> {
     })
 }
 
-/// Lets another thread wake 64 coroutines while a poll waits for that thread, again and again.
+/// Wakes 64 coroutines from another thread, for which a poll waits meanwhile, in each round.
 fn wake_across(times: u32) -> io::Result<()> {
     const WAITING: u32 = 64;
     let rounds = times / WAITING;
@@ -197,7 +198,8 @@ fn wake_across(times: u32) -> io::Result<()> {
             })
             .collect();
         upshift::yield_now().await;
-        // Pipes: a waiter for a lock of the standard library first spins for a varying time.
+        // Pipes synchronize the threads, because a waiter for a lock of the standard library first
+        // spins for a varying time.
         let (mut begins, mut begin) = io::pipe()?;
         let (mut ends, mut end) = io::pipe()?;
         let wakers = std::mem::take(&mut *wakers.lock().expect("no panic while locked"));
@@ -301,8 +303,8 @@ fn echo(times: u32) -> io::Result<()> {
     })
 }
 
-/// Like `echo`, but as a server: it receives in buffers of the runtime, and its reply goes out
-/// through the ring.
+/// Like `echo`, with the calls of a server: requests are received into buffers of the runtime, and
+/// replies are written through the ring.
 fn request(times: u32) -> io::Result<()> {
     static REPLY: [u8; 64] = [7; 64];
     on_one_vcpu(async move {
@@ -328,8 +330,8 @@ fn request(times: u32) -> io::Result<()> {
     })
 }
 
-/// Like `request`, with the server of `upshift serve` behind the connection. It serves no file:
-/// Valgrind 3.19 does not know `openat2`.
+/// Like `request`, with the server of `upshift serve`. The request is not for a file, because
+/// Valgrind 3.19 does not support `openat2`.
 fn serve(times: u32) -> io::Result<()> {
     static GET: &[u8] = b"GET /plaintext HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nUser-Agent: counts\r\nAccept: */*\r\n\r\n";
     let config = Config {
@@ -346,7 +348,7 @@ fn serve(times: u32) -> io::Result<()> {
         for _ in 0..times {
             stream.write_all(GET).await.0?;
             let reply = stream.recv().await?;
-            // Head and body are sent together, so all of it comes at once.
+            // Head and body are sent together, so one call receives the whole reply.
             if !reply.starts_with(b"HTTP/1.1 200") || !reply.ends_with(b"World!") {
                 return Err(io::Error::other("this is no greeting"));
             }

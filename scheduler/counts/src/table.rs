@@ -1,4 +1,4 @@
-//! The table: a line with the versions of the tools, then a line for each operation.
+//! The table of counts: a line with the versions of the tools, then a line for each operation.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates a table to be filled by this machine's tools.
+    /// Creates an empty table with the versions of this machine's tools.
     pub(crate) fn empty() -> Table {
         let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let vectors = if flags.contains(" avx2 ") {

@@ -1,12 +1,12 @@
-//! The runtime under the model checker:
+//! Models of the runtime under the model checker:
 //!
-//! * `tests/loom_sync.rs`: its sync primitives, whose source in `linux/runtime/src/sync` is
+//! * `tests/loom_sync.rs`: the sync primitives, whose source in `linux/runtime/src/sync` is
 //!   included unmodified;
-//! * `tests/loom_suspend.rs`: suspension of a poll, with the unmodified vCPU of the core and permit
-//!   of its thread;
+//! * `tests/loom_suspend.rs`: the suspension of a poll, with the unmodified vCPU of the core and
+//!   permit of its thread;
 //! * `tests/loom_signal.rs`: the signal that frees a CPU for a suspended poll.
 //!
-//! The models are a crate of their own because `--cfg loom` holds for all that is built: the
-//! runtime's dependencies (hyper among them) do not know it. The library itself is empty.
+//! The models are a separate crate because `--cfg loom` applies to all crates of a build, and some
+//! dependencies of the runtime, such as hyper, do not build with it. The library is empty.
 
 #![forbid(unsafe_code)]

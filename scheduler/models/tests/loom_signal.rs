@@ -1,8 +1,8 @@
 //! Models of the signal that frees a CPU: a poll that has continued after a suspension is stopped
 //! once more, another thread is made current, and the poll continues again, with the unmodified
-//! permit. The handler runs at points that the test chooses, or never, since the model checker does
-//! not interrupt a thread: the signal comes never, late, or twice. The runtime's own steps around
-//! the permit (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
+//! permit. The model checker does not interrupt threads, so the handler runs at points that the
+//! test chooses, or never: the models have no signal, a late signal, or two. The runtime's own
+//! steps around the permit (`preempt/{suspend,current,watcher}.rs`) are repeated in [`Vcpu`].
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_signal`
 
@@ -17,7 +17,7 @@ use loom::sync::atomic::{AtomicBool, fence};
 use loom::thread;
 use upshift_elevate::dispatch::Permit;
 
-/// Points of a poll at which the handler may run: before it is stopped, and after.
+/// Number of points of a poll at which the handler may run: before the poll is stopped, and after.
 const POINTS: usize = 2;
 
 /// A step for which another thread waits. The checker also ends waits without cause.
@@ -28,7 +28,7 @@ impl Step {
         Step(AtomicBool::new(false), Notify::new())
     }
 
-    fn is_done(&self) {
+    fn complete(&self) {
         self.0.store(true, SeqCst);
         self.1.notify();
     }
@@ -43,25 +43,27 @@ impl Step {
 /// The thread of a poll, a spare thread, and their watcher.
 struct Vcpu {
     permit: Permit,
-    /// Set while the spare thread is current, and is to be woken.
+    /// Set while the spare thread is current and has not been woken.
     next_up: AtomicBool,
-    /// Set when the spare thread has been woken.
+    /// The wake-up of the spare thread.
     go: Step,
-    /// Set while the poll is to continue, and its thread has not acknowledged that.
+    /// Set from the permission for the poll to continue until its thread has acknowledged the
+    /// permission.
     woken: AtomicBool,
-    /// The memory of the current thread.
+    /// State that only the current thread uses.
     own: UnsafeCell<u32>,
     /// Number of runs of the handler at each point.
     handlers: [usize; POINTS],
 }
 
-// SAFETY: this is the property to show. The checker watches `own`.
+// SAFETY: the models show that only one thread at a time uses `own`, which the checker verifies;
+// the other fields are `Sync`.
 unsafe impl Sync for Vcpu {}
-// SAFETY: likewise.
+// SAFETY: the argument for `Sync` covers a move to another thread, too.
 unsafe impl Send for Vcpu {}
 
 impl Vcpu {
-    fn uses_own_state(&self) {
+    fn use_own_state(&self) {
         // SAFETY: the checker verifies the access.
         self.own.with_mut(|own| unsafe { *own += 1 });
     }
@@ -69,53 +71,53 @@ impl Vcpu {
     /// Wakes the spare thread, unless it has been woken.
     fn start_next(&self) {
         if self.next_up.load(SeqCst) && self.next_up.swap(false, SeqCst) {
-            self.go.is_done();
+            self.go.complete();
         }
     }
 
     /// Acknowledges, on the thread of the poll, that it continues.
-    fn resumes(&self) {
+    fn acknowledge(&self) {
         self.woken.store(false, SeqCst);
     }
 
     /// Runs the signal's handler, on the thread of the poll.
-    fn handler(&self) {
+    fn run_handler(&self) {
         if self.permit.is_revoked() {
             self.permit.wait_until(|| {
                 self.start_next();
                 false
             });
         }
-        self.resumes();
+        self.acknowledge();
     }
 
-    fn interrupts(&self, point: usize) {
+    fn interrupt(&self, point: usize) {
         for _ in 0..self.handlers[point] {
-            self.handler();
+            self.run_handler();
         }
     }
 
     /// Runs the thread of a poll, which computes until it has been stopped.
-    fn polls(&self, begun: &Step, stopped: &Step) {
+    fn poll(&self, begun: &Step, stopped: &Step) {
         self.permit.enter();
-        self.uses_own_state();
+        self.use_own_state();
         let _ = self.permit.leave();
-        begun.is_done();
-        self.interrupts(0);
+        begun.complete();
+        self.interrupt(0);
         stopped.wait();
-        self.interrupts(1);
+        self.interrupt(1);
         if !self.permit.begin() {
             self.start_next();
             self.permit.wait_until(|| false);
         }
-        self.resumes();
-        self.uses_own_state();
+        self.acknowledge();
+        self.use_own_state();
         let _ = self.permit.leave();
     }
 
-    /// A look of the watcher, later than a turn after the poll continued. Only a thread that waits
-    /// for its permit has yet to continue, so the poll is stopped.
-    fn stops(&self) {
+    /// Stops the poll as a look of the watcher does, later than a turn after the poll continued. A
+    /// thread that does not wait for its permit has continued, so the poll may be stopped.
+    fn stop_poll(&self) {
         let is_to_wake = self.woken.load(SeqCst) && self.permit.is_awaited();
         assert!(!is_to_wake, "its permit is granted");
         assert!(self.permit.revoke(|| fence(SeqCst)).is_ok(), "in its poll");
@@ -123,9 +125,9 @@ impl Vcpu {
     }
 
     /// Runs the spare thread, which serves and lets the poll continue.
-    fn serves(&self) {
+    fn serve(&self) {
         self.go.wait();
-        self.uses_own_state();
+        self.use_own_state();
         self.woken.store(true, SeqCst);
         self.permit.grant();
         self.permit.nudge();
@@ -141,20 +143,20 @@ fn model(handlers: [usize; POINTS]) {
             permit: Permit::new(),
             next_up: AtomicBool::new(false),
             go: Step::new(),
-            // Since its last suspension the thread has not acknowledged that it continues.
+            // The thread has not acknowledged yet that it continues after its last suspension.
             woken: AtomicBool::new(true),
             own: UnsafeCell::new(0),
             handlers,
         });
         let (begun, stopped) = (Arc::new(Step::new()), Arc::new(Step::new()));
         let (poll, begins, seen) = (vcpu.clone(), begun.clone(), stopped.clone());
-        let poll = thread::spawn(move || poll.polls(&begins, &seen));
+        let poll = thread::spawn(move || poll.poll(&begins, &seen));
         let spare = vcpu.clone();
-        let spare = thread::spawn(move || spare.serves());
+        let spare = thread::spawn(move || spare.serve());
         begun.wait();
-        vcpu.stops();
-        stopped.is_done();
-        // The next look comes, whether the handler has run or not.
+        vcpu.stop_poll();
+        stopped.complete();
+        // The next look, which does not depend on a run of the handler.
         vcpu.start_next();
         spare.join().unwrap();
         poll.join().unwrap();
@@ -162,19 +164,19 @@ fn model(handlers: [usize; POINTS]) {
 }
 
 #[test]
-fn a_signal_that_never_comes_keeps_nothing_waiting() {
+fn without_the_signal_no_thread_waits_for_ever() {
     model([0, 0]);
 }
 
 #[test]
-fn a_signal_that_comes_late_keeps_nothing_waiting() {
+fn with_a_late_signal_no_thread_waits_for_ever() {
     // The signal of the previous suspension, and that of this one.
     model([1, 0]);
     model([0, 1]);
 }
 
 #[test]
-fn a_signal_that_comes_twice_keeps_nothing_waiting() {
+fn with_two_signals_no_thread_waits_for_ever() {
     for handlers in [[2, 0], [0, 2], [1, 1]] {
         model(handlers);
     }

@@ -1,15 +1,16 @@
-//! Models of the sync primitives: all interleavings of two or three threads, one of which gives up
-//! waiting.
+//! Models of the sync primitives: all interleavings of two or three threads. In some models a
+//! thread gives up waiting.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p upshift-runtime-models --test loom_sync`
 
 #![cfg(loom)]
 
-/// The runtime's interface to the primitives, with its answers outside of a coroutine.
+/// The interface of the runtime to the primitives, with the results that it returns outside of a
+/// coroutine.
 mod context {
     use upshift_core::{CoroutineId, Level};
 
-    #[allow(dead_code, reason = "there is one answer here")]
+    #[allow(dead_code, reason = "only one variant is used")]
     pub(crate) enum LockOwner {
         Named(CoroutineId),
         Elsewhere(u64),
@@ -74,7 +75,8 @@ mod coroutine {
     }
 }
 
-/// The checker's lock in place of the spinning one, whose waits are not to be explored.
+/// The checker's lock in place of the runtime's spin lock, so that the checker does not explore
+/// spinning.
 mod lock {
     pub(crate) use loom::sync::MutexGuard as Guard;
 
@@ -114,7 +116,7 @@ use sync::{
 };
 
 /// Lets a future enter the queue of its primitive.
-fn waits<F: Future>(future: Pin<&mut F>) {
+fn enqueue<F: Future>(future: Pin<&mut F>) {
     assert!(
         future
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -122,14 +124,14 @@ fn waits<F: Future>(future: Pin<&mut F>) {
     );
 }
 
-/// Drops `first`, which waits, while `held` is released; `next` gets it.
-fn dropped_while_let_in(
+/// Drops `first`, which waits for `held`, while `held` is released. `next` gets access.
+fn drop_while_granted(
     held: impl Sized,
     first: impl Future + Send + 'static,
     next: impl FnOnce() + Send + 'static,
 ) {
     let mut first = Box::pin(first);
-    waits(first.as_mut());
+    enqueue(first.as_mut());
     let next = thread::spawn(next);
     let dropper = thread::spawn(move || drop(first));
     drop(held);
@@ -145,10 +147,10 @@ fn add_one(cell: &UnsafeCell<u32>) {
     });
 }
 
-/// Transitions 1 to 4 of the mutex: one holder at a time, which sees the writes of the last one,
-/// and no waiter waits for ever.
+/// Transitions 1 to 4 of the mutex: one holder at a time, which sees the writes of the previous
+/// holder, and no waiter waits for ever.
 #[test]
-fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
+fn a_mutex_has_one_holder_at_a_time_and_each_waiter_gets_it() {
     loom::model(|| {
         let mutex = Arc::new(Mutex::new(UnsafeCell::new(0)));
         let other = mutex.clone();
@@ -161,8 +163,8 @@ fn a_mutex_has_one_holder_at_a_time_and_each_gets_it() {
     });
 }
 
-/// The first in the queue gives up before, while or after the mutex is handed to it: the second
-/// gets it.
+/// The first waiter gives up before, while or after the mutex is handed over to it: the second
+/// waiter gets the mutex.
 #[test]
 fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
     loom::model(|| {
@@ -172,7 +174,7 @@ fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
         let thread = thread::spawn(move || {
             let second = {
                 let mut first = pin!(other.lock());
-                // It may be free already; this is then the first holder.
+                // The mutex may be free already: then `first` holds it.
                 let _ = first.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 other.lock()
             };
@@ -185,27 +187,28 @@ fn a_mutex_handed_to_a_dropped_waiter_goes_to_the_next() {
     });
 }
 
-/// The waiters are queued before the race begins, and there are three threads.
+/// Like the last test, with a waiter that is queued before the race, and with three threads.
 #[test]
 fn a_waiter_dropped_while_the_mutex_is_handed_over_leaves_it_to_the_next() {
     loom::model(|| {
         let mutex = Arc::new(Mutex::new(()));
         let shared: &'static Mutex<()> = leak(&mutex);
         let guard = shared.try_lock().unwrap();
-        dropped_while_let_in(guard, shared.lock(), || drop(block_on(shared.lock())));
+        drop_while_granted(guard, shared.lock(), || drop(block_on(shared.lock())));
         assert!(mutex.try_lock().is_ok());
         unleak(&mutex);
     });
 }
 
-/// Permits that a dropped waiter had been handed go to the next, and none is lost or made.
+/// Permits that were handed over to a dropped waiter go to the next waiter; no permit is lost or
+/// added.
 #[test]
 fn permits_of_a_dropped_waiter_go_to_the_next() {
     loom::model(|| {
         let semaphore = Arc::new(Semaphore::new(1));
         let shared: &'static Semaphore = leak(&semaphore);
         let permit = shared.try_acquire().unwrap();
-        dropped_while_let_in(permit, shared.acquire(), || {
+        drop_while_granted(permit, shared.acquire(), || {
             drop(block_on(shared.acquire()).unwrap());
         });
         assert_eq!(semaphore.available_permits(), 1);
@@ -213,7 +216,7 @@ fn permits_of_a_dropped_waiter_go_to_the_next() {
     });
 }
 
-/// `notify_one` chooses a waiter that is being dropped: the other one is woken, or the permit
+/// `notify_one` chooses a waiter that is being dropped: the other waiter is woken, or the permit is
 /// stored for it.
 #[test]
 fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
@@ -221,7 +224,7 @@ fn a_notification_of_a_dropped_waiter_goes_to_the_next() {
         let notify = Arc::new(Notify::new());
         let shared: &'static Notify = leak(&notify);
         let mut first = Box::pin(shared.notified());
-        waits(first.as_mut());
+        enqueue(first.as_mut());
         let next = thread::spawn(move || block_on(shared.notified()));
         let dropper = thread::spawn(move || drop(first));
         shared.notify_one();
@@ -242,7 +245,7 @@ fn a_broadcast_reaches_all_earlier_waiters() {
         shared.notify_waiters();
         waiter.join().unwrap();
         let late = pin!(shared.notified());
-        waits(late);
+        enqueue(late);
         unleak(&notify);
     });
 }
@@ -256,7 +259,8 @@ fn a_value_sent_once_is_received_or_given_back() {
         let received = receiver.try_recv().is_ok_and(|value| value == 7);
         drop(receiver);
         let sent = thread.join().unwrap();
-        // Sent after the last look and before the receiver went: dropped with it.
+        // The value may be sent after `try_recv` and before the drop of the receiver, and is then
+        // dropped with it.
         assert!(sent || !received);
     });
     loom::model(|| {
@@ -267,7 +271,8 @@ fn a_value_sent_once_is_received_or_given_back() {
     });
 }
 
-/// Room that a dropped sender had been handed goes to the next, and the receiver sees the end.
+/// Room that was handed over to a dropped sender goes to the next sender, and the receiver sees the
+/// end.
 #[test]
 fn room_of_a_dropped_sender_goes_to_the_next() {
     loom::model(|| {
@@ -277,7 +282,7 @@ fn room_of_a_dropped_sender_goes_to_the_next() {
         let next = shared.clone();
         let leaked: &'static mpsc::Sender<u32> = leak(&shared);
         let mut first = Box::pin(leaked.send(2));
-        waits(first.as_mut());
+        enqueue(first.as_mut());
         let next = thread::spawn(move || block_on(next.send(3)).unwrap());
         let dropper = thread::spawn(move || drop(first));
         assert_eq!(block_on(receiver.recv()), Some(1));
@@ -290,8 +295,8 @@ fn room_of_a_dropped_sender_goes_to_the_next() {
     });
 }
 
-/// The receiver waits for room that is reserved when the channel is closed; waiters for room are
-/// told.
+/// The receiver of a closed channel waits for room that is still reserved; senders that wait for
+/// room get an error.
 #[test]
 fn the_end_of_a_closed_channel_comes_after_its_permits() {
     loom::model(|| {
@@ -311,16 +316,16 @@ fn the_end_of_a_closed_channel_comes_after_its_permits() {
     });
 }
 
-/// A writer is alone, and waiters are let in.
+/// A writer has exclusive access, and no waiter waits for ever.
 #[test]
-fn a_writer_is_alone_and_each_gets_in() {
+fn a_writer_has_exclusive_access_and_each_waiter_gets_access() {
     loom::model(|| {
         let lock = Arc::new(RwLock::new(UnsafeCell::new(0)));
         let other = lock.clone();
         let writer = thread::spawn(move || add_one(&block_on(other.write())));
         {
             let value = block_on(lock.read());
-            // SAFETY: the checker fails if another thread writes; readers only look.
+            // SAFETY: the checker fails if another thread writes meanwhile; readers only read.
             value.with(|value| assert!(unsafe { *value } < 2));
         }
         writer.join().unwrap();
@@ -328,20 +333,20 @@ fn a_writer_is_alone_and_each_gets_in() {
     });
 }
 
-/// A writer that is let in while it is dropped lets the next in.
+/// A writer that is dropped while it is granted access leaves the lock to the next waiter.
 #[test]
-fn a_writer_dropped_while_it_is_let_in_leaves_the_lock_to_the_next() {
+fn a_writer_dropped_while_it_gets_access_leaves_the_lock_to_the_next() {
     loom::model(|| {
         let lock = Arc::new(RwLock::new(()));
         let shared: &'static RwLock<()> = leak(&lock);
         let reader = shared.try_read().unwrap();
-        dropped_while_let_in(reader, shared.write(), || drop(block_on(shared.read())));
+        drop_while_granted(reader, shared.write(), || drop(block_on(shared.read())));
         assert!(lock.try_write().is_ok());
         unleak(&lock);
     });
 }
 
-/// A value or the end is never missed between the look and the wait.
+/// The last value and the end are not missed between a receiver's check and its wait.
 #[test]
 fn a_watcher_sees_the_last_value_and_the_end() {
     loom::model(|| {
@@ -356,7 +361,7 @@ fn a_watcher_sees_the_last_value_and_the_end() {
     });
 }
 
-/// A message or the end is never missed, and each receiver gets the message.
+/// Each receiver gets the message and sees the end.
 #[test]
 fn every_receiver_gets_a_message_and_the_end() {
     loom::model(|| {
@@ -385,9 +390,10 @@ fn a_barrier_lets_both_pass_and_one_leads() {
     });
 }
 
-/// The value is made by one thread; a thread that sees it made sees all of it.
+/// One thread initializes the value; a thread that sees the cell initialized sees the complete
+/// value.
 #[test]
-fn a_value_is_made_once_and_seen_whole() {
+fn a_value_is_initialized_once_and_seen_complete() {
     loom::model(|| {
         let cell = Arc::new(OnceCell::new());
         let other = cell.clone();
@@ -410,7 +416,7 @@ fn a_cell_that_is_set_is_not_missed() {
     });
 }
 
-/// A child made while its parent is cancelled is cancelled.
+/// A child that is created while its parent is being cancelled is cancelled.
 #[test]
 fn a_child_of_a_cancelled_token_is_cancelled() {
     loom::model(|| {
@@ -422,7 +428,7 @@ fn a_child_of_a_cancelled_token_is_cancelled() {
     });
 }
 
-/// Returns a reference for futures that another thread drops; [`unleak`] ends it.
+/// Returns a reference for futures that another thread drops. [`unleak`] releases its count.
 fn leak<T>(shared: &Arc<T>) -> &'static T {
     let pointer = Arc::into_raw(shared.clone());
     // SAFETY: the leaked count keeps the value until `unleak`.

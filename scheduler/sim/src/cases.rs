@@ -1,10 +1,10 @@
-//! Generated cases: machines, workloads and interleavings. `proptest` shrinks a case that breaks a
-//! law.
+//! Generators of cases: machines, workloads and interleavings. `proptest` shrinks a case that
+//! breaks a law.
 //!
-//! Cases are small on purpose: violations of the laws appear first with two or three vCPUs and a
-//! handful of coroutines, and a million such cases pass in minutes. One in eight has up to the
-//! largest number of vCPUs of [`Family::SEVERAL`], one in four has a floor. The distributions of
-//! computing time are fixed, exponential and bimodal.
+//! Cases are small: two or three vCPUs and a few coroutines are enough to show most violations, and
+//! a million such cases run in minutes. One in eight has up to the largest number of vCPUs of
+//! [`Family::SEVERAL`], one in four has a floor. The distributions of computing time are fixed,
+//! exponential and bimodal.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Simulates it.
+    /// Simulates the case.
     ///
     /// # Errors
     /// The violation of a law.
@@ -35,7 +35,7 @@ impl Case {
     }
 }
 
-/// A kind of machine for which cases are generated.
+/// A family of machines for which cases are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
     /// Smallest and largest number of vCPUs.
@@ -87,14 +87,14 @@ pub fn cases(family: Family) -> impl Strategy<Value = Case> {
         3 => prop::collection::vec(delay(), 0..80),
     ];
     let workload = (programs, delays).prop_map(|(mut programs, delays)| {
-        // At least one coroutine has to begin.
+        // At least one coroutine starts without a spawn by another.
         programs[0].start.get_or_insert(0);
         Workload { programs, delays }
     });
     (machine(family), workload).prop_map(|(machine, workload)| Case { machine, workload })
 }
 
-/// Nanoseconds.
+/// Half an hour in nanoseconds.
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;
 
 /// Largest number of vCPUs of most cases.
@@ -178,7 +178,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Generates nanoseconds: fixed, exponential with a mean of 20 µs, or bimodal.
+/// Generates a time in nanoseconds: fixed, exponential with a mean of 20 µs, or bimodal.
 fn time() -> impl Strategy<Value = u64> {
     let exponential = (1..=u16::MAX).prop_map(|part| {
         let uniform = f64::from(part) / f64::from(u16::MAX);
@@ -196,7 +196,7 @@ fn delay() -> impl Strategy<Value = u8> {
     prop_oneof![3 => Just(0_u8), 2 => any::<u8>()]
 }
 
-/// A case that breaks a law, as small as it could be made.
+/// A case that breaks a law, after shrinking.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The case.
@@ -212,10 +212,10 @@ impl fmt::Display for Found {
 }
 
 /// Generates `count` cases of a family from a seed and runs them; a violation of a law in `except`
-/// ends its case.
+/// ends its case without an error.
 ///
 /// # Errors
-/// The smallest case found that breaks another law.
+/// The smallest case found that breaks any other law.
 ///
 /// # Panics
 /// Panics if the generator gives up.

@@ -1,8 +1,8 @@
-//! The host of a simulation: at each upcall of the unmodified core the vCPU may stand still while
+//! The host of a simulation. At each upcall of the unmodified core the vCPU may stand still while
 //! others continue.
 //!
-//! The world is found through a thread-local, so that the host itself and the futures are `Send`
-//! without a promise: one OS thread runs one whole simulation at a time.
+//! A thread-local holds the world, so that the host and the futures need not contain it, and are
+//! `Send`. An OS thread runs one whole simulation at a time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
-/// The right of a world to be the one that this thread simulates; it ends with the drop.
+/// A guard: until it is dropped, this thread simulates the world.
 pub(crate) struct Inhabited;
 
 impl Inhabited {
@@ -37,7 +37,7 @@ pub(crate) fn inhabited() -> Option<Rc<World>> {
     WORLD.with_borrow(Option::clone)
 }
 
-/// Returns the world of this thread. For coroutines, which run in no other.
+/// Returns the world of this thread. For coroutines, which run only inside a simulation.
 pub(crate) fn world() -> Rc<World> {
     inhabited().expect("coroutines run inside a simulation")
 }
@@ -45,15 +45,15 @@ pub(crate) fn world() -> Rc<World> {
 /// The clock of the CPUs, which may be set back.
 #[derive(Default)]
 pub(crate) struct Clock {
-    /// Offset since the clock was set back.
+    /// Sum of the corrections after the clock was set back.
     ahead: Cell<u64>,
 }
 
 impl Clock {
-    /// Returns the reading at a time. A clock that is set back by less shows no time before its
-    /// zero.
+    /// Reading at time 0. A clock that is set back by less does not underflow.
     const ZERO: u64 = 1 << 41;
 
+    /// Returns the reading at a time.
     fn now(&self, set_back: Option<(u64, u64)>, time: u64) -> u64 {
         let back = set_back
             .filter(|(at, _)| time >= *at)
@@ -62,18 +62,18 @@ impl Clock {
     }
 }
 
-/// The host.
+/// The host; its state is in the thread's [`World`].
 pub(crate) struct SimHost;
 
-/// A point at which another strand may come in between.
+/// Marks a point at which the interleaving of the case may let other strands run.
 fn step() {
     if let Some(world) = inhabited() {
         world.step();
     }
 }
 
-// SAFETY: only strands that serve a vCPU run with it as the current one, one at a time:
-// `strand.rs`.
+// SAFETY: `current` returns a vCPU only to a strand that serves it, and one strand runs at a time
+// (`strand.rs`).
 unsafe impl Host for SimHost {
     #[inline]
     fn waker_table() -> &'static core::task::RawWakerVTable {
@@ -95,7 +95,7 @@ unsafe impl Host for SimHost {
             return before;
         };
         let now = world.clock.now(world.machine.set_back, world.now());
-        // As the runtime does, but without a limit on the distance of readings: these have none.
+        // As in the runtime, but without a limit on the distance of readings.
         let behind = before.saturating_sub(now);
         world.clock.ahead.set(world.clock.ahead.get() + behind);
         now + behind

@@ -1,19 +1,19 @@
-//! The oracle that holds a simulation against the laws.
+//! The oracle, which checks a simulation against the laws.
 //!
-//! It is an ideal scheduler with one global queue that knows everything at once: spawned and woken
-//! coroutines, timers that are due, data that has arrived. It does not schedule; it tells, between
-//! any two events, which state an ideal scheduler would have prevented, and for how long the real
-//! one may be in that state, since it has many queues and every step has its cost. The laws are
-//! listed in the documentation of the crate.
+//! The oracle knows the state of an ideal scheduler with one global queue, which learns at once of
+//! spawned and woken coroutines, timers that are due, and data that has arrived. The oracle does
+//! not schedule. Between any two events it detects states that the ideal scheduler would have
+//! prevented, and bounds the time for which the core may be in such a state, since the core has
+//! many queues and each of its steps has a cost. The documentation of the crate lists the laws.
 //!
-//! A coroutine that waits has three times:
+//! Three times are known of a coroutine that waits:
 //!
-//! * when the reason became true (the wake, the deadline, the arrival): conservation and progress
-//!   count from then on;
-//! * when it became ready, which for a timer or for data is later: progress counts afresh from then
-//!   on;
-//! * when it was *settled*, that is, when the step that made it ready had returned: order and truth
-//!   count from then on, since no other vCPU can have known earlier.
+//! * the time of the reason (the wake, the deadline, the arrival): conservation and progress count
+//!   from then on;
+//! * the time when the coroutine became ready, which for a timer or for data is later: progress
+//!   counts again from zero then;
+//! * the time when it was *settled*, that is, when the step that made it ready had returned: order
+//!   and truth count from then on, since no other vCPU could see the coroutine earlier.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ pub(crate) use lending::level;
 /// Activity of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Waits for work, or is on its way out of such a wait.
+    /// Waits for work, or returns from such a wait.
     Idles,
     /// Is between two polls.
     Turns,
@@ -50,18 +50,19 @@ pub enum Law {
     Conservation,
     /// A coroutine waited for less urgent work for longer than the theorem allows.
     Progress,
-    /// The levels of the floor got less than their share, or went ahead of urgent work for longer.
+    /// The levels of the floor got less than their share, or went ahead of urgent work for longer
+    /// than the bound.
     Floor,
     /// The published state of a vCPU hid urgent work.
     Truth,
 }
 
-/// A broken law, its time, and the events until then.
+/// A broken law, the time at which it broke, and the events until then.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The law.
     pub law: Law,
-    /// Time in nanoseconds of virtual time.
+    /// Virtual time in nanoseconds.
     pub at: u64,
     /// Description of the violation.
     pub what: String,
@@ -96,37 +97,38 @@ enum Phase {
     Exited,
 }
 
-/// Order of events at the same instant.
+/// Position in the order of events, which also orders events of the same instant.
 type Stamp = u64;
 
 struct Tracked {
     id: Option<CoroutineId>,
     phase: Phase,
     level: u8,
-    /// Level that it was given.
+    /// Level that the program or a `reprio` gave to the coroutine.
     base: u8,
-    /// Coroutine that it awaits.
+    /// Coroutine that this one awaits.
     awaits: Option<usize>,
-    /// Coroutines that it has awaited since it was last blocked: its poll may still lend to them.
+    /// Coroutines that this one has awaited since it was last blocked: its poll may still lend to
+    /// them.
     awaited: Vec<usize>,
-    /// vCPU to which it is pinned.
+    /// vCPU to which the coroutine is pinned.
     home: Option<usize>,
-    /// Time until which it waits for a timer or for data.
+    /// Time until which the coroutine waits for a timer or for data.
     due: Option<u64>,
-    /// Strand that makes it ready and has not returned from the step yet.
+    /// Strand that makes the coroutine ready and has not returned from this step yet.
     unsettled: Option<usize>,
-    /// True if it has yielded, and is in no queue before the next pick of its vCPU.
+    /// True if the coroutine has yielded, and is in no queue before the next pick of its vCPU.
     in_hand: bool,
     settled: Stamp,
-    /// Time at which a vCPU last took it out of a queue, and that vCPU.
+    /// Last removal of the coroutine from a queue, and the vCPU that removed it.
     taken: (Stamp, usize),
-    /// Number of picks that had begun when it became ready, and when it was settled; on a machine
-    /// with one vCPU.
+    /// Numbers of picks that had begun when the coroutine became ready, and when it was settled; on
+    /// a machine with one vCPU.
     ready_pick: u64,
     settled_pick: u64,
-    /// Level of its poll, if that yields in place.
+    /// Level of the poll under way, if the poll yields in place.
     keeps: Option<u8>,
-    /// Time of its first poll.
+    /// Time of the first poll.
     first: Option<u64>,
     beside_idle: u64,
     behind: u64,
@@ -168,7 +170,7 @@ impl Tracked {
         self.home.is_none_or(|home| home == vcpu)
     }
 
-    /// Returns the time since when within `from..` it waits.
+    /// Returns the time, at or after `from`, since which the coroutine waits.
     fn waits_since(&self, from: u64) -> Option<u64> {
         match self.phase {
             Phase::Ready => Some(from),
@@ -183,7 +185,7 @@ impl Tracked {
 struct Pick {
     began: Stamp,
     count: u64,
-    /// The coroutine that was picked, and its level then.
+    /// The coroutine that was picked, and its level at the pick.
     chosen: Option<(usize, u8)>,
 }
 
@@ -194,9 +196,9 @@ pub(crate) struct Laws {
     doing: Vec<Doing>,
     picks: Vec<Pick>,
     stamps: Stamp,
-    /// Time up to which all spans have been checked.
+    /// Time up to which the laws have been checked.
     time: u64,
-    /// *B*.
+    /// The bound *B* of the law of conservation.
     bound: u64,
     /// Longest time for which a coroutine may wait for less urgent work.
     behind: u64,
@@ -229,7 +231,7 @@ impl Laws {
             bound,
             inline: machine.preemption.is_none(),
             floor: FloorLaw::new(machine, workload),
-            // With a floor, less urgent work has turns of its own.
+            // With a floor, less urgent work goes ahead for its share of the time.
             behind: if workload.blocks() || machine.floor.is_some() {
                 u64::MAX
             } else {
@@ -248,8 +250,8 @@ impl Laws {
 
     // Reports of the world.
 
-    /// Notes that coroutine `k` is about to be spawned, pinned to a vCPU or not. Returns false if
-    /// it has been spawned before.
+    /// Records that coroutine `k` is about to be spawned, pinned to `home` if given. Returns false
+    /// if it has been spawned before.
     pub(crate) fn spawns(&mut self, k: usize, home: Option<usize>) -> bool {
         let tracked = &mut self.all[k];
         if tracked.phase != Phase::New {
@@ -277,12 +279,13 @@ impl Laws {
         self.all[k].phase == Phase::Exited
     }
 
-    /// Notes that coroutine `k` waits for a timer or for data, until `deadline`.
+    /// Records that coroutine `k` waits for a timer or for data, until `deadline`.
     pub(crate) fn due(&mut self, k: usize, deadline: u64) {
         self.all[k].due = Some(deadline);
     }
 
-    /// Notes a step of a coroutine, by a strand that may be about to spawn coroutine `spawning`.
+    /// Records a step of a coroutine by a strand, which is about to spawn coroutine `spawning`, if
+    /// given.
     pub(crate) fn changed(
         &mut self,
         now: u64,
@@ -304,7 +307,7 @@ impl Laws {
         tracked.level = change.level.get();
         match change.step {
             Step::Spawned => {}
-            // Until the thief's pick is over, it is in no queue.
+            // The coroutine is in no queue until the thief's pick has returned.
             Step::Stolen { .. } => {
                 tracked.unsettled = Some(strand);
                 tracked.taken = (stamp, change.vcpu);
@@ -346,8 +349,8 @@ impl Laws {
         }
     }
 
-    /// Notes that coroutines which a strand has made ready are visible to all, and after a pick
-    /// also the one that had yielded.
+    /// Records that coroutines which a strand has made ready are visible to all vCPUs; after a pick
+    /// also the coroutine that had yielded.
     pub(crate) fn settle(&mut self, strand: usize, picked: bool) {
         let stamp = self.stamp();
         let pick = self.picks[0].count;
@@ -362,22 +365,22 @@ impl Laws {
         }
     }
 
-    /// Notes that the poll of `k` on a vCPU yields and keeps the place that it had when it was
+    /// Records that the poll of `k` on a vCPU yields and keeps the place that `k` had when it was
     /// picked.
     pub(crate) fn keeps_place(&mut self, vcpu: usize, k: usize) {
         let picked = self.picks[vcpu].chosen.map(|(_, level)| level);
         self.all[k].keeps = picked;
     }
 
-    /// Notes that the coroutine a vCPU has polled has yielded, and is in no queue before its next
-    /// pick.
+    /// Records that the coroutine that a vCPU has polled has yielded, and is in no queue before the
+    /// vCPU's next pick.
     pub(crate) fn keeps_in_hand(&mut self, vcpu: usize) {
         if let Some((k, _)) = self.picks[vcpu].chosen {
             self.all[k].in_hand = true;
         }
     }
 
-    /// Notes that a vCPU begins a pick.
+    /// Records that a vCPU begins a pick.
     pub(crate) fn picks(&mut self, vcpu: usize) {
         let stamp = self.stamp();
         let pick = &mut self.picks[vcpu];

@@ -1,34 +1,35 @@
-//! The unmodified core under a simulated host.
+//! A simulator that runs the unmodified core under a simulated host.
 //!
-//! One OS thread, virtual time, 1 to 128 vCPUs. A thread of a real machine is a stack of its own
-//! here (`strand.rs`); a strand runs until it pauses, and an event loop (`world.rs`) decides which
-//! one continues, and when. So a poll takes as long as its program says, while other vCPUs poll,
-//! wake, steal and park beside it, and the same case always takes the same course.
+//! A simulation has one OS thread, virtual time, and 1 to 128 vCPUs. Each thread of the simulated
+//! machine is a separate stack, a strand (`strand.rs`). A strand runs until it pauses, and an event
+//! loop (`world.rs`) decides which strand continues, and when. So a poll takes as long as its
+//! program says, while other vCPUs poll, wake, steal and park, and a simulation is deterministic.
 //!
 //! **Interleaving.** At every upcall of the core (`host.rs`), every operation of a coroutine and
-//! every step of a vCPU's loop, the strand may stand still while others continue, also with a lock
-//! of the core held. How long it does is part of the case ([`Workload::delays`]), so that it is
-//! generated and shrunk with it. Between two upcalls the core runs as one step: the orderings of
-//! single atomic operations are checked by the models under `loom`.
+//! every step of a vCPU's loop, the strand may stand still while others continue, also while it
+//! holds a lock of the core. The lengths of these delays are part of the case
+//! ([`Workload::delays`]), so that they are generated and shrunk with the case. Between two upcalls
+//! the core runs as one step: the models under `loom` check the orderings of single atomic
+//! operations.
 //!
-//! **The laws**, and how each is broken; the assumptions are in `ARCHITECTURE.md`:
+//! **The laws**, each with the states that break it; the assumptions are in `ARCHITECTURE.md`:
 //!
 //! * *Order*: a poll begins while a more urgent coroutine that may run there was visibly ready when
-//!   its pick began; on a machine with one vCPU also when it overtakes an equal. Turns of a floor
-//!   may go ahead of levels above it.
+//!   its pick began; on a machine with one vCPU also if the poll overtakes an equal. Polls of a
+//!   floor may go ahead of levels above the floor.
 //! * *Conservation*: a coroutine waits (ready, or its timer due, or its data arrived) beside a vCPU
 //!   that idles all the time, for longer than *B* ([`Machine::conservation_bound`]); or for ever.
 //! * *Progress*: the time that a coroutine waits while a vCPU polls less urgent ones, or idles,
 //!   exceeds the longest poll and *B*; with preemption, on one vCPU, three suspensions and *B*.
 //! * *Floor*: in some window the floor's levels exceed a bound of
 //!   [`Config::floor`](upshift_core::Config::floor).
-//! * *Truth*: between two steps a ready coroutine is missing in the bitmap; or a vCPU shows a more
-//!   urgent level than that of its poll, or is not asked to yield to more urgent work there; or
-//!   parked vCPUs are miscounted; or a coroutine that holds a mutex or is awaited is less urgent
-//!   than a waiter, or stays raised when it has none.
+//! * *Truth*: between two steps a ready coroutine is missing in the bitmap; or a vCPU publishes a
+//!   more urgent level than that of its poll, or its poll is not asked to yield to more urgent work
+//!   there; or parked vCPUs are miscounted; or a coroutine that holds a mutex or is awaited is less
+//!   urgent than a waiter, or still has a lent level without a waiter.
 //!
-//! The preemption rule has a model of its own, [`suspending`]: the unmodified decision of
-//! `upshift_core::preempt`, over random loads.
+//! The preemption rule has a separate model, [`suspending`], which runs the unmodified decision of
+//! `upshift_core::preempt` over random loads.
 //!
 //! ```
 //! use upshift_sim::{Machine, Op, Program, Workload, simulate};

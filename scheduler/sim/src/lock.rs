@@ -1,4 +1,4 @@
-//! A mutex of the simulated host as data: its holder, and its queue. `locks` operates on it.
+//! The data of a mutex of the simulated host: its holder and its queue. `locks` has the operations.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use upshift_core::CoroutineId;
 
-/// Number of mutexes; their indices are taken modulo this.
+/// Number of mutexes. Indices of mutexes are taken modulo this.
 pub(crate) const LOCKS: usize = 3;
 
 /// A waiter for a mutex.

@@ -1,9 +1,9 @@
 //! The mutex of the simulated host. Its calls to the core, and their order, are those of the Linux
 //! runtime (`sync/mutex.rs`).
 //!
-//! It counts among a coroutine's locks from before it is held until after. A waiter lends under the
-//! lock of the queue, which a holder with waiters takes before it reports the release. The mutex is
-//! handed over to the most urgent waiter.
+//! A coroutine counts a mutex among its locks from before it holds the mutex until after the
+//! release. A waiter lends under the lock of the queue, which a holder with waiters takes before it
+//! reports the release. The mutex is handed over to the most urgent waiter.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::strand::Pause;
 use crate::world::World;
 
 impl World {
-    /// Runs `f` with the lock of the queue of mutex `m` held, also across steps of the core.
+    /// Runs `f` while the lock of the queue of mutex `m` is held, also across steps of the core.
     fn with_queue<R>(&self, m: usize, f: impl FnOnce() -> R) -> R {
         while self.locks.borrow()[m].busy {
             self.pause(Pause::For(20));
@@ -47,13 +47,13 @@ impl World {
         free
     }
 
-    /// Hands mutex `m` over to its most urgent waiter, the first of them, or releases it.
+    /// Hands mutex `m` over to the first of its most urgent waiters, or releases it.
     fn unlock(&self, m: usize) {
         let next = self.with_queue(m, || {
             let next = {
                 let waiting = &mut self.locks.borrow_mut()[m].waiting;
-                let levels = waiting.iter().map(|it| it.level);
-                let first = levels.enumerate().min_by_key(|it| it.1);
+                let levels = waiting.iter().map(|waiter| waiter.level);
+                let first = levels.enumerate().min_by_key(|entry| entry.1);
                 first.and_then(|(place, _)| waiting.remove(place))
             };
             if let Some(next) = &next {
@@ -62,7 +62,7 @@ impl World {
                 let left = self.locks.borrow()[m]
                     .waiting
                     .iter()
-                    .map(|it| it.level)
+                    .map(|waiter| waiter.level)
                     .min();
                 if let Some(left) = left {
                     self.domain.lend(next.id, level(left));
@@ -110,7 +110,7 @@ impl Drop for Held {
 pub(crate) struct Locking {
     k: usize,
     m: usize,
-    /// Entry in the queue; true when it has been given the mutex.
+    /// Flag of the entry in the queue, set when the mutex has been handed over to it.
     granted: Option<Alone<Rc<Cell<bool>>>>,
 }
 
@@ -127,7 +127,7 @@ impl Locking {
         self.granted.as_ref().is_some_and(|granted| granted.0.get())
     }
 
-    /// Queues, if the mutex is not free, and lends. Returns false if it is free.
+    /// Queues for the mutex and lends, if the mutex is not free. Returns false if it is free.
     fn wait(&mut self, world: &World, cx: &Context<'_>) -> bool {
         let (k, m) = (self.k, self.m);
         world.with_queue(m, || {
@@ -141,7 +141,7 @@ impl Locking {
                 let Some((holder_k, holder)) = lock.holder else {
                     return false;
                 };
-                match lock.waiting.iter_mut().find(|it| it.k == k) {
+                match lock.waiting.iter_mut().find(|waiter| waiter.k == k) {
                     Some(waiting) => waiting.level = level,
                     None if self.is_granted() => return true,
                     None => {
@@ -191,7 +191,7 @@ impl Drop for Locking {
         let (k, m) = (self.k, self.m);
         world.with_queue(m, || {
             let waiting = &mut world.locks.borrow_mut()[m].waiting;
-            waiting.retain(|it| it.k != k);
+            waiting.retain(|waiter| waiter.k != k);
         });
         if granted.0.get() {
             world.unlock(m);

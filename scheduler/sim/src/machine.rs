@@ -2,25 +2,25 @@
 
 use upshift_core::Floor;
 
-/// Costs and limits of interrupting polls.
+/// Costs and limits of the suspension of polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
-    /// Nanoseconds between the decision to suspend a poll and the next turn of its vCPU, and
-    /// between the decision to resume it and its next instruction. A poll that has run for less is
-    /// not interrupted.
+    /// Nanoseconds between the decision to suspend a poll and the next pick of its vCPU, and
+    /// between the decision to resume the poll and its next instruction. A poll that has run for
+    /// less is not suspended.
     pub suspension: u64,
     /// Nanoseconds after which a poll yields to an equal.
     pub quantum: u64,
 }
 
-/// Costs in nanoseconds of virtual time.
+/// A simulated machine. Costs are in nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Number of vCPUs, 1 to 128.
     pub vcpus: usize,
-    /// Cost of a turn of a vCPU: the time between two polls.
+    /// Time between two polls of a vCPU.
     pub turn: u64,
-    /// Additional cost of a turn that takes work from another vCPU.
+    /// Additional time between two polls if the vCPU takes work from another one.
     pub steal: u64,
     /// Time from the end of a wait to the first instruction after it.
     pub wake: u64,
@@ -31,7 +31,7 @@ pub struct Machine {
     pub preemption: Option<Preemption>,
     /// Share of less urgent levels; see [`Config::floor`](upshift_core::Config::floor).
     pub floor: Option<Floor>,
-    /// Time at which the clock of its CPUs is set back, and by how much, in nanoseconds.
+    /// Time at which the clock is set back, and the time by which it is set back, in nanoseconds.
     pub set_back: Option<(u64, u64)>,
 }
 
@@ -51,7 +51,7 @@ impl Machine {
         }
     }
 
-    /// Creates the same machine with preemption.
+    /// Creates a machine with the same costs and preemption.
     #[must_use]
     pub fn preemptible(vcpus: usize) -> Machine {
         Machine {
@@ -63,27 +63,27 @@ impl Machine {
         }
     }
 
-    /// Returns *B* of the law of conservation: a poll is known to be long after two looks, which
-    /// may just have missed its beginning; then vCPUs are woken, each of which wakes another, so
-    /// that their number doubles in a wake-up.
+    /// Returns the bound *B* of the law of conservation: a poll is known to be long after two
+    /// looks, the first of which may just have missed its beginning; then vCPUs are woken, each of
+    /// which wakes another, so that the number of awake vCPUs doubles in the time of a wake-up.
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());
         3 * self.look + (2 + doublings) * (self.wake + self.overhead()) + SLACK
     }
 
-    /// Returns the time that the interleaving and a turn may add to any span.
+    /// Returns the time that the interleaving, a pick and a theft may add to any span.
     pub(crate) fn slack(&self) -> u64 {
         self.overhead() + SLACK
     }
 
-    /// Returns the time between a decision and its effect that the law does not count: turns and
-    /// steals that are under way.
+    /// Returns the time of a pick and a theft under way, which may pass between a decision and its
+    /// effect.
     fn overhead(&self) -> u64 {
         self.turn + self.steal
     }
 }
 
-/// Largest sum of the delays that the interleaving inserts, at most 255 ns each: more than one case
-/// of the tests can hold.
+/// Allowance for the delays of an interleaving: generated cases have fewer than 80 delays of at
+/// most 255 ns each, and most delays are shorter.
 const SLACK: u64 = 20_000;

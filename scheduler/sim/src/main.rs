@@ -1,5 +1,5 @@
-//! The command of the simulator: generated cases, loads for the theorems of preemption, and the
-//! table of `docs/scale.md`.
+//! The command-line program of the simulator. It runs generated cases, checks the theorems of
+//! preemption over generated loads, and makes the table of `docs/scale.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ const FAMILIES: [(&str, Family); 4] = [
     ("several", Family::SEVERAL),
     ("several-preemptible", Family::SEVERAL.preemptible()),
 ];
-/// Cases between two lines of progress; each chunk of them has a seed of its own.
+/// Number of cases in a chunk, which has its own seed and prints a line of progress.
 const CHUNK: u32 = 10_000;
 
 /// Runs the core under a simulated host
@@ -31,7 +31,7 @@ enum Task {
     },
     /// Repeats the chunk of a run that found a violation
     Find {
-        #[arg(value_parser = FAMILIES.map(|it| it.0))]
+        #[arg(value_parser = FAMILIES.map(|family| family.0))]
         family: String,
         seed: u64,
     },
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     match Task::parse() {
         Task::Soak { cases, seed } => soak(cases, seed),
         Task::Find { family, seed } => {
-            let known = FAMILIES.into_iter().find(|it| it.0 == family);
+            let known = FAMILIES.into_iter().find(|known| known.0 == family);
             let (name, family) = known.expect("clap accepts no other");
             find(name, family, seed)
         }

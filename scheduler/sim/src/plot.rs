@@ -1,4 +1,5 @@
-//! The plots of `docs/scale.md`: one line per number of vCPUs, the ideal machine in a dashed one.
+//! The plots of `docs/scale.md`, with a solid line per number of vCPUs and a dashed line for the
+//! ideal machine.
 
 use std::io;
 use std::path::Path;

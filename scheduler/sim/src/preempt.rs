@@ -1,8 +1,8 @@
-//! Preemption: the watcher of a vCPU, and the strands that take turns there.
+//! Preemption: the watcher of a vCPU, and the change of the strand that serves it.
 //!
-//! The rule is that of `docs/preemption.md`: for more urgent work, or for an arrival that has no
-//! level yet, a poll is suspended once it has run for as long as a suspension costs; for an equal,
-//! after its quantum.
+//! The rule is that of `docs/preemption.md`: for more urgent work, or for an arrival whose level is
+//! not known yet, a poll is suspended once it has run for as long as a suspension costs; for an
+//! equal, after its quantum.
 
 use std::rc::Rc;
 
@@ -14,8 +14,8 @@ use crate::strand::Pause;
 use crate::world::{Event, World};
 
 impl World {
-    /// Sets the watcher of a vCPU, for whose poll another coroutine may wait, to look when the poll
-    /// has run for long enough.
+    /// Schedules looks of the watcher of a vCPU, for whose poll another coroutine may wait, at the
+    /// times after which the poll may be suspended.
     pub(crate) fn supervise(&self, vcpu: usize) {
         let Some(preemption) = self.machine.preemption else {
             return;
@@ -48,13 +48,13 @@ impl World {
         }
         let owner = self.strand(cpu.owner.get());
         let Some(until) = owner.until.get() else {
-            // In the middle of a step, or of a wake: it looks again soon.
+            // The poll is in the middle of a step or of a wake: the watcher looks again soon.
             return self.at(self.now() + 1_000, Event::Watch { vcpu, poll });
         };
         if until <= self.now() || !self.must_give_way(vcpu, preemption) {
             return cpu.executor.set_arrival_notice(true);
         }
-        // The thread is stopped first.
+        // Stops the thread first: voids the event that would continue it.
         owner.epoch.set(owner.epoch.get() + 1);
         owner.until.set(Some(until - self.now()));
         self.doing(vcpu, Doing::Turns);
@@ -62,7 +62,8 @@ impl World {
         let stopped = cpu.owner.get();
         self.outside(move |world| {
             let cpu = &world.cpus[vcpu];
-            // SAFETY: its strand continues only in `hand_over`, when it has been picked again.
+            // SAFETY: the coroutine's strand is paused, and continues only in `hand_over`, after
+            // the coroutine has been picked again.
             let id = unsafe { cpu.executor.suspend_current(QueueEnd::Tail) };
             let id = id.expect("the coroutine is in the middle of a poll");
             world.settle();

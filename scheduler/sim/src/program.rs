@@ -105,12 +105,12 @@ enum Source {
 struct Waits {
     k: usize,
     source: Source,
-    /// Event that ends the wait; the first poll registers for it.
+    /// Flag that the end of the wait sets; the first poll registers it.
     done: Option<Alone<Rc<Cell<bool>>>>,
     deadline: u64,
 }
 
-/// Notes that coroutine `k` awaits another one, until the drop.
+/// Records, until it is dropped, that coroutine `k` awaits another one.
 struct Awaits(usize);
 
 impl Awaits {
@@ -191,7 +191,7 @@ impl Future for Waits {
         if self.done.is_none() {
             self.register(&world, cx);
         }
-        // A timer that is due has not fired before its vCPU has processed it, between two polls.
+        // A timer that is due fires only when its vCPU processes it, between two polls.
         if self.done.as_ref().is_some_and(|done| done.0.get()) {
             return Poll::Ready(());
         }
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Stands still in the middle of a poll until coroutine `k` has exited.
+    /// Pauses in the middle of a poll until coroutine `k` has exited.
     fn block(&self, k: usize) {
         let k = k % self.workload.programs.len();
         while !self.is_draining() && !self.laws.borrow().has_exited(k) {

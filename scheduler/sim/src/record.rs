@@ -1,5 +1,5 @@
-//! A timeline of a simulation in the form of those of the Linux runtime: for Perfetto, or as a
-//! picture.
+//! Conversion of a simulation's timeline to the format of the Linux runtime's timelines, for
+//! Perfetto or as a picture.
 
 use upshift_core::{CoroutineId, Step};
 use upshift_trace::{Coroutine, EventKind};
@@ -14,7 +14,7 @@ impl Timeline {
     pub fn recording(&self, name: &str) -> upshift_trace::Timeline {
         let mut recording = upshift_trace::Timeline::new(name);
         recording.vcpus = self.vcpus as u32;
-        // The vCPU of each coroutine: the thread of a suspended one serves no vCPU.
+        // The last vCPU of each coroutine: the thread that suspends a poll serves no vCPU.
         let mut places: Vec<u32> = Vec::new();
         for &(time, vcpu, entry) in &self.entries {
             let by = vcpu.map(|vcpu| vcpu as u32);

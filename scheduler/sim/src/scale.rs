@@ -1,8 +1,8 @@
-//! The distance of the core from an ideal scheduler on many vCPUs: the table and the plots of
+//! Comparison of the core with an ideal scheduler on many vCPUs, for the table and the plots of
 //! `docs/scale.md`.
 //!
 //! Jobs arrive from outside at random, one in ten of level 0, the others of level 40, and compute
-//! for an exponential time of 20 µs in the mean. The ideal scheduler has one global queue and no
+//! for exponential times with a mean of 20 µs. The ideal scheduler has one global queue and no
 //! costs; like the core it does not interrupt polls.
 
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ struct Job {
     computes: u64,
 }
 
-/// Generator of numbers, uniform in 0 to 1, the same in every run.
+/// A generator of uniform numbers from 0 to 1, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -53,7 +53,7 @@ fn jobs(vcpus: usize, load: f64) -> Vec<Job> {
 }
 
 /// Returns the wait of each job on the ideal machine.
-fn ideal(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
+fn ideal_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let mut free = vec![0; vcpus];
     let mut waits = vec![0; jobs.len()];
     let mut queues = [VecDeque::new(), VecDeque::new()];
@@ -82,7 +82,7 @@ fn ideal(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
 }
 
 /// Returns the wait of each job on the core.
-fn real(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
+fn core_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let program = |job: &Job| {
         let level = if job.urgent { 0 } else { 40 };
         Program::at(job.arrives, level, [Op::Compute(job.computes)])
@@ -110,7 +110,7 @@ fn figures(jobs: &[Job], waits: &[u64]) -> (f64, f64) {
     (median, mean)
 }
 
-/// The figures of one machine at one load.
+/// The waits of one machine at one load.
 pub struct Point {
     /// Number of vCPUs.
     pub vcpus: usize,
@@ -134,8 +134,8 @@ pub fn points() -> Vec<Point> {
         Point {
             vcpus,
             load,
-            core: figures(&jobs, &real(vcpus, &jobs)),
-            ideal: figures(&jobs, &ideal(vcpus, &jobs)),
+            core: figures(&jobs, &core_waits(vcpus, &jobs)),
+            ideal: figures(&jobs, &ideal_waits(vcpus, &jobs)),
         }
     })
     .collect()

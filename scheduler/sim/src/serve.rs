@@ -1,4 +1,4 @@
-//! The loop of a vCPU: the work of a real host's thread, in virtual time.
+//! The loop of a vCPU, which does the work of a runtime's thread in virtual time.
 
 use std::rc::Rc;
 
@@ -35,7 +35,8 @@ impl World {
                     cpu.poll.set(cpu.poll.get() + 1);
                     self.doing(vcpu, Doing::Turns);
                     match polled {
-                        // It cannot be taken before it is back in its queue.
+                        // The coroutine cannot be stolen before the next pick puts it back into its
+                        // queue.
                         Polled::Yielded(yielded) => {
                             self.laws.borrow_mut().keeps_in_hand(vcpu);
                             back = Some(yielded);
@@ -62,7 +63,7 @@ impl World {
     }
 
     /// Wakes the waiters for timers of a vCPU that are due, and for data that has arrived there.
-    /// Returns true if there were any.
+    /// Returns true if it has woken any.
     fn reap(&self, vcpu: usize) -> bool {
         let cpu = &self.cpus[vcpu];
         let mut found = false;
@@ -93,7 +94,7 @@ impl World {
         found
     }
 
-    /// Waits, since no coroutine is ready: until a wake, data on the ring, the deadline of the
+    /// Waits, since no coroutine is ready, for a wake, data on the ring, the deadline of the
     /// earliest timer, or a look at the other vCPUs that finds work.
     fn park(self: &Rc<World>, vcpu: usize) {
         let cpu = &self.cpus[vcpu];
@@ -127,7 +128,7 @@ impl World {
                 self.go(cpu.owner.get(), delay + self.machine.wake);
             }
         } else {
-            // A wake came in between: the wait is over at once.
+            // A wake came before the wait, which ends at once.
             self.end_wait(vcpu, 0);
         }
         self.pause(Pause::Wait);
@@ -150,8 +151,8 @@ impl World {
         found
     }
 
-    /// Delivers data to the ring of a vCPU: it interrupts the wait of that vCPU or, if that is in a
-    /// long poll, of a parked one, which polls the ring's event.
+    /// Delivers data to the ring of a vCPU. This ends the wait of the vCPU or, if it is in a long
+    /// poll, of a parked vCPU, which watches the rings of vCPUs in long polls.
     pub(crate) fn arrives(&self, vcpu: usize, operation: usize) {
         let cpu = &self.cpus[vcpu];
         cpu.ring.borrow_mut().push_back(operation);

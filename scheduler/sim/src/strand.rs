@@ -1,13 +1,12 @@
-//! Strands: a thread of a real machine is a stack of its own here, and all stacks share one OS
-//! thread.
+//! Strands: each thread of the simulated machine is a stack, and all stacks share one OS thread.
 //!
-//! A poll is one call into the core; to let other vCPUs act in the middle of it, or of any step of
-//! the core, its stack is left standing. Exactly one strand runs at a time; it runs until it
-//! pauses, and only the [event loop](crate::world) resumes it. So a simulation is deterministic.
+//! A poll is one call into the core. A strand can pause in the middle of a poll, or of any step of
+//! the core, and keeps its stack while other vCPUs run. Exactly one strand runs at a time; it runs
+//! until it pauses, and only the [event loop](crate::world) resumes it. So a simulation is
+//! deterministic.
 //!
-//! A strand serves one vCPU for its whole life, or none (a thread from outside, a watcher). Of the
-//! strands of a vCPU one is its *owner*; the others are suspended in the middle of a poll, or
-//! spare.
+//! A strand serves one vCPU for its whole life, or no vCPU (a thread from outside, a watcher). One
+//! strand of a vCPU is its *owner*; the others are suspended in the middle of a poll, or spare.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,7 +16,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::world::World;
 
-/// Virtual memory of a stack; untouched pages cost nothing.
+/// Size of a stack in virtual memory; untouched pages use no memory.
 const STACK_BYTES: usize = 256 * 1024;
 
 thread_local! {
@@ -30,10 +29,9 @@ thread_local! {
 pub(crate) enum Pause {
     /// A number of nanoseconds.
     For(u64),
-    /// A number of nanoseconds of the strand's own computing: a poll that may be suspended
-    /// meanwhile.
+    /// A number of nanoseconds of computing, in a poll that may be suspended meanwhile.
     Compute(u64),
-    /// Any time, until [`World::go`].
+    /// Until a call of [`World::go`].
     Wait,
 }
 
@@ -46,17 +44,17 @@ pub(crate) struct Strand {
     pub(crate) index: usize,
     /// vCPU that the strand serves.
     pub(crate) vcpu: Option<usize>,
-    /// Current epoch: events for an earlier epoch are void.
+    /// Current epoch. Events for an earlier epoch are void.
     pub(crate) epoch: Cell<u32>,
-    /// End of its computing, unless it is suspended.
+    /// End of the strand's computing; for a suspended strand, the time that is left.
     pub(crate) until: Cell<Option<u64>>,
-    /// Coroutine that it is about to spawn.
+    /// Coroutine that the strand is about to spawn.
     pub(crate) spawning: Cell<Option<usize>>,
 }
 
 impl Strand {
-    /// Creates a strand that runs `body` when it is first resumed. The world that keeps it gives
-    /// the index.
+    /// Creates a strand that runs `body` when it is first resumed. `index` is its index in the
+    /// world.
     pub(crate) fn new(
         vcpu: Option<usize>,
         index: usize,
@@ -97,10 +95,10 @@ impl Strand {
         }
     }
 
-    /// Stands still. Called on the strand itself.
+    /// Pauses the strand. Called on the strand itself.
     pub(crate) fn pause(&self, pause: Pause) {
-        // SAFETY: the pointer was set when the strand began, and lives as long as the stack that
-        // the caller is on.
+        // SAFETY: the strand set the pointer when it began; the yielder lives as long as the
+        // strand's stack, on which the caller runs.
         unsafe { &*self.yielder.get() }.suspend(pause);
     }
 }

@@ -1,10 +1,10 @@
-//! The events of a simulation as text: a column per vCPU, a line per instant.
+//! The events of a simulation, and their display as text: a line per event, with a column per vCPU.
 
 use std::fmt;
 
 use upshift_core::{Level, Step};
 
-/// Largest number of vCPUs drawn in columns; for more, the events are only listed.
+/// Largest number of vCPUs that are shown as columns; with more, the text only lists the events.
 const COLUMNS: usize = 8;
 
 /// An event.

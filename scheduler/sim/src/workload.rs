@@ -1,40 +1,40 @@
-//! The workload of a simulation: coroutines, and their steps.
+//! The workload of a simulation: its coroutines and their steps.
 
-/// Step of a coroutine. Indices of coroutines and channels are taken modulo their number.
+/// A step of a coroutine. Indices of coroutines, channels and mutexes are taken modulo their
+/// number. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Uses its vCPU for so many nanoseconds, without an end of its poll.
+    /// Computes for this time, without ending the poll.
     Compute(u64),
-    /// Starts a coroutine, unless it has been started already.
+    /// Spawns a coroutine, unless it has been spawned already.
     Spawn(usize),
     /// Puts a token into a channel, which wakes the first coroutine that waits there.
     Signal(usize),
     /// Takes a token out of a channel.
     Wait(usize),
-    /// Lets a thread of the process that serves no vCPU put a token into a channel, so many
-    /// nanoseconds later.
+    /// Makes a thread that serves no vCPU put a token into a channel, this time later.
     Later(usize, u64),
-    /// Sleeps, by a timer of the vCPU that polls it.
+    /// Sleeps for this time, by a timer of the vCPU that polls the coroutine.
     Sleep(u64),
-    /// Receives data that arrives after so many nanoseconds on the ring of the vCPU that polls it.
+    /// Receives data that arrives after this time on the ring of the vCPU that polls the coroutine.
     Receive(u64),
-    /// Yields to all others.
+    /// Yields to equals and to more urgent work.
     Yield,
     /// Yields only to more urgent work.
     GiveWay,
-    /// Awaits a coroutine and lends it its level.
+    /// Awaits a coroutine and lends its own level.
     Join(usize),
-    /// Awaits likewise for at most so many nanoseconds; then it gives up, and the handle is kept.
+    /// Like `Join`, for at most this time; then the coroutine gives up, and the handle is kept.
     JoinFor(usize, u64),
     /// Changes the level of a coroutine.
     Reprio(usize, u8),
-    /// Takes a mutex, unless it has it; its waiters lend their levels.
+    /// Takes a mutex, unless the coroutine holds it. Waiters for the mutex lend their levels.
     Lock(usize),
-    /// Releases a mutex, if it has it.
+    /// Releases a mutex, if the coroutine holds it.
     Unlock(usize),
     /// Cancels a coroutine.
     Cancel(usize),
-    /// Waits in the middle of its poll until a coroutine has exited: its vCPU does nothing else.
+    /// Waits in the middle of the poll, which keeps its vCPU, until a coroutine has exited.
     Block(usize),
 }
 
@@ -43,11 +43,13 @@ pub enum Op {
 pub struct Program {
     /// Level, 0 to 63.
     pub level: u8,
-    /// True if it never leaves the vCPU that spawned it. Only for coroutines spawned by others.
+    /// True if the coroutine is pinned to the vCPU that spawned it. Only for coroutines that
+    /// another coroutine spawns.
     pub pinned: bool,
-    /// Time at which a thread that serves no vCPU spawns it; `None`: a coroutine does.
+    /// Time at which a thread that serves no vCPU spawns the coroutine; `None` if another coroutine
+    /// spawns it.
     pub start: Option<u64>,
-    /// Its steps.
+    /// Steps of the coroutine.
     pub ops: Vec<Op>,
 }
 
@@ -81,7 +83,7 @@ impl Program {
             match op {
                 Op::Compute(time) => current += time,
                 Op::Yield | Op::GiveWay | Op::Sleep(_) | Op::Receive(_) => current = 0,
-                // These need not end the poll.
+                // These steps need not end the poll.
                 _ => {}
             }
             longest = longest.max(current);
@@ -90,13 +92,13 @@ impl Program {
     }
 }
 
-/// A program and the order of its steps.
+/// The coroutines of a simulation, and their interleaving.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// Its coroutines.
+    /// The coroutines.
     pub programs: Vec<Program>,
-    /// The interleaving: at the n-th point where another vCPU may come in between, the vCPU stands
-    /// still for the n-th number of nanoseconds; after the last of them, for none.
+    /// The interleaving: at the *n*-th point where other strands may run, the strand stands still
+    /// for the *n*-th number of nanoseconds. After the last number, strands do not stand still.
     pub delays: Vec<u8>,
 }
 
@@ -120,7 +122,8 @@ impl Workload {
             .unwrap_or(0)
     }
 
-    /// Returns true if any of its polls waits for a coroutine: no time then bounds a poll.
+    /// Returns true if any poll waits for the exit of a coroutine: the length of polls is then
+    /// unbounded.
     #[must_use]
     pub fn blocks(&self) -> bool {
         let mut ops = self.programs.iter().flat_map(|program| &program.ops);

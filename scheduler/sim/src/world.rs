@@ -1,7 +1,7 @@
-//! The world of a simulation: virtual time, the events to come, the vCPUs and their strands.
+//! The world of a simulation: virtual time, the pending events, the vCPUs and their strands.
 //!
 //! The event loop takes the earliest event, moves the clock to it and lets one strand run until it
-//! pauses. Events of the same time run in the order in which they were made. Between two events the
+//! pauses. Events of the same time run in the order of their creation. Between two events the
 //! [laws](crate::laws) check the state.
 
 use std::cell::{Cell, RefCell};
@@ -20,12 +20,12 @@ use crate::machine::Machine;
 use crate::strand::{Pause, Strand};
 use crate::workload::Workload;
 
-/// Largest number of events: no case of bounded work has more, so the machine spins.
+/// Largest number of events of a case with bounded work: if there are more, the vCPUs spin.
 const MOST_EVENTS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// The strand continues, if it is still in this epoch.
+    /// The strand continues, unless its epoch has changed.
     Go { strand: usize, epoch: u32 },
     /// A thread that serves no vCPU spawns a coroutine.
     Spawn(usize),
@@ -37,25 +37,25 @@ pub(crate) enum Event {
     Watch { vcpu: usize, poll: u64 },
 }
 
-/// The flag that shows a wait as over, and the waker to call then.
+/// A waiter: the flag that ends its wait, and the waker to call when the flag has been set.
 pub(crate) type Told = (Rc<Cell<bool>>, Waker);
 
-/// A vCPU as its host sees it.
+/// The host's state of a vCPU.
 pub(crate) struct Cpu {
     pub(crate) executor: Rc<Executor<SimHost>>,
-    /// Strand that serves it now.
+    /// Strand that serves the vCPU.
     pub(crate) owner: Cell<usize>,
     pub(crate) spares: RefCell<Vec<usize>>,
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
     /// Timers in the order of their deadlines.
     pub(crate) timers: RefCell<BTreeMap<(u64, u64), Told>>,
-    /// Operations whose data has arrived and that are not reaped.
+    /// Operations whose data has arrived, and which have not been reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
-    /// Set while its strand stands still in [`crate::serve`], waiting for work.
+    /// Set while the owner waits for work in [`crate::serve`].
     pub(crate) waits: Cell<bool>,
-    /// Set while the end of its wait is under way.
+    /// Set from the decision to end the wait until the owner continues.
     pub(crate) waking: Cell<bool>,
-    /// Deadline of the next timer of a vCPU in a long poll, as the last look has seen it.
+    /// Earliest deadline of the timers of vCPUs in long polls, at the last look.
     pub(crate) neighbours_deadline: Cell<Option<u64>>,
     /// Count of beginnings and ends of polls; odd while a poll is under way.
     pub(crate) poll: Cell<u64>,
@@ -69,22 +69,22 @@ pub(crate) struct Channel {
     pub(crate) waiting: VecDeque<(Rc<Cell<bool>>, Waker)>,
 }
 
-/// Progress of the end of a case.
+/// Phase of the end of a case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum End {
     No,
-    /// The case is over: everything ends as fast as it can.
+    /// The case has ended: all coroutines are cancelled, and computing takes no time.
     Draining,
-    /// Strands end.
+    /// All coroutines have exited, and the strands return.
     Finished,
 }
 
-/// The time, and the events to come.
+/// The time, and the pending events.
 #[derive(Default)]
 struct Agenda {
     now: Cell<u64>,
     events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
-    /// Number of events so far.
+    /// Number of events created so far.
     made: Cell<u64>,
 }
 
@@ -97,21 +97,21 @@ pub(crate) struct World {
     pub(crate) domain: Domain<SimHost>,
     pub(crate) cpus: Vec<Cpu>,
     strands: RefCell<Vec<Rc<Strand>>>,
-    /// Strands that have ended.
+    /// Indices of strands that have ended, for reuse.
     ended: RefCell<Vec<usize>>,
     running: RefCell<Option<Rc<Strand>>>,
     delay: Cell<usize>,
-    /// Strands that stand still in the middle of a step.
+    /// Number of strands that stand still in the middle of a step.
     inside: Cell<usize>,
     pub(crate) handles: RefCell<Vec<Option<JoinHandle<(), SimHost>>>>,
     pub(crate) channels: RefCell<Vec<Channel>>,
     pub(crate) locks: RefCell<Vec<Lock>>,
-    /// Receiving coroutines; true when the data has arrived.
+    /// Coroutines that receive; the flag is set when the data has arrived.
     pub(crate) operations: RefCell<Vec<Told>>,
     pub(crate) laws: RefCell<Laws>,
     broken: RefCell<Option<Violation>>,
     end: Cell<End>,
-    /// Strands of polls that wait for a coroutine.
+    /// Strands whose polls wait for the exit of a coroutine.
     pub(crate) blocked: RefCell<Vec<usize>>,
 }
 
@@ -174,7 +174,7 @@ impl World {
         world
     }
 
-    /// Reports a law that was broken in the middle of a strand: the event loop learns of it before
+    /// Records a law that was broken in the middle of a strand: the event loop returns it before
     /// the next event.
     pub(crate) fn report(&self, result: Result<(), Violation>) {
         if let Err(violation) = result {
@@ -227,8 +227,8 @@ impl World {
         }
     }
 
-    /// Ends all coroutines in any state. A world whose vCPUs spin is leaked: its stacks cannot be
-    /// unwound.
+    /// Ends all coroutines, in any state, and all strands. A world whose vCPUs spin is leaked: its
+    /// stacks cannot be unwound.
     fn drain(self: &Rc<World>) -> Result<(), Violation> {
         self.end.set(End::Draining);
         self.domain.close();
@@ -245,7 +245,7 @@ impl World {
             self.events_until_quiet()
         });
         match ended {
-            // They refer to this world.
+            // Dropped to break the cycle: strands refer to this world.
             Ok(()) => drop(self.strands.take()),
             Err(_) => std::mem::forget(self.clone()),
         }
@@ -324,13 +324,13 @@ impl World {
         index
     }
 
-    /// Runs `body` on a thread that serves no vCPU, now.
+    /// Runs `body` at the current time on a strand that serves no vCPU.
     pub(crate) fn outside(self: &Rc<World>, body: impl FnOnce(&Rc<World>) + 'static) {
         let strand = self.begin(None, body);
         self.resume(strand);
     }
 
-    /// Lets a strand continue `delay` nanoseconds from now, and not at an earlier appointment.
+    /// Lets a strand continue `delay` nanoseconds from now, and voids earlier events for it.
     pub(crate) fn go(&self, index: usize, delay: u64) {
         let strand = self.strand(index);
         let epoch = strand.epoch.get() + 1;
@@ -359,7 +359,7 @@ impl World {
         }
     }
 
-    /// Lets the running strand stand still.
+    /// Pauses the running strand.
     pub(crate) fn pause(&self, pause: Pause) {
         let strand = self.running.borrow().clone();
         let strand = strand.expect("only strands pause");
@@ -370,7 +370,7 @@ impl World {
         strand.pause(pause);
     }
 
-    /// A point at which another strand may come in between.
+    /// Marks a point at which the interleaving of the case may let other strands run.
     pub(crate) fn step(&self) {
         if self.running.borrow().is_none() || self.is_draining() {
             return;
@@ -385,7 +385,7 @@ impl World {
         }
     }
 
-    /// Lets the running strand stand still in the middle of a step.
+    /// Pauses the running strand in the middle of a step.
     pub(crate) fn stand_still(&self, time: u64) {
         self.inside.set(self.inside.get() + 1);
         self.pause(Pause::For(time));
@@ -406,13 +406,13 @@ impl World {
         Some(self.cpus[self.serving()?].executor.vcpu())
     }
 
-    /// Notes which coroutine the running strand is about to spawn, if any.
+    /// Records which coroutine the running strand is about to spawn, if any.
     pub(crate) fn set_spawning(&self, k: Option<usize>) {
         let strand = self.running.borrow();
         strand.as_ref().expect("only strands spawn").spawning.set(k);
     }
 
-    /// Notes a step of a coroutine.
+    /// Records a step of a coroutine.
     pub(crate) fn changed(&self, change: &Change) {
         if self.is_draining() {
             return;
@@ -430,8 +430,8 @@ impl World {
         }
     }
 
-    /// Notes that coroutines which the running strand has made ready are visible to all from now
-    /// on.
+    /// Records that coroutines which the running strand has made ready are visible to all vCPUs
+    /// from now on.
     pub(crate) fn settle(&self) {
         let strand = self.running.borrow().as_ref().map(|strand| strand.index);
         if let Some(strand) = strand {
@@ -439,7 +439,7 @@ impl World {
         }
     }
 
-    /// Notes the same after a pick.
+    /// Like [`World::settle`], after a pick.
     pub(crate) fn settle_pick(&self) {
         let strand = self.running.borrow().as_ref().map(|strand| strand.index);
         if let Some(strand) = strand {
@@ -452,5 +452,5 @@ impl World {
     }
 }
 
-/// Number of channels; their indices are taken modulo this.
+/// Number of channels. Indices of channels are taken modulo this.
 pub(crate) const CHANNELS: usize = 4;

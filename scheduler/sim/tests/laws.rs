@@ -1,4 +1,5 @@
-//! Each law over generated cases, a second of them each; `cargo xtask soak` runs a million.
+//! Tests of each law over generated cases, for about a second each; `cargo xtask soak` runs a
+//! million cases.
 
 use upshift_core::{Floor, Level};
 use upshift_sim::{Family, Law, Machine, Op, Program, Workload, search, simulate};
@@ -12,7 +13,7 @@ const LAWS: [Law; 5] = [
 ];
 const CASES: u32 = if cfg!(debug_assertions) { 250 } else { 4_000 };
 
-/// The law holds in generated cases of the family, without preemption and with it.
+/// Asserts that the law holds in generated cases of the family, without and with preemption.
 fn holds(law: Law, family: Family) {
     let others: Vec<Law> = LAWS.into_iter().filter(|other| *other != law).collect();
     for family in [family, family.preemptible()] {
@@ -72,7 +73,7 @@ fn truth_across_vcpus() {
     holds(Law::Truth, Family::SEVERAL);
 }
 
-/// The clock of the CPUs may start again when the machine has slept.
+/// The clock of a CPU may restart when the machine wakes from sleep.
 #[test]
 fn all_laws_hold_when_the_clock_is_set_back() {
     for family in [Family::ONE, Family::SEVERAL] {
@@ -84,10 +85,10 @@ fn all_laws_hold_when_the_clock_is_set_back() {
     }
 }
 
-/// A waiter that is handed a mutex may have become less urgent since it queued, and those behind it
-/// had lent to the previous holder. (A shrunk case.)
+/// A waiter to which a mutex is handed over may have become less urgent since it queued, and the
+/// waiters behind it have lent to the previous holder. (A shrunk case.)
 #[test]
-fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
+fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
     const LONG: u64 = 2_000_000;
     let holder = Program::at(0, 10, [Op::Lock(0), Op::Yield, Op::Compute(LONG)]);
     let next = Program::at(10, 10, [Op::Lock(0), Op::Compute(LONG)]);
@@ -100,9 +101,10 @@ fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_those_behind_it() {
     .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// A poll that is not interrupted is, for its waiters, as urgent as at its beginning.
+/// For coroutines that wait for a poll that cannot be interrupted, it is as urgent as at its
+/// beginning.
 #[test]
-fn a_poll_that_makes_itself_less_urgent_has_its_turn() {
+fn a_poll_that_makes_itself_less_urgent_counts_at_its_first_level() {
     const LONG: u64 = 2_000_000;
     let runs = Program::at(0, 11, [Op::Compute(LONG)]);
     let demoted = Program::at(35_362, 0, [Op::Reprio(1, 11), Op::Compute(LONG)]);
@@ -111,10 +113,10 @@ fn a_poll_that_makes_itself_less_urgent_has_its_turn() {
         .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// A waiter becomes more urgent while it queues: it queues at its new level, or is polled again. (A
-/// shrunk case.)
+/// A waiter that becomes more urgent while it queues is queued at its new level, or is polled
+/// again. (A shrunk case.)
 #[test]
-fn a_waiter_that_becomes_more_urgent_while_it_queues_for_a_mutex_queues_as_such() {
+fn a_waiter_that_becomes_more_urgent_while_it_queues_for_a_mutex_has_its_new_level() {
     const DELAYS: [u8; 63] = [
         0, 0, 0, 0, 0, 68, 230, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 27, 0, 82,
         18, 119, 0, 0, 0, 0, 207, 23, 146, 138, 0, 0, 0, 0, 0, 13, 0, 0, 0, 0, 208, 72, 61, 0, 0,
@@ -133,9 +135,9 @@ fn a_waiter_that_becomes_more_urgent_while_it_queues_for_a_mutex_queues_as_such(
     simulate(Machine::new(4), workload).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// Batch work runs beside urgent work without end, within both bounds.
+/// Batch work and urgent work, both without end, stay within both bounds.
 #[test]
-fn a_floor_holds_beside_work_without_end() {
+fn a_floor_holds_beside_endless_urgent_work() {
     let work = |level, length| {
         let ops: Vec<Op> = (0..200)
             .flat_map(|_| [Op::Compute(length), Op::Yield])

@@ -1,5 +1,5 @@
-//! The theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs a million
-//! of them.
+//! Tests of the theorems of `docs/preemption-proofs.md` over random loads; `cargo xtask soak` runs
+//! a million loads.
 
 use upshift_core::preempt::{MAX_SUSPENSION, REST_LENGTH, SHARE, TURN_LENGTH};
 use upshift_sim::suspending::{
@@ -33,13 +33,14 @@ fn shape(service: Service, levels: Levels, percent: u64) -> Shape {
     }
 }
 
-/// Returns the mean wait for polls that are less urgent, as a multiple of the ideal's.
+/// Returns the mean wait for less urgent polls, divided by that of the ideal decision, which knows
+/// the lengths of polls.
 fn mean_ratio(service: Service) -> f64 {
     let mut load = shape(service, Levels::Same, 10).load();
     let mut at = 0;
     let arrivals = std::mem::take(&mut load.arrivals);
     for (n, arrival) in (0_u64..).zip(arrivals) {
-        // The golden ratio spreads arrivals over all times of the poll.
+        // Multiples of the golden ratio spread the arrivals evenly over the times of the poll.
         let part = (n as f64 * 0.618_033_988_75).fract();
         let urgent = at + (arrival.service as f64 * part) as u64;
         load.arrivals.push(Arrival { at, ..arrival });
@@ -59,10 +60,10 @@ fn mean_ratio(service: Service) -> f64 {
     waited as f64 / ideal as f64
 }
 
-/// Theorem 1, for the mean over arrivals that do not know of the polls: below 3 for all service
-/// times. The worst are those of polls that end just after they have used C.
+/// Theorem 1, for the mean over arrivals that are independent of the polls: the ratio is below 3
+/// for all service times. It is largest for polls that end just after they have used C.
 #[test]
-fn the_mean_wait_is_below_three_times_the_ideals() {
+fn the_mean_wait_is_below_three_times_that_of_the_ideal_decision() {
     let worst = mean_ratio(Service::Fixed(C + C / 50));
     println!("just above C: {worst:.3}");
     assert!((2.5..3.0).contains(&worst), "just above C: {worst}");
@@ -86,7 +87,7 @@ fn overhead(outcome: &Outcome) -> f64 {
     (suspensions as u64 * C) as f64 / outcome.end as f64
 }
 
-/// Theorem 3: equals share the CPU at a price of at most the share, for each quantum.
+/// Theorem 3: suspensions for equals take at most the share of the CPU, for each quantum.
 #[test]
 fn quanta_for_equals_cost_at_most_their_share() {
     for service in [
@@ -129,19 +130,19 @@ fn load(arrivals: Vec<Arrival>, late: u64) -> Load {
     }
 }
 
-/// Returns the longest time between two turns beside a poll that does not end: the watcher looks
-/// for turns every [`MAX_SUSPENSION`], and only a poll that has run for as long since it was
-/// resumed may be spinning.
+/// Returns the longest time between two turns beside a poll that does not end: the watcher checks
+/// for due turns every [`MAX_SUSPENSION`], and only a poll that has run for as long since it was
+/// resumed counts as spinning.
 fn apart(late: u64) -> u64 {
     2 * MAX_SUSPENSION + 2 * C + 3 * late
 }
 
-/// Theorem 4: suspended polls get turns behind a poll that does not end, each within its bound
-/// times their number.
+/// Theorem 4: suspended polls get turns beside a poll that does not end, each within the bound
+/// times the number of suspended polls.
 #[test]
 fn suspended_polls_get_turns_beside_a_poll_that_does_not_end() {
     for (suspended, late) in [(1, 0), (2, 50_000), (5, 100_000), (20, 0)] {
-        // Each is suspended by the next; then comes one that does not end.
+        // Each poll is suspended for the next; the last poll does not end.
         let mut arrivals: Vec<_> = (0..suspended)
             .map(|n| poll(n * 3 * C, 60 - n as u8, 20 * TURN_LENGTH))
             .collect();
@@ -165,16 +166,16 @@ fn long_polls_of_a_level_take_turns() {
         let (turns, off) = (outcome.turns[0], outcome.kept_off);
         let suspended = outcome.suspended[0].len() as u64;
         println!("{polls}: {suspended} suspended, {turns} turns, kept off {off}");
-        // Each is suspended for the next, which is fresh; then they take turns.
+        // Each poll is suspended for the next, which is fresh; then all take turns.
         assert!(suspended < polls && turns >= 20 * (polls - 1));
         assert!(off <= apart(0), "{polls}: {off}");
     }
 }
 
-/// Theorem 4: turns are further apart where nothing visible depends on the suspended poll, which is
-/// beside short and more urgent ones that take the whole CPU.
+/// Theorem 4: turns are further apart while no visible work depends on the suspended poll. Short
+/// and more urgent polls take the whole CPU.
 #[test]
-fn a_suspended_poll_gets_turns_beside_short_ones() {
+fn a_suspended_poll_gets_turns_beside_short_polls() {
     let mut arrivals = vec![poll(0, 60, 10 * TURN_LENGTH)];
     arrivals.extend((0..400_000).map(|n| poll(2 * C + n * C / 8, 1, C / 8)));
     let busy = 400_000 * C / 8;
@@ -194,10 +195,10 @@ fn a_poll_that_sleeps_is_set_aside() {
     assert_eq!(outcome.set_aside[0], 1);
 }
 
-/// The watcher rests also where the next poll has begun, and another has arrived behind it, before
-/// the timer for the previous one goes off.
+/// The watcher also rests if, before the timer for a poll expires, the next poll has begun and
+/// another has arrived behind it.
 #[test]
-fn short_polls_behind_which_others_always_wait_are_hardly_looked_at() {
+fn short_polls_behind_which_others_always_wait_cause_few_looks() {
     for levels in [1, 2] {
         let arrivals =
             (0..50_000).map(|n| poll(n * C / 2, 20 + (n % levels) as u8, C / 2 + C / 20));

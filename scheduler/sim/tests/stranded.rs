@@ -1,4 +1,4 @@
-//! Work that would wait beside an idle vCPU for as long as its neighbour computed.
+//! Cases in which, without looks, work would wait beside an idle vCPU until the end of a long poll.
 
 use upshift_sim::{Law, Machine, Op, Program, Workload, simulate};
 
@@ -6,8 +6,8 @@ const MS: u64 = 1_000_000;
 /// Far longer than any bound.
 const LONG: u64 = 5 * MS;
 
-/// Asserts that no coroutine waits for longer than the law allows, and that one does if parked
-/// vCPUs do not look at the others.
+/// Asserts that no coroutine waits for longer than the law allows, and that a coroutine does if
+/// parked vCPUs do not look at others.
 fn holds_by_looks(programs: impl Into<Vec<Program>>) {
     let machine = Machine::new(2);
     let workload = Workload::of(programs);
@@ -44,7 +44,7 @@ fn a_coroutine_woken_through_a_channel_by_a_long_poll() {
 
 #[test]
 fn a_timer_of_a_vcpu_in_a_long_poll() {
-    // The first vCPU that is parked polls both.
+    // The first parked vCPU polls both coroutines.
     let sleeper = Program::at(MS, 10, [Op::Sleep(MS), Op::Compute(1_000)]);
     holds_by_looks([sleeper, Program::at(MS + MS / 2, 40, [Op::Compute(LONG)])]);
 }

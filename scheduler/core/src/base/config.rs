@@ -1,4 +1,4 @@
-//! Options of a domain and of a coroutine, and the errors of making one.
+//! Options of a domain and of a coroutine, and the errors of their creation.
 
 use core::fmt;
 
@@ -23,14 +23,14 @@ pub struct Config {
     ///
     /// With a floor the clock is read at each poll: `coarse_below` has no effect.
     pub floor: Option<Floor>,
-    /// Seed of the test mode: FIFO order within a level is shuffled, and every other poll, by
-    /// chance, is told that it is needed elsewhere. `None`: off.
+    /// Seed of the test mode: the order within a level is shuffled, and a random half of the polls
+    /// is asked to yield. `None`: off.
     pub chaos: Option<u64>,
     /// Ticks. While polls take less than this, the clock is read at every fourth poll only, and the
     /// four share the elapsed time. 0: the clock is read at every poll.
     pub coarse_below: u64,
-    /// Ticks. A vCPU wakes a parked one if its surplus work is worth more than this, judged by the
-    /// mean poll. 0: it always does.
+    /// Ticks. A vCPU wakes a parked vCPU if its surplus work is worth at least this, judged by the
+    /// mean poll. 0: any surplus does.
     pub notify_above: u64,
     /// Ticks. A poll that has run for this time is *long*: idle vCPUs take the work that waits
     /// behind it. A good value is the cost of moving work to another CPU. 0: vCPUs do not look at
@@ -39,8 +39,8 @@ pub struct Config {
     pub look_after: u64,
     /// Ticks. A suspended coroutine queues in its level as if it had become ready this much later:
     /// coroutines that have not used their quantum go first, for this long at most. After that, one
-    /// suspended coroutine per `patience` goes before them, however many there are. 0: it waits its
-    /// turn like any other.
+    /// suspended coroutine per `patience` goes before them, however many are suspended. 0: a
+    /// suspended coroutine waits its turn like any other.
     pub patience: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct Floor {
     pub from: Level,
     /// Share of these levels in percent, 1 to 99.
     pub percent: u8,
-    /// Ticks. The time by which the levels may be ahead of their share, or behind it.
+    /// Ticks. The time by which the levels may be ahead of their share or behind their share.
     pub quantum: u64,
 }
 

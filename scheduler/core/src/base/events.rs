@@ -1,5 +1,5 @@
-//! Events that a host is told: the steps of a coroutine ([`Change`]), a poll ([`Poll`]), and the
-//! urgency of the work that waits for the end of a poll ([`Waits`]).
+//! Events that are reported to a host: the steps of a coroutine ([`Change`]), a poll ([`Poll`]),
+//! and the urgency of the work that waits for the end of a poll ([`Waits`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …
@@ -8,8 +8,9 @@
 //!              └─ Stolen       └► Exited
 //! ```
 //!
-//! Each step is told once, by the thread that makes it, before another thread can act on it. A
-//! coroutine that is cancelled before its first poll goes from `Spawned` or `Ready` to `Exited`.
+//! Each step is reported once, by the thread that makes the step, before another thread can act on
+//! it. A coroutine that is cancelled before its first poll goes from `Spawned` or `Ready` to
+//! `Exited`.
 //!
 //! Cost while the host does not trace: a call of
 //! [`Host::is_tracing`](crate::Host::is_tracing) and a branch.
@@ -62,7 +63,7 @@ impl Step {
     }
 }
 
-/// A step of a coroutine, as told to [`Host::changed`](crate::Host::changed).
+/// A step of a coroutine, as reported to [`Host::changed`](crate::Host::changed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The coroutine.
@@ -104,7 +105,7 @@ pub enum Waits {
 }
 
 impl Waits {
-    /// Returns the answer for a poll of `level` while the levels of this bitmap wait.
+    /// Returns the most urgent kind of work in the bitmap `waiting`, as seen by a poll of `level`.
     #[must_use]
     pub fn of(level: u8, waiting: u64) -> Waits {
         let bit = 1u64 << (level & 63);

@@ -1,7 +1,7 @@
 //! The interface between the scheduler and its environment.
 //!
-//! A Linux process, a kernel and a test are different hosts of the same source. The trait [`Host`]
-//! is the whole difference between them.
+//! A Linux process, a kernel and a test run the same source with different implementations of
+//! [`Host`].
 
 use alloc::boxed::Box;
 use core::alloc::Layout;
@@ -26,15 +26,17 @@ pub struct Served(pub(crate) NonNull<()>);
 /// that it is given.
 ///
 /// # Safety
-/// [`Host::current`] names a vCPU of this host, and only to a thread that has its
-/// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] return memory of the layout
-/// asked for. [`Host::catch`] calls the closure, which may drop a pinned future. A host that
-/// returns true from [`Host::has_heavy_barrier`] has such a barrier. [`Host::waker_table`] is made
-/// by [`waker_table!`](crate::waker_table), for this type.
+/// [`Host::current`] returns a vCPU of this host, and only to the thread that has the vCPU's
+/// [`Executor`](crate::Executor). [`Host::allocate`] and [`Host::map`] return memory of the
+/// requested layout. [`Host::catch`] calls the closure, which may drop a pinned future. A host that
+/// returns true from [`Host::has_heavy_barrier`] implements [`Host::heavy_barrier`].
+/// [`Host::waker_table`] returns the table that [`waker_table!`](crate::waker_table) makes for this
+/// type.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
-    /// Bytes of a page of the domain's table of coroutines, a power of two. A page holds one slot
-    /// of 64 bytes less than fits. With 4096 the table asks the global allocator for each page.
-    /// With more it asks [`Host::map`] for 1, 2, 4, … pages, and one more.
+    /// Bytes of a page of the domain's table of coroutines, a power of two. The first of its slots
+    /// of 64 bytes is a header. With 4096 the table asks the global allocator for each page. With a
+    /// larger size it asks [`Host::map`] for 1, 2, 4, … pages, and each time for another page to
+    /// align them.
     const TABLE_PAGE: usize = 4096;
 
     /// Returns the table of the wakers of this host's coroutines, made by
@@ -48,13 +50,13 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         false
     }
 
-    /// Returns monotonic time in ticks of the host's choice, comparable across vCPUs. Called at
-    /// most once per poll, so that nanoseconds of cost matter.
+    /// Returns monotonic time in ticks of the host's choice, comparable across vCPUs. Called about
+    /// once per poll, and for each wake from another thread, so nanoseconds of cost matter.
     fn now(&self) -> u64;
 
     /// Returns the time to use when the clock has shown less than `before`, an earlier reading:
-    /// `before` or later. A host whose clock may be set back continues to count from there; with
-    /// other hosts the vCPU's clock stands still until the host's has caught up.
+    /// `before` or later. A host whose clock may be set back continues to count from `before`; by
+    /// default the vCPU's clock stands still until the host's clock has caught up.
     #[cold]
     fn now_after(&self, before: u64) -> u64 {
         before
@@ -64,7 +66,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// `None`: its wakes then go through the inbox.
     fn current(&self) -> Option<Served>;
 
-    /// Kicks vCPU `index`, which is parked and has work: its wait ends.
+    /// Kicks vCPU `index`, which is parked and has work: ends its wait.
     ///
     /// Called once per park at most, from any thread.
     fn kick(&self, index: usize);
@@ -91,11 +93,11 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn heavy_barrier(&self) {}
 
     /// Begins a critical section of the calling thread, which must not be interrupted for long
-    /// because others would wait for it: a wake that is half done, a lock of this crate. Sections
-    /// nest. A host that suspends polls
+    /// because other threads would wait for it: in the middle of a wake, or with a lock of this
+    /// crate. Sections nest. A host that suspends polls
     /// ([`Vcpu::suspend_current`](crate::Vcpu::suspend_current)) or takes interrupts on the stack
     /// of a poll holds them back until [`Host::leave`]. Each nanosecond matters. No user code runs
-    /// inside: no destructor, and no waker but those of this crate.
+    /// inside: no destructor, and no waker of another executor.
     #[inline]
     fn enter() {}
 
@@ -110,29 +112,29 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
         let _ = index;
     }
 
-    /// Tells that the poll under way on the calling thread has made a coroutine ready on its own
+    /// Reports that the poll under way on the calling thread has made a coroutine ready on its own
     /// vCPU, whose arrival notice is set. `waits` is the most urgent kind of work that this poll
     /// delays. Must be cheap: it may be called with every wake.
     fn notify_local_arrival(&self, waits: Waits) {
         let _ = waits;
     }
 
-    /// Tells a step of a coroutine, for traces. Called from the thread or interrupt handler that
-    /// makes the step, perhaps with a lock of this crate held. Each step is told once, before any
-    /// other thread can act on it.
+    /// Reports a step of a coroutine, for traces. Called from the thread or interrupt handler that
+    /// makes the step, perhaps with a lock of this crate held. Each step is reported once, before
+    /// any other thread can act on it.
     fn changed(&self, change: &Change) {
         let _ = change;
     }
 
-    /// Tells that a poll on vCPU `index` has ended, at tick `ended`, after a call of
+    /// Reports that a poll on vCPU `index` has ended, at tick `ended`, after a call of
     /// [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll). Called on the thread that
     /// polled, between [`Host::enter`] and [`Host::leave`], so it must be brief.
     fn watched(&self, index: usize, poll: &Poll, ended: u64) {
         let _ = (index, poll, ended);
     }
 
-    /// Tells that a detached coroutine has panicked in a poll on vCPU `index`: only the host learns
-    /// of it. Called on the thread that polled, as a part of the poll.
+    /// Reports that a detached coroutine has panicked in a poll on vCPU `index`: no join handle
+    /// does. Called on the thread that polled, as a part of the poll.
     fn panicked(&self, index: usize, poll: &Poll) {
         let _ = (index, poll);
     }
@@ -144,7 +146,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// The layout is not empty.
     #[inline]
     unsafe fn allocate(layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::alloc(layout) }
     }
 
@@ -154,7 +156,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// `memory` came from [`Host::allocate`] with this layout, and is not used any more.
     #[inline]
     unsafe fn free(memory: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
@@ -165,7 +167,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// # Safety
     /// The layout is not empty, and its alignment is that of a word.
     unsafe fn map(layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::alloc_zeroed(layout) }
     }
 
@@ -174,12 +176,12 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// # Safety
     /// `memory` came from [`Host::map`] with this layout, and is not used any more.
     unsafe fn unmap(memory: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the contract is the caller's.
         unsafe { alloc::alloc::dealloc(memory, layout) }
     }
 
     /// Runs `f` and returns its result, or the payload of its panic. A host whose panics abort only
-    /// calls it.
+    /// calls `f`.
     ///
     /// # Errors
     /// The payload of a panic that unwound out of `f`.
@@ -188,18 +190,18 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     }
 }
 
-/// Returns whether the host's pages become resident only when they are used, so that the table
-/// asks for large ones. False under Miri: its symbolic check of alignments refuses computed ones.
+/// Returns whether the host's pages become resident only when they are used, so that the table asks
+/// for large pages. False under Miri: its symbolic check of alignments refuses computed alignments.
 pub(crate) const fn is_lazy<H: Host>() -> bool {
     H::TABLE_PAGE > 4096 && !cfg!(miri)
 }
 
-/// Allocates zeroed memory, by [`Host::map`] if that is lazy.
+/// Allocates zeroed memory: by [`Host::map`] if its pages are lazy, else by the global allocator.
 ///
 /// # Safety
-/// Those of [`Host::map`]; where memory is not lazy, any alignment is allowed.
+/// The contract of [`Host::map`]; where memory is not lazy, any alignment is allowed.
 pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
-    // SAFETY: the caller guarantees the contract of either call.
+    // SAFETY: the layout is not empty, by the caller's contract, and fits the call that is made.
     unsafe {
         if is_lazy::<H>() {
             H::map(layout)
@@ -236,7 +238,7 @@ impl<H: Host> Critical<H> {
         Critical { host: PhantomData }
     }
 
-    /// Leaves the section for code that may take long, and enters again.
+    /// Leaves the section, runs user code, which may take long, and enters again.
     #[cold]
     pub(crate) fn outside(self, foreign: impl FnOnce()) -> Critical<H> {
         drop(self);

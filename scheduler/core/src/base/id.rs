@@ -1,8 +1,8 @@
-//! Names of coroutines: a slot of the table and its generation.
+//! The id of a coroutine: a slot of the table and the slot's generation.
 
 use core::fmt;
 
-/// Name of one coroutine of a domain, for ever: a later coroutine in the same slot has another
+/// A unique name of a coroutine in its domain. A later coroutine in the same slot has another
 /// generation, so an old id is dead and never names another coroutine.
 ///
 /// ```
@@ -41,7 +41,8 @@ impl CoroutineId {
         ((self.generation as u64) << 32) | self.index as u64
     }
 
-    /// Returns the id in a word. Any word is allowed: an id that names no coroutine is dead.
+    /// Returns the id that a word contains. Any word is allowed: an id that names no coroutine is
+    /// dead.
     #[must_use]
     pub const fn from_u64(word: u64) -> CoroutineId {
         CoroutineId {
@@ -63,7 +64,7 @@ impl fmt::Display for CoroutineId {
     }
 }
 
-/// The id names no living coroutine: it has exited, or has never existed.
+/// Error of an id that names no living coroutine: the coroutine has exited, or has never existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dead;
 

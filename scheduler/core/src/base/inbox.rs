@@ -1,9 +1,9 @@
 //! The inbox of a vCPU: an intrusive, lock-free list of coroutines that other threads have woken.
 //!
-//! Any thread pushes; the holder of the vCPU lock takes everything at once, in the order of the
+//! Any thread pushes; the holder of the vCPU lock takes all elements at once, in the order of the
 //! pushes. A push is one compare-exchange and never fails: the inbox cannot overflow, because a
-//! coroutine is in at most one queue (`OWNED` in the state word) and brings its own link. Taking
-//! costs one swap and one step per element, amortised O(1).
+//! coroutine is in at most one queue (`OWNED` in the state word) and contains its own link. To take
+//! the elements costs one swap and one step per element, amortised O(1).
 //!
 //! There is no ABA problem: single elements are never popped.
 
@@ -14,8 +14,8 @@ use crate::sync::{AtomicPtr, Ordering};
 /// An element with a link of its own.
 ///
 /// # Safety
-/// `link` always returns the same field, and nothing else uses it while the
-/// element is in an inbox.
+/// `link` always returns the same field, and only the inbox uses the field while the element is in
+/// an inbox.
 pub(crate) unsafe trait Linked: Sized {
     fn link(&self) -> &AtomicPtr<Self>;
 }
@@ -65,8 +65,8 @@ impl<T: Linked> Inbox<T> {
 
     /// Takes all elements, oldest push first.
     pub(crate) fn take(&self) -> Taken<T> {
-        // SeqCst: after the taker has cleared the vCPU's `arriving`, which a
-        // pusher sets after its push.
+        // SeqCst: this follows the clearing of the vCPU's `arriving`, which a pusher sets after its
+        // push.
         let mut newest = self.head.swap(null_mut(), Ordering::SeqCst);
         let mut oldest = null_mut();
         while let Some(element) = NonNull::new(newest) {
@@ -90,8 +90,8 @@ impl<T: Linked> Iterator for Taken<T> {
     type Item = NonNull<T>;
     fn next(&mut self) -> Option<NonNull<T>> {
         let element = NonNull::new(self.next)?;
-        // SAFETY: the iterator owns the rest of the list; the link is read
-        // before the element is handed out.
+        // SAFETY: the iterator owns the rest of the list; the link is read before the element is
+        // returned.
         self.next = unsafe { element.as_ref() }.link().load(Ordering::Relaxed);
         Some(element)
     }

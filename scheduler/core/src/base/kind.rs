@@ -11,9 +11,9 @@ pub enum Kind {
     /// The completion side of an I/O operation or a system call: scheduled like a task, accounted
     /// as I/O.
     Completion = 1,
-    /// A coroutine that is never done and is ready again after every poll, like the one whose poll
-    /// is "run the most urgent user process until it traps" (SharedScheduler, "switching
-    /// coroutine").
+    /// A coroutine that is never done and is ready again after every poll: in a kernel, each poll
+    /// runs the most urgent user process until it traps ("switching coroutine" in the paper on
+    /// SharedScheduler).
     Switching = 2,
 }
 
@@ -54,10 +54,10 @@ impl State {
 /// End of its level's queue at which a suspended coroutine queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueEnd {
-    /// Before all others: the coroutine has made room for a more urgent one, and has not had its
-    /// turn yet.
+    /// Before all others of the level: the coroutine has made room for a more urgent one, and has
+    /// not used its quantum yet.
     Head,
-    /// Behind the others that become ready within [`Config::patience`](crate::Config::patience):
-    /// the coroutine has had its turn.
+    /// Behind the coroutines that become ready within
+    /// [`Config::patience`](crate::Config::patience): the coroutine has used its quantum.
     Tail,
 }

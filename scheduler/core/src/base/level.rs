@@ -23,8 +23,8 @@ pub const LEVELS: usize = 64;
 /// assert_eq!("8".parse(), Ok(REQUESTS));
 /// ```
 ///
-/// Five levels have names. They lie 16 apart, so that others fit between them; `docs/levels.md`
-/// helps to choose.
+/// Five levels have names. They lie 16 apart, so that other levels fit between them;
+/// `docs/levels.md` helps to choose.
 ///
 /// A constant out of range does not compile:
 ///
@@ -44,7 +44,7 @@ impl Level {
     pub const NORMAL: Level = Level(32);
     /// Level 48: work that nobody waits for and that has a deadline, such as reports and imports.
     pub const LOW: Level = Level(48);
-    /// Level 63: runs when nothing else does.
+    /// Level 63: work that runs only while no other is ready.
     pub const BACKGROUND: Level = Level(63);
 
     /// The most urgent level: [`Level::URGENT`].
@@ -156,7 +156,7 @@ impl FromStr for Level {
     }
 }
 
-/// Error of reading a text that is not a level.
+/// Error of a text that is not a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseLevelError(());
 

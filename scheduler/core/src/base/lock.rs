@@ -1,10 +1,11 @@
 //! The lock of a vCPU's ready queues: held for a few instructions, and biased to the thread that
 //! serves the vCPU, its *owner*.
 //!
-//! No user code runs under it, no allocation, and no upcall but [`Host::relax`] and
-//! [`Host::heavy_barrier`]. The owner takes it once or more per poll; thieves, and `reprio` from
-//! elsewhere, take it now and then. A thread that can be interrupted by code that takes the lock
-//! must not hold it then: wakes from interrupt handlers use the inbox instead.
+//! No user code runs under the lock, and no allocation. The lock itself calls the host only to wait
+//! ([`Host::relax`]) and to end a bias ([`Host::heavy_barrier`]). The owner takes the lock once or
+//! more per poll; thieves, and `reprio` from other threads, take it now and then. An interrupt
+//! handler must not take the lock that the interrupted thread may hold: its wakes use the inbox
+//! instead.
 //!
 //! # Bias
 //!
@@ -23,26 +24,27 @@
 //!
 //! The owner sets the bias again, under `held`, when it has taken the lock [`REBIAS_AFTER`] times
 //! and no other thread has. That many atomic steps cost as much as a heavy barrier, so the total
-//! cost is at most twice that of the better of *always biased* and *never biased*, for any
-//! behaviour of the other threads (ski rental). On a host without heavy barriers the lock is never
-//! biased.
+//! cost is at most twice the cost of the better policy of *always biased* and *never biased*, for
+//! any behaviour of the other threads (ski rental). On a host without heavy barriers the lock is
+//! never biased.
 
 use super::host::Host;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, light_barrier};
 
-/// Atomic steps of 5 ns that cost as much as a heavy barrier: 20 µs where CPUs are virtual, half of
-/// it for the calling thread and half for the interrupt of the owner.
+/// Number of atomic steps, of 5 ns each, that cost as much as a heavy barrier: 20 µs where CPUs are
+/// virtual, half for the calling thread and half for the interrupt of the owner.
 const REBIAS_AFTER: u32 = if cfg!(loom) { 1 } else { 4096 };
 
-/// A spin lock without data; its vCPU names the fields that it guards.
+/// A spin lock without data; the fields that it guards are in `Guarded` of the vCPU.
 pub(crate) struct Lock {
-    /// Set while the owner holds the lock by its bias, or tries to. Written by the owner.
+    /// Set while the owner holds the lock by its bias, or tries to take it. Written by the owner.
     inside: AtomicBool,
     /// Set while the owner need not take `held`. Written by the holder of `held`.
     biased: AtomicBool,
     /// Set while a thread holds the lock without the bias.
     held: AtomicBool,
-    /// Number of times the owner has taken `held` since another thread has. Guarded by `held`.
+    /// Number of times the owner has taken `held` since another thread last took it. Guarded by
+    /// `held`.
     streak: AtomicU32,
     /// The guarded data, for the model checker.
     #[cfg(loom)]
@@ -70,11 +72,12 @@ impl Lock {
         }
     }
 
-    /// Takes the lock on the owner's thread, and spins with [`Host::relax`] while another has it.
+    /// Takes the lock on the owner's thread, and spins with [`Host::relax`] while another thread
+    /// has it.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU, and synchronizes with the thread that served it before.
-    /// So only one thread at a time calls this.
+    /// The calling thread serves the vCPU, and synchronizes with the thread that served the vCPU
+    /// before. So only one thread at a time calls this.
     #[inline]
     pub(crate) unsafe fn lock_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
         // Models of hosts without a heavy barrier are spared the steps.
@@ -91,7 +94,7 @@ impl Lock {
     /// Takes the lock on the owner's thread while it is not biased.
     #[inline(never)]
     fn take_by_owner<H: Host>(&self, host: &H) -> Guard<'_> {
-        // Before the wait for `held`, whose holder may wait for this.
+        // Cleared before the wait for `held`, whose holder may wait for the clear flag.
         self.inside.store(false, Ordering::Release);
         self.take(host);
         if host.has_heavy_barrier() {

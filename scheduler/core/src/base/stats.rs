@@ -1,7 +1,7 @@
 //! Counters per level, and the wait-time histogram.
 //!
-//! The vCPU writes them under its lock as plain loads and stores; any thread reads them at any
-//! time. Times are in the host's ticks.
+//! The thread that serves the vCPU writes the counters with plain loads and stores; any thread
+//! reads them at any time. Times are in the host's ticks.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -59,8 +59,8 @@ pub(crate) struct Counters {
     pub(crate) stolen: Statistic,
 }
 
-/// Adds to a counter, wrapping. The caller holds the lock or serves the vCPU: there is one writer,
-/// so no read-modify-write is needed.
+/// Adds to a counter, wrapping. The caller holds the lock or serves the vCPU: the counter has one
+/// writer, so no read-modify-write is needed.
 #[inline]
 pub(crate) fn add(counter: &Statistic, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
@@ -68,7 +68,7 @@ pub(crate) fn add(counter: &Statistic, n: u64) {
 
 impl Counters {
     pub(crate) fn new() -> Counters {
-        // By way of a vector: the array is too large for the stack of a kernel.
+        // Built as a vector: the array is too large for the stack of a kernel.
         let levels: Vec<_> = (0..LEVELS).map(|_| LevelCounters::new()).collect();
         let levels = levels.try_into();
         let levels = levels.unwrap_or_else(|_| unreachable!("the vector has `LEVELS` elements"));
@@ -140,7 +140,7 @@ pub struct LevelStats {
     /// Ticks spent in polls.
     pub run_ticks: u64,
     /// Ticks during which the level had a ready coroutine and none of its coroutines was picked,
-    /// counted when one is picked.
+    /// counted at the next pick of a coroutine of the level.
     pub starve_ticks: u64,
     /// Time from ready to polled.
     pub wait: WaitHistogram,

@@ -2,7 +2,7 @@
 //!
 //! A bucket stores the tokens that are missing and the time up to which the refill is counted. The
 //! caller passes the time, so a bucket needs no clock and no thread. Times are nanoseconds or
-//! ticks, the same unit at each call; arithmetic is in integers, loses nothing and saturates.
+//! ticks, the same unit at each call; the arithmetic is in integers, exact, and saturates.
 //!
 //! A time earlier than that of an earlier call refills nothing, and no time is counted twice.
 //!
@@ -21,11 +21,11 @@
 /// ```
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
-    /// Tokens that are refilled in the time `per`.
+    /// Number of tokens that are refilled in the time `per`.
     tokens: u64,
     per: u64,
     capacity: u64,
-    /// Tokens that the bucket lacks; those beyond the capacity are owed.
+    /// Number of tokens that the bucket lacks; tokens beyond the capacity are owed.
     missing: u64,
     /// Accrued fraction of the next token, in units of 1 / `per`.
     part: u64,
@@ -71,7 +71,7 @@ impl TokenBucket {
         self.capacity = capacity;
     }
 
-    /// Takes `price` tokens if the bucket holds them all.
+    /// Takes `price` tokens if the bucket holds that many. Returns whether it did.
     #[must_use]
     pub fn try_take(&mut self, price: u64, now: u64) -> bool {
         let enough = self.holds(price, now);
@@ -81,16 +81,16 @@ impl TokenBucket {
         enough
     }
 
-    /// Takes `price` tokens, and owes all that the bucket does not hold. Returns whether it still
-    /// holds any.
+    /// Takes `price` tokens; the bucket owes the tokens that it does not hold. Returns whether it
+    /// still holds a token.
     pub fn charge(&mut self, price: u64, now: u64) -> bool {
         self.refill(now);
         self.missing = self.missing.saturating_add(price);
         self.missing < self.capacity
     }
 
-    /// Takes `price` tokens, and owes those that the bucket does not hold. Debts do not add up: the
-    /// bucket owes the largest of them, and at most its capacity.
+    /// Takes `price` tokens; the bucket owes the tokens that it does not hold. Debts do not add up:
+    /// the bucket owes the largest debt, and at most its capacity.
     pub fn spend(&mut self, price: u64, now: u64) {
         self.refill(now);
         let most = self.capacity.saturating_mul(2);
@@ -98,12 +98,12 @@ impl TokenBucket {
         self.missing = self.missing.max(spent.min(most));
     }
 
-    /// Puts tokens back, besides those of the refill.
+    /// Puts tokens back, in addition to the refill.
     pub fn refund(&mut self, tokens: u64) {
         self.missing = self.missing.saturating_sub(tokens);
     }
 
-    /// Returns the time from `now` until the bucket holds `price`, or as much as it can.
+    /// Returns the time from `now` until the bucket holds `price` tokens, or is full.
     pub fn wait(&mut self, price: u64, now: u64) -> u64 {
         self.refill(now);
         let may_lack = self.capacity - price.min(self.capacity);
@@ -177,13 +177,13 @@ mod tests {
         bucket.spend(20, 205);
         assert_eq!(bucket.wait(1, 209), 1);
         assert!(!bucket.is_full(1_199) && bucket.is_full(1_200));
-        assert_eq!(bucket.wait(200, 1_000_000), 0, "no more than it can hold");
+        assert_eq!(bucket.wait(200, 1_000_000), 0, "no more than its capacity");
         bucket.spend(60, 1_000_000);
         assert_eq!(bucket.wait(50, 1_000_000), 100);
     }
 
     #[test]
-    fn a_price_is_taken_whole_or_not_at_all() {
+    fn a_price_is_taken_in_full_or_not_at_all() {
         let mut bucket = TokenBucket::new(10, 5, 0);
         assert!(bucket.holds(5, 0) && !bucket.holds(6, 0));
         assert!(bucket.try_take(3, 0) && !bucket.try_take(3, 0) && bucket.try_take(2, 0));
@@ -205,13 +205,13 @@ mod tests {
         assert_eq!(bucket.wait(20, 700), 50);
         bucket.refund(1_000);
         bucket.spend(100, 700);
-        assert_eq!(bucket.wait(1, 700), 10, "no more than it can hold");
+        assert_eq!(bucket.wait(1, 700), 10, "no more than its capacity");
         bucket.spend(u64::MAX, 700);
         assert_eq!(bucket.wait(1, 700), 1_010, "it owes at most its capacity");
     }
 
     #[test]
-    fn time_that_goes_back_brings_nothing_and_none_is_counted_twice() {
+    fn an_earlier_time_refills_nothing_and_no_time_is_counted_twice() {
         let mut bucket = TokenBucket::new(10, 100, 1_000);
         bucket.spend(100, 1_000);
         assert_eq!(bucket.wait(10, 0), 1_100);
@@ -233,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_charged_is_owed_and_paid_off_at_any_rate() {
-        // A fifth of the time, and seven tokens in two: neither is a whole interval.
+    fn all_charges_are_owed_and_paid_off_at_any_rate() {
+        // Two tokens in ten units of time, and seven in two: only the first is a whole interval.
         let mut bucket = TokenBucket::with_rate((2, 10), 4, 0);
         assert!(bucket.charge(3, 0) && !bucket.charge(3, 0));
         assert_eq!((bucket.wait(0, 0), bucket.wait(0, 10)), (10, 0));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_may_be_of_any_size() {
+    fn the_bucket_accepts_numbers_of_any_size() {
         for interval in [0, 1, u64::MAX] {
             let mut bucket = TokenBucket::new(interval, u64::MAX, u64::MAX);
             bucket.spend(u64::MAX, 0);

@@ -1,8 +1,9 @@
-//! The allocation of a future and later of its output, and the calls that know its type.
+//! The body of a coroutine: the allocation that holds the future and later its output, and the
+//! functions that depend on their types.
 //!
 //! The body is allocated with the coroutine and freed when its output is taken or dropped. A
-//! reference that is left then, such as a waker, keeps only the control block alive, a [`Slot`] of
-//! the table.
+//! reference that remains, such as a waker, keeps only the control block alive, a [`Slot`] of the
+//! table.
 
 use core::alloc::Layout;
 use core::future::Future;
@@ -20,7 +21,7 @@ use crate::sync::AtomicPtr;
 use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
-/// End of a coroutine. Its output has been stored.
+/// The way in which a coroutine ended. Its output has been stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Ended {
@@ -30,7 +31,7 @@ pub(crate) enum Ended {
     Panicked,
 }
 
-/// The calls that depend on the type of the future.
+/// The functions that depend on the type of the future.
 pub(crate) struct VTable<H: Host> {
     /// Polls the future; `None` if it is pending.
     poll: unsafe fn(NonNull<()>, &mut Context<'_>) -> Option<Ended>,
@@ -48,7 +49,7 @@ union Body<F: Future> {
     output: ManuallyDrop<Result<F::Output, JoinError>>,
 }
 
-/// Returns the calls for futures of one type.
+/// Returns the functions for the type `F`.
 pub(crate) fn vtable_of<F: Future + 'static, H: Host>() -> &'static VTable<H> {
     const { &Body::<F>::vtable::<H>() }
 }
@@ -119,7 +120,7 @@ impl<F: Future + 'static> Body<F> {
     /// # Safety
     /// The body holds the future, and the caller owns it.
     unsafe fn finish<H: Host>(body: *mut Body<F>, output: Result<F::Output, JoinError>) -> Ended {
-        // SAFETY: the future is dropped once, in body_ptr.
+        // SAFETY: the body holds the future, by contract, and it is dropped once, in place.
         let dropped = H::catch(|| unsafe { ManuallyDrop::drop(&mut (*body).future) });
         let output = match dropped {
             Ok(()) => output,
@@ -150,7 +151,7 @@ impl<F: Future + 'static> Body<F> {
 
     unsafe fn drop_output<H: Host>(body: NonNull<()>) {
         let body = body.cast::<Body<F>>();
-        // SAFETY: the output is stored, and this is its only use.
+        // SAFETY: the output is stored, and this drop is its last use.
         catch_panic::<H>(|| unsafe { ManuallyDrop::drop(&mut (*body.as_ptr()).output) });
         // SAFETY: the body is empty.
         unsafe { Self::free::<H>(body) };
@@ -159,21 +160,21 @@ impl<F: Future + 'static> Body<F> {
     /// Frees the body.
     ///
     /// # Safety
-    /// The body came from [`allocate`], and has nothing left to drop.
+    /// The body came from [`allocate`], and its content has been moved out or dropped.
     unsafe fn free<H: Host>(body: NonNull<Body<F>>) {
         // SAFETY: the body was allocated with this layout.
         unsafe { H::free(body.as_ptr().cast(), Layout::new::<Body<F>>()) };
     }
 }
 
-/// Bits of the number of a spawn site.
+/// Number of bits of a spawn site's number.
 #[cfg(target_pointer_width = "64")]
 const SITE_BITS: u32 = 16;
 
 /// Address of the body and number of its [spawn site](super::spawn_sites). Where addresses have 64
-/// bits, both are in one word: the upper 16 bits of an address repeat the highest of the others.
-/// (x86-64 and arm64 hand out longer addresses only to programs that ask for them; RISC-V's are
-/// shorter.)
+/// bits, one word contains both: the upper 16 bits of an address repeat the highest of the other
+/// bits. (x86-64 and arm64 give longer addresses only to programs that ask for them; addresses of
+/// RISC-V are shorter.)
 pub(super) struct BodyPtr {
     body: AtomicPtr<()>,
     #[cfg(not(target_pointer_width = "64"))]
@@ -234,12 +235,13 @@ impl BodyPtr {
     }
 }
 
-/// The calls through the vtable.
+/// Calls through the vtable.
 ///
 /// # Safety
-/// Each has the contract of the vtable's field. `sites` are those of the coroutine's domain.
+/// Each function has the contract of the vtable's field. `sites` are the spawn sites of the
+/// coroutine's domain.
 impl<H: Host> Slot<H> {
-    /// Returns the body, and the calls of its type.
+    /// Returns the body and the functions of its type.
     #[inline]
     fn body(&self, sites: &SpawnSites<H>) -> (NonNull<()>, &'static VTable<H>) {
         let (body, site) = self.body_ptr.parts();
@@ -300,7 +302,7 @@ mod tests {
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn an_address_of_the_upper_half_is_packed_and_a_longer_one_is_not() {
+    fn an_address_of_the_upper_half_is_packed_and_a_longer_address_is_refused() {
         let pointer =
             |address| NonNull::new(core::ptr::without_provenance_mut::<()>(address)).unwrap();
         let upper = pointer(0xffff_ffc0_8020_0040);

@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::base::host::Panic;
 
-/// Reason for which a coroutine has no result.
+/// Reason why a coroutine has no result.
 pub enum JoinError {
     /// The coroutine was cancelled, or its domain has shut down.
     Cancelled,
@@ -13,13 +13,13 @@ pub enum JoinError {
     Panicked(Payload),
 }
 
-// A coroutine without a result keeps two words for it.
+// The output `()` takes two words.
 const _: () = assert!(size_of::<Result<(), JoinError>>() == 2 * size_of::<*const ()>());
 
 /// Payload of a panic; see [`JoinError::into_panic`].
 ///
-/// Boxed once more, so that it is one word: each coroutine has room for its result from the
-/// beginning, and few panic.
+/// Boxed twice, so that the payload is one word: each coroutine has room for its result from the
+/// beginning, and few coroutines panic.
 pub struct Payload(Box<Panic>);
 
 // SAFETY: a shared reference gives access only to text, which is `Sync`.

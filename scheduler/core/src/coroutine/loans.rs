@@ -1,9 +1,9 @@
-//! The levels that waiters lend to the holder of their locks: the number of locks that it holds,
-//! and the most urgent level lent for them, in one word.
+//! The loans of a coroutine that holds locks: the number of its locks, and the most urgent level
+//! that waiters for these locks lend, in one word.
 //!
-//! It is one word because one thread may release the last lock (its guard was moved there) while
-//! another takes the next and is lent a level for it: only the step that counts down to zero ends
-//! the loans.
+//! One word is needed because a thread to which a guard was moved may release the last lock while
+//! the coroutine takes the next and is lent a level for it: only the step that counts down to zero
+//! ends the loans.
 //!
 //! ```text
 //!   bits 15..7   6..0
@@ -12,7 +12,7 @@
 //!
 //! A waiter may lend less than before, or nothing, when it becomes less urgent or gives up. If the
 //! holder has one lock, its loan follows. If it has several, the lock for which the level was lent
-//! is not known, and the holder keeps the level until it has released the last one.
+//! is not known, and the holder keeps the level until it has released its last lock.
 //!
 //! A coroutine that has held [`MAX_LOCKS`] locks at once is no longer counted: it keeps the lent
 //! level until it exits.
@@ -27,8 +27,8 @@ const ONE_LOCK: u16 = LEVEL + 1;
 /// Largest number of locks that the word can count.
 const MAX_LOCKS: u16 = u16::MAX / ONE_LOCK;
 
-/// The word. A thread that changes it settles the coroutine afterwards under the lock of its vCPU,
-/// which orders the change.
+/// The word. A thread that changes the word settles the coroutine afterwards under the lock of its
+/// vCPU, which orders the change.
 pub(crate) struct Loans(AtomicU16);
 
 impl Loans {
@@ -36,13 +36,13 @@ impl Loans {
         Loans(AtomicU16::new(LEVEL))
     }
 
-    /// Returns the most urgent level lent, or [`NO_LOAN`], which is less urgent than any.
+    /// Returns the most urgent level lent, or [`NO_LOAN`], which is less urgent than any level.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         (self.0.load(Relaxed) & LEVEL) as u8
     }
 
-    /// Counts a lock that was taken. Called before any waiter can lend for it.
+    /// Counts a lock that was taken. Called before any waiter can lend for this lock.
     #[inline]
     pub(crate) fn taken(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {
@@ -50,7 +50,8 @@ impl Loans {
         });
     }
 
-    /// Counts a lock that was released. Returns true if it was the last and a level had been lent.
+    /// Counts a lock that was released. Returns true if the coroutine has no other lock and a level
+    /// had been lent.
     #[inline]
     #[must_use]
     pub(crate) fn released(&self) -> bool {
@@ -74,8 +75,8 @@ impl Loans {
             .is_ok()
     }
 
-    /// Sets the most urgent level that waits for one of the locks now, or [`NO_LOAN`]. Returns true
-    /// if the level lent has changed.
+    /// Sets the most urgent level of the coroutines that wait for one of the locks, or [`NO_LOAN`].
+    /// Returns true if the level lent has changed.
     #[must_use]
     pub(crate) fn lend_again(&self, level: u8) -> bool {
         self.0

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Slots never move and stay with the table, which does not shrink: a domain keeps 64 bytes for
-//! each coroutine of the time at which it had the most. The memory of a future is freed with the
-//! future. Access to the fields:
+//! each of the largest number of coroutines that it had at once. The memory of a future is freed
+//! with the future. The fields are accessed by:
 //!
 //! * links, `queued`: the holder of the lock of the vCPU in whose queues the coroutine is; `next`
 //!   is also the link of the inbox and of the free list;
@@ -18,9 +18,9 @@
 //!   that the coroutine leaves;
 //! * `level`: written under the lock of `vcpu`, read by any thread;
 //! * the future: the owner of the coroutine that has begun a poll;
-//! * the output and the waiter: by the transitions of the state word;
-//! * all but the state word and `next`: also the thread that has taken the slot and not yet made it
-//!   the home of a coroutine.
+//! * the output and the waiter: the thread that the transitions of the state word name;
+//! * all fields but the state word and `next`: also the thread that has taken the slot and has not
+//!   yet initialized a coroutine there.
 
 use alloc::boxed::Box;
 use core::marker::PhantomData;
@@ -51,7 +51,8 @@ const SUSPENDED: u8 = 0b10_0000;
 /// Set in traits while the poll under way has polled handles of less urgent coroutines; see
 /// [`crate::poll::join`].
 const HAS_POLLED_HANDLES: u8 = 0b100_0000;
-/// Set in traits during the poll in which the coroutine lends to those whose handles it polls.
+/// Set in traits during the poll in which the coroutine lends to the coroutines whose handles it
+/// polls.
 const POLLED_TO_LEND: u8 = 0b1000_0000;
 
 /// Set in the state's byte while the poll under way has woken its own coroutine.
@@ -95,9 +96,9 @@ pub(crate) struct SlotInit {
     pub(crate) level: Level,
     pub(crate) kind: Kind,
     pub(crate) pinned: bool,
-    /// Address of its vCPU.
+    /// Address of the home vCPU.
     pub(crate) vcpu: NonNull<()>,
-    /// Number of its spawn site.
+    /// Number of the spawn site.
     pub(crate) site: u16,
 }
 
@@ -131,8 +132,8 @@ impl<H: Host> Slot<H> {
         let level = init.level.get();
         let traits = init.kind as u8 | if init.pinned { PINNED } else { 0 };
         let slot = this.as_ptr();
-        // The links, the time and the waiter stay as they are: they are written before they are
-        // read.
+        // The links, the time and the waiter need no initial value: they are written before they
+        // are read.
         // SAFETY: no other thread uses these fields of a slot without a tenant, so they need no
         // atomic steps.
         unsafe {
@@ -160,7 +161,7 @@ impl<H: Host> Slot<H> {
         self.next.load(Relaxed).addr() as u32
     }
 
-    /// Creates a free slot. loom's atomics are not words, so zeroed memory is not one.
+    /// Creates a free slot. loom's atomics are not words, so zeroed memory is not a slot.
     #[cfg(loom)]
     pub(crate) fn empty() -> Slot<H> {
         use core::ptr::null_mut;
@@ -225,15 +226,15 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & (PINNED | SUSPENDED) == 0
     }
 
-    /// Returns true while the coroutine is stopped in the middle of a poll. Changes while it is in
-    /// no queue.
+    /// Returns true while the coroutine is stopped in the middle of a poll. Changes only while the
+    /// coroutine is in no queue.
     #[inline]
     pub(crate) fn is_suspended(&self) -> bool {
         self.traits.load(Relaxed) & SUSPENDED != 0
     }
 
-    /// Returns true if the coroutine queues before all others of its level. Changes while it is in
-    /// no queue.
+    /// Returns true if the coroutine queues before all others of its level. Changes only while the
+    /// coroutine is in no queue.
     pub(crate) fn goes_first(&self) -> bool {
         self.traits.load(Relaxed) & FIRST != 0
     }
@@ -306,8 +307,8 @@ impl<H: Host> Slot<H> {
         self.set_trait(HAS_POLLED_HANDLES, has);
     }
 
-    /// Returns true if the coroutine lends its level to those whose handles it polls in the poll
-    /// under way.
+    /// Returns true if the coroutine lends its level to the coroutines whose handles the poll under
+    /// way polls.
     pub(crate) fn is_polled_to_lend(&self) -> bool {
         self.traits.load(Relaxed) & POLLED_TO_LEND != 0
     }
@@ -326,15 +327,16 @@ impl<H: Host> Slot<H> {
 
     pub(crate) fn set_lends(&self) {
         if !self.lends() {
-            // Before its level is read: a later change of the level polls it, by `resettle`.
+            // Set before the level is read: a later change of the level makes `resettle` poll the
+            // coroutine.
             self.traits.fetch_or(LENDS, Relaxed);
             fence(SeqCst);
         }
     }
 }
 
-/// Runs user code whose panic has no receiver. The destructor of its payload is user code, too: if
-/// that panics, the second payload is leaked.
+/// Runs user code whose panic has no receiver. The destructor of the payload is user code, too: if
+/// it panics, the second payload is leaked.
 pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     if let Err(panic) = H::catch(code)
         && let Err(second) = H::catch(|| drop::<Panic>(panic))
@@ -343,7 +345,7 @@ pub(crate) fn catch_panic<H: Host>(code: impl FnOnce()) {
     }
 }
 
-/// Bytes of a control block: a slot of the table. Its future is an allocation of its own.
+/// Bytes of a control block, a slot of the table. The future is a separate allocation.
 pub const CONTROL_BLOCK_BYTES: usize = size_of::<Slot<Probe>>();
 
 /// A host that is never run: a concrete type for the size of a control block.

@@ -1,15 +1,15 @@
-//! Interned spawn sites: pairs of the source position of a spawn and the calls of its future's
+//! Interned spawn sites: pairs of the source position of a spawn and the vtable of the future's
 //! type, numbered in 16 bits for the control block.
 //!
-//! A pair is looked up at each spawn, in the list of a bucket of a hash table, and at each poll by
-//! its number. Both are loads: a pair is never changed or freed before its domain, and a program
-//! has one per call of `spawn` and type of a future. When two threads meet a new pair at the same
-//! time, one of them may waste a number.
+//! A pair is looked up at each spawn, in the list of a bucket of a hash table, and at each poll, by
+//! its number. Both look-ups only load: a pair is never changed, and is freed with its domain. A
+//! program has one pair per call of `spawn` and type of a future. When two threads add the same
+//! pair at the same time, one of them may waste a number.
 //!
-//! Bound: 65,535 pairs (65,407 in chunks) of 24 bytes: one array where memory becomes resident only
-//! when it is used, else chunks that double. They are freed with the domain. A program that makes
-//! up more positions (each is `'static`, so it leaks them) gets the number of another position with
-//! the same type, or, if there is none, no coroutine.
+//! Bound: 65,535 pairs (65,407 in chunks) of 24 bytes, in one array where memory becomes resident
+//! only when it is used, else in chunks of doubling size. A program that spawns from more positions
+//! (which it would have to leak, since each is `'static`) gets the number of another position with
+//! the same type. If there is none, the spawn fails.
 
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
@@ -21,10 +21,10 @@ use crate::base::host::{Host, is_lazy};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU32};
 
-/// Pairs in the first chunk, a page, where memory is resident from the beginning: most programs
-/// have fewer.
+/// Number of pairs in the first chunk, a page, where memory is resident from the beginning: most
+/// programs have fewer pairs.
 const FIRST_CHUNK: u32 = 128;
-/// Number of chunks: enough for all numbers of 16 bits; a model has few pairs.
+/// Number of chunks: almost all numbers of 16 bits; a model has few pairs.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 9 };
 /// Number of buckets: in a program with a thousand pairs a bucket has four.
 const BUCKETS: usize = if cfg!(loom) {
@@ -35,7 +35,7 @@ const BUCKETS: usize = if cfg!(loom) {
     256
 };
 
-/// A pair.
+/// A source position and a type of futures.
 pub(crate) struct Site<H: Host> {
     pub(crate) vtable: &'static VTable<H>,
     pub(crate) location: &'static Location<'static>,
@@ -46,16 +46,17 @@ pub(crate) struct Site<H: Host> {
 /// All pairs of a domain.
 pub(crate) struct SpawnSites<H: Host> {
     chunks: [AtomicPtr<Site<H>>; CHUNKS],
-    /// Smallest number that is not given yet. 0 is never given.
+    /// Smallest number that has not been given to a pair. 0 is never given.
     used: AtomicU32,
     /// Number of the first pair of each bucket; 0 if it is empty.
     buckets: [AtomicU16; BUCKETS],
 }
 
 impl<H: Host> SpawnSites<H> {
-    /// Pairs in the first chunk: all, where memory becomes resident only when it is used.
+    /// Number of pairs in the first chunk: all pairs where memory becomes resident only when it is
+    /// used.
     const FIRST: u32 = if is_lazy::<H>() { 1 << 16 } else { FIRST_CHUNK };
-    /// All numbers are below this.
+    /// Upper bound of the numbers, exclusive.
     const END: u32 = if is_lazy::<H>() {
         Self::FIRST
     } else {
@@ -90,7 +91,7 @@ impl<H: Host> SpawnSites<H> {
     #[inline]
     pub(crate) unsafe fn get(&self, number: u16) -> &Site<H> {
         let (chunk, within) = Self::split(u32::from(number));
-        // SAFETY: the call that gave the number wrote the chunk and the pair; neither changes
+        // SAFETY: the call that returned the number wrote the chunk and the pair; neither changes
         // later.
         unsafe {
             let chunk = self.chunks.get_unchecked(chunk).load(Relaxed);
@@ -130,7 +131,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of a pair in a list; 0 if it is not there.
+    /// Returns the number of a pair in a list; 0 if the list does not contain the pair.
     fn find(&self, first: u16, vtable: &VTable<H>, location: &Location<'_>) -> u16 {
         let mut number = first;
         while number != 0 {
@@ -211,7 +212,7 @@ impl<H: Host> SpawnSites<H> {
         if memory.is_null() {
             return None;
         }
-        // Release: `get` synchronizes with the call of `number` that gave the number.
+        // Release: `get` synchronizes with the call of `number` that returned the number.
         match place.compare_exchange(null_mut(), memory, Release, Acquire) {
             Ok(_) => Some(memory),
             Err(there) => {
@@ -222,7 +223,7 @@ impl<H: Host> SpawnSites<H> {
         }
     }
 
-    /// Returns the number of some pair of this type, when no number is left for the position.
+    /// Returns the number of any pair of this type, when no number is left for the position.
     /// O(pairs).
     #[cold]
     fn any_of_type(&self, vtable: &VTable<H>) -> Option<u16> {
@@ -241,8 +242,8 @@ impl<H: Host> SpawnSites<H> {
     }
 }
 
-/// Returns the bucket of a pair: the addresses of two statics, multiples of 8 that lie close
-/// together.
+/// Returns the bucket of a pair: a hash of the addresses of two statics, multiples of 8 that lie
+/// close together.
 #[inline]
 fn bucket_of<H: Host>(vtable: &VTable<H>, location: &Location<'_>) -> usize {
     /// 2⁶⁴ over the golden ratio: its multiples are spread evenly (Knuth, volume 3, 6.4).

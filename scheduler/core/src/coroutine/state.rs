@@ -1,7 +1,7 @@
 //! The state word of a coroutine: the only file that knows its bits.
 //!
 //! One atomic word per slot of the table holds the generation of the slot, the number of references
-//! to the coroutine in it, and eight flags. Every transition is one atomic step and returns a
+//! to its coroutine, and eight flags. Every transition is one atomic step and returns a
 //! `#[must_use]` enum that names the caller's new duty.
 //!
 //! ```text
@@ -13,29 +13,31 @@
 //!                        └────────── 2 wake: Enqueue ─ Blocked         (free)
 //! ```
 //!
-//! `OWNED` is the heart: it is set while the coroutine is bound to be polled (it is in a ready
-//! queue or an inbox, or it runs, or it is suspended). The thread that sets it must enqueue; its
-//! single holder may touch the future. Hence one poller at a time, and one queue entry at a time.
+//! `OWNED` is the central flag: it is set while the coroutine will be polled (it is in a ready
+//! queue or an inbox, running, or suspended). The thread that sets `OWNED` must enqueue the
+//! coroutine, and the thread that takes it from the queue may touch the future. Hence one poller at
+//! a time, and one queue entry at a time.
 //!
 //! No wake is lost: a wake finds `OWNED` clear and enqueues (2), or finds it set and sets
 //! `NOTIFIED` in the same atomic step. `NOTIFIED` is cleared only by `begin_poll` (3), an acquire
-//! that precedes the poll, so that poll sees a wake absorbed earlier. `end_poll` clears `OWNED` (4)
-//! only in one step with seeing `NOTIFIED` clear, so a wake during the poll makes it return `Again`
-//! (5). A wake never skips its write when the bit is set already: the write orders the waker's data
-//! before the next poll.
+//! that precedes the poll, so that poll sees a wake absorbed earlier. `end_poll` tests `NOTIFIED`
+//! and clears `OWNED` in one step (4), so a wake during the poll makes `end_poll` return `Again`
+//! (5). A wake never skips its write when `NOTIFIED` is set already: the write orders the waker's
+//! data before the next poll.
 //!
-//! A poll that wakes its own coroutine needs none of this: its thread marks the control block
-//! (`Slot::wake_itself`), and looks at the mark before `end_poll`.
+//! A poll that wakes its own coroutine does not change the word: its thread marks the control block
+//! (`Slot::wake_itself`), and tests the mark before `end_poll`.
 //!
 //! No wake is doubled: between two polls at most one wake returns `Enqueue`.
 //!
 //! References: one of the coroutine itself until it has exited, one of the join handle, one per
-//! waker. The slot is free when they are gone (7).
+//! waker. The slot is free when all references are released (7).
 //!
 //! The coroutine's own reference is released with the exit in one step (6), except in two cases in
-//! which the control block is still needed: a waiter that is a box, or an output that its handle
-//! has just left behind. A waiter that is an id is read by the exiting thread, which says so in the
-//! block (`join.rs`); the handle, which has seen the exit, then releases both references.
+//! which the exiting thread still needs the control block: to wake a boxed waker, or to drop the
+//! output after a concurrent drop of the handle. If the waiter is an id, the exiting thread reads
+//! the id and then clears the field (`join.rs`); the handle, which has seen the exit, then releases
+//! both references.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -77,22 +79,22 @@ pub(crate) enum TransitionToRunning {
     Cancel,
 }
 
-/// Duty after a poll that returned `Pending`.
+/// Duty of a poller after a poll that returned `Pending`.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum TransitionToBlocked {
-    /// None: the coroutine is blocked and no longer the caller's.
+    /// No duty: the coroutine is blocked and no longer the caller's.
     Blocked,
     /// Enqueue the coroutine again: it was woken or cancelled meanwhile.
     Again,
 }
 
-/// Duty after an exit.
+/// Duty of the thread that exits a coroutine.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum TransitionToExited {
-    /// None: the coroutine's own reference is released, others remain, and the control block is no
-    /// longer the caller's.
+    /// No duty: the coroutine's own reference is released, other references remain, and the control
+    /// block is no longer the caller's.
     Alive,
     /// The released reference was the last: [`TransitionToFree::Free`].
     Free,
@@ -103,20 +105,21 @@ pub(crate) enum TransitionToExited {
     /// Wake the waker of the handle, which the caller owns now, and release the coroutine's own
     /// reference. The handle will fetch the output.
     Waiter,
-    /// Wake the coroutine whose id the waiter is. The coroutine's own reference is the handle's,
-    /// which waits until the caller has read the id.
+    /// Wake the coroutine whose id is the waiter. The coroutine's own reference passes to the
+    /// handle, which waits until the caller has read the id.
     WaiterById,
 }
 
-/// Duty after the release of a reference.
+/// Duty of the thread that releases a reference.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 #[must_use]
 pub(crate) enum TransitionToFree {
-    /// None: other references remain.
+    /// No duty: other references remain.
     Alive,
     /// Free the memory, then the slot: the reference was the last.
     Free,
-    /// Free likewise; the domain is gone except for this slot.
+    /// Free the memory, then the slot, and release the slot's count of the domain, whose handles
+    /// are gone.
     FreeOrphan,
 }
 
@@ -130,7 +133,7 @@ pub(crate) enum HandleTransition {
     Exited,
 }
 
-/// The word itself.
+/// The atomic word.
 pub(crate) struct StateWord(AtomicU64);
 
 impl StateWord {
@@ -150,8 +153,8 @@ impl StateWord {
         (self.0.load(Ordering::Acquire) >> GENERATION) as u32
     }
 
-    /// 1: makes the slot, which the caller took from the free list, the home of a new coroutine.
-    /// With `owned` the caller enqueues it at once.
+    /// 1: initializes the word for a new coroutine in a slot that the caller took from the free
+    /// list. With `owned` the caller enqueues the coroutine at once. Returns the generation.
     pub(crate) fn init(&self, handle: bool, owned: bool) -> u32 {
         let generation = self.0.load(Ordering::Relaxed) >> GENERATION;
         let refs_and_handle = if handle { (2 * REF) | HANDLE } else { REF };
@@ -170,7 +173,7 @@ impl StateWord {
     }
 
     /// 2: wakes through a reference and releases it, unless the coroutine has exited. The reference
-    /// was not the last: the coroutine has one of its own until it has exited.
+    /// was not the last: the coroutine has its own until it has exited.
     #[inline]
     pub(crate) fn wake_and_release(&self) -> TransitionToReady {
         self.wake_releasing(REF)
@@ -261,14 +264,14 @@ impl StateWord {
         }
     }
 
-    /// Returns true if [`StateWord::end_poll`] will return `Again`. Only the poller asks; true
+    /// Returns true if [`StateWord::end_poll`] will return `Again`. Called by the poller; true
     /// stays true.
     pub(crate) fn will_run_again(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (NOTIFIED | CANCELLED) != 0
     }
 
-    /// 6: exits. The future is gone, and the output is stored, or dropped if there is no handle
-    /// (`dropped`).
+    /// 6: exits. The future has been dropped; the output is stored, or dropped (`dropped`) if there
+    /// is no handle.
     #[inline]
     pub(crate) fn exit(&self, dropped: bool) -> TransitionToExited {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -312,7 +315,7 @@ impl StateWord {
     /// Adds a reference, for the holder of one.
     ///
     /// # Panics
-    /// Panics with over eight million references: wakers are being leaked.
+    /// Panics with over eight million references, a sign of leaked wakers.
     pub(crate) fn retain(&self) {
         let word = self.0.fetch_add(REF, Ordering::Relaxed);
         if word & REFS >= REFS_LIMIT {
@@ -346,10 +349,11 @@ impl StateWord {
     }
 
     /// Returns true if the references of the handle, which has seen the exit, are the only ones.
-    /// The word is then the caller's alone, and nothing need be released: an id makes no new
-    /// reference.
+    /// The word is then the caller's alone, and no release is needed: an id of an exited coroutine
+    /// makes no new reference.
     ///
-    /// Only while the domain has a handle: its end marks all slots that are still referenced.
+    /// Called only while the domain has a handle: the end of the domain marks all slots that are
+    /// still referenced.
     #[inline]
     pub(crate) fn has_only_handle_refs(&self) -> bool {
         // Acquire: orders the uses of the other references before this.
@@ -358,8 +362,8 @@ impl StateWord {
         word & REFS == handle_refs(word)
     }
 
-    /// After 7: the memory is freed, and the slot gets its next generation. Returns false if it has
-    /// none left: the slot must not be used again, since an old id would name its tenant.
+    /// After 7: begins the next generation of a slot whose memory is freed. Returns false if no
+    /// generation is left: the slot must not be used again, since an old id would name its tenant.
     #[must_use]
     pub(crate) fn retire(&self) -> bool {
         let generation = (self.0.load(Ordering::Relaxed) >> GENERATION) as u32;
@@ -382,7 +386,7 @@ impl StateWord {
     /// Publishes the waker or id that the handle has stored.
     ///
     /// Sequentially consistent: afterwards the handle reads the level of the coroutine, which
-    /// `reprio` sets before it asks [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
+    /// `reprio` sets before it calls [`has_waiter_by_id_now`](Self::has_waiter_by_id_now).
     pub(crate) fn set_waiter(&self, by_id: bool) -> HandleTransition {
         let waiter = if by_id { WAITER | BY_ID } else { WAITER };
         let set = self
@@ -414,8 +418,8 @@ impl StateWord {
     }
 
     /// Ends the handle and, if the result is `Done`, releases its reference, which was not the
-    /// last: the coroutine has one of its own until it has exited. After `Exited` output and
-    /// reference are still there.
+    /// last: the coroutine has one of its own until it has exited. After `Exited` the caller still
+    /// has the output and the reference.
     pub(crate) fn drop_handle_and_release(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
             Ok(_) => HandleTransition::Done,
@@ -423,22 +427,23 @@ impl StateWord {
         }
     }
 
-    /// Returns true if the published waiter is an id. Only the handle asks.
+    /// Returns true if the published waiter is an id. Called by the handle.
     pub(crate) fn has_waiter_by_id(&self) -> bool {
         self.0.load(Ordering::Relaxed) & BY_ID != 0
     }
 
-    /// The same for a thread that has just changed the coroutine's level.
+    /// Returns true if the coroutine has not exited and the published waiter is an id. For a thread
+    /// that has just changed the coroutine's level.
     pub(crate) fn has_waiter_by_id_now(&self) -> bool {
         self.0.load(Ordering::SeqCst) & (BY_ID | EXITED) == BY_ID
     }
 
-    /// Returns true if the handle has published a waker or an id. Only the handle asks.
+    /// Returns true if the handle has published a waker or an id. Called by the handle.
     pub(crate) fn has_waiter(&self) -> bool {
         self.0.load(Ordering::Relaxed) & WAITER != 0
     }
 
-    /// Marks a slot that is still referenced as the last remains of its domain. Returns false if it
+    /// Marks a slot that is still referenced, at the end of its domain. Returns false if the slot
     /// is not referenced.
     pub(crate) fn mark_orphan(&self) -> bool {
         self.update(|word| (word & REFS != 0).then_some(word | ORPHAN))

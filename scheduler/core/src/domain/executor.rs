@@ -1,4 +1,4 @@
-//! The right to serve a vCPU.
+//! The executor of a vCPU: the right to serve it.
 
 use core::fmt;
 use core::future::Future;
@@ -56,19 +56,19 @@ impl<H: Host> Executor<H> {
     /// here or can be taken from elsewhere.
     #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
-        // A coroutine that yielded on another vCPU returns there, by its drop.
+        // A coroutine that yielded on another vCPU returns there when `back` is dropped.
         let back = back.filter(|back| back.is_of(self));
-        // SAFETY: the calling thread has the executor, which is not `Sync`; `Yielded` is the
-        // ownership of a coroutine in no queue.
+        // SAFETY: the calling thread has the executor, which is not `Sync`; `Yielded` owns a
+        // coroutine that is in no queue.
         match unsafe { Vcpu::pick(self, back.map(Yielded::into_owned)) }? {
             Next::Poll(coroutine) => Some(Picked::Poll(Running::new(self, coroutine))),
             Next::Resume { id, for_a_turn } => Some(Picked::Resume { id, for_a_turn }),
         }
     }
 
-    /// Takes a coroutine that is suspended here, whatever else is ready; `None` if it is not
-    /// suspended here. For hosts that ensure that a suspended poll, which may hold a resource that
-    /// others wait for, is not kept from the CPU for ever.
+    /// Takes a coroutine that is suspended here, even if more urgent ones are ready; `None` if the
+    /// coroutine is not suspended here. For hosts that bound the time for which a suspended poll,
+    /// which may hold a resource that others need, is kept off the CPU.
     pub fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
         // SAFETY: the calling thread has the executor, which is not `Sync`.
         let found = unsafe { Vcpu::pick_suspended(self, id) };
@@ -103,10 +103,10 @@ impl<H: Host> Executor<H> {
     /// shows.
     ///
     /// # Errors
-    /// As [`spawn_pinned`](Self::spawn_pinned).
+    /// Same as [`spawn_pinned`](Self::spawn_pinned).
     ///
     /// # Safety
-    /// As [`spawn_pinned`](Self::spawn_pinned).
+    /// Same as [`spawn_pinned`](Self::spawn_pinned).
     pub unsafe fn spawn_pinned_at<F>(
         &self,
         future: F,
@@ -125,8 +125,8 @@ impl<H: Host> Executor<H> {
         self.domain.shared.spawn(future, options, pinned, location)
     }
 
-    /// Takes the vCPU out of service: cancels coroutines pinned to it, and moves the rest to other
-    /// vCPUs. O(coroutines of the domain).
+    /// Takes the vCPU out of service: cancels the coroutines pinned to it, and moves all others to
+    /// other vCPUs. O(coroutines of the domain).
     ///
     /// Called, or the executor dropped, on the thread that served the vCPU, while
     /// [`Host::current`] still names the vCPU.
@@ -136,7 +136,7 @@ impl<H: Host> Executor<H> {
         }
         fence(SeqCst);
         self.unpark();
-        // It may have been the vCPU that looks at others, and it picks no more.
+        // This vCPU may have been the one that watches the others, and it will not pick again.
         self.leave_watch();
         self.refresh_clock();
         self.domain.shared.active.fetch_sub(1, SeqCst);
@@ -175,7 +175,7 @@ impl<H: Host> Executor<H> {
 impl<H: Host> Drop for Executor<H> {
     fn drop(&mut self) {
         self.retire();
-        // Not earlier: another executor of the vCPU must not exist at the same time as this one.
+        // Last, because another executor of the vCPU must not exist at the same time as this one.
         self.vacate();
     }
 }

@@ -1,9 +1,9 @@
 //! A domain: vCPUs that share one table of coroutines.
 //!
 //! [`Domain`] is a handle that can be cloned and sent anywhere; an [`Executor`] is the right to
-//! serve one vCPU. When the last of both is dropped, every coroutine is cancelled and the memory is
-//! freed, except for slots that wakers and join handles still refer to; these go with their last
-//! reference.
+//! serve one vCPU. When the last handle and the last executor are dropped, every coroutine is
+//! cancelled and the memory is freed, except for slots to which wakers and join handles still
+//! refer. Their memory is freed with the last reference.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -47,15 +47,15 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Returns true if `waker` belongs to a coroutine of such a domain: to clone, wake or drop it
-    /// runs no user code. Two loads.
+    /// Returns true if `waker` belongs to a coroutine of a domain with this type of host: its
+    /// clone, wake and drop run no user code. Two loads.
     #[inline]
     #[must_use]
     pub fn is_own_waker(waker: &Waker) -> bool {
         waker::slot_of::<H>(waker).is_some()
     }
 
-    /// Returns the table of the wakers of all coroutines of such domains; see
+    /// Returns the vtable of the wakers of all coroutines of domains with this type of host; see
     /// [`is_own_waker`](Self::is_own_waker).
     #[must_use]
     pub fn waker_table() -> &'static RawWakerVTable {
@@ -81,7 +81,7 @@ impl<H: Host> Domain<H> {
         };
         shared.active.fetch_add(1, SeqCst);
         fence(SeqCst);
-        // Coroutines that came to a vCPU which left while there was no other to take them.
+        // Passes on coroutines that arrived at a retired vCPU while no other vCPU was in service.
         for left in shared.vcpus().filter(|vcpu| vcpu.is_retired_now()) {
             left.forward();
         }
@@ -105,7 +105,8 @@ impl<H: Host> Domain<H> {
                 .compare_exchange(null_mut(), vcpu, AcqRel, Acquire)
                 .is_ok()
             {
-                // Entries fill from below, so this is the first thread that may count all of them.
+                // Entries are filled from below: the thread that fills an entry counts it after the
+                // entries before.
                 while let Err(count) =
                     shared
                         .count
@@ -119,14 +120,14 @@ impl<H: Host> Domain<H> {
                 // SAFETY: a pointer of a box is never null.
                 return Ok(unsafe { NonNull::new_unchecked(vcpu) });
             }
-            // SAFETY: the pointer came from a box, and is not published.
+            // SAFETY: the pointer came from `Box::into_raw` above, and the exchange did not publish
+            // it.
             drop(unsafe { Box::from_raw(vcpu) });
         }
         Err(TooManyVcpus)
     }
 
-    /// Makes room in the table for `coroutines`, so that it need not grow until there are more. The
-    /// table never shrinks.
+    /// Makes room in the table for `coroutines` coroutines. The table never shrinks.
     ///
     /// # Errors
     /// [`SpawnError::OutOfMemory`]; the table will still grow as memory allows.
@@ -138,8 +139,8 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Spawns a coroutine on the vCPU of the calling thread, else on an idle one, else in turn. One
-    /// allocation, O(1).
+    /// Spawns a coroutine on the vCPU that the calling thread serves; else on a parked vCPU, if
+    /// any; else on the next vCPU in turn. One allocation, O(1).
     ///
     /// # Errors
     /// [`SpawnError`] for lack of memory or of a vCPU, or after [`close`](Self::close); the future
@@ -160,7 +161,7 @@ impl<H: Host> Domain<H> {
     /// Spawns like [`spawn`](Self::spawn), with the source position that inspection shows.
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn).
+    /// Same as [`spawn`](Self::spawn).
     pub fn spawn_at<F>(
         &self,
         future: F,
@@ -202,7 +203,8 @@ impl<H: Host> Domain<H> {
                 let block = coroutine.as_ref();
                 let before = block.base.swap(level.get(), SeqCst);
                 self.shared.resettle(coroutine, true);
-                // From now on its waiter may be more urgent, and decides in its poll.
+                // The waiter of the coroutine may now be more urgent than the coroutine; its poll
+                // decides whether to lend.
                 if level.get() > before && block.word.has_waiter_by_id_now() {
                     join::less_urgent(&self.shared, block);
                 }
@@ -244,10 +246,10 @@ impl<H: Host> Domain<H> {
         self.shared.current().map(|c| unsafe { c.as_ref() }.level())
     }
 
-    /// Tells that the current coroutine takes a lock that lends: until it has released all such
-    /// locks, it may be lent the levels of the waiters. Called before others can know that the
-    /// coroutine holds the lock, and followed by [`Domain::lock_released`] if the coroutine does
-    /// not get it. Returns the coroutine's id; `None` outside of a coroutine.
+    /// Records that the current coroutine takes a lock that lends: until it has released all such
+    /// locks, waiters may lend it their levels. Called before another thread can see the coroutine
+    /// as the holder, and followed by [`Domain::lock_released`] if the coroutine does not get the
+    /// lock. Returns the coroutine's id; `None` outside of a coroutine.
     pub fn lock_taken(&self) -> Option<CoroutineId> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
@@ -256,7 +258,7 @@ impl<H: Host> Domain<H> {
         Some(id_of(current))
     }
 
-    /// Tells that the calling thread hands a lock over to a coroutine that waits for it.
+    /// Records that the calling thread hands a lock over to a coroutine that waits for the lock.
     ///
     /// # Errors
     /// [`Dead`] if there is no such coroutine (any more).
@@ -266,7 +268,7 @@ impl<H: Host> Domain<H> {
             .with(id, |coroutine| unsafe { coroutine.as_ref() }.loans.taken())
     }
 
-    /// Tells that a lock which `id` had taken is released, on any thread. With its last lock the
+    /// Records that a lock of the coroutine is released, on any thread. With its last lock the
     /// coroutine loses its loans.
     pub fn lock_released(&self, id: CoroutineId) {
         let _ = self.shared.with(id, |coroutine| {
@@ -278,9 +280,9 @@ impl<H: Host> Domain<H> {
         });
     }
 
-    /// Tells that the current coroutine waits for a holder outside of the domain, to which its
-    /// level is lent: when the level changes while the coroutine is blocked, it is polled. Returns
-    /// the level; `None` outside of a coroutine.
+    /// Records that the current coroutine waits for a holder outside of the domain, to which the
+    /// host lends its level: when the level changes while the coroutine is blocked, the coroutine
+    /// is polled. Returns the level; `None` outside of a coroutine.
     pub fn waits(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let waiting = self.shared.current()?;
@@ -303,7 +305,7 @@ impl<H: Host> Domain<H> {
     }
 
     /// Returns the level of the current coroutine, which is about to queue for a lock that lends:
-    /// if it becomes more urgent later, it is polled. `None` outside of a coroutine.
+    /// if the level changes later, the coroutine is polled. `None` outside of a coroutine.
     pub fn level_to_lend(&self) -> Option<Level> {
         let _critical = Critical::<H>::enter();
         let current = self.shared.current()?;
@@ -313,8 +315,8 @@ impl<H: Host> Domain<H> {
         Some(current.level())
     }
 
-    /// Lends `level` to the holder of a lock. For the thread that hands a lock over while others
-    /// wait: they had lent to the previous holder.
+    /// Lends `level` to the holder of a lock. For the thread that hands a lock over while
+    /// coroutines wait that have lent to the previous holder.
     pub fn lend(&self, holder: CoroutineId, level: Level) {
         let _ = self.shared.with(holder, |coroutine| {
             // SAFETY: `with` holds a reference.
@@ -326,7 +328,7 @@ impl<H: Host> Domain<H> {
     }
 
     /// Sets the most urgent level that waits for a lock of `holder`, which may be less urgent than
-    /// before; `None`: no one waits. The loan of a coroutine that holds one lock follows. A
+    /// before; `None` if no coroutine waits. The loan of a coroutine that holds one lock follows. A
     /// coroutine with several locks keeps its loan until it has released the last.
     pub fn lend_again(&self, holder: CoroutineId, level: Option<Level>) {
         let level = level.map_or(NO_LOAN, Level::get);
@@ -369,8 +371,8 @@ impl<H: Host> Domain<H> {
         self.shared.active.load(Relaxed)
     }
 
-    /// Returns the number of coroutines spawned so far. [`Vcpu::exits`] counts those that are gone;
-    /// if the exits are read first, the difference is never negative.
+    /// Returns the number of coroutines spawned so far. [`Vcpu::exits`] counts the coroutines that
+    /// have exited; if the exits are read first, the difference is never negative.
     #[must_use]
     pub fn spawned(&self) -> u64 {
         let outside = self.shared.spawned_outside.load(Relaxed);
@@ -410,10 +412,10 @@ impl<H: Host> Drop for Domain<H> {
         self.shared.shut_down();
         let mut unreferenced = 0;
         for (_, slot) in self.shared.table.slots() {
-            // The count first: a marked slot may be freed at once.
+            // Counted before the mark: a marked slot may be freed at once.
             let count = Arc::into_raw(self.shared.clone());
             if !slot.word.mark_orphan() {
-                // SAFETY: the count taken above.
+                // SAFETY: this releases the count that was just added, which no mark holds.
                 unsafe { Arc::decrement_strong_count(count) };
                 unreferenced += 1;
             }

@@ -1,5 +1,5 @@
-//! Coroutines pinned to a vCPU, for hosts that poll them on a thread other than the one that serves
-//! the vCPU.
+//! Coroutines pinned to a vCPU. For hosts that poll pinned coroutines on a thread other than the
+//! one that serves the vCPU.
 
 use core::ptr::{self, NonNull};
 
@@ -24,15 +24,16 @@ impl<H: Host> Vcpu<H> {
         })
     }
 
-    /// Returns true if a coroutine is pinned here. While one is, the vCPU must not be retired on a
-    /// thread other than the one that polls it. O(coroutines of the domain).
+    /// Returns true if a coroutine is pinned here. While this is true, the vCPU must not be retired
+    /// on a thread other than the one that polls its pinned coroutines. O(coroutines of the
+    /// domain).
     #[must_use]
     pub fn has_pinned(&self) -> bool {
         self.pinned().next().is_some()
     }
 
     /// Ends the coroutines that are pinned here and queued, without a poll, whichever thread serves
-    /// the vCPU.
+    /// the vCPU meanwhile.
     ///
     /// # Safety
     /// The calling thread is the one that polls the coroutines pinned here, and is not in the

@@ -1,4 +1,4 @@
-//! The life of a domain's coroutines: their start, and their end with the domain.
+//! The start of a domain's coroutines, and their end with the domain.
 
 use core::future::Future;
 use core::panic::Location;

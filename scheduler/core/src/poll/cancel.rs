@@ -1,4 +1,4 @@
-//! The right to cancel a coroutine, apart from its join handle.
+//! A handle to cancel a coroutine, independent of its join handle.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -9,8 +9,8 @@ use crate::coroutine::Slot;
 use crate::tables::table::id_of;
 use crate::vcpu::{release, wake};
 
-/// A handle that can cancel a coroutine and tell whether it has exited, from any thread. It keeps
-/// the control block alive.
+/// A handle that cancels a coroutine and returns whether it has exited, from any thread. The handle
+/// keeps the control block alive.
 pub struct CancelHandle<H: Host> {
     slot: NonNull<Slot<H>>,
 }
@@ -24,7 +24,7 @@ impl<H: Host> CancelHandle<H> {
     /// Creates a handle.
     ///
     /// # Safety
-    /// The caller gives it a reference to the slot's coroutine.
+    /// The caller passes a reference to the slot's coroutine to the handle.
     pub(crate) unsafe fn new(slot: NonNull<Slot<H>>) -> CancelHandle<H> {
         CancelHandle { slot }
     }

@@ -1,30 +1,30 @@
-//! Join handles: awaiting a coroutine.
+//! Join handles, by which a coroutine is awaited.
 //!
 //! A handle may publish one waiter, in one word of the control block: the id of the coroutine in
 //! whose poll the handle is awaited, if that coroutine is in the same domain and the waker is its
 //! own, else a boxed waker. While `WAITER` is set in the state word, the field belongs to the
-//! thread that exits the coroutine; while it is clear, to the handle.
+//! thread that exits the coroutine; while `WAITER` is clear, to the handle.
 //!
-//! An id needs no reference: if its coroutine has exited, or the slot has another tenant, there is
-//! nobody to wake. The exiting thread needs the control block only to read the id: it then clears
-//! the field. The handle may have seen the exit earlier; it waits for the clear field, a few
-//! instructions, before it releases the coroutine's own reference and its own.
+//! An id needs no reference: if its coroutine has exited, or the slot has another tenant, no
+//! coroutine has to be woken. The exiting thread needs the control block only to read the id, and
+//! then clears the field. The handle may see the exit before that; it waits for the clear field, a
+//! few instructions, before it releases the coroutine's own reference and its own.
 //!
 //! # Lending
 //!
-//! While a coroutine is blocked on a less urgent one, it lends its level. A wait has no future of
-//! its own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and tells no one, and the
-//! poll that abandons it has polled the handle, too. So the rule is: **the last poll before a
-//! coroutine blocks lends, and any other poll of a handle takes back.** A coroutine that has polled
-//! handles of less urgent coroutines is polled once more before it blocks.
+//! A coroutine that is blocked on a less urgent one lends its level. A wait has no future of its
+//! own: `timeout(d, &mut handle)` abandons the wait, keeps the handle and notifies nothing, and the
+//! poll that abandons the wait has polled the handle, too. So the rule is: **the last poll before a
+//! coroutine blocks lends, and any other poll of a handle takes the loan back.** A coroutine that
+//! has polled handles of less urgent coroutines is polled once more before it blocks.
 //!
 //! Only the handle writes the level lent along it (`join_boost`), so no lock and no list is needed.
 //! A wait that ends without a poll of the handle (`select!`, if the other branch was polled first,
 //! or the end of the waiter while the handle is elsewhere) leaves the loan in place until the
 //! handle is polled or dropped. A handle that is polled with a waker other than that of the
-//! coroutine around it (in a set of futures that polls those that were woken) lends in each poll,
-//! and until the handle is dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes
-//! its waiter, whose poll decides again.
+//! coroutine around it (as by a set of futures that polls only woken futures) lends in each poll,
+//! until the handle is dropped. [`reprio`](crate::Domain::reprio) of an awaited coroutine wakes its
+//! waiter, whose poll decides again.
 //!
 //! Cost: a test of one bit for a poll that polls no less urgent handle; else one more poll when the
 //! coroutine blocks, and a change of level, O(1), for each handle.
@@ -50,15 +50,16 @@ use crate::tables::table::id_of;
 use crate::vcpu::shared::Shared;
 use crate::vcpu::{Vcpu, release, wake};
 
-/// The right to the result of a coroutine, one word. Dropping it detaches the coroutine. Until then
-/// it keeps the control block alive, even after the result has been taken.
+/// An owned handle to the result of a coroutine. Dropping the handle detaches the coroutine. Until
+/// then the handle keeps the control block alive, even after the result has been taken. It takes
+/// one word.
 ///
 /// # Cancellation safety
 /// Awaiting `&mut handle` is cancel safe: a wait that is abandoned leaves the coroutine running and
 /// its result in place.
 #[must_use = "dropping the handle detaches the coroutine; say so with `detach`"]
 pub struct JoinHandle<T, H: Host> {
-    /// Its slot, tagged with [`TAKEN`] when the result has been taken.
+    /// Slot of the coroutine, tagged with [`TAKEN`] when the result has been taken.
     slot: NonNull<Slot<H>>,
     result: PhantomData<T>,
 }
@@ -74,7 +75,7 @@ fn is_tagged<H: Host>(slot: NonNull<Slot<H>>) -> bool {
 #[inline]
 fn untagged<H: Host>(slot: NonNull<Slot<H>>) -> NonNull<Slot<H>> {
     let slot = slot.as_ptr().map_addr(|address| address & !TAKEN);
-    // SAFETY: slots are aligned to more than that bit, so the address is still not null.
+    // SAFETY: slots are aligned to 64 bytes, so the address without the lowest bit is not null.
     unsafe { NonNull::new_unchecked(slot) }
 }
 
@@ -134,7 +135,7 @@ impl<T, H: Host> JoinHandle<T, H> {
     }
 
     /// Asks the coroutine to end: its future is dropped instead of polled again. A poll that is
-    /// under way finishes first; it is asked to yield, so that a computing poll which calls
+    /// under way finishes first, and is asked to yield, so that a computing poll which calls
     /// [`Vcpu::need_preempt`](crate::Vcpu::need_preempt) ends soon, whatever else is ready. The
     /// handle then returns [`JoinError::Cancelled`], unless the coroutine finished first.
     pub fn cancel(&self) {
@@ -207,8 +208,8 @@ impl<T, H: Host> Future for JoinHandle<T, H> {
     ///
     /// # Panics
     /// Panics if polled again after it has returned the result.
-    // Always in line up to the result: a result that is returned through memory is written in parts
-    // and read as a whole, which waits for the writes.
+    // Always inlined up to the result: a result that is returned through memory is written in parts
+    // and read as a whole, and the read waits for the writes.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
@@ -265,10 +266,10 @@ unsafe fn wait<H: Host>(slot: NonNull<Slot<H>>, waker: &Waker) -> HandleTransiti
 }
 
 /// Sets the level lent to a coroutine whose handle has just been polled. `from` is the coroutine of
-/// the domain in whose poll that was; `by_id` is true if the waker was its own.
+/// the domain that polled the handle; `by_id` is true if it used its own waker.
 ///
 /// # Safety
-/// As [`lend`], and `from` is being polled by the calling thread.
+/// Same as [`lend`], and `from` is being polled by the calling thread.
 #[inline]
 unsafe fn lend_from<H: Host>(
     domain: &Shared<H>,
@@ -282,7 +283,7 @@ unsafe fn lend_from<H: Host>(
         let from = unsafe { from.as_ref() };
         from.set_lends();
         let own = from.level().get();
-        // The waiter was published earlier: see `StateWord::set_waiter`.
+        // The waiter was published before this load: see `StateWord::set_waiter`.
         // SAFETY: the caller holds a reference, so the slot is alive.
         let is_less_urgent = || own < unsafe { slot.as_ref() }.base.load(SeqCst);
         if !by_id || from.is_polled_to_lend() {
@@ -298,7 +299,7 @@ unsafe fn lend_from<H: Host>(
 /// Sets the level lent to an awaited coroutine.
 ///
 /// # Safety
-/// The caller is the handle of the coroutine, or was until just now, and holds a reference.
+/// The caller is the handle of the coroutine, or is dropping the handle, and holds a reference.
 #[inline]
 unsafe fn lend<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>, level: u8) {
     // SAFETY: the caller holds a reference, so the block is alive.
@@ -318,7 +319,7 @@ unsafe fn lend<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>, level: u8
 /// Settles the coroutine after a change of its loan.
 ///
 /// # Safety
-/// As [`lend`].
+/// Same as [`lend`].
 #[inline(never)]
 unsafe fn change_level<H: Host>(domain: &Shared<H>, awaited: NonNull<Slot<H>>) {
     // SAFETY: the contract is the caller's.
@@ -343,10 +344,11 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
     }
 }
 
-/// Drops the handle of a coroutine: one call, since it is inlined wherever a handle may be dropped.
+/// Drops the handle of a coroutine. A separate call, since the destructor is inlined wherever a
+/// handle may be dropped.
 ///
 /// # Safety
-/// The reference is the handle's, in the form of [`JoinHandle::slot`].
+/// `handle` is the field `slot` of a [`JoinHandle`], whose reference the caller passes.
 #[inline(never)]
 unsafe fn drop_handle<H: Host>(handle: NonNull<Slot<H>>) {
     let slot = untagged(handle);
@@ -373,7 +375,7 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
         let (_, waiter) = take_back(block);
         catch_panic::<H>(|| drop(waiter));
     }
-    // Another thread can only take the loan back.
+    // No other thread adds a loan while the handle is being dropped.
     let lends = block.join_boost.load(Relaxed) != Slot::<H>::NO_BOOST;
     let dropped = if lends {
         word.drop_handle()
@@ -386,8 +388,8 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
         HandleTransition::Done => unsafe {
             lend(block.vcpu().shared(), slot, Slot::<H>::NO_BOOST);
         },
-        // SAFETY: the coroutine exited while the handle was alive: the output is the handle's, and
-        // then its references.
+        // SAFETY: the coroutine exited while the handle was alive, so the output and its references
+        // are the handle's.
         HandleTransition::Exited => unsafe {
             block.drop_output(block.vcpu().spawn_sites());
             return release_exited(slot);
@@ -397,8 +399,8 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { release::release(slot) };
 }
 
-/// Publishes the waker of the waiter; `waiting` is the coroutine of the domain in whose poll this
-/// is.
+/// Publishes the waiter of a coroutine: the id of `waiting`, the coroutine of the domain in whose
+/// poll this is called, if the waker is its own, else a copy of the waker.
 fn register<H: Host>(
     block: &Slot<H>,
     new: &Waker,
@@ -446,8 +448,8 @@ fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>)
 /// Takes the waker out of the field.
 ///
 /// # Safety
-/// The field holds a box that is the caller's: not published, taken back, or published before an
-/// exit that the caller has made.
+/// The field holds a box that belongs to the caller: not published, taken back, or published before
+/// the caller exited the coroutine.
 pub(crate) unsafe fn take_waiter<H: Host>(block: &Slot<H>) -> BoxedWaker {
     // SAFETY: `register` stored such a box, which is taken once.
     unsafe { Box::from_raw(block.waiter.load(Relaxed).cast()) }
@@ -471,8 +473,8 @@ pub(crate) unsafe fn wake_by_id<H: Host>(vcpu: &Vcpu<H>, block: NonNull<Slot<H>>
     let _ = domain.wake_from(domain.here(), id);
 }
 
-/// Returns the id of the coroutine that is being polled, in the form of the field, if the waker is
-/// its own. Never null: no slot has index 0.
+/// Returns the id of the coroutine that is being polled, as a value of the field `waiter`, if the
+/// waker is its own. Never null: no coroutine's slot has index 0.
 fn id_to_wake<H: Host>(waiting: NonNull<Slot<H>>, waker: &Waker) -> Option<*mut ()> {
     if waker::slot_of::<H>(waker) != Some(waiting) {
         return None;

@@ -1,4 +1,4 @@
-//! The poll of a coroutine, and references to it: wakers, join handles, the right to cancel.
+//! The poll of a coroutine, and references to coroutines: wakers, join handles, cancel handles.
 
 pub(crate) mod cancel;
 pub(crate) mod join;

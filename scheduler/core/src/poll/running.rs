@@ -1,7 +1,7 @@
-//! A picked coroutine, its poll and the outcome.
+//! A picked coroutine, its poll, and the outcome of the poll.
 //!
-//! [`Running`] is the ownership of a coroutine between its queue and the end of its poll. It is
-//! polled, or dropped (then the coroutine returns to the tail of its level).
+//! [`Running`] owns a coroutine from its removal from the queue to the end of its poll. It is
+//! polled, or dropped: then the coroutine returns to the tail of its level.
 
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -27,12 +27,13 @@ use crate::vcpu::{Vcpu, release};
 pub enum Picked<'a, H: Host> {
     /// A coroutine to poll.
     Poll(Running<'a, H>),
-    /// A suspended coroutine: the thread that holds its stack is to continue. Its poll ends there.
+    /// A suspended coroutine: the thread that holds its stack continues the poll, and ends it.
     Resume {
         /// The coroutine.
         id: CoroutineId,
-        /// True if others of its level wait that have not used their quantum: the coroutine has
-        /// waited for [`Config::patience`](crate::Config::patience) and is due a quantum.
+        /// True if coroutines of its level that have not used their quantum wait: the suspended
+        /// coroutine has waited for [`Config::patience`](crate::Config::patience) and may use a
+        /// turn.
         for_a_turn: bool,
     },
 }
@@ -48,9 +49,10 @@ pub enum Polled<'a, H: Host> {
     Exited,
 }
 
-/// A coroutine to be polled now. `!Send`: it is polled where it was picked. It may be kept while
-/// others are picked and polled. If it is forgotten (`mem::forget`), the coroutine is never polled
-/// again, and its domain waits for it at shutdown.
+/// A coroutine to be polled now. `!Send`: the coroutine is polled on the thread that picked it. The
+/// value may be kept while other coroutines are picked and polled. If it is forgotten
+/// (`mem::forget`), the coroutine is never polled again, and its domain waits for the coroutine at
+/// shutdown.
 pub struct Running<'a, H: Host> {
     vcpu: &'a Vcpu<H>,
     coroutine: NonNull<Slot<H>>,
@@ -96,7 +98,7 @@ impl<'a, H: Host> Running<'a, H> {
         self.block().is_pinned()
     }
 
-    /// Makes this the current coroutine of its vCPU, after others were picked while it was kept.
+    /// Makes this the current coroutine of its vCPU, after others were picked in the meantime.
     /// [`Running::poll`] does so, too; a host whose polls may be
     /// [suspended](crate::Vcpu::suspend_current) calls this before suspension is possible. One load
     /// if the coroutine was picked last.
@@ -111,7 +113,7 @@ impl<'a, H: Host> Running<'a, H> {
 
     /// Polls the coroutine: once, or once more if it is about to block and awaits less urgent
     /// coroutines. A panic in the poll ends the coroutine and is reported by its join handle.
-    // Always in line, for the reason given at `Vcpu::pick`.
+    // Always inlined, for the reason given at `Vcpu::pick`.
     #[inline(always)]
     pub fn poll(self) -> Polled<'a, H> {
         let this = ManuallyDrop::new(self);
@@ -134,7 +136,7 @@ impl<'a, H: Host> Running<'a, H> {
             unsafe { exit(vcpu, coroutine, end, Some(began)) };
             return Polled::Exited;
         }
-        // A poll that was suspended is over only when it has been resumed.
+        // From here on the poll cannot be suspended; if it was, it has been resumed.
         let _critical = Critical::<H>::enter();
         if vcpu.is_watched(coroutine) {
             // SAFETY: the coroutine is ours.
@@ -178,10 +180,10 @@ unsafe fn poll_future<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> O
 }
 
 /// Polls a coroutine that has polled less urgent handles once more if it is about to block: it
-/// lends its level to those that this poll polls (see [`join`]).
+/// lends its level to the coroutines whose handles this poll polls (see [`join`]).
 ///
 /// # Safety
-/// As [`poll_future`].
+/// Same as [`poll_future`].
 #[cold]
 unsafe fn poll_to_lend<H: Host>(vcpu: &Vcpu<H>, coroutine: NonNull<Slot<H>>) -> Option<Ended> {
     // SAFETY: the caller owns the coroutine, so it is alive.
@@ -207,7 +209,7 @@ impl<H: Host> Drop for Running<'_, H> {
     }
 }
 
-/// A coroutine that has yielded and is to return to its queue.
+/// A coroutine that has yielded and returns to its queue with the next pick, or when dropped.
 pub struct Yielded<'a, H: Host> {
     coroutine: NonNull<Slot<H>>,
     vcpu: &'a Vcpu<H>,
@@ -240,11 +242,11 @@ impl<H: Host> Drop for Yielded<'_, H> {
     }
 }
 
-/// Exits a coroutine whose future is gone and whose output is stored. `began` is the start of its
-/// poll in ticks, if the coroutine ended in a poll.
+/// Exits a coroutine whose future has been dropped and whose output is stored. `began` is the start
+/// of its poll in ticks, if the coroutine ended in a poll.
 ///
-/// User code (the destructor of an output that nobody awaits, a waker of another executor) is still
-/// part of the poll: it may take long, and be suspended.
+/// User code that this calls (the destructor of the output of a detached coroutine, a waker of
+/// another executor) is still part of the poll: it may take long, and be suspended.
 ///
 /// # Safety
 /// The caller owns the coroutine.
@@ -267,7 +269,7 @@ pub(crate) unsafe fn exit<H: Host>(
         // SAFETY: no handle is left, and none will be made, so the output is ours.
         unsafe { block.drop_output(vcpu.spawn_sites()) };
     }
-    // A poll that was suspended is over only when it has been resumed.
+    // From here on the poll cannot be suspended; if it was, it has been resumed.
     let critical = Critical::<H>::enter();
     if let Some(began) = began
         && vcpu.is_watched(coroutine)
@@ -278,7 +280,7 @@ pub(crate) unsafe fn exit<H: Host>(
     block.set_state(State::Exited);
     vcpu.trace(coroutine, Step::Exited);
     vcpu.counters.exited(end == Ended::Panicked);
-    // Before others may free the coroutine and use its slot again.
+    // Before another thread may free the coroutine and reuse its slot.
     if began.is_some() {
         vcpu.stop();
     }
@@ -289,14 +291,14 @@ pub(crate) unsafe fn exit<H: Host>(
         TransitionToExited::Free => unsafe {
             release::finish(TransitionToFree::Free, coroutine, vcpu.domain())
         },
-        // SAFETY: likewise.
+        // SAFETY: the coroutine's own reference was the last, and the mark counts the domain.
         TransitionToExited::FreeOrphan => unsafe {
             release::finish(TransitionToFree::FreeOrphan, coroutine, vcpu.domain())
         },
-        // SAFETY: the handle does not free the block before the id is read, which happens here.
+        // SAFETY: the handle frees the block only after `wake_by_id` has read the id.
         TransitionToExited::WaiterById => unsafe { join::wake_by_id(vcpu, coroutine) },
         exit @ (TransitionToExited::Detached | TransitionToExited::Waiter) => {
-            // The rest is still part of the poll.
+            // The user code below is still part of the poll.
             if began.is_some() {
                 vcpu.continue_poll(coroutine);
             }

@@ -1,8 +1,8 @@
 //! The waker of a coroutine: a counted reference to its slot.
 //!
-//! It is an ordinary [`core::task::Waker`]; any future of the ecosystem may hold it, on any thread,
-//! for any time, also when the domain is gone. Clone and drop are one atomic step, a wake is one
-//! plus an enqueue.
+//! An ordinary [`core::task::Waker`]: any future may hold it, on any thread, for any time, also
+//! after the end of the domain. A clone and a drop are one atomic step each, a wake is one atomic
+//! step and an enqueue.
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::vcpu::Vcpu;
 use crate::vcpu::release::release;
 use crate::vcpu::wake::wake_slot;
 
-/// Creates the table of the wakers of a host's coroutines, for
+/// Creates the vtable of the wakers of a host's coroutines, for
 /// [`waker_table!`](crate::waker_table).
 #[doc(hidden)]
 #[must_use]
@@ -23,11 +23,11 @@ pub const fn new_table<H: Host>() -> RawWakerVTable {
     RawWakerVTable::new(clone::<H>, wake::<H>, wake_by_ref::<H>, drop_waker::<H>)
 }
 
-/// Expands to the body of [`Host::waker_table`]: the table of the wakers of this host's coroutines,
-/// a static.
+/// Expands to the body of [`Host::waker_table`]: a static with the vtable of the wakers of this
+/// host's coroutines.
 ///
-/// Wakers are recognized by its address. A constant of a generic function would have another
-/// address in each crate that uses the function.
+/// Wakers are recognized by the address of the static. A constant in a generic function would have
+/// another address in each crate that uses the function.
 #[macro_export]
 macro_rules! waker_table {
     ($host:ty) => {{
@@ -36,17 +36,18 @@ macro_rules! waker_table {
     }};
 }
 
-/// Creates the waker of a coroutine, without a reference of its own.
+/// Creates a waker of a coroutine that uses a reference of the caller.
 ///
 /// # Safety
 /// The caller holds a reference while the result is used.
 pub(crate) unsafe fn borrowed<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
     let raw = RawWaker::new(slot.as_ptr().cast(), H::waker_table());
-    // SAFETY: the vtable keeps the contract of `RawWaker`; the reference is the caller's.
+    // SAFETY: the functions of the vtable keep the contract of `RawWaker`; the reference is the
+    // caller's.
     ManuallyDrop::new(unsafe { Waker::from_raw(raw) })
 }
 
-/// Returns the slot behind a waker that [`borrowed`] made.
+/// Returns the slot of a waker of this host's coroutines; `None` for other wakers.
 pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
     core::ptr::eq(waker.vtable(), H::waker_table())
         .then(|| NonNull::new(waker.data().cast_mut().cast()))
@@ -65,12 +66,13 @@ unsafe fn wake<H: Host>(data: *const ()) {
         let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
         let here = slot.as_ref().vcpu().shared().here();
         if here.is_none() {
-            // The reference keeps the domain alive, too, until the wake is over.
+            // The reference keeps the domain alive, too, until the wake has returned.
             wake_slot(slot);
             return release(slot);
         }
-        // The domain stays, since this thread serves one of its vCPUs, and so does the coroutine,
-        // once it is ours. A wake that is half done absorbs the wakes of others.
+        // The domain stays alive, since this thread serves one of its vCPUs, and so does the
+        // coroutine, once it is ours. The section is critical because other wakes are absorbed
+        // until the enqueue.
         let _critical = Critical::<H>::enter();
         match slot.as_ref().word.wake_and_release() {
             TransitionToReady::Enqueue => Vcpu::admit_from(here, slot),

@@ -1,27 +1,27 @@
-//! When a poll is suspended: the decision alone, without threads, clocks or system calls. All times
-//! are nanoseconds.
+//! The decision to suspend a poll, without threads, clocks or system calls. All times are in
+//! nanoseconds.
 //!
 //! Suspending a poll and resuming it later costs *C* of CPU time ([`Rule::cost`]). The remaining
-//! time of the poll is not known. That is the ski-rental problem: to rent (the poll runs on) until
-//! the rent has reached the price and then to buy (the poll is suspended) costs at most twice as
-//! much as a decision that knows the future.
+//! time of the poll is not known. That is the ski-rental problem: to rent (let the poll run) until
+//! the rent has reached the price and then to buy (suspend the poll) costs at most twice as much as
+//! a decision with knowledge of the future.
 //!
 //! 1. A poll may be suspended for **more urgent** work once it has used *C* of CPU time. It returns
 //!    to the head of its level until it has used its quantum, then to the tail.
 //! 2. A poll may be suspended for an **equal** once it has used its **quantum**, at least 4 *C*. It
-//!    returns to the tail, and from then on makes room for fresh equals as in 1. Polls of a level
+//!    returns to the tail, and from then on is suspended at once for fresh equals. Polls of a level
 //!    that have used their quantum do not interrupt each other: they take turns.
 //! 3. **One budget**: suspensions, turns and stale looks are charged to one [`TokenBucket`] that is
 //!    refilled by a tenth of the time. Equals use it only while it is at least half full. While it
-//!    does not hold *C*, polls run on. After a stale look (the poll that it was meant for has
+//!    does not hold *C*, polls run on. After a stale look (the poll for which its timer was set has
 //!    ended) the watcher ignores arrivals for 20 ms ([`REST_LENGTH`]), or until a poll is
 //!    suspended; it still looks at a poll that lasts for 2 to 4 ms.
 //! 4. **Nothing hangs**: a suspended poll gets a turn at least every 2 ms while other work may
 //!    depend on it, and every 20 ms otherwise. Turns are charged, but never refused. A poll that
 //!    sleeps while others wait behind it is set aside.
 //!
-//! `docs/preemption-proofs.md` states the bounds as theorems. The simulator holds this code against
-//! them, and the runtime's watcher runs it.
+//! `docs/preemption-proofs.md` states the bounds as theorems. The simulator checks this code
+//! against the theorems, and the runtime's watcher runs the same code.
 //!
 //! [`TokenBucket`]: crate::TokenBucket
 
@@ -39,8 +39,8 @@ pub const SHARE: u64 = 10;
 pub const MAX_SUSPENSION: u64 = 2_000_000;
 /// Length of a suspended poll's turn in nanoseconds.
 pub const TURN_LENGTH: u64 = MAX_SUSPENSION / SHARE;
-/// Time in nanoseconds between turns while nothing visible depends on a suspended poll; also the
-/// watcher's rest after a stale look.
+/// Time in nanoseconds between turns while no visible work depends on a suspended poll; also the
+/// length of the watcher's rest after a stale look.
 pub const REST_LENGTH: u64 = SHARE * MAX_SUSPENSION;
 /// Capacity of the budget in nanoseconds: a burst of suspensions takes no longer than a suspended
 /// poll may be kept off the CPU.

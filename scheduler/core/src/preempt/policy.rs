@@ -5,10 +5,10 @@ use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
 use crate::base::token_bucket::TokenBucket;
 
-/// CPU time that a look of the watcher takes from other work, in nanoseconds.
+/// CPU time that looks of the watcher take from other work, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookCosts {
-    /// Cost of a look because of an arrival: two thread switches and little else.
+    /// Cost of a look because of an arrival: mainly two thread switches.
     pub event: u64,
     /// Cost of a look by the clock, including the setting of the timer and its interrupt.
     pub timer: u64,
@@ -29,12 +29,11 @@ pub struct Snapshot {
     pub turn: u64,
     /// Bitmap of the levels of work that is ready on the vCPU, or has arrived there.
     pub waiting: u64,
-    /// True if the only work that waits on the poll's own level is polls that have used their
-    /// quantum.
+    /// True if only polls that have used their quantum wait on the poll's own level.
     pub only_expired: bool,
-    /// True if work of any level has arrived there that an idle vCPU could run.
+    /// True if work of any level has arrived on the vCPU that an idle vCPU could run.
     pub beside_idle: bool,
-    /// True while an operation is in flight that is more urgent than the poll.
+    /// True while an operation of a level more urgent than the poll is in flight.
     pub expects_urgent: bool,
     /// True while a poll is suspended, which shows that polls are long here.
     pub any_suspended: bool,
@@ -64,7 +63,8 @@ pub enum Decision {
         /// True if arrivals wake the watcher meanwhile.
         listens: bool,
     },
-    /// The poll is suspended, and queued at this end. [`Policy::record_suspension`] follows.
+    /// The poll is suspended, and queued at this end. The caller then calls
+    /// [`Policy::record_suspension`].
     Suspend(QueueEnd),
     /// The poll sleeps while other work waits, and is set aside.
     SetAside,
@@ -77,7 +77,7 @@ pub struct Policy {
     budget: TokenBucket,
     /// Time of the last turn of a suspended poll.
     turned_at: u64,
-    /// Poll for which the next look is set, and the time of that look.
+    /// Number of the poll for which the timer of the next look is set, and the time of that look.
     awaited: Option<(u64, u64)>,
     /// End of the watcher's rest after a stale look; 0 if it does not rest.
     rests_until: u64,
@@ -96,9 +96,9 @@ impl Policy {
         }
     }
 
-    /// Decides on a poll. `is_asleep` returns whether its thread sleeps; it is called only if that
-    /// matters. `by_timer` is true if the look was set by the previous decision, and nothing has
-    /// arrived.
+    /// Decides on a poll. `is_asleep` returns whether the poll's thread sleeps; it is called only
+    /// if the decision depends on it. `by_timer` is true if the previous decision set the timer of
+    /// this look, and no work has arrived meanwhile.
     pub fn decide(
         &mut self,
         rule: &Rule,
@@ -138,17 +138,17 @@ impl Policy {
         if may_sleep && is_asleep() {
             return Decision::SetAside;
         }
-        // An earlier look would take the CPU time that it waits for. The more time the poll has
-        // lost to others, the longer it takes to use the rest.
+        // An earlier look would itself use the CPU time that the poll still needs. The more time
+        // the poll has lost to other threads, the longer it takes to use the remaining time.
         let lost = ran.elapsed.saturating_sub(ran.total);
         let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
-        // A timer may have been measured as dearer than that, on a busy machine.
+        // On a busy machine, the measured cost of a timer may exceed that maximum.
         let left = left
             .unwrap_or(MAX_SUSPENSION)
             .max(least)
             .min(MAX_SUSPENSION);
         let is_young = !snapshot.was_suspended && ran.total < rule.quantum;
-        // The poll for which the timer is set has ended before the timer goes off.
+        // The poll for which the timer is set has ended, and the timer has not expired yet.
         let is_over = self
             .awaited
             .is_some_and(|(poll, until)| poll != snapshot.poll && now < until);
@@ -181,7 +181,7 @@ impl Policy {
         Decision::Later {
             wait,
             // After a look because of an arrival that was not more urgent, the next look is early
-            // enough.
+            // enough for further arrivals.
             listens: by_timer && waits == Waits::Equal && snapshot.expects_urgent,
         }
     }
@@ -215,7 +215,8 @@ impl Policy {
         self.budget.spend(self.looks.event, now);
     }
 
-    /// Records a suspension, by decision or for a turn, and charges its cost. Ends a rest.
+    /// Records a suspension, by a decision or for a turn of another poll, and charges its cost.
+    /// Ends a rest.
     pub fn record_suspension(&mut self, rule: &Rule, now: u64) {
         self.budget.spend(rule.cost, now);
         self.awaited = None;
@@ -229,8 +230,8 @@ impl Policy {
         blocked || ran.stretch >= MAX_SUSPENSION
     }
 
-    /// Returns whether a suspended poll is due a turn: the minimum time since the suspension of a
-    /// poll that may get it.
+    /// Returns, if a turn of a suspended poll is due, the minimum time for which the poll that gets
+    /// the turn has been suspended.
     #[must_use]
     pub fn turn_is_due(&self, depended_on: bool, now: u64) -> Option<u64> {
         let apart = if depended_on {
@@ -241,8 +242,8 @@ impl Policy {
         (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
     }
 
-    /// Returns the time until the next turn is due if other work depends on it: the watcher looks
-    /// by then while a poll is suspended.
+    /// Returns the time until the next turn is due if other work depends on it. The watcher looks
+    /// after that time at the latest while a poll is suspended.
     #[must_use]
     pub fn next_turn_in(&self, now: u64) -> u64 {
         let due = self
@@ -305,7 +306,7 @@ mod tests {
     const LESS: u64 = 1 << 30;
 
     #[test]
-    fn a_poll_makes_room_for_the_more_urgent_and_goes_first_until_it_has_had_its_quantum() {
+    fn a_poll_is_suspended_for_urgent_work_and_resumes_first_until_it_has_used_its_quantum() {
         let mut policy = Policy::new(LOOKS, 0);
         let early = decide(&mut policy, &snapshot(5_000, URGENT), false);
         assert_eq!(early, later(15_000, false));
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_was_measured_as_very_dear_does_not_postpone_a_look_without_end() {
+    fn a_high_measured_cost_of_timers_does_not_postpone_a_look_without_limit() {
         let looks = LookCosts {
             timer: 3 * MAX_SUSPENSION,
             ..LOOKS
@@ -327,9 +328,10 @@ mod tests {
     }
 
     #[test]
-    fn an_equal_waits_for_the_quantum_and_then_goes_first() {
+    fn an_equal_waits_for_the_end_of_the_quantum_and_then_runs_first() {
         let mut policy = Policy::new(LOOKS, 0);
-        // The first look finds out whether the poll sleeps.
+        // The first look sets a timer for the time from which the watcher tests whether the poll
+        // sleeps.
         let begins = decide(&mut policy, &snapshot(5_000, EQUAL), false);
         assert_eq!(begins, later(15_000, false));
         let early = decide(&mut policy, &snapshot(20_000, EQUAL), true);
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_that_have_had_their_quantum_do_not_interrupt_each_other() {
+    fn polls_that_have_used_their_quantum_do_not_interrupt_each_other() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut long = snapshot(RULE.quantum, EQUAL);
         long.only_expired = true;
@@ -347,14 +349,14 @@ mod tests {
             decide(&mut policy, &long, true),
             later(MAX_SUSPENSION, true)
         );
-        // More urgent work does, though the poll is one of them.
+        // More urgent work interrupts such a poll.
         long.waiting |= URGENT;
         let urgent = decide(&mut policy, &long, true);
         assert_eq!(urgent, Decision::Suspend(QueueEnd::Tail));
     }
 
     #[test]
-    fn a_poll_that_was_suspended_before_makes_room_at_once() {
+    fn a_poll_that_has_used_its_quantum_is_suspended_again_at_once() {
         let mut policy = Policy::new(LOOKS, 0);
         for waiting in [URGENT, EQUAL] {
             let mut resumed = snapshot(0, waiting);
@@ -380,14 +382,15 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_that_sleeps_is_set_aside_for_anything() {
+    fn a_poll_that_sleeps_is_set_aside_for_work_of_any_level() {
         let mut policy = Policy::new(LOOKS, 0);
         let mut asleep =
             |ran, waiting| policy.decide(&RULE, &snapshot(ran, waiting), true, || true, 0);
         assert_eq!(asleep(RULE.cost, LESS), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, EQUAL), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, 0), Decision::Rest);
-        // The thread is asked only when the poll has lasted as long as a suspension costs.
+        // Whether the thread sleeps is tested only after the poll has lasted as long as a
+        // suspension costs.
         assert!(matches!(asleep(1, EQUAL), Decision::Later { .. }));
     }
 
@@ -401,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_given_more_often_while_something_may_depend_on_them() {
+    fn turns_are_more_frequent_while_other_work_may_depend_on_them() {
         let mut policy = Policy::new(LOOKS, 0);
         assert_eq!(policy.turn_is_due(true, MAX_SUSPENSION - 1), None);
         assert_eq!(

@@ -1,4 +1,5 @@
-//! The time that a poll is left alone, and the end of the queue that it then goes to.
+//! The time for which a poll runs before it may be suspended, and the end of the queue to which it
+//! then goes.
 
 use crate::base::events::Waits;
 use crate::base::kind::QueueEnd;
@@ -15,7 +16,7 @@ pub struct RunTime {
     pub elapsed: u64,
 }
 
-/// Parameters of the decision.
+/// The parameters of the decision.
 ///
 /// ```
 /// use upshift_core::preempt::{RunTime, Rule, Waits};
@@ -28,7 +29,7 @@ pub struct RunTime {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// CPU time of suspending a poll and resuming it: *C*.
+    /// CPU time of the suspension and the resumption of a poll: *C*.
     pub cost: u64,
     /// CPU time for which a poll may keep an equal waiting.
     pub quantum: u64,
@@ -38,7 +39,7 @@ pub struct Rule {
 
 impl Rule {
     /// Creates the rule. The quantum is at least 4 *C*: one suspension each for the poll and for
-    /// its equal, and the looks that lead to them, which cost about as much.
+    /// its equal, and the looks before each suspension, which cost about as much.
     #[must_use]
     pub fn new(cost: u64, quantum: u64) -> Rule {
         Rule {
@@ -59,7 +60,8 @@ impl Rule {
         }
     }
 
-    /// Returns how much longer the poll may run, apart from the budget; `None`: without limit.
+    /// Returns the time for which the poll may continue, apart from the budget; `None`: without
+    /// limit.
     #[must_use]
     pub fn left(&self, waits: Waits, ran: RunTime) -> Option<u64> {
         match waits {
@@ -82,7 +84,7 @@ mod tests {
     };
 
     #[test]
-    fn the_levels_that_wait_decide() {
+    fn the_most_urgent_waiting_level_decides() {
         assert_eq!(Waits::of(5, 0), Waits::Nothing);
         assert_eq!(Waits::of(5, 1 << 6), Waits::Nothing);
         assert_eq!(Waits::of(5, 1 << 5 | 1 << 9), Waits::Equal);
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_runs_for_what_suspending_it_costs() {
+    fn a_poll_runs_for_the_cost_of_its_suspension() {
         let ran = |total, stretch| RunTime {
             total,
             stretch,
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn without_interrupts_a_poll_runs_as_long_as_it_likes() {
+    fn without_interrupts_a_poll_runs_without_limit() {
         let tolerant = Rule {
             interrupts: false,
             ..RULE

@@ -1,17 +1,16 @@
-//! The ready queues of one vCPU: 64 levels, a bitmap, O(1) everything.
+//! The ready queues of one vCPU: 64 levels and a bitmap. Every operation takes O(1).
 //!
-//! Each level has four doubly linked lists: of coroutines that may move to another vCPU, of those
-//! that are pinned, and two of suspended coroutines, which may not move either: those that resume
-//! first, and the others. One bit is set iff any of the lists has an element.
+//! Each level has four doubly linked lists: of coroutines that may move to another vCPU, of pinned
+//! coroutines, of suspended coroutines that resume first, and of other suspended coroutines, which
+//! may not move either. The level's bit is set iff any of the lists has an element.
 //!
-//! Those that resume first are a stack, and come before all others. The rest is served as one FIFO:
-//! every element carries the strictly increasing stamp of its enqueueing, and suspended coroutines
-//! count as enqueued `patience` later. At most one of them per `patience` goes before fresh
-//! coroutines, however many there are. Push, pop, unlink and the search for the most urgent level
-//! touch a constant number of words.
+//! Suspended coroutines that resume first form a stack, which is served before the other lists.
+//! These are served as one FIFO: every element has the strictly increasing stamp of its enqueueing,
+//! and suspended coroutines count as enqueued `patience` later. At most one suspended coroutine per
+//! `patience` goes before fresh ones, however many are suspended. Push, pop, unlink and the search
+//! for the most urgent level touch a constant number of words.
 //!
-//! All accesses are under the lock of the vCPU that owns the queues, except for [`Lengths`], which
-//! any thread may read.
+//! The lock of the vCPU guards its queues, except for [`Lengths`], which any thread may read.
 
 use alloc::sync::Arc;
 use core::ptr::{NonNull, null_mut};
@@ -39,7 +38,7 @@ impl<H: Host> List<H> {
         self.head.is_null()
     }
 
-    /// Puts an element that is in no list, and alive, at the head.
+    /// Puts an element, which is alive and in no list, at the head.
     fn prepend(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the element is alive, by contract.
         let block = unsafe { coroutine.as_ref() };
@@ -55,7 +54,7 @@ impl<H: Host> List<H> {
         self.head = coroutine.as_ptr();
     }
 
-    /// Returns the head, or the tail if `newest`.
+    /// Returns the oldest element, or the newest if `newest`.
     #[inline]
     fn end(&self, newest: bool) -> Option<NonNull<Slot<H>>> {
         NonNull::new(if newest { self.tail } else { self.head })
@@ -79,11 +78,12 @@ fn stamp<H: Host>(queued: NonNull<Slot<H>>) -> u64 {
 }
 
 impl<H: Host> Lists<H> {
-    /// Returns the next coroutine, given the next one of the others, `fresh`, and whether it is a
-    /// suspended one whose patience is over; see [`ReadyQueues::pop`]. `may_turn`: the last turn of
-    /// a suspended coroutine is long enough ago.
+    /// Returns the next coroutine of the level, where `fresh` is the next one that is not
+    /// suspended, and true if a suspended coroutine goes before `fresh` because its patience is
+    /// over; see [`ReadyQueues::pop`]. `may_turn`: the last such turn of a suspended coroutine is
+    /// long enough ago.
     #[cold]
-    fn with_suspended(
+    fn choose(
         &self,
         fresh: Option<NonNull<Slot<H>>>,
         newest: bool,
@@ -130,7 +130,7 @@ impl Lengths {
         self.levels[level.index()].load(Relaxed) as usize
     }
 
-    /// Returns true if all coroutines queued on a level are expired, and there are some.
+    /// Returns true if the level has queued coroutines and all of them are expired.
     #[inline]
     pub(crate) fn all_expired(&self, level: Level) -> bool {
         let expired = self.expired[level.index()].load(Relaxed);
@@ -143,12 +143,12 @@ impl Lengths {
     }
 }
 
-/// The queues of one vCPU. Fields that every operation uses lie close together.
+/// The queues of one vCPU. Fields that most operations use lie close together.
 #[repr(C)]
 pub(crate) struct ReadyQueues<H: Host> {
-    /// Bit L set: level L has an element.
+    /// Bit L is set iff level L has an element.
     ready: u64,
-    /// Bit L set: level L has an element that may move.
+    /// Bit L is set iff level L has an element that may move.
     movable: u64,
     stamp: u64,
     /// Stamp at which a suspended coroutine last went before a fresh one.
@@ -231,7 +231,7 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Clears the bits of a level, one of whose lists has become empty.
+    /// Clears the bits of a level without elements, after one of its lists has become empty.
     fn clear_bits(&mut self, level: Level) {
         let lists = &self.levels[level.index()];
         if lists.movable.is_empty() {
@@ -243,7 +243,7 @@ impl<H: Host> ReadyQueues<H> {
     }
 
     /// Puts a coroutine at the tail of its level, or at the head if it resumes first. Its stamp is
-    /// `now`, or just after that of the last coroutine queued. Returns the level.
+    /// `now`, or the last stamp plus one if that is later. Returns the level.
     ///
     /// # Safety
     /// The caller owns the coroutine (`OWNED`), which is in no queue, and holds
@@ -258,11 +258,11 @@ impl<H: Host> ReadyQueues<H> {
         unsafe { self.link(coroutine) }
     }
 
-    /// Puts a coroutine that is not suspended before all others of its level that are not: its
-    /// stamp is just before that of the oldest.
+    /// Puts a coroutine that is not suspended before the others of its level that are not
+    /// suspended: its stamp is the oldest stamp minus one.
     ///
     /// # Safety
-    /// As [`ReadyQueues::push`].
+    /// Same as [`ReadyQueues::push`].
     #[cold]
     pub(crate) unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>, now: u64) {
         // SAFETY: owned by the caller, hence alive.
@@ -274,7 +274,7 @@ impl<H: Host> ReadyQueues<H> {
         let stamp = match oldest {
             Some(oldest) => oldest.saturating_sub(1),
             None => {
-                // Coroutines that come at the same tick queue behind it.
+                // Coroutines that arrive at the same tick queue behind this one.
                 self.stamp = now.max(self.stamp + 1);
                 self.stamp
             }
@@ -285,10 +285,10 @@ impl<H: Host> ReadyQueues<H> {
         list.prepend(coroutine);
     }
 
-    /// Puts a coroutine at its end of its level; its stamp stays.
+    /// Puts a coroutine at the end of its level's list where it belongs; its stamp stays.
     ///
     /// # Safety
-    /// As [`ReadyQueues::push`].
+    /// Same as [`ReadyQueues::push`].
     #[inline]
     unsafe fn link(&mut self, coroutine: NonNull<Slot<H>>) -> Level {
         // SAFETY: owned by the caller, hence alive.
@@ -331,7 +331,7 @@ impl<H: Host> ReadyQueues<H> {
             None => list.head = next,
         }
         match NonNull::new(next) {
-            // SAFETY: as above.
+            // SAFETY: neighbours in a list are alive.
             Some(next) => unsafe { next.as_ref() }.prev.store(prev, Relaxed),
             None => list.tail = prev,
         }
@@ -341,15 +341,15 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Moves a queued coroutine to the tail of the level it has now.
+    /// Moves a queued coroutine to the tail of its current level.
     ///
     /// # Safety
-    /// As [`ReadyQueues::unlink`].
+    /// Same as [`ReadyQueues::unlink`].
     pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the contract is the caller's; after `unlink` the coroutine is in no queue.
         unsafe {
             self.unlink(coroutine);
-            // It gets a new place in the order, and keeps the time that it has waited.
+            // The coroutine gets a new place in the order, and keeps the time that it has waited.
             let waited_since = coroutine.as_ref().ready_at.load(Relaxed);
             self.stamp = waited_since.max(self.stamp + 1);
             coroutine.as_ref().ready_at.store(self.stamp, Relaxed);
@@ -357,10 +357,10 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
-    /// Takes the coroutine that resumes first in a level, else the oldest, or with `newest` the
-    /// other end. Suspended coroutines count as `patience` ticks younger than they are, and one of
-    /// them per `patience` goes before fresh ones, so that any number of them leaves the others
-    /// their turns.
+    /// Takes the coroutine that resumes first in a level, else the oldest coroutine, or with
+    /// `newest` the newest. Suspended coroutines count as enqueued `patience` ticks later, and one
+    /// suspended coroutine per `patience` goes before fresh ones, so that fresh coroutines run
+    /// however many are suspended.
     pub(crate) fn pop(
         &mut self,
         level: Level,
@@ -376,7 +376,7 @@ impl<H: Host> ReadyQueues<H> {
         }
         if !(lists.suspended.is_empty() && lists.first.is_empty()) {
             let may_turn = self.stamp >= self.turned.saturating_add(patience);
-            let (next, was_patient) = lists.with_suspended(chosen, newest, patience, may_turn)?;
+            let (next, was_patient) = lists.choose(chosen, newest, patience, may_turn)?;
             if was_patient {
                 self.turned = self.stamp;
             }
@@ -410,7 +410,7 @@ impl<H: Host> ReadyQueues<H> {
         block.queued.store(Slot::<H>::NOT_QUEUED, Relaxed);
         list.head = block.next.load(Relaxed);
         match NonNull::new(list.head) {
-            // SAFETY: as above.
+            // SAFETY: elements of a list are alive while they are in it.
             Some(next) => unsafe { next.as_ref() }.prev.store(null_mut(), Relaxed),
             None => {
                 list.tail = null_mut();
@@ -428,7 +428,7 @@ impl<H: Host> ReadyQueues<H> {
         Some(head)
     }
 
-    /// Takes a coroutine that may not move, of the most urgent level with one.
+    /// Takes the oldest pinned coroutine of the most urgent level that has one.
     pub(crate) fn pop_pinned(&mut self) -> Option<NonNull<Slot<H>>> {
         let head = self
             .levels

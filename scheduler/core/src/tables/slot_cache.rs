@@ -1,13 +1,14 @@
 //! The cache of free slots that a vCPU keeps for its next spawns.
 //!
-//! The free list of the [`Table`] is one word that all vCPUs write: when two of them spawn busily,
-//! each spawn and each exit waits for a cache line that the other wrote last. So a vCPU keeps slots
-//! that are given back on it, up to [`CAPACITY`], and spawns from there, last in, first out: the
-//! slot that it takes is one whose line is still in its cache. An empty slot cache takes half of
-//! its capacity from the table in one step, and a full one gives half back in one: the table's word
-//! is written once per half, even if all spawns are on one vCPU and all exits on another.
+//! The free list of the [`Table`] is one word that all vCPUs write: when two vCPUs spawn at high
+//! rates, each spawn and each exit waits for a cache line that the other vCPU wrote last. So a vCPU
+//! keeps up to [`CAPACITY`] slots that are given back on it, and uses them for its spawns, last in,
+//! first out: the line of a slot that was given back recently is still in the CPU's cache. An empty
+//! slot cache takes half of its capacity from the table in one step, and a full slot cache gives
+//! half back in one step: the table's word is written once per half, even if all spawns are on one
+//! vCPU and all exits on another.
 //!
-//! Bound: the table may be out of slots while each vCPU keeps [`CAPACITY`].
+//! Bound: each vCPU may keep [`CAPACITY`] slots while the table has none left.
 
 use core::array;
 use core::cell::UnsafeCell;
@@ -17,11 +18,11 @@ use crate::base::host::Host;
 use crate::coroutine::Slot;
 use crate::tables::table::Table;
 
-/// Largest number of free slots that a vCPU keeps. A model has few slots.
+/// Largest number of free slots that a vCPU keeps. Small in models, whose table has few slots.
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 2 } else { 64 };
 const HALF: usize = CAPACITY / 2;
 
-/// The free slots of one vCPU. Only the thread that serves it, in a critical section, uses this.
+/// The free slots of one vCPU. Used only by the thread that serves the vCPU, in a critical section.
 pub(crate) struct SlotCache<H: Host>(UnsafeCell<Stack<H>>);
 
 struct Stack<H: Host> {
@@ -42,8 +43,8 @@ impl<H: Host> SlotCache<H> {
     /// run out.
     ///
     /// # Safety
-    /// The caller serves the vCPU, in a critical section, or is the only one that can reach it. The
-    /// table is that of its domain.
+    /// The caller serves the vCPU, in a critical section, or is the only thread that can reach the
+    /// cache. The table is that of the vCPU's domain.
     #[inline]
     pub(crate) unsafe fn take(&self, table: &Table<H>) -> Option<NonNull<Slot<H>>> {
         // SAFETY: the caller is the only user, by contract.
@@ -61,7 +62,7 @@ impl<H: Host> SlotCache<H> {
     /// Keeps a slot whose tenant's future is gone.
     ///
     /// # Safety
-    /// As [`SlotCache::take`]. The slot is of this table, and its tenant is gone.
+    /// Same as [`SlotCache::take`]. The slot is of this table, and its tenant is gone.
     #[inline]
     pub(crate) unsafe fn give(&self, table: &Table<H>, slot: NonNull<Slot<H>>) {
         // SAFETY: the caller is the only user, by contract.
@@ -82,7 +83,7 @@ impl<H: Host> SlotCache<H> {
     /// Returns the number of cached slots.
     ///
     /// # Safety
-    /// As [`SlotCache::take`].
+    /// Same as [`SlotCache::take`].
     pub(crate) unsafe fn len(&self) -> usize {
         // SAFETY: the caller is the only user, by contract.
         unsafe { (*self.0.get()).len }
@@ -100,7 +101,7 @@ impl<H: Host> Stack<H> {
         }
     }
 
-    /// Gives back the half that has been here longest: the coldest slots.
+    /// Gives back the half of the slots that has been cached longest, whose lines are the coldest.
     #[cold]
     fn spill(&mut self, table: &Table<H>) {
         table.give_some(&self.slots[..HALF]);
@@ -131,7 +132,7 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             let dice = (random >> 33) as usize;
-            // Long runs of spawns here and exits there, and short ones of both.
+            // Spawns dominate for 500 steps, then exits do; the cache alternates every 250 steps.
             let grows = step % 1_000 < 500;
             let at = &caches[(step / 250) % 2];
             if tenants.is_empty() || dice.is_multiple_of(4) != grows {

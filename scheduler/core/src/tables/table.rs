@@ -1,22 +1,22 @@
 //! The table of a domain's coroutines: slots that never move.
 //!
 //! An id is an index into the table and a generation. Slots live in [pages](Host::TABLE_PAGE) that
-//! are allocated as needed and freed with the domain, so any thread may look at a slot at any time,
-//! after any fate of its tenant: the state word tells. The first slot of each page holds the page's
-//! number, so that the way back from a slot to its index is two loads.
+//! are allocated as needed and freed with the domain, so any thread may read a slot's state word at
+//! any time, also after the exit of its tenant. The first slot of each page holds the page's
+//! number, so that the index of a slot is found with two loads.
 //!
 //! Pages are in chunks of 1, 2, 4, …. Where memory becomes resident only when it is used, a chunk
-//! is one allocation. Elsewhere a chunk is a list of the addresses of its pages, and each page is
-//! an allocation of its own: the table has only pages that it uses.
+//! is one allocation. Elsewhere a chunk is a list of the addresses of its pages, and each page is a
+//! separate allocation, made on its first use.
 //!
-//! To take or give back slots, one or several, is one compare-exchange on a tagged free list (the
-//! tag makes a stale head fail); there is no lock. vCPUs cache some free slots: see `slot_cache`. A
-//! table has at most 2³² slots, or 2²⁴ pages.
+//! Taking or giving back one or several slots is one compare-exchange on a tagged free list,
+//! without a lock; the tag makes the exchange of a stale head fail. vCPUs cache free slots: see
+//! `slot_cache`. A table has at most 2³² slots, or 2²⁴ pages.
 //!
-//! Bound: the table has as many slots as there were coroutines at once, rounded up to a page, and
-//! those in the caches of vCPUs. A slot that has had 2³² tenants is out of generations and is not
-//! used again: an id is never given twice. So the table grows by 64 bytes per 2³² coroutines, and
-//! has room for 2⁶⁴.
+//! Bound: the table has as many slots as there were coroutines at once, plus the slots in the
+//! caches of vCPUs, rounded up to a page. A slot that has had 2³² tenants is out of generations and
+//! is not used again: an id is never given twice. So the table grows by 64 bytes per 2³²
+//! coroutines, and has room for 2⁶⁴ coroutines.
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
@@ -34,9 +34,9 @@ type Page<H> = AtomicPtr<Slot<H>>;
 
 /// The chunks and the free list.
 pub(crate) struct Table<H: Host> {
-    /// Pages in a row, or, if a chunk is not [whole](Table::WHOLE), a list of [`Page`]s.
+    /// Contiguous pages, or a list of [`Page`]s if a chunk is not [whole](Table::WHOLE).
     chunks: [AtomicPtr<Slot<H>>; CHUNKS],
-    /// Slots below this index are in use or have been.
+    /// Smallest index that has never been used.
     used: AtomicU64,
     /// Tag in the high half, index of the first free slot in the low half; 0 for none, since slot 0
     /// is a page's header.
@@ -48,9 +48,10 @@ pub(crate) struct Table<H: Host> {
 impl<H: Host> Table<H> {
     const PAGE: usize = H::TABLE_PAGE;
     const LAZY: bool = is_lazy::<H>();
-    /// True if a chunk is one allocation. (The one page of a model is, too.)
+    /// True if a chunk is one allocation, as the only page of a model is, too.
     const WHOLE: bool = Self::LAZY || cfg!(loom);
-    /// Slots of a page. A model has one page with few slots, since the checker registers each.
+    /// Number of slots in a page. A model has one page with few slots, since the checker registers
+    /// each slot.
     const PER_PAGE: u32 = if cfg!(loom) {
         5
     } else {
@@ -70,7 +71,7 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Returns the slot at an index that is in use or has been.
+    /// Returns the slot at an index that is in use or has been in use.
     pub(crate) fn slot(&self, index: u32) -> Option<&Slot<H>> {
         // SAFETY: slots live as long as the table.
         self.find(index).map(|slot| unsafe { slot.as_ref() })
@@ -152,8 +153,8 @@ impl<H: Host> Table<H> {
         let mut head = self.free.load(Ordering::Acquire);
         while head as u32 != 0 {
             let (mut next, mut taken) = (head as u32, 0);
-            // Slots that others take meanwhile are no longer linked: `next` is then meaningless,
-            // and the exchange fails.
+            // If another thread takes one of these slots meanwhile, `next` is meaningless, and the
+            // exchange fails.
             while taken < to.len()
                 && next != 0
                 && let Some(place) = self.slot_ptr(next)
@@ -211,8 +212,8 @@ impl<H: Host> Table<H> {
         pages.all(|page| self.page(page).is_some() || self.grow(page))
     }
 
-    /// Returns the layout of a chunk. Where memory is lazy, no allocator aligns to pages, so there
-    /// is room to align in.
+    /// Returns the layout of a chunk. Lazy memory is not aligned to pages, so its layout has
+    /// another page, in which to align.
     fn layout(chunk: usize) -> Option<Layout> {
         let pages = 1usize.checked_shl(chunk as u32)?;
         if !Self::WHOLE {
@@ -227,7 +228,7 @@ impl<H: Host> Table<H> {
         layout.ok()
     }
 
-    /// Layout of a page that is not a part of a chunk.
+    /// Layout of a page that is a separate allocation.
     const LAYOUT: Layout = match Layout::from_size_align(Self::PAGE, Self::PAGE) {
         Ok(layout) => layout,
         Err(_) => unreachable!(),
@@ -270,7 +271,7 @@ impl<H: Host> Table<H> {
             // SAFETY: the slot is within the memory just allocated.
             unsafe { base.add(slot).write(Slot::empty()) };
         }
-        // SAFETY: the header of the first page, which no other thread knows yet.
+        // SAFETY: `base` points to the header of the first page, which no other thread knows yet.
         unsafe { (*base).waiter.store(memory.cast(), Ordering::Relaxed) };
         base
     }
@@ -282,8 +283,8 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Begins the next generation of a slot whose tenant's future is gone. Returns false if it has
-    /// none left: the slot is not used again.
+    /// Begins the next generation of a slot whose tenant's future is gone. Returns false if no
+    /// generation is left: the slot is not used again.
     pub(crate) fn retire(&self, slot: NonNull<Slot<H>>) -> bool {
         // SAFETY: the slot is in this table.
         let retired = unsafe { slot.as_ref() }.word.retire();
@@ -309,7 +310,7 @@ impl<H: Host> Table<H> {
         let index = Self::index(first);
         let mut head = self.free.load(Ordering::Relaxed);
         loop {
-            // SAFETY: likewise.
+            // SAFETY: the slot is in this table, and the caller's until the exchange succeeds.
             unsafe { last.as_ref() }.link_free(head as u32);
             match self.free.compare_exchange_weak(
                 head,
@@ -335,7 +336,7 @@ impl<H: Host> Table<H> {
         count
     }
 
-    /// Iterates over all slots that are in use or have been.
+    /// Iterates over all slots that are in use or have been in use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, &Slot<H>)> {
         let used = self.used.load(Ordering::Acquire) as u32;
         (0..used).filter_map(|index| Some((index, self.slot(index)?)))
@@ -404,7 +405,7 @@ impl<H: Host> Drop for Table<H> {
 
 /// Returns the id of a coroutine whose control block is alive.
 pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
-    // SAFETY: the caller's pointer is to a living control block.
+    // SAFETY: the caller passes a pointer to a living control block.
     let block = unsafe { coroutine.as_ref() };
     CoroutineId::new(Table::index(coroutine), block.word.generation())
 }
@@ -472,7 +473,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_table_of_small_pages_has_only_pages_that_it_uses() {
+    fn a_table_of_small_pages_allocates_only_pages_that_it_uses() {
         let table = Table::<Probe>::new();
         let pages = |table: &Table<Probe>| {
             (0..64)

@@ -1,5 +1,5 @@
-//! Coroutines that become ready: straight into a queue on the vCPU's own thread, through the inbox
-//! from others.
+//! The way of a ready coroutine into a queue: directly on the thread that serves its vCPU, through
+//! the inbox from any other thread.
 
 use core::ptr::NonNull;
 
@@ -20,11 +20,11 @@ impl<H: Host> Vcpu<H> {
         arriving != 0 && arriving.trailing_zeros() < u32::from(self.published.running.load(Relaxed))
     }
 
-    /// Announces that a coroutine of these levels is in the inbox.
+    /// Announces that the inbox has received a coroutine of these levels.
     ///
-    /// Called after the push. A bit that is set already may be skipped: it is cleared before a
-    /// take, which finds all earlier pushes. If the take were over already, the push would have
-    /// read from the take, which follows the clearing.
+    /// Called after the push. A bit that is set already may be skipped: the bit is cleared before a
+    /// take, which finds all earlier pushes. If the take had ended before the push, the push would
+    /// have read the head that the take stored, and hence would see the bit cleared.
     pub(super) fn announce_arrival(&self, levels: u64) {
         if self.mail.arriving.load(Relaxed) & levels == 0 {
             self.mail.arriving.fetch_or(levels, SeqCst);
@@ -42,10 +42,10 @@ impl<H: Host> Vcpu<H> {
         unsafe { Vcpu::admit_from(coroutine.as_ref().vcpu().shared().here(), coroutine) }
     }
 
-    /// Does the same for a caller that knows which vCPU of the domain its thread serves.
+    /// Like [`Vcpu::admit`], for a caller that knows which vCPU of the domain its thread serves.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`]; `here` came from [`Shared::here`](super::shared::Shared::here).
+    /// Same as [`Vcpu::admit`]; `here` came from [`Shared::here`](super::shared::Shared::here).
     #[inline]
     pub(crate) unsafe fn admit_from(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive.
@@ -61,11 +61,11 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Does the same where the calling thread does not serve the coroutine's home, or the home is
-    /// leaving.
+    /// Like [`Vcpu::admit`], on a thread that does not serve the coroutine's home, or if the home
+    /// is leaving.
     ///
     /// # Safety
-    /// As [`Vcpu::admit_from`].
+    /// Same as [`Vcpu::admit_from`].
     #[inline(never)]
     unsafe fn admit_elsewhere(here: Option<&Vcpu<H>>, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive.
@@ -91,7 +91,7 @@ impl<H: Host> Vcpu<H> {
     /// Puts a coroutine into the queue of this vCPU, which is its home.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`], and the calling thread serves this vCPU.
+    /// Same as [`Vcpu::admit`], and the calling thread serves this vCPU.
     #[inline(never)]
     pub(crate) unsafe fn admit_here(&self, coroutine: NonNull<Slot<H>>) {
         self.trace(coroutine, Step::Ready);
@@ -108,9 +108,10 @@ impl<H: Host> Vcpu<H> {
     /// Puts a coroutine into the inbox, from any thread.
     ///
     /// # Safety
-    /// As [`Vcpu::admit`].
+    /// Same as [`Vcpu::admit`].
     pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Slot<H>>) {
-        // SAFETY: the coroutine is owned, hence alive; it is read before it is given away.
+        // SAFETY: the coroutine is owned, hence alive; its block is read before the push gives it
+        // away.
         let (level, pinned, now) = unsafe {
             let block = coroutine.as_ref();
             block.move_to(self);

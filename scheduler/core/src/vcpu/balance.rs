@@ -1,5 +1,5 @@
-//! Moves of coroutines between vCPUs: stolen by a vCPU with less urgent work or none, or passed on
-//! by a retired one.
+//! Moves of coroutines between vCPUs: a vCPU with less urgent work or none steals, and a retired
+//! vCPU passes its coroutines on.
 
 use super::{Locked, STEAL_MAX, Vcpu};
 use crate::base::events::Step;
@@ -10,7 +10,7 @@ use crate::sync::Ordering::SeqCst;
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Steals work that is more urgent than all that is ready here; any work, if none is ready
+    /// Steals work that is more urgent than all work that is ready here; any work, if none is ready
     /// here.
     ///
     /// A thief that comes too late looks again: each time, another vCPU has taken a coroutine, or a
@@ -19,10 +19,11 @@ impl<H: Host> Vcpu<H> {
     pub(super) fn look_elsewhere<'a>(&'a self, mut locked: Locked<'a, H>) -> Locked<'a, H> {
         loop {
             let mine = locked.queues().ready();
-            // All levels more urgent than the best here; all levels if none is.
+            // All levels more urgent than the most urgent ready level here; all levels if none is
+            // ready.
             let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
             let victim = match mine {
-                // If it takes anything, it takes the most urgent that there is.
+                // An idle vCPU that may help takes the most urgent work, whatever the reason.
                 0 if !self.may_help(locked.now()) => None,
                 _ if wanted == 0 => None,
                 _ => self.shared().victim(self, wanted),
@@ -41,7 +42,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Steals from `victim` the oldest coroutine of its most urgent wanted level, and with `idle`
-    /// up to half of that level. Returns false if nothing was left of it.
+    /// up to half of that level. Returns false if no wanted coroutine was left.
     pub(super) fn steal(&self, victim: &Vcpu<H>, wanted: u64, idle: bool) -> bool {
         let mut batch = [None; STEAL_MAX];
         let mut theirs = victim.locked();
@@ -89,8 +90,8 @@ impl<H: Host> Vcpu<H> {
 
     /// Ends the wait of the vCPU if it has work, after another thread has moved the inbox into the
     /// ready queues, or published a level that changed in the inbox. Meanwhile the vCPU may have
-    /// looked at both, found nothing, and parked; coroutines pinned to it no other vCPU would take,
-    /// and its bitmap would stay wrong.
+    /// looked at the queues and the inbox, found no work, and parked. No other vCPU would take
+    /// coroutines that are pinned to it, and its bitmap would stay wrong.
     ///
     /// Either the vCPU saw the published queues after it had set its flag, or the flag is seen
     /// here, after they were published.
@@ -101,9 +102,9 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Passes on coroutines that still arrive at a retired vCPU.
+    /// Passes on the coroutines that are left on a retired vCPU or still arrive there.
     pub(crate) fn forward(&self) {
-        // Without another vCPU they stay, until a vCPU is added.
+        // Without another vCPU the coroutines stay until a vCPU is added.
         while let Some(successor) = self.shared().any_vcpu(self) {
             let next = {
                 let mut locked = self.locked();
@@ -113,7 +114,8 @@ impl<H: Host> Vcpu<H> {
                     .then(|| Level::from_stored(movable.trailing_zeros() as u8))
                     .and_then(|level| locked.queues().pop_movable(level));
                 if let Some(coroutine) = next {
-                    // Under the lock: a change of its level finds it in a queue or on its way.
+                    // Moved under the lock: a change of the level finds the coroutine in a queue or
+                    // on its way.
                     // SAFETY: the coroutine is out of the queue, so owned by us.
                     unsafe { coroutine.as_ref() }.move_to(successor);
                 }

@@ -1,4 +1,4 @@
-//! The poll under way on a vCPU: its start, its level, and access to it from outside.
+//! The poll under way on a vCPU: its start, its level, and reads by other threads.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -31,8 +31,8 @@ impl<H: Host> Vcpu<H> {
 
     /// Makes the poll under way, which has just woken its own coroutine and is about to end, yield
     /// only to more urgent work: the coroutine queues before its equals, as a preempted thread does
-    /// under `SCHED_FIFO`. It goes to the tail all the same if it has not woken itself, or if its
-    /// level has changed during the poll.
+    /// under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or if
+    /// its level has changed during the poll.
     ///
     /// The host bounds this: a coroutine that has used its quantum ([`Vcpu::turn_began`]) should go
     /// to the tail. Does nothing unless called by the thread that polls.
@@ -52,8 +52,8 @@ impl<H: Host> Vcpu<H> {
         Level::new(self.published.running.load(Relaxed)).ok()
     }
 
-    /// Publishes the level of the poll under way. Others read it with every wake, so it is written
-    /// only when it changes.
+    /// Publishes the level of the poll under way. Other threads read the level with every wake, so
+    /// it is written only when it changes.
     #[inline]
     pub(super) fn set_running(&self, level: u8) {
         if self.published.running.load(Relaxed) != level {
@@ -68,8 +68,8 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the id of the coroutine that is being polled here (`get_cid` of the papers). Two
-    /// loads and the way from a slot to its index. Exact on the thread that serves this vCPU;
-    /// elsewhere the poll may be over on return.
+    /// loads, and two more from a slot to its index. Exact on the thread that serves this vCPU; on
+    /// other threads, the poll may have ended before this returns.
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let slot = NonNull::new(self.current.load(Acquire))?;
@@ -90,8 +90,8 @@ impl<H: Host> Vcpu<H> {
                 .is_some_and(|here| core::ptr::eq(here.0.as_ptr().cast(), self))
     }
 
-    /// Returns the control block of the coroutine that is being polled here. Only for the thread
-    /// that polls it, or while that thread is stopped.
+    /// Returns the control block of the coroutine that is being polled here. Called only by the
+    /// thread that polls, or while that thread is stopped.
     pub(crate) fn current(&self) -> Option<NonNull<Slot<H>>> {
         NonNull::new(self.current.load(Relaxed))
     }
@@ -111,7 +111,7 @@ impl<H: Host> Vcpu<H> {
         // Release: a watchdog looks at the slot.
         self.current.store(coroutine.as_ptr(), Release);
         if resumed.is_some() && block.word.is_cancelled() {
-            // It was not being polled when it was cancelled, and its poll continues.
+            // The coroutine was cancelled while it was suspended, and its poll continues.
             self.set_preempt_flag(PREEMPT_HOST);
         }
         self.trace(
@@ -128,7 +128,7 @@ impl<H: Host> Vcpu<H> {
         self.current.load(Relaxed) == slot.as_ptr()
     }
 
-    /// Makes a coroutine current again that was picked, and kept while others were picked.
+    /// Makes a coroutine current that was picked, and kept while others were picked.
     ///
     /// # Safety
     /// The caller picked the coroutine here and has not polled it since.
@@ -137,7 +137,8 @@ impl<H: Host> Vcpu<H> {
         let mut locked = self.locked();
         // SAFETY: the coroutine is owned, hence alive.
         let block = unsafe { coroutine.as_ref() };
-        // Under the lock: a change of its level finds it current, or is seen here.
+        // Updated under the lock: a change of the level finds the coroutine current, or is seen
+        // here.
         let level = block.update_level();
         // Time since the last poll is charged to no poll.
         locked.read_clock_now();
@@ -154,7 +155,8 @@ impl<H: Host> Vcpu<H> {
         self.current.store(coroutine.as_ptr(), Release);
     }
 
-    /// Makes a poll that was [over](Vcpu::stop) current again, for the rest of its work.
+    /// Makes a poll that was [ended](Vcpu::stop) current again, for user code that is still part of
+    /// it.
     pub(crate) fn continue_poll(&self, slot: NonNull<Slot<H>>) {
         // Release: a watchdog looks at the slot.
         self.current.store(slot.as_ptr(), Release);

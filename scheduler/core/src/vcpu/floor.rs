@@ -1,19 +1,19 @@
 //! The floor of a vCPU: a guaranteed share of its time for less urgent levels.
 //!
-//! A [`TokenBucket`] of time is refilled by the share and holds two quanta at most. While it holds
-//! one, the next turn goes to the most urgent ready level of the floor. A poll of the floor that
-//! begins while the bucket is not empty is charged with its time, from its pick to the next; other
-//! polls of the floor run in time that no more urgent level wanted.
+//! A [`TokenBucket`] of time is refilled at the rate of the share and holds at most two quanta.
+//! While it holds a quantum, the next pick takes the most urgent ready level of the floor. A poll
+//! of the floor that begins while the bucket is not empty is charged its time, from its pick to the
+//! next pick; other polls of the floor run in time that no more urgent level wanted.
 //!
-//! [`Config::floor`](crate::Config::floor) has the two bounds that follow, and `upshift-sim` checks
-//! them. The budget is under the lock of the vCPU. Cost: O(1), a division or two per pick; in a
-//! domain without a floor, one test per poll that reads the clock.
+//! [`Config::floor`](crate::Config::floor) states the two bounds that follow, and `upshift-sim`
+//! checks them. The lock of the vCPU guards the budget. Cost: O(1), a division or two per pick; in
+//! a domain without a floor, one test per poll that reads the clock.
 
 use crate::base::config::Floor;
 use crate::base::token_bucket::TokenBucket;
 
-/// Largest charge for a poll, in quanta: a process that was stopped in the middle of a poll does
-/// not owe that time for hours.
+/// Largest charge for a poll, in quanta. Without it, a process that was stopped for long in the
+/// middle of a poll would take hours to pay off the time.
 const MAX_CHARGE: u64 = 100;
 
 /// The time budget of a vCPU's floor.
@@ -28,7 +28,7 @@ pub(super) struct FloorBudget {
 
 impl FloorBudget {
     pub(super) fn new(floor: Floor) -> FloorBudget {
-        // Sums of prices stay far from overflow.
+        // Clamped so that sums of prices do not overflow.
         let quantum = floor.quantum.clamp(1, u64::MAX / (8 * MAX_CHARGE));
         let rate = (u64::from(floor.percent.clamp(1, 99)), 100);
         FloorBudget {
@@ -39,7 +39,7 @@ impl FloorBudget {
         }
     }
 
-    /// Returns the level whose turn it is at tick `now`. At least one level is ready.
+    /// Returns the level to pick at tick `now`. At least one level is ready.
     pub(super) fn next_level(&mut self, ready: u64, now: u64) -> u8 {
         let low = ready & self.levels;
         let is_due = low != 0 && low != ready && self.tokens.holds(self.quantum, now);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_may_be_of_any_size() {
+    fn the_budget_accepts_numbers_of_any_size() {
         for (percent, quantum) in [(0, 0), (u8::MAX, u64::MAX)] {
             let from = Level::MOST_URGENT;
             let mut budget = FloorBudget::new(Floor {

@@ -9,13 +9,13 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 
 impl<H: Host> Slot<H> {
     pub(crate) fn vcpu(&self) -> &Vcpu<H> {
-        // SAFETY: the address is that of a vCPU of its domain, never null. A vCPU lives as long as
-        // the domain, and so longer than any coroutine.
+        // SAFETY: the field holds the address of a vCPU of the coroutine's domain, never null. A
+        // vCPU lives as long as the domain, and so longer than any coroutine.
         unsafe { &*self.vcpu.load(Relaxed).cast() }
     }
 
-    /// Returns true if the coroutine is on this vCPU. Acquire, to see the writes of the thread that
-    /// moved it there.
+    /// Returns true if the coroutine is on this vCPU. Acquire: the writes of the thread that moved
+    /// the coroutine are visible.
     pub(super) fn is_on(&self, vcpu: &Vcpu<H>) -> bool {
         ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
     }
@@ -29,8 +29,8 @@ impl<H: Host> Slot<H> {
 
     /// Moves the coroutine, which the caller owns and which is in no queue, to a vCPU.
     pub(crate) fn move_to(&self, vcpu: &Vcpu<H>) {
-        // Release, for `settle`: under the lock of the new vCPU it must not see the coroutine still
-        // queued on the old one.
+        // Release, for `settle`: under the lock of the new vCPU, `settle` must not see the
+        // coroutine still queued on the old vCPU.
         self.vcpu
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Release);
     }

@@ -1,4 +1,4 @@
-//! Counters of a vCPU: loads only, from any thread.
+//! Counters of a vCPU. Every function only loads, on any thread.
 
 use super::Vcpu;
 use crate::base::host::Host;
@@ -13,14 +13,14 @@ impl<H: Host> Vcpu<H> {
         self.counters.snapshot(level)
     }
 
-    /// Returns the number of polls of a level that were begun or resumed: the cheap part of
+    /// Returns the number of polls of a level that were begun or resumed; cheaper than
     /// [`Vcpu::level_stats`].
     #[must_use]
     pub fn level_polls(&self, level: Level) -> u64 {
         self.counters.polls(level)
     }
 
-    /// Returns the number of coroutines that exited here, and the number of those that panicked.
+    /// Returns the number of coroutines that exited here, and how many of them panicked.
     #[must_use]
     pub fn exits(&self) -> (u64, u64) {
         (
@@ -49,7 +49,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the number of coroutines of a level queued here: ready or suspended. One load, from
-    /// any thread; those in the inbox do not count.
+    /// any thread; coroutines in the inbox do not count.
     #[must_use]
     pub fn ready_len(&self, level: Level) -> usize {
         self.lengths.of(level)

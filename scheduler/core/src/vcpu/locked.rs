@@ -1,6 +1,7 @@
-//! Operations on a vCPU under its lock: queues, published words, accounting of time.
+//! Operations on a vCPU under its lock: changes of the queues and of the published words,
+//! accounting of time.
 //!
-//! Every step is O(1); none makes an upcall except for the clock and for attention.
+//! Every operation is O(1) per coroutine. The upcalls are the clock and the notices of arrivals.
 
 use core::ptr::NonNull;
 
@@ -29,7 +30,7 @@ impl<H: Host> Vcpu<H> {
     #[inline(never)]
     fn charge_shares(&self, elapsed: u64, levels: &[u8]) -> u64 {
         let count = levels.len() as u64;
-        // Mostly the batch is full: then without a division.
+        // The batch is full in most cases: then the divisor is a constant.
         let each = if levels.len() == COARSE_POLLS as usize {
             elapsed / u64::from(COARSE_POLLS)
         } else {
@@ -57,7 +58,7 @@ impl<'a, H: Host> Locked<'a, H> {
         &mut self.guarded().queues
     }
 
-    /// Writes the bitmaps to the words that others read, if they have changed.
+    /// Writes the bitmaps that have changed to the words that other vCPUs read.
     pub(crate) fn publish(&mut self) {
         let vcpu = self.vcpu;
         let queues = self.queues();
@@ -78,7 +79,7 @@ impl<'a, H: Host> Locked<'a, H> {
         self.guarded().now
     }
 
-    /// Reads the clock, unless polls are so short that every fourth reading is exact enough.
+    /// Reads the clock; while polls are short, only after every fourth poll.
     #[inline]
     pub(super) fn read_clock(&mut self) {
         let guarded = self.guarded();
@@ -116,8 +117,8 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.now = now.max(guarded.now);
         vcpu.clock.store(guarded.now, Relaxed);
         if was_unserved {
-            // A vCPU that goes to sleep sees that this one is served, or the next pick sees that
-            // vCPU.
+            // A vCPU that goes to sleep sees that this vCPU is served, or the next pick here sees
+            // the sleeping vCPU.
             fence(SeqCst);
         }
     }
@@ -131,13 +132,13 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Takes the inbox even if it looks empty: a flag was cleared that pushers skip when they see
-    /// it set.
+    /// Takes the inbox even if it looks empty. Required after `ARRIVED` has been cleared: a pusher
+    /// that saw the flag set relies on this take.
     #[inline(never)]
     pub(super) fn take_inbox(&mut self) {
         let vcpu = self.vcpu;
-        // Before the take: a pusher sets its bit after its push, so a bit may outlive its coroutine
-        // here, but no coroutine lacks its bit for long.
+        // Cleared before the take: a pusher sets its bit after its push, so a bit may outlive its
+        // coroutine here, but no coroutine lacks its bit for long.
         vcpu.mail.arriving.store(0, SeqCst);
         for coroutine in vcpu.mail.inbox.take() {
             // SAFETY: an inbox holds owned coroutines.
@@ -147,7 +148,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Asks the poll under way to yield to more urgent work, after another thread has drained the
-    /// inbox, where [`Vcpu::need_preempt`] does not see that work any more.
+    /// inbox, where [`Vcpu::need_preempt`] would have seen that work.
     pub(super) fn request_yield(&mut self) {
         let vcpu = self.vcpu;
         let ready = self.queues().ready();
@@ -159,7 +160,8 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Enqueues at the tail, with the time that the coroutine itself says it became ready.
+    /// Enqueues at the tail, with the tick at which the coroutine's block says that it became
+    /// ready.
     ///
     /// # Safety
     /// The caller owns the coroutine, which is in no queue.
@@ -194,10 +196,10 @@ impl<'a, H: Host> Locked<'a, H> {
         urgent
     }
 
-    /// Enqueues at the tail, now, and leaves it to the caller to publish.
+    /// Enqueues at the tail, now. The caller publishes.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`].
+    /// Same as [`Locked::enqueue`].
     #[inline]
     pub(super) unsafe fn push_now(&mut self, coroutine: NonNull<Slot<H>>) -> Level {
         let now = self.guarded().now;
@@ -205,11 +207,11 @@ impl<'a, H: Host> Locked<'a, H> {
         unsafe { self.push(coroutine, now) }
     }
 
-    /// Enqueues a coroutine that has yielded, at its place in its level or at the tail, and leaves
-    /// it to the caller to publish.
+    /// Enqueues a coroutine that has yielded, at its place in its level or at the tail. The caller
+    /// publishes.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`]; the coroutine was polled here last.
+    /// Same as [`Locked::enqueue`]; the coroutine was polled here last.
     #[inline(always)]
     pub(super) unsafe fn push_back(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive.
@@ -225,7 +227,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Enqueues a coroutine that has yielded, on a thread that does not pick next.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`].
+    /// Same as [`Locked::enqueue`].
     pub(crate) unsafe fn enqueue_back(&mut self, coroutine: NonNull<Slot<H>>) {
         if self.vcpu.is_polling() {
             // SAFETY: the contract is the caller's.
@@ -237,7 +239,8 @@ impl<'a, H: Host> Locked<'a, H> {
         }
     }
 
-    /// Enqueues a coroutine that yields in place; at the tail, if its level has changed.
+    /// Enqueues a coroutine that yields in place: before its equals, or at the tail if its level
+    /// has changed.
     #[cold]
     unsafe fn push_in_place(&mut self, coroutine: NonNull<Slot<H>>) {
         let began = self.vcpu.turn_began();
@@ -260,7 +263,7 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Enqueues at the tail, with the tick at which the coroutine became ready.
     ///
     /// # Safety
-    /// As [`Locked::enqueue`].
+    /// Same as [`Locked::enqueue`].
     #[inline]
     pub(super) unsafe fn push(&mut self, coroutine: NonNull<Slot<H>>, since: u64) -> Level {
         // SAFETY: the coroutine is owned, hence alive.
@@ -273,7 +276,8 @@ impl<'a, H: Host> Locked<'a, H> {
         unsafe { self.queues().push(coroutine, since) }
     }
 
-    /// Returns true if the remaining work is worth waking another vCPU, which may then take it.
+    /// Returns true if the remaining work is worth waking another vCPU, and then marks the work as
+    /// surplus, which idle vCPUs may take.
     pub(super) fn offers_surplus(&mut self) -> bool {
         let surplus = self.has_surplus();
         if surplus && self.vcpu.published.surplus.load(Relaxed) != SURPLUS {
@@ -295,7 +299,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Takes the next coroutine out of the queues and accounts for it. For a suspended coroutine,
-    /// the second value tells whether it goes before fresh ones of its level.
+    /// the second value is `Some`, and true if it goes before fresh ones of its level.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
@@ -315,12 +319,14 @@ impl<'a, H: Host> Locked<'a, H> {
         let block = unsafe { coroutine.as_ref() };
         let now = guarded.now;
         let mut waited = now.saturating_sub(block.ready_at.load(Relaxed));
-        // Starved since the level was last served, or since its oldest coroutine became ready.
+        // The level has starved since it was last served, or since its oldest coroutine became
+        // ready.
         let served = core::mem::replace(&mut guarded.served[level.index()], now);
         let starved = waited.min(now.saturating_sub(served));
         let mut began = now;
         if block.keeps_place() {
-            // Its stamp is its place in the queue, and it was the last of its level to be served.
+            // The stamp is only a place in the queue, and this coroutine was the last of its level
+            // to be served.
             waited = starved;
             began = now.saturating_sub(guarded.used[level.index()]);
         }
@@ -352,7 +358,7 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, level, resumed))
     }
 
-    /// Returns the level whose turn it is, and whether its newest goes first, with chaos.
+    /// Returns the level to pick and, with chaos, whether its newest coroutine goes first.
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;
@@ -369,16 +375,16 @@ impl<'a, H: Host> Locked<'a, H> {
         guarded.random ^= guarded.random << 13;
         guarded.random ^= guarded.random >> 7;
         guarded.random ^= guarded.random << 17;
-        // Not every poll is asked: a poll that is asked yields before it completes what it waits
-        // for.
+        // Only half of the polls are asked to yield: a poll that is asked yields before it
+        // completes the operation that it polls.
         if guarded.random >> 32 & 1 == 0 {
             vcpu.set_preempt_flag(PREEMPT_HOST);
         }
         (level, guarded.random & 1 == 0)
     }
 
-    /// Gives a coroutine whose levels have changed its new place. Returns false if it has moved to
-    /// another vCPU. O(1), for any number of queued or arrived coroutines.
+    /// Moves a coroutine whose levels have changed to its new place. Returns false if it has moved
+    /// to another vCPU. O(1), for any number of queued or arrived coroutines.
     ///
     /// # Safety
     /// The caller holds a reference to the coroutine.
@@ -387,8 +393,8 @@ impl<'a, H: Host> Locked<'a, H> {
         // SAFETY: the caller holds a reference, so the block is alive.
         let block = unsafe { coroutine.as_ref() };
         let new = block.update_level();
-        // It may be on its way to another vCPU, which reads the level when the coroutine arrives:
-        // either that vCPU sees the new level, or the new vCPU is seen here.
+        // The coroutine may be on its way to another vCPU, which reads the level when the coroutine
+        // arrives: either that vCPU sees the new level, or the new vCPU is seen here.
         fence(SeqCst);
         if !block.is_on(vcpu) {
             return false;
@@ -423,8 +429,9 @@ impl<'a, H: Host> Locked<'a, H> {
             }
             return true;
         } else if block.word.is_owned() {
-            // In the inbox, or on its way there, where it stays: the thread that drains the inbox
-            // holds this lock and reads the level then; but the new level shows from now on.
+            // The coroutine is in the inbox, or on its way there, and stays there: the thread that
+            // drains the inbox reads the level under this lock. The new level shows in the bitmap
+            // from now on.
             vcpu.announce_arrival(new.bit());
         } else {
             return true;

@@ -1,24 +1,25 @@
 //! A vCPU: the right to run on one CPU, and the loop body that uses it.
 //!
 //! One thread (or hart) at a time *serves* a vCPU: it calls [`Vcpu::pick`], polls the coroutine
-//! that it gets, and passes a coroutine that has yielded to the next `pick`. So a turn takes the
-//! lock once. Other threads reach a vCPU by its inbox (wakes), by its lock (`reprio`, thieves), and
-//! by loads of its published words.
+//! that `pick` returns, and passes a coroutine that has yielded to the next `pick`. So this loop
+//! takes the lock once per poll. Other threads reach a vCPU through its inbox (wakes), under its
+//! lock (`reprio`, thieves), and by loads of its published words.
 //!
-//! Order: `pick` returns the oldest coroutine of the most urgent level that has one, here or, if
-//! more urgent and free to move, on another vCPU of the domain.
+//! Order: `pick` returns the oldest coroutine of the most urgent ready level of the vCPU, or a more
+//! urgent coroutine of another vCPU of the domain, if it may move.
 //!
-//! Cost of a turn: no atomic step, or one exchange where other threads have recently taken the lock
-//! (see `lock`); a clock reading (or a quarter of one, see
+//! Cost of a pick: no atomic step, or one exchange where other threads have recently taken the lock
+//! (see `lock`); a clock reading, or one at every fourth pick (see
 //! [`Config::coarse_below`](crate::Config::coarse_below)); a constant number of plain loads and
-//! stores; and with more than one vCPU one load per other vCPU. No allocation, no upcall but
-//! [`Host::now`].
+//! stores; and with more than one vCPU one load per other vCPU. No allocation. The upcalls are
+//! [`Host::now`], and [`Host::kick`] if work is left for an idle vCPU.
 //!
 //! # Writers and readers
 //!
 //! *Owner*: the thread that serves the vCPU. *Holder*: a thread that has the vCPU's lock. *Others*:
-//! vCPUs at their picks and looks. Cache lines are grouped by writer: the words that others read at
-//! each pick share none with those that the owner writes at each poll, nor with those of wakers.
+//! other vCPUs at their picks and looks. Words are grouped into cache lines by writer: the words
+//! that others read at each pick share no line with the words that the owner writes at each poll,
+//! nor with those of wakers.
 //!
 //! | word | written by | read by | file |
 //! |---|---|---|---|
@@ -36,7 +37,6 @@
 //! | `turn_began` | owner | owner, host | `current` |
 //! | `looked_at` | owner | owner | `search` |
 //! | `current` | owner; holder, if the poll is suspended | others, watchdogs | `current` |
-//! | `watched` | watchdogs; cleared by the owner | owner | `watch` |
 //! | `watched` | watchdogs; cleared by the owner | owner | `watchdog` |
 //! | `guarded` | holder | holder | `locked` |
 //! | `slot_cache` | owner, in a critical section | owner | `tables/slot_cache.rs` |
@@ -85,34 +85,34 @@ use service::Service;
 use shared::Shared;
 pub use suspend::SetAside;
 
-/// `running`: no coroutine runs.
+/// Value of `running` while no coroutine runs.
 const NONE_RUNNING: u8 = LEVELS as u8;
-/// `preempt`: a coroutine more urgent than the running one was queued here.
+/// Flag of `preempt`: a coroutine more urgent than the running one was queued here.
 const PREEMPT_WAKE: u32 = 1;
-/// `preempt`: the host or a cancellation asked.
+/// Flag of `preempt`: the host, a cancellation or chaos requests that the poll yields.
 const PREEMPT_HOST: u32 = 2;
-/// `preempt`: the inbox has received a coroutine, whose level is in `arriving`.
+/// Flag of `preempt`: the inbox has received a coroutine, whose level is in `arriving`.
 const ARRIVED: u32 = 4;
-/// Polls between two readings of the clock while polls are short.
+/// Number of polls between two readings of the clock while polls are short.
 const COARSE_POLLS: u32 = 4;
 /// Largest number of coroutines that a thief takes at once.
 const STEAL_MAX: usize = 16;
 
-/// Fields that the lock guards. Those that every turn uses lie close together.
+/// Fields that the lock guards. The fields that every pick uses lie close together.
 #[repr(C)]
 struct Guarded<H: Host> {
     /// The last reading of the clock.
     now: u64,
-    /// Levels polled since that reading.
+    /// Levels of the polls since that reading.
     batch: [u8; COARSE_POLLS as usize],
     polls: u32,
-    /// True while polls are short: the clock is read at every fourth.
+    /// True while polls are short: the clock is read after every fourth poll.
     coarse: bool,
-    /// Ticks after a reading at which the others take this vCPU for unserved: see `search`.
+    /// Ticks after a reading at which other vCPUs take this one for unserved: see `search`.
     unserved_after: u64,
     /// Running mean of the ticks of a poll.
     mean: u64,
-    /// True without floor and chaos: a pick takes the oldest of the most urgent level.
+    /// True without floor and chaos: a pick takes the oldest coroutine of the most urgent level.
     plain: bool,
     floor: Option<floor::FloorBudget>,
     random: u64,
@@ -121,9 +121,10 @@ struct Guarded<H: Host> {
     served: [u64; LEVELS],
     /// Level at which the current poll was picked.
     picked: u8,
-    /// Ticks that the coroutine which keeps its place at the head of a level had used of its turn.
+    /// For each level, the ticks of its turn that the coroutine which keeps its place at the head
+    /// has used.
     used: [u64; LEVELS],
-    /// Time for fruitless looks.
+    /// Budget of fruitless looks.
     looks: TokenBucket,
 }
 
@@ -141,7 +142,7 @@ impl<H: Host> From<NonNull<Vcpu<H>>> for Served {
     }
 }
 
-/// Words that the other vCPUs read at each of their picks. They are written when they change.
+/// Words that the other vCPUs read at each of their picks. Written only when they change.
 #[repr(C)]
 struct Published {
     /// Bitmap of this vCPU: bit L is set iff level L has a ready coroutine here.
@@ -151,15 +152,15 @@ struct Published {
     /// Level of the poll under way, or [`NONE_RUNNING`].
     running: AtomicU8,
     parked: AtomicBool,
-    /// Set when the poll under way has been found to be long.
+    /// Set after a look has found the poll under way to be long.
     long: AtomicBool,
-    /// Whether more work is ready here than one vCPU should do: see `search`.
+    /// State of work that idle vCPUs may take: see `search`.
     surplus: AtomicU8,
     wait: WaitWord,
     service: Service,
 }
 
-/// Words that wakers write and the owner looks at, on a cache line of their own.
+/// Words that wakers write and the owner reads, on a cache line of their own.
 #[repr(C, align(128))]
 struct Mail<H: Host> {
     inbox: Inbox<Slot<H>>,
@@ -167,7 +168,7 @@ struct Mail<H: Host> {
     arriving: AtomicU64,
     /// Reasons for the poll under way to yield.
     preempt: AtomicU32,
-    /// Set while a call of `Host::notify_arrival` is requested and has not been made.
+    /// Set from the request of a call of `Host::notify_arrival` until the call.
     arrival_notice: AtomicBool,
 }
 
@@ -185,9 +186,10 @@ pub struct Vcpu<H: Host> {
     turn_began: AtomicU64,
     /// Tick of the last look.
     looked_at: AtomicU64,
-    /// Slot of the coroutine that is being polled. Slots stay, so a watchdog may look at it.
+    /// Slot of the coroutine that is being polled. A watchdog may read the slot, which lives as
+    /// long as the domain.
     current: AtomicPtr<Slot<H>>,
-    /// Slot of a poll that is to be reported.
+    /// Slot of the coroutine whose poll is to be reported.
     watched: AtomicPtr<Slot<H>>,
     lengths: Arc<Lengths>,
     pub(crate) counters: Counters,
@@ -200,7 +202,7 @@ pub struct Vcpu<H: Host> {
 // futures that are not `Send` are only in pinned coroutines, whose vCPU is served by their own
 // thread.
 unsafe impl<H: Host> Send for Vcpu<H> {}
-// SAFETY: likewise.
+// SAFETY: the argument for `Send` covers shared access, too.
 unsafe impl<H: Host> Sync for Vcpu<H> {}
 
 impl<H: Host> Vcpu<H> {
@@ -277,9 +279,9 @@ impl<H: Host> Vcpu<H> {
         self.index
     }
 
-    /// Returns the bitmap of this vCPU: bit L is set iff level L has a ready coroutine here, those
-    /// in the inbox included. A coroutine whose level changes in the inbox shows at both levels
-    /// until the next pick.
+    /// Returns the bitmap of this vCPU: bit L is set iff level L has a ready coroutine here,
+    /// coroutines in the inbox included. A coroutine whose level changes in the inbox shows at both
+    /// levels until the next pick.
     #[must_use]
     pub fn bitmap(&self) -> u64 {
         self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)
@@ -311,7 +313,7 @@ impl<H: Host> Vcpu<H> {
         self.published.service.vacate();
     }
 
-    /// Begins a new service. Returns false if the vCPU has an executor.
+    /// Puts the vCPU back into service. Returns false if it has an executor.
     pub(crate) fn revive(&self) -> bool {
         self.published.service.revive()
     }
@@ -340,8 +342,8 @@ impl<H: Host> Vcpu<H> {
     #[inline]
     pub(crate) unsafe fn locked_by_owner(&self) -> Locked<'_, H> {
         Locked {
-            // SAFETY: the calling thread has the executor. One thread at a time has it, and moving
-            // it to another thread synchronizes the two.
+            // SAFETY: the calling thread has the executor, which one thread at a time has, and
+            // whose move to another thread synchronizes the two.
             guard: unsafe { self.lock.lock_by_owner(&self.shared().host) },
             vcpu: self,
         }
@@ -353,9 +355,9 @@ impl<H: Host> Vcpu<H> {
     /// # Safety
     /// The calling thread serves the vCPU: it has the executor. `back` is owned by the caller, was
     /// polled here last, and is in no queue.
-    // Always in line, like all that a loop calls once per poll: a program has two or three loops,
-    // and arguments and results stay in registers. The compiler alone finds it too long, and a turn
-    // then takes a tenth longer.
+    // Always inlined, like every function that a loop calls once per poll: a program has two or
+    // three such loops, and arguments and results stay in registers. Without the attribute the
+    // compiler does not inline it, and an iteration takes a tenth longer.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();
@@ -375,14 +377,14 @@ impl<H: Host> Vcpu<H> {
             locked.drain_inbox();
         }
         if let Some(back) = back {
-            // No poll is under way that it might preempt.
+            // No poll is under way that the coroutine might preempt.
             // SAFETY: the contract is the caller's.
             unsafe { locked.push_back(back) };
         }
         let (mut must_offer, mut passes_on) = (false, false);
         if domain.active.load(Relaxed) > 1 {
             locked = self.look_elsewhere(locked);
-            // With vCPUs that look, one that parks meanwhile looks at this one again.
+            // If vCPUs look, a vCPU that parks meanwhile looks at this one again.
             must_offer = domain.config.look_after == 0;
             passes_on = must_offer && self.published.wait.begin_pick();
         }
@@ -391,16 +393,16 @@ impl<H: Host> Vcpu<H> {
             self.current.store(null_mut(), Relaxed);
             return None;
         };
-        // Under the lock, so that `settle` finds it queued or running.
-        // SAFETY: the coroutine came out of a queue, so it is owned by us.
+        // Started under the lock, so that `settle` finds the coroutine queued or running.
+        // SAFETY: the coroutine was just taken out of a queue, so it is owned by us.
         unsafe { self.start(coroutine, resumed) };
         if was_long || must_offer {
-            // A vCPU that goes to sleep sees a poll that is not long, and the work left here, or it
-            // is seen by the test below.
+            // A vCPU that goes to sleep sees a poll that is not long and the work left here, or the
+            // test below sees that vCPU.
             fence(SeqCst);
         }
-        // The wait of this vCPU was ended by a pick that notifies one vCPU, and may have left more
-        // work behind a poll that takes for ever.
+        // The pick that ended the wait of this vCPU notified no other vCPU, and may have left more
+        // work behind a poll that never ends. So this pick passes the notice on.
         let notify = domain.idle.load(Relaxed) != 0
             && (locked.offers_surplus()
                 || self.is_unwatched()
@@ -418,8 +420,8 @@ impl<H: Host> Vcpu<H> {
 
     /// Reads the host's clock, which may have been set back since the vCPU's last reading.
     fn host_now(&self) -> u64 {
-        // The earlier reading comes first: otherwise a thread that loses the CPU between the two
-        // would take a later reading for it.
+        // The stored reading is loaded first: otherwise a thread that loses the CPU between the two
+        // steps might load a reading later than its own.
         let before = self.clock();
         let host = &self.shared().host;
         let now = host.now();
@@ -430,9 +432,9 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Charges the last poll up to now and reads the clock afresh. A host calls this when it turns
-    /// from polling to another task (reaping its completions, say), so that this time is charged to
-    /// no coroutine.
+    /// Reads the clock, and charges the last poll up to this reading. A host calls this when it
+    /// turns from polling to another task, such as reaping completions, so that the time of the
+    /// task is charged to no coroutine.
     pub fn refresh_clock(&self) {
         let mut locked = self.locked();
         locked.read_clock_now();

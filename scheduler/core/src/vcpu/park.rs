@@ -1,4 +1,4 @@
-//! Parking: a vCPU without work waits, and every wake for it ends the wait.
+//! Parking: a vCPU without work waits until a wake, or work that it may steal, ends the wait.
 //!
 //! No wake is lost between the decision to wait and the wait: [`Vcpu::prepare_park`] sets the flag,
 //! then looks at the queues; a waker fills a queue, then looks at the flag. Both steps are
@@ -14,14 +14,14 @@ impl<H: Host> Vcpu<H> {
     /// on ends in [`Host::kick`]. Returns false if there is work.
     pub fn prepare_park(&self) -> bool {
         let domain = self.shared();
-        // Before the flag is set: the thread that clears the flag subtracts.
+        // Incremented before the flag is set: the thread that clears the flag decrements.
         domain.idle.fetch_add(1, SeqCst);
         if self.published.parked.swap(true, SeqCst) {
             domain.idle.fetch_sub(1, SeqCst);
         }
         fence(SeqCst);
-        // A bit of `arriving` that outlived its coroutine counts as work: the next pick clears it,
-        // and the bitmap of a parked vCPU is exact.
+        // A bit of `arriving` that has outlived its coroutine counts as work: the next pick clears
+        // the bit, so the bitmap of a parked vCPU is exact.
         let work = !self.mail.inbox.is_empty()
             || (self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));
@@ -31,24 +31,24 @@ impl<H: Host> Vcpu<H> {
         !work
     }
 
-    /// Notes that the wait of this vCPU has ended, for any reason.
+    /// Records that the wait of this vCPU has ended, for any reason.
     pub fn unpark(&self) {
         self.end_wait();
         if self.published.parked.swap(false, SeqCst) {
             self.shared().idle.fetch_sub(1, SeqCst);
         }
-        // The next pick reads which vCPUs watch: see `search`.
+        // Orders this before the next pick's read of the number of vCPUs that sleep: see `search`.
         fence(SeqCst);
     }
 
-    /// Ends the wait of a parked vCPU, if there is one and a coroutine here may move. For work that
-    /// has become ready during a poll that does not let it run soon. A host calls this before its
-    /// own poll begins something that may take for ever: a kernel, before it enters user mode.
-    /// Costs a fence and a load if no vCPU is parked.
+    /// Ends the wait of a parked vCPU, if there is one and a coroutine here may move. A host calls
+    /// this during a poll, before an action that may take arbitrarily long: a kernel, before it
+    /// enters user mode. Work that the poll has made ready can then run on the other vCPU. Costs a
+    /// fence and a load if no vCPU is parked.
     ///
     /// A vCPU that parks raises `idle`, then looks for work on all vCPUs ([`Vcpu::prepare_park`]);
-    /// here ready work was published before `idle` is read. Both steps are sequentially consistent,
-    /// so one of the two sees the other.
+    /// here ready work was published before `idle` is read. The steps are ordered by fences, so at
+    /// least one side sees the other.
     pub fn announce(&self) {
         fence(SeqCst);
         let domain = self.shared();
@@ -57,8 +57,8 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true if coroutines have arrived since the last pick. Loads only; for a host that
-    /// spins a little before it parks.
+    /// Returns true if coroutines have arrived since the last pick. Loads only, for a host that
+    /// spins briefly before it parks.
     #[must_use]
     pub fn has_arrivals(&self) -> bool {
         !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0

@@ -1,4 +1,4 @@
-//! Release of references to coroutines, and of slots without references.
+//! Release of references to coroutines, and return of slots without references to the table.
 
 use alloc::sync::Arc;
 use core::ptr::NonNull;
@@ -24,7 +24,7 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
 /// this takes no atomic step if they are the only ones, as they usually are.
 ///
 /// # Safety
-/// The caller is the handle, which has seen the exit, and has no reference afterwards.
+/// The caller is the handle, which has seen the exit, and uses no reference afterwards.
 #[inline]
 pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
     // SAFETY: slots outlive their references.
@@ -32,7 +32,7 @@ pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
     let domain = vcpu.domain();
     {
         let _critical = Critical::<H>::enter();
-        // The executor of the vCPU that the calling thread serves is a handle to the domain.
+        // The domain has a handle: the executor of the vCPU that the calling thread serves.
         if let Some(here) = vcpu.shared().here()
             && word.has_only_handle_refs()
         {
@@ -48,8 +48,8 @@ pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
 /// Acts on a release: frees the slot if it is no longer referenced.
 ///
 /// # Safety
-/// `release` is the result of releasing references to this slot, and no one else acts on it. The
-/// domain is the slot's.
+/// `release` is the result of a release of references to this slot, and only the caller acts on it.
+/// `domain` is the domain of the slot.
 #[inline]
 pub(crate) unsafe fn finish<H: Host>(
     release: TransitionToFree,
@@ -69,9 +69,9 @@ pub(crate) unsafe fn finish<H: Host>(
 }
 
 impl<H: Host> Shared<H> {
-    /// Gives back a slot whose tenant's future is gone: to the vCPU of the calling thread, or to
-    /// the table. The last handle to the domain may be waiting for this very slot, so the domain
-    /// may be freed while this function returns: no argument is a reference to it.
+    /// Gives back a slot whose tenant's future is gone: to the cache of the calling thread's vCPU,
+    /// or to the table. The last handle to the domain may be waiting for this very slot, so the
+    /// domain may be freed while this function returns: no argument is a reference to it.
     ///
     /// # Safety
     /// The domain lives until the slot is back; the slot is in its table, without a tenant.

@@ -1,4 +1,4 @@
-//! Requests to a vCPU: that its poll yields, and that the host is notified of arrivals.
+//! Requests to a vCPU: to make its poll yield, and to notify the host of arrivals.
 
 use core::ptr::NonNull;
 
@@ -9,8 +9,9 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::fence;
 
 impl<H: Host> Vcpu<H> {
-    /// Returns true if a more urgent coroutine is ready here than the one that runs. One load,
-    /// three if the inbox is not empty; no system call, no atomic step.
+    /// Returns true if the running poll should yield: a more urgent coroutine is ready here, or a
+    /// yield was requested. One load, three if the inbox is not empty; no system call, no atomic
+    /// step.
     #[inline]
     #[must_use]
     pub fn need_preempt(&self) -> bool {
@@ -29,7 +30,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Requests the poll of a coroutine that has been cancelled while it had an owner to yield.
+    /// Requests that the poll of a coroutine, which was cancelled while it had an owner, yields.
     ///
     /// Holds the lock under which a poll becomes current: a poll that begins later sees that the
     /// coroutine is cancelled, and a poll that has begun is seen here.
@@ -39,8 +40,8 @@ impl<H: Host> Vcpu<H> {
     pub(crate) unsafe fn preempt_cancelled(coroutine: NonNull<Slot<H>>) {
         // SAFETY: the caller holds a reference, so the block is alive.
         let block = unsafe { coroutine.as_ref() };
-        // Between the cancellation and the read of the vCPU: a thread that moves the coroutine does
-        // both in reverse.
+        // Orders the cancellation before the read of the vCPU: a thread that moves the coroutine
+        // writes the vCPU before it reads the cancellation.
         fence(SeqCst);
         loop {
             let vcpu = block.vcpu();
@@ -54,23 +55,23 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Requests the running poll to yield, for a reason of the host: a tick, a deadline, the board.
-    /// Any thread; the request lasts until the next pick.
+    /// Requests that the running poll yields, for a reason of the host: a tick, a deadline, the
+    /// board. Any thread; the request lasts until the next pick.
     pub fn request_preempt(&self) {
         self.set_preempt_flag(PREEMPT_HOST);
     }
 
     /// Requests one call of [`Host::notify_arrival`] when another thread makes a coroutine ready
-    /// here, and until then those of [`Host::notify_local_arrival`]: for a host that supervises
-    /// polls and sleeps meanwhile. One sequentially consistent store, so that a later look at
+    /// here, and until then calls of [`Host::notify_local_arrival`]: for a host whose watcher
+    /// sleeps while a poll is under way. One sequentially consistent store, so that a later look at
     /// [`Vcpu::bitmap`] sees all work that became ready earlier.
     pub fn set_arrival_notice(&self, requested: bool) {
         self.mail.arrival_notice.store(requested, SeqCst);
         fence(SeqCst);
     }
 
-    /// Returns true if the call that [`Vcpu::set_arrival_notice`] requested is still to come. One
-    /// load.
+    /// Returns true if the call that [`Vcpu::set_arrival_notice`] requested has not been made yet.
+    /// One load.
     #[inline]
     #[must_use]
     pub fn has_arrival_notice(&self) -> bool {

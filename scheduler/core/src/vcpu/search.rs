@@ -1,41 +1,43 @@
-//! LookCosts: an idle vCPU finds work that waits behind a long poll of another one.
+//! The search for work: an idle vCPU looks for work that waits behind a long poll of another vCPU.
 //!
-//! A vCPU that polls cannot tell others that work waits for the end of the poll. So parked vCPUs
-//! look, and the law that follows is *conservation*: while a vCPU of a domain is parked, no
+//! A vCPU cannot notify others during a poll that work waits for the end of the poll. So parked
+//! vCPUs look, and the law of *conservation* holds: while a vCPU of a domain is parked, no
 //! coroutine that may run there waits for long.
 //!
 //! A poll is **long** when it has run for [`Config::look_after`](crate::Config::look_after) ticks,
-//! the cost of moving work to another CPU: by the ski-rental argument, work behind it is left alone
-//! until then and moved after. A look ([`Vcpu::look`]) marks long polls. Work behind a long poll is
-//! taken; work that becomes ready during one is announced to a parked vCPU at once; and the host,
-//! which knows its timers and its I/O, is told of it. So a long poll is found once, and costs no
-//! further looks.
+//! the cost of moving work to another CPU: by the ski-rental argument, work behind a poll is left
+//! alone until then and moved afterwards. A look ([`Vcpu::look`]) marks long polls. Work behind a
+//! long poll is taken; work that becomes ready during a long poll is announced to a parked vCPU at
+//! once; and the host, which knows its timers and its I/O, is called with the vCPU. So a long poll
+//! is found once, and costs no further looks.
 //!
 //! # Work that an idle vCPU takes
 //!
-//! * Work that is more urgent than the poll that it waits for, at once.
+//! * Work that is more urgent than the poll for whose end it waits, at once.
 //! * Work behind a long poll, or on a vCPU that is not served.
-//! * *Surplus*: work worth more than [`Config::notify_above`](crate::Config::notify_above) to its
-//!   own vCPU, or work that was there at two looks and all the time between.
+//! * *Surplus*: work that would take its own vCPU at least
+//!   [`Config::notify_above`](crate::Config::notify_above), or work that was there at two looks and
+//!   all the time between.
 //!
-//! All other work its own vCPU polls sooner than a move would take, and better: a child that is
-//! taken before its parent has yielded costs both CPUs their caches. If there is a reason to take
-//! work, the idle vCPU takes the most urgent that there is.
+//! Its own vCPU polls all other work sooner than a move would take, and at a lower cost: a child
+//! that is taken before its parent has yielded costs both CPUs their caches. If there is a reason
+//! to take work, the idle vCPU takes the most urgent work of all vCPUs.
 //!
 //! # Which vCPU looks, and when
 //!
 //! A parked vCPU *watches* or *sleeps*. [`Vcpu::sleep_limit`] decides:
 //!
-//! * It sleeps if there is nothing to find (all others are parked, or in polls known to be long),
+//! * It sleeps if a look would find nothing (all others are parked, or in polls known to be long),
 //!   or if a vCPU with a lower index watches.
-//! * Else it watches: it looks next after `look_after`, or when its budget allows it.
+//! * Otherwise it watches: its next look comes after `look_after`, or when its budget allows a
+//!   look.
 //!
 //! A vCPU that begins a poll while all parked vCPUs sleep wakes one ([`Vcpu::pick`]), and so does
-//! the one that watched, when it has found work. The two sides are ordered as in `park`: one adds
-//! itself to the count and looks at the other's words, the other changes its word and looks at the
-//! count. A vCPU becomes worth watching when it returns from its wait, begins the poll after a long
-//! one, or reads its clock after a period without; each is followed by a fence. Picks between pay
-//! for none.
+//! the vCPU that watched, when it has found work. The two sides are ordered as in `park`: the
+//! sleeping vCPU adds itself to the count and reads the words of the polling vCPU, which changes
+//! its words and reads the count. A vCPU becomes worth watching when it returns from its wait,
+//! begins the poll after a long poll, or reads its clock after a period without a reading; each of
+//! these steps is followed by a fence. Other picks need no fence.
 //!
 //! A poll is marked as long under the lock of its vCPU: the look sees work that the poll made ready
 //! earlier, and work that becomes ready later sees the mark.
@@ -46,10 +48,10 @@
 //! [`TokenBucket`] of time, which holds `SHARE` periods; a vCPU in debt looks once a period. So
 //! fruitless looks come at most once a period on average, at any load. A stranded coroutine waits
 //! for at most 2 · `look_after` plus the cost of a wake-up where long polls are found or rare, and
-//! for a period more where many short ones have used up the budget.
+//! for a period more where looks at many short polls have used up the budget.
 //!
-//! A vCPU that serves looks, too, once a period ([`Vcpu::is_look_due`]): work that is more urgent
-//! than its own may be behind a long poll elsewhere, with no vCPU parked.
+//! A vCPU that is not parked also looks, once a period ([`Vcpu::is_look_due`]): work that is more
+//! urgent than its own may wait behind a long poll of another vCPU while no vCPU is parked.
 //!
 //! Cost: one load per pick while a vCPU is parked. A look is O(vCPUs).
 
@@ -60,19 +62,19 @@ use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
-/// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks, and number of
-/// such looks in advance.
+/// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks: the number of
+/// `look_after` in a period. Also the number of fruitless looks that a full budget allows at once.
 pub(super) const SHARE: u64 = 20;
 
-/// Largest effective [`Config::look_after`](crate::Config::look_after): periods and a budget of
-/// them fit in 64 bits.
+/// Largest effective [`Config::look_after`](crate::Config::look_after): periods, and a budget of
+/// `SHARE` periods, fit in 64 bits.
 pub(crate) const MAX_LOOK_AFTER: u64 = u64::MAX / (SHARE * SHARE);
 
-/// `surplus`: none.
+/// Value of `surplus`: idle vCPUs leave the work alone.
 pub(super) const NO_SURPLUS: u8 = 0;
-/// `surplus`: work was there at a look, and has been since.
+/// Value of `surplus`: work was there at the last look, and all the time since.
 const SURPLUS_SEEN: u8 = 1;
-/// `surplus`: idle vCPUs may take work, until none is left.
+/// Value of `surplus`: idle vCPUs may take work, until none is left.
 pub(super) const SURPLUS: u8 = 2;
 
 /// Creates the budget of looks of a vCPU.
@@ -80,7 +82,7 @@ pub(super) fn budget(look_after: u64) -> TokenBucket {
     TokenBucket::new(1, SHARE * SHARE * look_after, 0)
 }
 
-/// The wait of a vCPU. The thread that serves it makes all steps.
+/// The wait of a vCPU. The thread that serves the vCPU makes all steps.
 ///
 /// ```text
 ///            sleep_limit                 unpark            pick
@@ -97,7 +99,7 @@ enum Wait {
     Watches,
     /// The vCPU does not look, and is counted in `Shared::asleep`.
     Sleeps,
-    /// The vCPU waits until its budget is paid off, and for nothing else.
+    /// The vCPU waits only until its budget is paid off.
     Saves,
     /// The wait has ended since the last pick.
     Ended,
@@ -134,7 +136,7 @@ impl WaitWord {
         self.0.store(wait as u8, Relaxed);
     }
 
-    /// Marks that the vCPU picks. Returns true if a wait of it has ended since the last pick.
+    /// Records a pick of the vCPU. Returns true if its wait has ended since the last pick.
     pub(super) fn begin_pick(&self) -> bool {
         let ended = self.is(Wait::Ended) || self.is(Wait::Saved);
         if ended {
@@ -144,7 +146,7 @@ impl WaitWord {
     }
 }
 
-/// State of the other vCPUs, as a parked one sees it.
+/// State of the other vCPUs, as read by a parked vCPU.
 enum Snapshot {
     /// All others are parked, or in polls known to be long.
     Nothing,
@@ -154,15 +156,15 @@ enum Snapshot {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Returns true if this vCPU, which is idle, should take work from another one at tick `now`.
+    /// Returns true if this vCPU, which is idle, should take work from another vCPU at tick `now`.
     pub(super) fn may_help(&self, now: u64) -> bool {
         self.shared()
             .vcpus()
-            .any(|vcpu| vcpu.index != self.index && vcpu.leaves_some(now))
+            .any(|vcpu| vcpu.index != self.index && vcpu.offers_work(now))
     }
 
     /// Returns true if an idle vCPU should take work from this one.
-    fn leaves_some(&self, now: u64) -> bool {
+    fn offers_work(&self, now: u64) -> bool {
         let give = self.may_give();
         if give == 0 {
             return false;
@@ -173,7 +175,7 @@ impl<H: Host> Vcpu<H> {
             || (running != NONE_RUNNING && give.trailing_zeros() < u32::from(running))
     }
 
-    /// Returns true if the vCPU has not picked for so long that its work is better off elsewhere.
+    /// Returns true if the vCPU has not picked for so long that another vCPU should take its work.
     fn is_overdue(&self, now: u64) -> bool {
         let after = self.shared().config.look_after;
         after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
@@ -201,7 +203,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Marks the poll under way here as long. The caller sees work that the poll has made ready so
-    /// far; the poll announces later work: it queues it under the lock, and looks at the mark
+    /// far; the poll announces later work, because it queues work under the lock and reads the mark
     /// afterwards.
     fn mark_long(&self) {
         // Acquire: pairs with the release of another thread that set the mark.
@@ -212,7 +214,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the time in ticks for which the vCPU, which is parked, may wait before it
-    /// [looks](Vcpu::look) again; `None`: until its wait is ended. Always `None` without
+    /// [looks](Vcpu::look) again; `None`: without limit, until a kick. Always `None` without
     /// [`Config::look_after`](crate::Config::look_after).
     pub fn sleep_limit(&self) -> Option<u64> {
         let domain = self.shared();
@@ -260,15 +262,15 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true if the vCPU has not picked for a period: unless it polls, it is not served at
-    /// all. Always false without [`Config::look_after`](crate::Config::look_after).
+    /// Returns true if the vCPU has not picked for a period: unless it is polling, no thread serves
+    /// it. Always false without [`Config::look_after`](crate::Config::look_after).
     #[inline]
     pub(super) fn seems_unserved(&self, now: u64) -> bool {
         let period = SHARE * self.shared().config.look_after;
         period != 0 && now.saturating_sub(self.clock()) >= period
     }
 
-    /// Ends the wait of the vCPU.
+    /// Records the end of the vCPU's wait.
     pub(super) fn end_wait(&self) {
         let wait = &self.published.wait;
         let before = wait.get();
@@ -281,7 +283,8 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Returns true if no parked vCPU watches: a vCPU that begins a poll should wake one of them.
+    /// Returns true if vCPUs are parked and none of them watches: a vCPU that begins a poll should
+    /// wake one.
     #[inline]
     pub(super) fn is_unwatched(&self) -> bool {
         let domain = self.shared();
@@ -298,7 +301,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns true if this vCPU has not looked for a period, judged by its last reading of the
-    /// clock. For a vCPU that serves; two loads.
+    /// clock. For a vCPU that is not parked. A few loads.
     #[inline]
     #[must_use]
     pub fn is_look_due(&self) -> bool {
@@ -310,7 +313,7 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Charges a wait that ended without work to the budget of looks. A wait whose purpose was to
-    /// pay off the budget is not charged, since an idle vCPU would never come to rest.
+    /// pay off the budget is not charged: otherwise an idle vCPU would wake for ever.
     pub fn charge_fruitless_wait(&self) {
         if matches!(self.published.wait.get(), Wait::Saves | Wait::Saved) {
             return;
@@ -320,11 +323,11 @@ impl<H: Host> Vcpu<H> {
         self.locked().guarded().looks.spend(period, now);
     }
 
-    /// LookCosts at the other vCPUs: marks polls that are long, and calls `long` with their vCPUs,
-    /// again at every look. Returns true if there is work to [`pick`](crate::Executor::pick) behind
-    /// one of them, or `long` returned true.
+    /// Looks at the other vCPUs: marks polls that are long, and calls `long` with the vCPU of each
+    /// long poll, again at every look. Returns true if there is work to
+    /// [`pick`](crate::Executor::pick), or `long` returned true.
     ///
-    /// Only for the thread that serves this vCPU. O(vCPUs) loads, and a lock for each poll that is
+    /// Called by the thread that serves this vCPU. O(vCPUs) loads, and a lock for each poll that is
     /// marked.
     pub fn look(&self, mut long: impl FnMut(&Vcpu<H>) -> bool) -> bool {
         let domain = self.shared();
@@ -352,8 +355,8 @@ impl<H: Host> Vcpu<H> {
         found
     }
 
-    /// Notes that a look has found work here. Returns true if work was here at the last look, and
-    /// since.
+    /// Records that a look has found work here. Returns true if work was also here at the last look
+    /// and all the time since.
     fn is_surplus_at_look(&self) -> bool {
         let before = self.published.surplus.load(Relaxed);
         let now = if before == NO_SURPLUS {

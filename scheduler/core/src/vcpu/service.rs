@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The executor makes steps 1 and 2; [`Domain::add_vcpu`](crate::Domain::add_vcpu) makes step 3 for
-//! another executor. Any thread reads: a retired vCPU accepts no coroutines.
+//! another executor. Any thread reads the state: a retired vCPU accepts no coroutines.
 
 use crate::sync::AtomicU8;
 use crate::sync::Ordering::{Relaxed, SeqCst};
@@ -35,7 +35,7 @@ impl Service {
     }
 
     /// Like `is_over`, but ordered after a push into the inbox: the thread that retires the vCPU
-    /// forwards its content.
+    /// forwards the content of the inbox.
     pub(super) fn is_over_now(&self) -> bool {
         self.0.load(SeqCst) != SERVES
     }
@@ -45,12 +45,12 @@ impl Service {
         self.step(SERVES, RETIRED)
     }
 
-    /// 2: nothing of the executor touches the vCPU any more.
+    /// 2: ends the executor's access to the vCPU.
     pub(super) fn vacate(&self) {
         self.0.store(VACANT, SeqCst);
     }
 
-    /// 3: begins a new service. Returns false if the vCPU has an executor.
+    /// 3: puts the vCPU back into service. Returns false if it has an executor.
     pub(super) fn revive(&self) -> bool {
         self.step(VACANT, SERVES)
     }

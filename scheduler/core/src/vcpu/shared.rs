@@ -1,4 +1,5 @@
-//! The state that vCPUs and handles of a domain share: the table of coroutines, the list of vCPUs.
+//! The state that vCPUs and handles of a domain share, with the table of coroutines and the list of
+//! vCPUs.
 
 use alloc::boxed::Box;
 use core::ptr::{NonNull, null_mut};
@@ -14,14 +15,14 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, NextLine};
 use crate::tables::table::Table;
 
-/// The state of a domain. Words that every pick reads share no cache line with those that spawns
-/// and exits write.
+/// The state of a domain. Words that every pick reads share no cache line with the words that
+/// spawns and exits write.
 #[repr(C)]
 pub(crate) struct Shared<H: Host> {
     pub(crate) host: H,
     pub(crate) config: Config,
     pub(crate) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
-    /// Number of vCPUs: those below this index exist.
+    /// Number of vCPUs. Entries of `vcpus` below this index are set.
     pub(crate) count: AtomicUsize,
     /// Number of vCPUs that are not retired.
     pub(crate) active: AtomicUsize,
@@ -32,16 +33,16 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) closed: AtomicBool,
     pub(crate) spawn_sites: SpawnSites<H>,
 
-    /// Begins the words for spawns from outside, and for handles that come and go.
+    /// Begins the words that spawns from outside and changes of the number of handles write.
     outside: NextLine,
     /// Index of the vCPU for the next coroutine from outside.
     next: AtomicUsize,
-    /// Number of `Domain` handles, those of executors included.
+    /// Number of `Domain` handles, including the handles of executors.
     pub(crate) handles: AtomicUsize,
     /// Number of coroutines spawned by threads that serve no vCPU.
     pub(crate) spawned_outside: AtomicU64,
 
-    /// Begins the table: each spawn and exit reads its chunks, some of them write its free list.
+    /// Begins the table: each spawn and exit reads its chunks, and some write its free list.
     slots: NextLine,
     pub(crate) table: Table<H>,
 }
@@ -52,9 +53,9 @@ impl<H: Host> Shared<H> {
         Shared {
             host,
             config: Config {
-                // Periods are multiples of it.
+                // Limited, because periods are multiples of it.
                 look_after: config.look_after.min(MAX_LOOK_AFTER),
-                // A poll of the floor is charged with its own time.
+                // A poll of the floor is charged its own time, so each poll reads the clock.
                 coarse_below: config.floor.map_or(config.coarse_below, |_| 0),
                 ..config
             },
@@ -77,7 +78,8 @@ impl<H: Host> Shared<H> {
     pub(crate) fn vcpus(&self) -> impl Iterator<Item = &Vcpu<H>> {
         let count = self.count.load(Acquire);
         self.vcpus[..count].iter().map(|vcpu| {
-            // SAFETY: the pointer was set before the count, and is cached until `self` is dropped.
+            // SAFETY: the pointer was stored before the count, and its vCPU is freed when `self` is
+            // dropped.
             unsafe { &*vcpu.load(Acquire) }
         })
     }
@@ -86,12 +88,13 @@ impl<H: Host> Shared<H> {
     #[inline]
     pub(crate) fn here(&self) -> Option<&Vcpu<H>> {
         let vcpu = self.host.current()?;
-        // SAFETY: the host says that the thread serves the vCPU, so it exists.
+        // SAFETY: the host returned this vCPU, which the calling thread serves by the contract of
+        // `Host::current`, so it exists.
         let vcpu = unsafe { vcpu.0.cast::<Vcpu<H>>().as_ref() };
         core::ptr::eq(vcpu.domain().as_ptr(), self).then_some(vcpu)
     }
 
-    /// Returns the vCPU with the most urgent work of the wanted levels, and those of the wanted
+    /// Returns the vCPU with the most urgent movable work of the wanted levels, and the wanted
     /// levels that are at least as urgent as that work.
     pub(crate) fn victim(&self, thief: &Vcpu<H>, wanted: u64) -> Option<(&Vcpu<H>, u64)> {
         let mut best = (64, None);
@@ -142,7 +145,7 @@ impl<H: Host> Shared<H> {
             .find(accept)
     }
 
-    /// Gives a coroutine whose levels have changed its new place. With `propagate`, a blocked
+    /// Moves a coroutine whose levels have changed to its new place. With `propagate`, a blocked
     /// coroutine that lends its level is polled if the level has changed, to pass the change on to
     /// the coroutine that it waits for.
     ///
@@ -210,7 +213,8 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Returns the number of free slots. No vCPU is served any more, and no slot is taken. O(n).
+    /// Returns the number of free slots. Called when no vCPU is served any more and no slot is
+    /// taken. O(n).
     pub(crate) fn count_free(&self) -> usize {
         // SAFETY: the vCPUs are not served, so only this thread uses their caches.
         let cached = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });
@@ -223,7 +227,8 @@ impl<H: Host> Drop for Shared<H> {
         for vcpu in &self.vcpus {
             let vcpu = vcpu.swap(null_mut(), Relaxed);
             if !vcpu.is_null() {
-                // SAFETY: the pointer was made by `Box::into_raw`, and no reference is left.
+                // SAFETY: the pointer came from `Box::into_raw`, and no reference to the vCPU
+                // outlives the domain.
                 drop(unsafe { Box::from_raw(vcpu) });
             }
         }

@@ -1,10 +1,10 @@
-//! Suspended polls: stopped in the middle, by a host that can stop a thread, and resumed on the
-//! same stack.
+//! Suspension of polls: a host that can stop a thread stops a poll in the middle, and resumes it on
+//! the same stack.
 //!
-//! A poll that is stopped has handed over the ownership of its coroutine. Either the coroutine is
-//! queued ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) returns
-//! [`Picked::Resume`] in its turn. Or its thread sleeps in the middle of the poll and could not
-//! continue: then it is in no queue ([`Vcpu::set_aside_current`]) until [`SetAside::requeue`].
+//! A stopped poll gives up the ownership of its coroutine. Either the coroutine is queued
+//! ([`Vcpu::suspend_current`]), and [`pick`](crate::Executor::pick) returns [`Picked::Resume`] in
+//! its turn. Or its thread sleeps in the middle of the poll and could not continue: then the
+//! coroutine is in no queue ([`Vcpu::set_aside_current`]) until [`SetAside::requeue`].
 
 use core::ptr::NonNull;
 
@@ -38,8 +38,8 @@ impl<H: Host> SetAside<H> {
         id_of(self.0)
     }
 
-    /// Queues the coroutine, whose thread can continue, first in its level on the vCPU that it was
-    /// stopped on. From any thread.
+    /// Queues the coroutine, whose thread can continue, first in its level on the vCPU on which it
+    /// was stopped. From any thread.
     pub fn requeue(self) {}
 }
 
@@ -78,10 +78,11 @@ impl<H: Host> Vcpu<H> {
         Some(id_of(coroutine))
     }
 
-    /// Suspends the current coroutine, whose thread sleeps, without queueing it: the result does.
+    /// Suspends the current coroutine, whose thread sleeps, without queueing it:
+    /// [`SetAside::requeue`] does, or the drop of the result.
     ///
     /// # Safety
-    /// As [`Vcpu::suspend_current`]; and the domain outlives the result.
+    /// Same as [`Vcpu::suspend_current`]; and the domain outlives the result.
     pub unsafe fn set_aside_current(&self) -> Option<SetAside<H>> {
         // SAFETY: the caller acts for the thread that served the vCPU, and no other serves it
         // meanwhile.
@@ -105,7 +106,7 @@ impl<H: Host> Vcpu<H> {
     /// here.
     ///
     /// # Safety
-    /// The calling thread serves the vCPU, or acts for the one that does: it has the executor.
+    /// The calling thread serves the vCPU, or acts for the thread that does: it has the executor.
     pub(crate) unsafe fn pick_suspended(&self, id: CoroutineId) -> bool {
         self.shared()
             .with(id, |coroutine| {
@@ -121,7 +122,7 @@ impl<H: Host> Vcpu<H> {
                 if !here {
                     return false;
                 }
-                // SAFETY: the coroutine is queued here, and the lock is held; from here on it is
+                // SAFETY: the coroutine is queued here, and the lock is held; once unlinked, it is
                 // ours.
                 unsafe {
                     locked.unlink(coroutine);

@@ -1,4 +1,4 @@
-//! Tracing: tells the host the steps of coroutines.
+//! Tracing: reports the steps of coroutines to the host.
 
 use core::ptr::NonNull;
 
@@ -9,7 +9,7 @@ use crate::coroutine::Slot;
 use crate::tables::table::id_of;
 
 impl<H: Host> Vcpu<H> {
-    /// Tells a tracing host of a step of a coroutine on this vCPU, which the caller owns.
+    /// Reports a step of a coroutine on this vCPU, which the caller owns, to a host that traces.
     #[inline]
     pub(crate) fn trace(&self, coroutine: NonNull<Slot<H>>, step: Step) {
         if self.shared().host.is_tracing() {

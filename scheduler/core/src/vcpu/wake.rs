@@ -12,13 +12,14 @@ use crate::coroutine::state::TransitionToReady;
 /// # Safety
 /// The caller holds a reference to the slot's coroutine.
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
-    // A wake that is half done absorbs the wakes of others.
+    // Between the state change and the enqueueing, other wakes are absorbed, so the thread must not
+    // be suspended.
     let critical = Critical::<H>::enter();
     // SAFETY: slots outlive their references.
     let coroutine = unsafe { slot.as_ref() };
     if coroutine.vcpu().polls_here(coroutine) {
-        // Called in the coroutine's own poll, as by most coroutines that yield: the end of the poll
-        // sees the wake without an atomic step.
+        // The coroutine wakes itself in its poll, as most coroutines that yield do: the end of the
+        // poll sees the wake without an atomic step.
         coroutine.wake_itself();
         return;
     }
@@ -29,7 +30,7 @@ pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
 /// Wakes a coroutine that the calling thread does not poll.
 ///
 /// # Safety
-/// As [`wake_slot`].
+/// Same as [`wake_slot`].
 #[inline(never)]
 unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
     // SAFETY: slots outlive their references.
@@ -41,7 +42,8 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
 }
 
 /// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to
-/// yield, so that a computing poll which calls `need_preempt` ends, even while no other is ready.
+/// yield, so that a computing poll which calls `need_preempt` ends, even while no other coroutine
+/// is ready.
 ///
 /// # Safety
 /// The caller holds a reference to the coroutine, if the slot's tenant is of this generation.

@@ -1,11 +1,10 @@
-//! The poll under way, as a watchdog sees it ([`Poll`]).
+//! Access of a watchdog to the poll under way ([`Poll`]).
 //!
-//! A thread that wants to know of long polls looks at
-//! [`Vcpu::current_poll`](crate::Vcpu::current_poll) from time to time and asks by
-//! [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll) to be told of its end. So the
-//! clock is read at the end of polls that were seen under way, and of no others: a thread that
-//! looks every *t* learns of every poll that takes longer than *t*, and of a shorter one with a
-//! probability proportional to its length.
+//! A thread that records long polls reads [`Vcpu::current_poll`](crate::Vcpu::current_poll) from
+//! time to time and calls [`Vcpu::watch_current_poll`](crate::Vcpu::watch_current_poll), which
+//! makes the end of the poll report to the host. So the clock is read only at the end of polls that
+//! were seen under way: a thread that looks every *t* sees every poll that takes longer than *t*,
+//! and a shorter poll with a probability proportional to its length.
 //!
 //! Cost: one load and one comparison per poll, whether a thread looks or not.
 
@@ -37,8 +36,8 @@ impl Poll {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Returns the poll under way here; `None` if there is none, or if it ended meanwhile. Any
-    /// thread; a handful of atomic steps, and no lock.
+    /// Returns the poll under way here; `None` if there is none, or if the poll ends meanwhile. Any
+    /// thread; a few atomic steps, and no lock.
     #[must_use]
     pub fn current_poll(&self) -> Option<Poll> {
         let slot = NonNull::new(self.current.load(Acquire))?;
@@ -57,8 +56,8 @@ impl<H: Host> Vcpu<H> {
         same.then_some(poll)
     }
 
-    /// Makes the end of the poll under way here tell [`Host::watched`] how long it took. Any
-    /// thread; two loads and a store.
+    /// Makes the end of the poll under way here call [`Host::watched`] with the poll and its end.
+    /// Any thread; two loads and a store.
     pub fn watch_current_poll(&self) {
         self.watched.store(self.current.load(Relaxed), Relaxed);
     }
@@ -81,7 +80,8 @@ impl<H: Host> Vcpu<H> {
         Poll { level, ..poll }
     }
 
-    /// Tells the host that the detached coroutine of the poll that has just ended has panicked.
+    /// Reports to the host that the detached coroutine of the poll that has just ended has
+    /// panicked.
     ///
     /// # Safety
     /// The caller owns the coroutine.
@@ -92,14 +92,14 @@ impl<H: Host> Vcpu<H> {
         self.shared().host.panicked(self.index, &poll);
     }
 
-    /// Tells the host the end of a watched poll, which began at tick `began`.
+    /// Reports to the host the end of a watched poll, which began at tick `began`.
     ///
     /// # Safety
     /// The caller owns the coroutine.
     #[cold]
     pub(crate) unsafe fn was_watched(&self, coroutine: NonNull<Slot<H>>, began: u64) {
         self.watched.store(null_mut(), Relaxed);
-        // Read here, so that the next poll is not charged for this one.
+        // The clock is read here, so that the next poll is not charged for the watched one.
         self.refresh_clock();
         // SAFETY: the contract is the caller's.
         let poll = unsafe { self.just_ended(coroutine, began) };

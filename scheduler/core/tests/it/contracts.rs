@@ -1,4 +1,4 @@
-//! Limits of safe code: programs that must not compile, and outcomes of those that do.
+//! Limits of safe code: programs that must not compile, and outcomes of unusual programs that do.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,11 +52,11 @@ fn a_coroutine_that_yielded_in_another_domain_returns_there() {
     let handle = other.spawn(yield_now(), at(7)).unwrap();
     let yielded = serving(&there, || {
         let Some(Picked::Poll(running)) = there.pick(None) else {
-            panic!("it was spawned")
+            panic!("a coroutine is ready")
         };
         match running.poll() {
             Polled::Yielded(yielded) => yielded,
-            _ => panic!("it yields"),
+            _ => panic!("the coroutine yields"),
         }
     });
     assert!(serving(&here, || here.pick(Some(yielded)).is_none()));
@@ -67,7 +67,7 @@ fn a_coroutine_that_yielded_in_another_domain_returns_there() {
 }
 
 #[test]
-fn a_coroutine_that_was_kept_while_others_were_polled_is_the_current_one_of_its_poll() {
+fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -83,14 +83,14 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_the_current_one_of_its_
     let kept = spawn(5);
     let other = serving(&vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("it was spawned")
+            panic!("a coroutine is ready")
         };
         let other = spawn(9);
         let Some(Picked::Poll(one)) = vcpu.pick(None) else {
-            panic!("it was spawned")
+            panic!("a coroutine is ready")
         };
         assert!(matches!(one.poll(), Polled::Yielded(_)));
-        // It is neither queued nor current.
+        // The kept coroutine is neither queued nor current.
         domain.reprio(kept.id(), level(7)).unwrap();
         assert!(matches!(running.poll(), Polled::Yielded(_)));
         assert_eq!(polled_here().0, None);
@@ -125,14 +125,14 @@ fn make_current_changes_nothing_for_the_current_coroutine() {
     let _keeps = domain.spawn(keeps, at(7)).unwrap();
     serving(&vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("it was spawned")
+            panic!("a coroutine is ready")
         };
         let Polled::Yielded(yielded) = running.poll() else {
-            panic!("it yields")
+            panic!("the coroutine yields")
         };
         time().store(105, Relaxed);
         let Some(Picked::Poll(running)) = vcpu.pick(Some(yielded)) else {
-            panic!("it is ready")
+            panic!("the coroutine is ready")
         };
         assert_eq!(turn_began(), 100);
         running.make_current();
@@ -173,7 +173,7 @@ fn only_the_thread_that_polls_keeps_a_place() {
 }
 
 #[test]
-fn times_of_any_length_are_taken() {
+fn times_of_any_length_are_accepted() {
     let longest = Config {
         coarse_below: u64::MAX,
         notify_above: u64::MAX,
@@ -203,7 +203,7 @@ fn times_of_any_length_are_taken() {
     }
 }
 
-/// The poll computes and asks, and no other coroutine is ready for which it would yield.
+/// The poll computes and calls `need_preempt`, while no other coroutine is ready.
 #[test]
 fn a_cancelled_poll_is_asked_to_yield() {
     let domain = domain(Config::default());
@@ -224,14 +224,14 @@ fn a_cancelled_poll_is_asked_to_yield() {
             assert!(ask());
             drop((domain, own));
             yield_now().await;
-            unreachable!("it is cancelled");
+            unreachable!("the coroutine is cancelled");
         };
         let computes = domain.spawn(computes, at(7)).unwrap();
         let own = computes.cancel_handle().unwrap();
         handles.send((domain.clone(), own)).unwrap();
         assert_eq!(run(&vcpu, 10), 2);
         assert!(computes.is_finished());
-        // The others are not.
+        // Polls of other coroutines are not asked.
         let after = domain.spawn(async move { assert!(!ask()) }, at(7)).unwrap();
         assert_eq!(run(&vcpu, 10), 1);
         assert!(after.is_finished());
@@ -239,13 +239,13 @@ fn a_cancelled_poll_is_asked_to_yield() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "it leaks on purpose")]
+#[cfg_attr(miri, ignore = "the test leaks on purpose")]
 fn a_coroutine_that_is_picked_and_forgotten_is_never_polled_again() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let handle = domain.spawn(yield_now(), at(7)).unwrap();
     std::mem::forget(vcpu.pick(None));
-    // `pick` returns, and all others continue.
+    // The vCPU continues with other coroutines.
     assert_eq!(vcpu.current_id(), Some(handle.id()));
     assert_eq!(vcpu.current_poll().map(|poll| poll.id), Some(handle.id()));
     domain.wake(handle.id()).unwrap();
@@ -254,6 +254,6 @@ fn a_coroutine_that_is_picked_and_forgotten_is_never_polled_again() {
     let other = domain.spawn(yield_now(), at(9)).unwrap();
     assert_eq!(run(&vcpu, 10), 2);
     assert!(other.is_finished() && !handle.is_finished());
-    // The domain waits for the end of the coroutine, so it is leaked, too.
+    // The domain would wait for the end of the coroutine, so the domain is leaked, too.
     std::mem::forget((domain, vcpu));
 }

@@ -8,9 +8,9 @@ use std::task::{Poll, Waker};
 use upshift_core::{Config, Domain, Executor, Host, Level, Picked, Polled, Priority, Served};
 
 thread_local! {
-    /// Allocations of the test's thread.
+    /// Number of live allocations for futures by the test's thread.
     static BODIES: Cell<isize> = const { Cell::new(0) };
-    static IS_OUT: Cell<bool> = const { Cell::new(false) };
+    static OUT_OF_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
 struct Counting;
@@ -31,7 +31,7 @@ unsafe impl Host for Counting {
     fn kick(&self, _: usize) {}
 
     unsafe fn allocate(layout: Layout) -> *mut u8 {
-        if IS_OUT.get() {
+        if OUT_OF_MEMORY.get() {
             return std::ptr::null_mut();
         }
         BODIES.set(BODIES.get() + 1);
@@ -57,7 +57,7 @@ fn run(executor: &Executor<Counting>) {
     }
 }
 
-/// Blocks, and stores its waker.
+/// Returns a future that stores its waker and never ends.
 fn blocks(place: &'static std::thread::LocalKey<Cell<Option<Waker>>>) -> impl Future<Output = ()> {
     poll_fn(move |cx| {
         place.set(Some(cx.waker().clone()));
@@ -70,7 +70,7 @@ thread_local! {
 }
 
 #[test]
-fn a_waker_keeps_no_future() {
+fn a_waker_does_not_keep_the_future() {
     let domain = Domain::new(Counting, Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let handle = domain.spawn(blocks(&WAKER), LEVEL).unwrap();
@@ -79,7 +79,7 @@ fn a_waker_keeps_no_future() {
     handle.cancel();
     handle.detach();
     run(&vcpu);
-    assert_eq!(BODIES.get(), 0, "the waker is still there");
+    assert_eq!(BODIES.get(), 0, "although the waker remains");
     let waker = WAKER.take().unwrap();
     drop((vcpu, domain));
     waker.wake();
@@ -99,14 +99,14 @@ fn the_output_goes_with_the_handle() {
 }
 
 #[test]
-fn without_memory_for_its_future_nothing_is_spawned_and_no_slot_is_lost() {
+fn without_memory_for_the_future_a_spawn_fails_and_no_slot_is_lost() {
     let domain = Domain::new(Counting, Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    IS_OUT.set(true);
+    OUT_OF_MEMORY.set(true);
     for _ in 0..100 {
         assert!(domain.spawn(async {}, LEVEL).is_err());
     }
-    IS_OUT.set(false);
+    OUT_OF_MEMORY.set(false);
     let handle = domain.spawn(async {}, LEVEL).unwrap();
     assert_eq!(handle.id().index(), 1);
     run(&vcpu);

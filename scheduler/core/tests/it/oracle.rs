@@ -1,8 +1,8 @@
-//! Random operations against a naive model: a list of coroutines, searched.
+//! Comparison of random operations with a naive model, a list of coroutines that is searched.
 //!
-//! With one vCPU the model predicts every poll; with two it predicts the level of every poll. After
-//! each operation the bitmap is compared with the set of levels that have a ready coroutine, and
-//! the polls of each coroutine with those that its wakes account for.
+//! With one vCPU the model predicts the coroutine of every poll, with two vCPUs only its level.
+//! After each operation the bitmap is compared with the set of levels that have a ready coroutine,
+//! and the polls of each coroutine with those that its wakes account for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -22,11 +22,11 @@ enum Act {
     /// Yields and keeps its place.
     GiveWay,
     Exit,
-    /// Wakes another by id, and blocks.
+    /// Wakes another coroutine by id, and blocks.
     Wake(usize),
-    /// Changes the level of another, and blocks.
+    /// Changes the level of another coroutine, and blocks.
     Reprio(usize, u8),
-    /// Cancels another, and blocks.
+    /// Cancels another coroutine, and blocks.
     Cancel(usize),
 }
 
@@ -87,7 +87,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Where {
+enum Place {
     Blocked,
     Running,
     Inbox,
@@ -99,14 +99,14 @@ enum Where {
 struct Modelled {
     level: u8,
     pinned: Option<usize>,
-    place: Where,
+    place: Place,
     /// Order of enqueueing.
     since: i64,
     notified: bool,
     cancelled: bool,
     acts: VecDeque<Act>,
     polls: usize,
-    /// Levels that it has left in an inbox, whose bits may stay set until it is polled.
+    /// Levels that the coroutine has left in an inbox, whose bits may stay set until its next poll.
     left: u64,
 }
 
@@ -118,64 +118,64 @@ struct Model {
 }
 
 impl Model {
-    fn enqueue(&mut self, k: usize, place: Where) {
+    fn enqueue(&mut self, k: usize, place: Place) {
         self.time += 1;
         self.all[k].place = place;
         self.all[k].since = self.time;
     }
 
-    /// Enqueues before all others of its level.
+    /// Enqueues a coroutine before all others of its level.
     fn keep_place(&mut self, k: usize) {
         let level = self.all[k].level;
         let queued = self
             .all
             .iter()
-            .filter(|it| it.place == Where::Queue && it.level == level);
-        let oldest = queued.map(|it| it.since).min();
+            .filter(|state| state.place == Place::Queue && state.level == level);
+        let oldest = queued.map(|state| state.since).min();
         self.all[k].since = oldest.map_or(self.time, |oldest| oldest - 1);
-        self.all[k].place = Where::Queue;
+        self.all[k].place = Place::Queue;
     }
 
     /// Wakes a coroutine. `inbox`: from a thread that serves no vCPU.
     fn wake(&mut self, k: usize, inbox: bool, cancel: bool) -> Result<(), Dead> {
-        let it = &mut self.all[k];
-        it.cancelled |= cancel;
-        match it.place {
-            Where::Dead => return Err(Dead),
-            Where::Blocked => self.enqueue(k, if inbox { Where::Inbox } else { Where::Queue }),
-            _ => it.notified = true,
+        let state = &mut self.all[k];
+        state.cancelled |= cancel;
+        match state.place {
+            Place::Dead => return Err(Dead),
+            Place::Blocked => self.enqueue(k, if inbox { Place::Inbox } else { Place::Queue }),
+            _ => state.notified = true,
         }
         Ok(())
     }
 
     fn drain(&mut self) {
         let mut arrived: Vec<usize> = (0..self.all.len())
-            .filter(|&k| self.all[k].place == Where::Inbox)
+            .filter(|&k| self.all[k].place == Place::Inbox)
             .collect();
         arrived.sort_by_key(|&k| self.all[k].since);
         for k in arrived {
-            self.enqueue(k, Where::Queue);
+            self.enqueue(k, Place::Queue);
         }
     }
 
     fn reprio(&mut self, k: usize, level: u8) -> Result<(), Dead> {
-        if self.all[k].place == Where::Dead {
+        if self.all[k].place == Place::Dead {
             return Err(Dead);
         }
         let before = std::mem::replace(&mut self.all[k].level, level);
         let place = self.all[k].place;
-        // With two vCPUs the model drains both inboxes when one would be drained.
-        if place == Where::Inbox || place == Where::Queue && self.vcpus > 1 {
+        // With two vCPUs the model drains both inboxes where the scheduler drains one.
+        if place == Place::Inbox || place == Place::Queue && self.vcpus > 1 {
             self.all[k].left |= 1 << before;
         }
-        if place == Where::Queue && before != level {
-            self.enqueue(k, Where::Queue);
+        if place == Place::Queue && before != level {
+            self.enqueue(k, Place::Queue);
         }
         Ok(())
     }
 
     fn ready(&self, k: usize) -> bool {
-        matches!(self.all[k].place, Where::Inbox | Where::Queue)
+        matches!(self.all[k].place, Place::Inbox | Place::Queue)
     }
 
     fn bitmap(&self) -> u64 {
@@ -186,7 +186,7 @@ impl Model {
 
     /// Returns the bits that may be set although no coroutine of their level is ready.
     fn late(&self) -> u64 {
-        self.all.iter().fold(0, |bits, it| bits | it.left)
+        self.all.iter().fold(0, |bits, state| bits | state.left)
     }
 
     /// Returns the coroutine that a vCPU should poll next.
@@ -199,28 +199,29 @@ impl Model {
 
     /// Polls coroutine `k`.
     fn poll(&mut self, k: usize) {
-        let it = &mut self.all[k];
-        it.place = Where::Running;
-        it.notified = false;
-        it.left = 0;
-        if it.cancelled {
-            it.place = Where::Dead;
+        let state = &mut self.all[k];
+        state.place = Place::Running;
+        state.notified = false;
+        state.left = 0;
+        if state.cancelled {
+            state.place = Place::Dead;
             return;
         }
-        it.polls += 1;
-        let act = it.acts.pop_front().unwrap_or(Act::Block);
+        state.polls += 1;
+        let act = state.acts.pop_front().unwrap_or(Act::Block);
         let count = self.all.len();
         let other = |n: usize| n % count;
         let _ = match act {
             Act::Block => Ok(()),
             Act::Yield => self.wake(k, false, false),
-            // No other is in a poll, so its level is the one at which it was picked.
+            // No other coroutine is in a poll, so the level is still the one at which this one was
+            // picked.
             Act::GiveWay => {
                 self.keep_place(k);
                 return;
             }
             Act::Exit => {
-                self.all[k].place = Where::Dead;
+                self.all[k].place = Place::Dead;
                 return;
             }
             Act::Wake(n) => self.wake(other(n), false, false),
@@ -228,9 +229,9 @@ impl Model {
             Act::Cancel(n) => self.wake(other(n), false, true),
         };
         if self.all[k].notified || self.all[k].cancelled {
-            self.enqueue(k, Where::Queue);
+            self.enqueue(k, Place::Queue);
         } else {
-            self.all[k].place = Where::Blocked;
+            self.all[k].place = Place::Blocked;
         }
     }
 }
@@ -297,7 +298,7 @@ impl Real {
         self.handles.push(handle);
     }
 
-    /// Ends everything, which breaks the cycle of domain and futures.
+    /// Ends all coroutines, which breaks the cycle of domain and futures.
     fn finish(self) {
         self.domain.close();
         while self.domain.cancel_all() != 0 {
@@ -310,7 +311,7 @@ impl Real {
     }
 }
 
-/// Runs the steps on both sides and compares after each.
+/// Runs the steps on the scheduler and on the model, and compares the two after each step.
 fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut real = Real::new(vcpus);
     let mut model = Model {
@@ -334,12 +335,13 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
                     start: *start,
                     ..SpawnOptions::default()
                 };
-                // From a thread that does not serve it: through the inbox.
+                // Spawned by a thread that does not serve the vCPU: the coroutine goes through the
+                // inbox.
                 real.spawn(options, pinned, acts);
                 model.all.push(Modelled {
                     level: *level,
                     pinned,
-                    place: Where::Blocked,
+                    place: Place::Blocked,
                     since: 0,
                     notified: false,
                     cancelled: false,
@@ -348,7 +350,7 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
                     left: 0,
                 });
                 if *start {
-                    model.enqueue(count, Where::Inbox);
+                    model.enqueue(count, Place::Inbox);
                 }
             }
             Op::Poll => {
@@ -394,7 +396,7 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
         let (real_bits, bits) = (real.domain.bitmap(), model.bitmap());
         prop_assert_eq!(real_bits & !(model.late() & !bits), bits);
         // Invariant 2.
-        let polls: Vec<usize> = model.all.iter().map(|it| it.polls).collect();
+        let polls: Vec<usize> = model.all.iter().map(|state| state.polls).collect();
         prop_assert_eq!(&*real.polls.lock().unwrap(), &polls);
     }
     real.finish();

@@ -1,5 +1,5 @@
-//! Two threads that meet at an end: the smallest runs in which they can. Under Miri each run is a
-//! schedule of its own.
+//! Races of two threads at the end of a coroutine, a vCPU or a domain, in the smallest runs that
+//! have them. Under Miri each run is another schedule.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ fn blocked(
 }
 
 #[test]
-fn the_last_waker_may_go_while_its_domain_goes() {
+fn the_last_waker_may_be_dropped_while_its_domain_is_dropped() {
     for _ in 0..ROUNDS {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
@@ -46,9 +46,9 @@ fn the_last_waker_may_go_while_its_domain_goes() {
 }
 
 /// The domain is dropped as soon as the last slot is back, while the function that gave it back has
-/// not returned. For Miri.
+/// not returned. Miri detects a use after that.
 #[test]
-fn a_domain_may_go_while_its_last_slot_is_being_given_back() {
+fn a_domain_may_be_dropped_while_its_last_slot_is_being_given_back() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (handle, waker) = blocked(&domain, &vcpu);
@@ -94,7 +94,7 @@ fn any_thread_may_ask_for_the_current_coroutine() {
 }
 
 #[test]
-fn a_lock_released_elsewhere_leaves_the_loan_for_the_next() {
+fn a_lock_released_on_another_thread_leaves_the_loan_for_the_next_lock() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let lender = |holder| {
@@ -112,7 +112,7 @@ fn a_lock_released_elsewhere_leaves_the_loan_for_the_next() {
             .detach();
         run(&vcpu, 10);
         thread::scope(|scope| {
-            // The first lock is released while the second is taken, and lent for.
+            // The first lock is released while the second is taken and a level is lent for it.
             scope.spawn(|| domain.lock_released(id));
             domain.lock_granted(id).unwrap();
             serving(&vcpu, || domain.spawn(lender(id), at(7)))
@@ -127,7 +127,7 @@ fn a_lock_released_elsewhere_leaves_the_loan_for_the_next() {
 }
 
 #[test]
-fn a_wake_may_come_while_its_domain_goes() {
+fn a_wake_may_come_while_its_domain_is_dropped() {
     for _ in 0..ROUNDS {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
@@ -156,7 +156,7 @@ fn a_handle_may_be_dropped_while_its_coroutine_exits() {
 }
 
 #[test]
-fn a_handle_may_be_awaited_elsewhere_while_its_coroutine_exits() {
+fn a_handle_may_be_awaited_on_a_thread_while_its_coroutine_exits() {
     for _ in 0..ROUNDS {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();

@@ -1,5 +1,5 @@
-//! Theorem 4 of `docs/preemption.md`: suspended coroutines of a level go before fresh ones of that
-//! level once per patience, however many there are.
+//! Theorem 2 (d) of `docs/preemption-proofs.md`: suspended coroutines of a level go before fresh
+//! ones of that level once per patience, however many are suspended.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -12,9 +12,10 @@ use upshift_core::{Config, CoroutineId, Picked, QueueEnd};
 #[derive(Default)]
 struct Resumptions(Vec<(u64, u64, CoroutineId)>);
 
-/// Runs `suspended` coroutines beside fresh ones of their level that are always ready. Each
-/// suspended one runs for a time of `turns` when it is resumed; the fresh ones run for `polls`, one
-/// after the other. Returns the times at which the fresh ones began and ended, and the resumptions.
+/// Runs `suspended` coroutines beside fresh ones of their level that are always ready. A suspended
+/// coroutine runs for a time of `turns` when it is resumed; the fresh ones run for the times of
+/// `polls`, one after the other. Returns the times at which the fresh coroutines began and ended,
+/// and the resumptions.
 fn contend(
     suspended: usize,
     patience: u64,
@@ -26,11 +27,11 @@ fn contend(
         ..Config::default()
     });
     let vcpu = domain.add_vcpu().unwrap();
-    let goes = Arc::new(Mutex::new(Resumptions::default()));
+    let runs = Arc::new(Mutex::new(Resumptions::default()));
     let left = Arc::new(Mutex::new(polls.to_vec()));
     for _ in 0..suspended {
-        let (goes, left, server, d) = (
-            goes.clone(),
+        let (runs, left, server, d) = (
+            runs.clone(),
             left.clone(),
             Server::of(&vcpu),
             domain.clone(),
@@ -51,7 +52,7 @@ fn contend(
                         suspend();
                     }
                     Picked::Resume { id, .. } => {
-                        let all = &mut goes.lock().unwrap().0;
+                        let all = &mut runs.lock().unwrap().0;
                         let time = turns[all.len() % turns.len()];
                         all.push((d.host().time.fetch_add(time, Relaxed), time, id));
                         suspend();
@@ -77,8 +78,8 @@ fn contend(
     domain.spawn(fresh, at(20)).unwrap().detach();
     run(&vcpu, 100_000);
     let (begun, ended) = *span.lock().unwrap();
-    let goes = std::mem::take(&mut *goes.lock().unwrap());
-    (begun, ended, goes)
+    let runs = std::mem::take(&mut *runs.lock().unwrap());
+    (begun, ended, runs)
 }
 
 proptest! {
@@ -91,26 +92,26 @@ proptest! {
         polls in prop::collection::vec(1..100_u64, 1..200),
         turns in prop::collection::vec(1..50_u64, 1..10),
     ) {
-        let (begun, ended, Resumptions(goes)) = contend(suspended, patience, &polls, &turns);
+        let (begun, ended, Resumptions(runs)) = contend(suspended, patience, &polls, &turns);
         let poll = *polls.iter().max().unwrap();
         let turn = *turns.iter().max().unwrap();
-        // Resumptions when no fresh coroutine is left, and before the first, do not count.
-        let goes: Vec<_> = goes.into_iter().filter(|go| (begun..ended).contains(&go.0)).collect();
+        // Resumptions before the first fresh coroutine and after the last do not count.
+        let runs: Vec<_> = runs.into_iter().filter(|go| (begun..ended).contains(&go.0)).collect();
         // Fresh coroutines keep the rest: at most one resumption per patience.
-        for pair in goes.windows(2) {
+        for pair in runs.windows(2) {
             let apart = pair[1].0 - pair[0].0;
             prop_assert!(apart + poll + turn >= patience, "{apart} apart: {pair:?}");
         }
-        // None waits for more than its share: each in turn, once per patience, a fresh poll and a
-        // turn.
+        // A suspended coroutine waits at most until each other has had a turn, with a patience and
+        // a fresh poll before each turn.
         let most = suspended as u64 * (patience + poll + turn) + patience + poll;
         let mut last = std::collections::HashMap::new();
-        for &(when, time, id) in &goes {
+        for &(when, time, id) in &runs {
             let since = last.insert(id, when + time).unwrap_or(begun);
             prop_assert!(when - since <= most, "{} ns, and the bound is {most}", when - since);
         }
         if ended - begun > most {
-            prop_assert_eq!(last.len(), suspended, "one never went on in {} ns", ended - begun);
+            prop_assert_eq!(last.len(), suspended, "never resumed in {} ns", ended - begun);
         }
     }
 }

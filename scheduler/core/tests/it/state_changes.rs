@@ -1,4 +1,4 @@
-//! The steps that a tracing host is told: each one once, in order.
+//! The steps that are reported to a tracing host: each step once, in order.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -55,12 +55,12 @@ fn run(executor: &Executor<Tracing>) {
 
 fn steps(changes: &Changes, id: CoroutineId) -> Vec<Step> {
     let changes = changes.lock().unwrap();
-    let of_it = changes.iter().filter(|change| change.id == id);
-    of_it.map(|change| change.step).collect()
+    let matching = changes.iter().filter(|change| change.id == id);
+    matching.map(|change| change.step).collect()
 }
 
 #[test]
-fn each_step_is_told_once_in_order() {
+fn each_step_is_reported_once_in_order() {
     use Step::{Blocked, Exited, Polled, Ready, Spawned, Yielded};
     let changes = Changes::default();
     let domain = Domain::new(Tracing(changes.clone()), Config::default());
@@ -70,7 +70,7 @@ fn each_step_is_told_once_in_order() {
     let future = poll_fn(move |cx| {
         polls += 1;
         match polls {
-            // It yields, then blocks, then ends.
+            // The coroutine yields, then blocks, then ends.
             1 => cx.waker().wake_by_ref(),
             2 => {}
             _ => return Poll::Ready(()),
@@ -86,7 +86,7 @@ fn each_step_is_told_once_in_order() {
     SERVED.set(None);
     domain.wake(id).unwrap();
     SERVED.set(Some(executor.vcpu()));
-    // The second pick finds it ready.
+    // The wake is absorbed: the coroutine is in the inbox.
     domain.wake(id).unwrap();
     run(&executor);
     let expected = [
@@ -99,7 +99,7 @@ fn each_step_is_told_once_in_order() {
         assert_eq!(change.location.file(), file!());
         assert_eq!(change.location.line(), line);
     }
-    // Only the wake from outside was not made by the vCPU.
+    // A thread that serves no vCPU made only the `Ready` of the wake from outside.
     let outside: Vec<_> = seen.iter().map(|change| change.by.is_none()).collect();
     assert_eq!(outside.iter().position(|outside| *outside), Some(6));
     assert_eq!(outside.iter().filter(|outside| **outside).count(), 1);
@@ -108,7 +108,7 @@ fn each_step_is_told_once_in_order() {
 }
 
 #[test]
-fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
+fn a_theft_names_its_victim_and_a_resumption_is_no_poll() {
     use Step::{Polled, Ready, Resumed, Spawned, Stolen, Suspended};
     let changes = Changes::default();
     let domain = Domain::new(Tracing(changes.clone()), Config::default());
@@ -120,7 +120,8 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
     let Some(Picked::Poll(running)) = second.pick(None) else {
         panic!("nothing to steal");
     };
-    // SAFETY: this thread is the one that polls, does not poll, and drops the claim unused.
+    // SAFETY: this thread serves the vCPU, and the coroutine, whose poll has not begun, is only
+    // picked again.
     assert_eq!(unsafe { second.suspend_current(QueueEnd::Tail) }, Some(id));
     std::mem::forget(running);
     assert!(matches!(second.pick(None), Some(Picked::Resume { .. })));
@@ -137,7 +138,8 @@ fn a_theft_says_from_where_and_a_resumption_is_no_poll() {
     use State::{Created, Running};
     let all = [Created, State::Ready, Running, State::Suspended, Running];
     assert_eq!(states, all);
-    // SAFETY: the coroutine is current again, and its poll never began.
+    // SAFETY: this thread serves the vCPU, and the poll of the coroutine, which is current again,
+    // never began.
     assert_eq!(unsafe { second.suspend_current(QueueEnd::Tail) }, Some(id));
     SERVED.set(None);
 }

@@ -126,7 +126,7 @@ fn only_the_last_waker_that_was_registered_is_woken() {
 }
 
 #[test]
-fn a_waker_that_panics_does_not_take_the_vcpu_along() {
+fn a_waker_that_panics_does_not_stop_the_vcpu() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -328,18 +328,18 @@ fn a_handle_outlives_its_domain() {
 }
 
 /// A coroutine that awaits a handle. Each poll polls the handle first, as `timeout` does, and gives
-/// up when it is told to. Then the coroutine blocks on something else and keeps the handle.
-struct Patience {
+/// up after a call of `give_up`. Then the coroutine blocks on another future and keeps the handle.
+struct Timeout {
     gives_up: Arc<AtomicBool>,
     waiter: JoinHandle<(), TestHost>,
 }
 
-impl Patience {
-    fn of<T: Send + 'static>(
+impl Timeout {
+    fn spawn<T: Send + 'static>(
         domain: &Domain<TestHost>,
         mut handle: JoinHandle<T, TestHost>,
         level: u8,
-    ) -> Patience {
+    ) -> Timeout {
         let gives_up = Arc::new(AtomicBool::new(false));
         let told = gives_up.clone();
         let waits = async move {
@@ -353,7 +353,7 @@ impl Patience {
             std::future::pending::<()>().await;
         };
         let waiter = domain.spawn(waits, at(level)).unwrap();
-        Patience { gives_up, waiter }
+        Timeout { gives_up, waiter }
     }
 
     fn give_up(&self, domain: &Domain<TestHost>) {
@@ -374,14 +374,14 @@ fn a_wait_that_is_given_up_ends_its_loan_while_the_handle_is_kept() {
     let vcpu = domain.add_vcpu().unwrap();
     let child = forever(&domain, 50);
     let id = child.id();
-    let patience = Patience::of(&domain, child, 5);
+    let timeout = Timeout::spawn(&domain, child, 5);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(5));
     // Another poll of the handle changes nothing.
-    domain.wake(patience.waiter.id()).unwrap();
+    domain.wake(timeout.waiter.id()).unwrap();
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(5));
-    patience.give_up(&domain);
+    timeout.give_up(&domain);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(50));
 }
@@ -392,8 +392,8 @@ fn a_wait_that_is_given_up_in_its_first_poll_lends_nothing() {
     let vcpu = domain.add_vcpu().unwrap();
     let child = forever(&domain, 50);
     let id = child.id();
-    let patience = Patience::of(&domain, child, 5);
-    patience.give_up(&domain);
+    let timeout = Timeout::spawn(&domain, child, 5);
+    timeout.give_up(&domain);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(50));
 }
@@ -404,9 +404,9 @@ fn a_wait_that_is_given_up_ends_the_loans_of_a_chain() {
     let vcpu = domain.add_vcpu().unwrap();
     let last = forever(&domain, 50);
     let last_id = last.id();
-    let middle = Patience::of(&domain, last, 20);
+    let middle = Timeout::spawn(&domain, last, 20);
     let middle_id = middle.waiter.id();
-    let first = Patience::of(&domain, middle.waiter, 5);
+    let first = Timeout::spawn(&domain, middle.waiter, 5);
     run(&vcpu, 20);
     assert_eq!(domain.level(middle_id).unwrap(), level(5));
     assert_eq!(domain.level(last_id).unwrap(), level(5));
@@ -464,7 +464,7 @@ fn a_handle_that_moves_keeps_the_loan_of_the_coroutine_that_awaits_it_now() {
         };
         domain.spawn(once, at(level)).unwrap()
     };
-    // It polls the handle and blocks elsewhere.
+    // The first coroutine polls the handle and then blocks on another future.
     let first = waits(&place, 5);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(50));
@@ -485,22 +485,22 @@ fn a_coroutine_that_becomes_less_urgent_than_its_waiter_is_lent_that_level() {
     let vcpu = domain.add_vcpu().unwrap();
     let child = forever(&domain, 5);
     let id = child.id();
-    let patience = Patience::of(&domain, child, 5);
+    let timeout = Timeout::spawn(&domain, child, 5);
     run(&vcpu, 10);
     domain.reprio(id, level(50)).unwrap();
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(5));
-    patience.give_up(&domain);
+    timeout.give_up(&domain);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(50));
-    // Once the wait is given up, a change of its level lends nothing.
+    // After the wait is given up, a change of the child's level lends nothing.
     domain.reprio(id, level(60)).unwrap();
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(60));
 }
 
 #[test]
-fn a_wait_for_two_that_gives_up_one_ends_the_loan_of_that_one() {
+fn a_wait_for_two_handles_that_gives_up_one_ends_its_loan() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (mut kept, mut left) = (forever(&domain, 50), forever(&domain, 60));

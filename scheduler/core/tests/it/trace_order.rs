@@ -309,8 +309,8 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
     assert_eq!(sorted.len(), 16);
 }
 
-/// While polls are short, the clock is read at every fourth, and the elapsed time is shared out
-/// among them.
+/// While polls are short, the clock is read at every fourth poll, and the four polls share the
+/// elapsed time.
 #[test]
 fn ticks_between_two_readings_are_shared_out_by_level() {
     let domain = domain(Config {
@@ -324,7 +324,7 @@ fn ticks_between_two_readings_are_shared_out_by_level() {
             d.host().time.fetch_add(ticks, Ordering::Relaxed);
         }
     };
-    // One poll, whose end is a reading; four of a level; two of it and two of the next; three.
+    // Polls between readings: one; four of a level; two of that level and two of the next; three.
     let all = [
         (7, &[8][..]),
         (20, &[1, 2, 3, 6, 10, 0]),
@@ -409,7 +409,7 @@ fn a_coroutine_that_yields_in_place_goes_before_its_equals() {
     let vcpu = domain.add_vcpu().unwrap();
     for (n, name) in ["a", "b", "c"].into_iter().enumerate() {
         let future = gives_way(&trace, name, 2);
-        // Pinned or not makes no difference.
+        // Whether a coroutine is pinned makes no difference.
         if n == 1 {
             // SAFETY: the future is `Send`.
             unsafe { vcpu.spawn_pinned(future, at(7)) }

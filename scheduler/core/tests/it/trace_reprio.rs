@@ -83,7 +83,7 @@ fn reprio_of_a_blocked_coroutine_counts_at_its_next_wake() {
 }
 
 #[test]
-fn reprio_of_a_coroutine_in_the_inbox_moves_it_too() {
+fn reprio_moves_a_coroutine_in_the_inbox() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     // Spawned from outside: both are in the inbox.
@@ -167,7 +167,7 @@ fn reprio_of_the_running_coroutine_to_a_less_urgent_level_asks_it_to_yield() {
 }
 
 #[test]
-fn reprio_of_a_queued_coroutine_above_the_running_one_asks_that_to_yield() {
+fn reprio_of_a_queued_coroutine_above_the_running_level_requests_a_yield() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     let (d, t, server) = (domain.clone(), trace.clone(), Server::of(&vcpu));

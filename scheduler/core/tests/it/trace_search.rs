@@ -1,5 +1,5 @@
-//! LookCosts (`vcpu/search.rs`): which vCPU looks, when, and with which result. Time is counted by
-//! hand.
+//! Tests of looks (`vcpu/search.rs`): which vCPU looks, when, and with which result. The tests set
+//! the clock.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +12,7 @@ const PERIOD: u64 = 20 * AFTER;
 
 type Host = crate::support::TestHost;
 
-fn two() -> (Domain<Host>, Executor<Host>, Executor<Host>) {
+fn two_vcpus() -> (Domain<Host>, Executor<Host>, Executor<Host>) {
     let domain = domain(Config {
         look_after: AFTER,
         ..Config::default()
@@ -39,7 +39,7 @@ fn polling<R: Send + 'static>(
     serving(vcpu, || {
         domain.spawn(async {}, at(40)).unwrap().detach();
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
-            panic!("it is ready")
+            panic!("the coroutine is ready")
         };
         let result = during();
         let _ = running.poll();
@@ -49,7 +49,7 @@ fn polling<R: Send + 'static>(
 
 #[test]
 fn a_parked_vcpu_sleeps_while_nothing_is_polled() {
-    let (_domain, a, b) = two();
+    let (_domain, a, b) = two_vcpus();
     assert!(a.prepare_park());
     assert!(b.prepare_park());
     assert_eq!(b.sleep_limit(), None);
@@ -58,7 +58,7 @@ fn a_parked_vcpu_sleeps_while_nothing_is_polled() {
 
 #[test]
 fn a_poll_that_begins_wakes_a_vcpu_that_sleeps() {
-    let (domain, a, b) = two();
+    let (domain, a, b) = two_vcpus();
     assert!(a.prepare_park());
     assert!(b.prepare_park());
     assert_eq!((a.sleep_limit(), b.sleep_limit()), (None, None));
@@ -75,7 +75,7 @@ fn a_poll_that_begins_wakes_a_vcpu_that_sleeps() {
 
 #[test]
 fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
-    let (domain, a, b) = two();
+    let (domain, a, b) = two_vcpus();
     assert!(b.prepare_park());
     polling(&domain, &a, || {
         domain.spawn(block_once(), at(50)).unwrap().detach();
@@ -99,7 +99,7 @@ fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
 
 #[test]
 fn work_that_becomes_ready_during_a_long_poll_is_announced_at_once() {
-    let (domain, a, b) = two();
+    let (domain, a, b) = two_vcpus();
     assert!(b.prepare_park());
     polling(&domain, &a, || {
         pass(&domain, AFTER);
@@ -115,8 +115,8 @@ fn work_that_becomes_ready_during_a_long_poll_is_announced_at_once() {
 }
 
 #[test]
-fn fruitless_looks_come_once_a_period_in_the_end() {
-    let (domain, a, b) = two();
+fn fruitless_looks_eventually_come_once_a_period() {
+    let (domain, a, b) = two_vcpus();
     assert!(b.prepare_park());
     let mut looks = 0;
     let began = domain.host().time.load(Relaxed);
@@ -137,7 +137,7 @@ fn fruitless_looks_come_once_a_period_in_the_end() {
 
 #[test]
 fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
-    let (domain, a, b) = two();
+    let (domain, a, b) = two_vcpus();
     assert!(b.prepare_park());
     polling(&domain, &a, || {
         for _ in 0..200 {
@@ -156,21 +156,21 @@ fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
 
 #[test]
 fn a_vcpu_that_is_not_served_does_not_keep_others_awake() {
-    let (domain, a, b) = two();
+    let (domain, a, b) = two_vcpus();
     polling(&domain, &a, || ());
     run(&a, 10);
     pass(&domain, PERIOD);
-    // Not parked, and not polling: `block_on` has returned, say.
+    // `a` is not parked and not polling, as after the return of `block_on`.
     assert!(b.prepare_park());
     assert_eq!(b.sleep_limit(), None);
-    // Work that is left there is taken.
+    // Work that is left on a vCPU that is not served is taken.
     serving(&a, || domain.spawn(async {}, at(7)).unwrap().detach());
     assert!(b.look(|_| false));
 }
 
 #[test]
-fn one_of_several_looks_and_the_next_takes_its_place() {
-    let (domain, a, b) = two();
+fn one_of_several_idle_vcpus_looks_and_the_next_takes_its_place() {
+    let (domain, a, b) = two_vcpus();
     let c = domain.add_vcpu().unwrap();
     let d = domain.add_vcpu().unwrap();
     for vcpu in [&b, &c, &d] {
@@ -180,7 +180,7 @@ fn one_of_several_looks_and_the_next_takes_its_place() {
         assert_eq!(b.sleep_limit(), Some(AFTER));
         assert_eq!((c.sleep_limit(), d.sleep_limit()), (None, None));
         assert_eq!(kicked(&domain), []);
-        // The one that watched has found work.
+        // The vCPU that watched has found work.
         b.unpark();
         polling(&domain, &b, || assert_eq!(kicked(&domain), [2]));
         c.unpark();
@@ -191,7 +191,7 @@ fn one_of_several_looks_and_the_next_takes_its_place() {
 
 #[test]
 fn a_vcpu_that_serves_looks_once_a_period() {
-    let (domain, a, b) = two();
+    let (domain, a, b) = two_vcpus();
     b.refresh_clock();
     assert!(b.is_look_due());
     polling(&domain, &a, || {
@@ -222,7 +222,7 @@ fn without_look_after_no_vcpu_looks() {
 }
 
 #[test]
-fn a_vcpu_that_is_told_of_work_and_finds_other_work_tells_another() {
+fn a_vcpu_that_is_kicked_and_leaves_work_kicks_another() {
     // No vCPU looks.
     let domain = domain(Config::default());
     let [a, b, c, d] = [(); 4].map(|()| domain.add_vcpu().unwrap());
@@ -240,11 +240,12 @@ fn a_vcpu_that_is_told_of_work_and_finds_other_work_tells_another() {
         serving(&b, || {
             let first = b.pick(None);
             assert!(matches!(first, Some(Picked::Poll(_))));
-            // It has taken two of the three, and one of those waits for the end of its poll.
+            // `b` has taken two of the three coroutines, and one of the two waits for the end of
+            // its poll.
             assert_eq!(kicked(&domain), [c.index()]);
             c.unpark();
             serving(&c, || {
-                // The third is taken from where it was; the other two vCPUs are in their polls.
+                // `c` takes another coroutine; `a` and `b` are in their polls.
                 let third = c.pick(None);
                 assert!(matches!(third, Some(Picked::Poll(_))));
                 assert_eq!(kicked(&domain), [d.index()]);

@@ -132,7 +132,7 @@ fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
             }
             match executor.pick(None) {
                 Some(Picked::Resume { for_a_turn, .. }) => assert_eq!(for_a_turn, expected),
-                _ => panic!("the suspended one is the oldest"),
+                _ => panic!("the suspended coroutine is the oldest"),
             }
         };
         let handle = domain.spawn(long, at(20)).unwrap();
@@ -213,7 +213,7 @@ fn the_host_is_told_of_a_change_of_level_only_if_a_poll_may_have_to_yield() {
         assert!(!notifies(me, 20), "as it was");
         assert!(!notifies(me, 15), "more urgent than before");
         assert!(notifies(me, 20), "less urgent than before");
-        assert!(!notifies(other, 25), "still less urgent than what runs");
+        assert!(!notifies(other, 25), "less urgent than the running poll");
         assert!(notifies(other, 20));
         assert!(notifies(other, 10));
         assert!(!notifies(other, 40));
@@ -501,7 +501,7 @@ fn cancel_all_ends_everything_and_returns_the_number() {
 }
 
 #[test]
-fn a_poll_that_made_room_for_the_more_urgent_resumes_first() {
+fn a_poll_that_is_suspended_for_urgent_work_resumes_first() {
     let domain = domain(Config {
         patience: 1_000,
         ..Config::default()
@@ -520,7 +520,7 @@ fn a_poll_that_made_room_for_the_more_urgent_resumes_first() {
             match executor.pick(None) {
                 Some(Picked::Resume { id, .. }) => break assert_eq!(id, me),
                 Some(Picked::Poll(running)) => drop(running.poll()),
-                None => panic!("the suspended one is ready"),
+                None => panic!("the suspended coroutine is ready"),
             }
         }
         t.push("long");
@@ -561,13 +561,13 @@ fn a_suspended_coroutine_is_picked_out_of_turn() {
     let long = async move {
         let executor = server.get();
         d.spawn(t.say("urgent"), at(2)).unwrap().detach();
-        let stranger = d.current_id().unwrap();
+        let current = d.current_id().unwrap();
         // SAFETY: the poll continues after it was picked again.
         let me = unsafe { executor.suspend_current(QueueEnd::Head) }.unwrap();
-        assert_eq!(me, stranger);
+        assert_eq!(me, current);
         let picked = executor.pick_suspended(me);
         assert!(matches!(picked, Some(Picked::Resume { id, .. }) if id == me));
-        assert!(executor.pick_suspended(me).is_none(), "it is running");
+        assert!(executor.pick_suspended(me).is_none(), "already running");
         t.push("long");
     };
     domain.spawn(long, at(20)).unwrap().detach();

@@ -8,7 +8,7 @@ use crate::support::{Drops, Trace, at, block_once, domain, level, run, serving, 
 use upshift_core::{Config, Dead, MAX_VCPUS, Picked, SpawnError, SpawnOptions};
 
 #[test]
-fn spawn_tells_why_it_fails() {
+fn spawn_returns_the_reason_of_a_failure() {
     let domain = domain(Config::default());
     assert_eq!(
         domain.spawn(async {}, at(1)).unwrap_err(),
@@ -96,7 +96,7 @@ fn an_idle_vcpu_takes_half_of_a_level() {
 }
 
 #[test]
-fn a_theft_leaves_the_victim_asked_to_yield() {
+fn a_theft_from_the_inbox_asks_the_poll_of_the_victim_to_yield() {
     let domain = domain(Config::default());
     let a = domain.add_vcpu().unwrap();
     let ids = [7, 7].map(|l| domain.spawn(block_once(), at(l)).unwrap().id());
@@ -105,12 +105,12 @@ fn a_theft_leaves_the_victim_asked_to_yield() {
     serving(&a, || {
         domain.spawn(async {}, at(40)).unwrap().detach();
         let Some(Picked::Poll(running)) = a.pick(None) else {
-            panic!("it is ready")
+            panic!("the coroutine is ready")
         };
         serving(&b, || {
             ids.into_iter().for_each(|id| domain.wake(id).unwrap());
         });
-        // One of the two is left, in the queue and not in the inbox any more.
+        // One of the two coroutines is left. The thief has moved it from the inbox to the queue.
         assert_eq!(step(&b).unwrap().1, level(7));
         assert_eq!(a.bitmap(), level(7).bit());
         assert!(a.need_preempt());
@@ -285,7 +285,7 @@ fn a_coroutine_that_blocked_on_a_retired_vcpu_wakes_on_another() {
 }
 
 #[test]
-fn work_left_without_a_vcpu_goes_to_the_next() {
+fn work_left_without_a_vcpu_goes_to_the_next_vcpu() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     let t = trace.clone();

@@ -1,4 +1,4 @@
-//! A watchdog sees the poll under way, and is told how long it took.
+//! Trace tests of watchdogs: reads of the poll under way, and reports of its end.
 
 use std::future::Future;
 use std::panic::Location;
@@ -44,9 +44,9 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
     assert_eq!(vcpu.current_poll(), None);
 }
 
-/// Several coroutines of one type, from each of two source positions.
+/// Coroutines of one type are spawned from several source positions.
 #[test]
-fn coroutines_of_one_type_know_each_where_it_was_spawned() {
+fn coroutines_of_one_type_have_their_own_source_positions() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let first = Location::caller();
@@ -59,7 +59,7 @@ fn coroutines_of_one_type_know_each_where_it_was_spawned() {
             seen.send(poll.unwrap().location).unwrap();
         };
         let handle = serving(&vcpu, || {
-            let future = LookCosts(Some(Box::new(looks)));
+            let future = CallOnce(Some(Box::new(looks)));
             domain.spawn_at(future, at(9), place).unwrap()
         });
         run(&vcpu, 10);
@@ -68,9 +68,9 @@ fn coroutines_of_one_type_know_each_where_it_was_spawned() {
     }
 }
 
-struct LookCosts(Option<Box<dyn FnOnce() + Send>>);
+struct CallOnce(Option<Box<dyn FnOnce() + Send>>);
 
-impl Future for LookCosts {
+impl Future for CallOnce {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
         if let Some(looks) = self.0.take() {
@@ -81,7 +81,7 @@ impl Future for LookCosts {
 }
 
 #[test]
-fn only_the_end_of_a_poll_that_was_asked_about_is_told() {
+fn only_the_end_of_a_watched_poll_is_reported() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let ids: Vec<_> = (0..3)
@@ -109,7 +109,7 @@ fn only_the_end_of_a_poll_that_was_asked_about_is_told() {
 }
 
 #[test]
-fn the_place_of_a_spawn_is_that_of_the_call() {
+fn the_source_position_of_a_spawn_is_that_of_the_call() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let inner = domain.clone();

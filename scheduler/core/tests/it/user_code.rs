@@ -2,7 +2,8 @@
 //! [`Host::leave`], and the code that the end of a coroutine calls is still part of its poll, so
 //! that a host can suspend it.
 //!
-//! [`Host::enter`]: upshift_core::Host::enter [`Host::leave`]: upshift_core::Host::leave
+//! [`Host::enter`]: upshift_core::Host::enter
+//! [`Host::leave`]: upshift_core::Host::leave
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use crate::support::{TestHost, Trace, at, block_once, domain, is_critical, run, serving};
 use upshift_core::{Config, Domain, Executor};
 
-/// Records each call, and whether it came in a critical section or outside of a poll.
+/// Records each call, and whether it was made in a critical section or outside of a poll.
 #[derive(Clone)]
 struct Probe {
     trace: Trace,
@@ -34,7 +35,7 @@ impl Probe {
         self.trace.push(format!("{critical}{what}{outside}"));
     }
 
-    /// Returns a waker that does not belong to the crate.
+    /// Returns a foreign waker, as another executor would make it.
     fn waker(&self) -> Waker {
         let data = Arc::into_raw(Arc::new(self.clone())).cast();
         // SAFETY: the table below keeps the contract for an `Arc<Probe>`.

@@ -1,5 +1,6 @@
-//! A host for models of the scheduler itself: the vCPU that a thread of the model serves is in a
-//! thread-local of the checker, time stands still, and a vCPU that waits can be waited with.
+//! A host for models of the whole scheduler: the vCPU that a thread of the model serves is in a
+//! thread-local of the checker, the clock stands still unless a model advances it, and a thread can
+//! wait for a kick of its vCPU.
 //!
 //! Bounds: one or two vCPUs, once three; one or two coroutines, at most two threads besides the
 //! first; three preemptions with two threads, two with three. The steps of one thread alone and the
@@ -32,7 +33,8 @@ use upshift_core::{
 pub const AFTER: u64 = 50;
 /// Ticks between looks of a vCPU that finds nothing.
 pub const PERIOD: u64 = 20 * AFTER;
-/// Time at which models begin: a vCPU that was never served was not for many periods.
+/// Time at which models begin: many periods after the start of the clock, so that a vCPU that was
+/// never served counts as unserved.
 const EPOCH: u64 = 1000 * PERIOD;
 
 loom::thread_local! {
@@ -72,14 +74,14 @@ unsafe impl Host for ModelHost {
     fn has_heavy_barrier(&self) -> bool {
         self.biases
     }
-    /// Passes a full fence; the other side is one, too, under the checker.
+    /// Passes a full fence; under the checker, the light barrier of the owner is a full fence, too.
     fn heavy_barrier(&self) {
         fence(SeqCst);
     }
 }
 
 impl ModelHost {
-    /// Returns how often a vCPU was kicked.
+    /// Returns the number of kicks of a vCPU.
     pub fn kicks(&self, index: usize) -> usize {
         self.kicks[index].load(Relaxed)
     }
@@ -112,8 +114,7 @@ pub fn domain(look_after: u64) -> Domain<ModelHost> {
     domain_of(look_after, false)
 }
 
-/// Creates a domain on whose host the locks of vCPUs are biased, from the first time that their
-/// owners take them.
+/// Creates a domain in which a vCPU's lock is biased as soon as its owner has taken it.
 pub fn biased_domain(look_after: u64) -> Domain<ModelHost> {
     domain_of(look_after, true)
 }
@@ -221,7 +222,7 @@ struct Inner {
 unsafe impl Sync for Inner {}
 
 impl Work {
-    /// Creates the work, without a coroutine yet.
+    /// Creates work without a coroutine.
     pub fn new() -> Work {
         let inner = Inner {
             polls: UnsafeCell::new(0),
@@ -245,7 +246,7 @@ impl Work {
         })
     }
 
-    /// Spawns it from the calling thread.
+    /// Spawns a coroutine from the calling thread.
     pub fn spawn(&self, domain: &Domain<ModelHost>, at: u8) -> CoroutineId {
         let handle = domain
             .spawn(self.future(), Priority::At(level(at)))
@@ -255,7 +256,7 @@ impl Work {
         id
     }
 
-    /// Spawns it pinned to the vCPU.
+    /// Spawns a coroutine pinned to the vCPU.
     pub fn spawn_pinned(&self, vcpu: &Executor<ModelHost>, at: u8, kind: Kind) -> CoroutineId {
         let options = SpawnOptions {
             kind,
@@ -280,24 +281,24 @@ impl Work {
         (work, id)
     }
 
-    /// Wakes it with new data.
+    /// Wakes the coroutine after storing new data.
     pub fn wake(&self, domain: &Domain<ModelHost>, id: CoroutineId) {
         self.inner.data.store(1, Relaxed);
         domain.wake(id).unwrap();
     }
 
-    /// Wakes it on another thread.
+    /// Wakes the coroutine on another thread.
     pub fn wake_elsewhere(&self, domain: &Domain<ModelHost>, id: CoroutineId) -> JoinHandle<()> {
         let (domain, work) = (domain.clone(), self.clone());
         thread::spawn(move || work.wake(&domain, id))
     }
 
-    /// Returns how often it was polled.
+    /// Returns the number of polls.
     pub fn polls(&self) -> usize {
         self.inner.polled.load(Relaxed)
     }
 
-    /// Returns true if its last poll saw the data of the wake.
+    /// Returns true if the last poll saw the data of the wake.
     pub fn has_seen(&self) -> bool {
         self.inner.seen.load(Relaxed) != 0
     }

@@ -1,4 +1,4 @@
-//! A host for tests: time is counted by hand, and the vCPU that a thread serves is in a
+//! A host for tests: the test sets the clock, and the vCPU that a thread serves is in a
 //! thread-local.
 
 #![allow(
@@ -27,7 +27,7 @@ thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<TestHost>>>> = const { Cell::new(None) };
     /// Number of critical sections that this thread is in.
     static ENTERED: Cell<u32> = const { Cell::new(0) };
-    /// Call to make when this thread next leaves its critical section.
+    /// Function to call when this thread next leaves its critical section.
     static LEAVING: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
@@ -35,11 +35,11 @@ thread_local! {
 pub struct TestHost {
     pub time: AtomicU64,
     pub kicked: Mutex<Vec<usize>>,
-    /// vCPUs for which attention was asked.
+    /// vCPUs for which the core called `notify_arrival`.
     pub notified: Mutex<Vec<usize>>,
     /// Urgency of coroutines that polls made ready on their own vCPU.
     pub waiting: Mutex<Vec<Waits>>,
-    /// Watched polls, and when they ended.
+    /// Watched polls, each with the tick of its end.
     pub watched: Mutex<Vec<(upshift_core::Poll, u64)>>,
 }
 
@@ -128,7 +128,7 @@ pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
     (vcpu.current_id(), vcpu.running_level())
 }
 
-/// See [`Vcpu::turn_began`].
+/// Returns [`Vcpu::turn_began`] of the vCPU that the calling thread serves.
 #[allow(dead_code, reason = "not every test asks")]
 pub fn turn_began() -> u64 {
     // SAFETY: the executor of a vCPU that is served exists.
@@ -168,7 +168,7 @@ impl Trace {
         std::mem::take(&mut *self.0.lock().unwrap()).join(" ")
     }
 
-    /// Returns a future that records `name` and is done.
+    /// Returns a future that records `name` in its only poll.
     pub fn say(&self, name: &str) -> impl Future<Output = ()> + Send + use<> {
         let (trace, name) = (self.clone(), name.to_owned());
         async move { trace.push(name) }
@@ -221,7 +221,7 @@ pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     })
 }
 
-/// Returns a joined result, after as many runs as it takes.
+/// Runs the vCPU until the coroutine has exited, and returns its result.
 pub fn join<T>(
     executor: &Executor<TestHost>,
     handle: JoinHandle<T, TestHost>,
@@ -234,13 +234,13 @@ pub fn join<T>(
         }
         run(executor, 100);
     }
-    panic!("it does not exit");
+    panic!("the coroutine does not exit");
 }
 
-/// An executor that a future may use, for coroutines that play the dispatcher.
+/// An executor that a future may use, for coroutines that pick and poll others.
 pub struct Server(*const Executor<TestHost>);
 
-// SAFETY: the tests that use it have one thread, and the executor outlives the run.
+// SAFETY: the tests that use `Server` have one thread, and the executor outlives the run.
 unsafe impl Send for Server {}
 
 impl Server {
@@ -261,7 +261,7 @@ impl Server {
         // coroutine was picked again.
         let me = unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         loop {
-            match executor.pick(None).expect("the suspended one is ready") {
+            match executor.pick(None).expect("the suspended poll is ready") {
                 Picked::Resume { id, .. } => return assert_eq!(id, me),
                 Picked::Poll(running) => drop(running.poll()),
             }
@@ -269,7 +269,8 @@ impl Server {
     }
 }
 
-/// Ends all coroutines: one that holds a handle to its own domain keeps both alive.
+/// Ends all coroutines: a coroutine that holds a handle to its own domain keeps itself and the
+/// domain alive.
 pub fn finish(domain: &Domain<TestHost>, executor: &Executor<TestHost>) {
     domain.close();
     while domain.cancel_all() != 0 {
@@ -277,7 +278,7 @@ pub fn finish(domain: &Domain<TestHost>, executor: &Executor<TestHost>) {
     }
 }
 
-/// Counts its drops.
+/// A count of dropped tokens.
 #[derive(Clone, Default)]
 pub struct Drops(Arc<AtomicU64>);
 
@@ -299,7 +300,7 @@ impl Drop for DropToken {
     }
 }
 
-/// Waits for a future on the calling thread.
+/// Runs a future to its end on the calling thread.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Thread(std::thread::Thread);
     impl std::task::Wake for Thread {

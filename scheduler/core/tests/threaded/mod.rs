@@ -1,5 +1,5 @@
-//! A host of real threads: each serves one vCPU and parks when it has no work; `kick` unparks it. A
-//! lost wake is a wait that does not end.
+//! A host with real threads: each thread serves one vCPU and parks when the vCPU has no work;
+//! `kick` unparks the thread. A lost wake shows as a wait that does not end.
 
 #![allow(
     dead_code,
@@ -65,7 +65,7 @@ pub fn domain(config: Config) -> Domain<ThreadHost> {
     Domain::new(host, config)
 }
 
-/// Tells a server to leave.
+/// A request to all serving threads to retire their vCPUs.
 #[derive(Default)]
 pub struct Stop(AtomicBool);
 
@@ -120,7 +120,7 @@ pub fn serve(
     SERVED.set(None);
 }
 
-/// Waits until `done`; a bug is a wait that does not end.
+/// Waits until `done` returns true; panics after a minute.
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {

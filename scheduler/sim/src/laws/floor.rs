@@ -1,8 +1,9 @@
-//! The law of the floor: its levels get their share, and no more ahead of urgent work.
+//! The law of the floor: the floor's levels get their share of the time, and take at most this
+//! share ahead of urgent work.
 //!
-//! Both halves bound *any* window. The largest excess of a window that ends now follows from that
-//! of a moment ago: time that counts is added to it, other time is taken off, and an excess below 0
-//! becomes 0, since a shorter window is then the worst.
+//! Both bounds hold for *any* window. The largest excess of all windows that end now is computed
+//! from the largest excess of a moment ago: time that counts is added, other time is subtracted,
+//! and an excess below 0 becomes 0, since a shorter window is then the worst.
 
 use upshift_core::Floor;
 
@@ -53,13 +54,13 @@ impl FloorLaw {
         })
     }
 
-    /// Returns true if a level is one of the floor.
+    /// Returns true if the level belongs to the floor.
     pub(super) fn has(&self, level: u8) -> bool {
         level >= self.floor.from.get()
     }
 
-    /// Notes that a vCPU begins a poll of `level`, perhaps `ahead` of a coroutine above the floor,
-    /// while the levels in `seen` are ready.
+    /// Records that a vCPU begins a poll of `level` while the levels in `seen` are ready. `ahead`:
+    /// a coroutine above the floor is ready, too.
     pub(super) fn begins(&mut self, vcpu: usize, level: u8, ahead: bool, seen: u64) {
         self.turns[vcpu] = if self.has(level) {
             Turn::Floor { ahead, seen }
@@ -68,7 +69,7 @@ impl FloorLaw {
         };
     }
 
-    /// Notes that a vCPU begins a pick.
+    /// Records that a vCPU begins a pick.
     pub(super) fn ends(&mut self, vcpu: usize) {
         self.turns[vcpu] = Turn::Other;
     }
@@ -82,7 +83,8 @@ impl FloorLaw {
         }
     }
 
-    /// Accounts for a span without changes, and describes a bound that it exceeds.
+    /// Accounts for a span of time without changes. Returns a description of the bound that is
+    /// exceeded, if any.
     fn passes(&mut self, all: &[Tracked], time: u64) -> Option<String> {
         let share = u64::from(self.floor.percent);
         let rest = (100 - share) * time;
@@ -117,7 +119,7 @@ impl FloorLaw {
 }
 
 impl Laws {
-    /// Holds the next span of time, in which nothing changes, against the law.
+    /// Checks the law for the next span of time, in which no state changes.
     pub(super) fn floor_holds(&mut self, world: &World, time: u64) -> Result<(), Violation> {
         let Some(floor) = &mut self.floor else {
             return Ok(());

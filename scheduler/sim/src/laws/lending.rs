@@ -1,5 +1,5 @@
-//! Lent levels: a coroutine that holds a lock, or is awaited, is as urgent as its waiters, and no
-//! longer than that.
+//! The law of lent levels: a coroutine that holds a lock, or is awaited, is at least as urgent as
+//! its waiters, and has its own level again without waiters.
 
 use upshift_core::Level;
 
@@ -7,7 +7,7 @@ use super::{Law, Laws, Phase, Violation};
 use crate::world::World;
 
 impl Laws {
-    /// Notes that coroutine `k` awaits another one from now on, or none.
+    /// Records that coroutine `k` awaits another one from now on, or no coroutine.
     pub(crate) fn awaits(&mut self, k: usize, other: Option<usize>) {
         let before = std::mem::replace(&mut self.all[k].awaits, other);
         self.all[k].awaited.extend(before);
@@ -17,7 +17,7 @@ impl Laws {
             .for_each(|k| self.may_move(k));
     }
 
-    /// Notes that coroutine `k` is given a level of its own.
+    /// Records that a `reprio` gives coroutine `k` a level.
     pub(crate) fn rebase(&mut self, k: usize, level: u8) {
         self.all[k].base = level;
         self.may_move(k);
@@ -28,7 +28,7 @@ impl Laws {
     }
 
     /// Checks that the coroutine that `k` waits for is at least as urgent as `k`. A coroutine that
-    /// is not blocked any more may have changed its level, and passes it on when it is polled.
+    /// is no longer blocked may have another level, which it lends in its next poll.
     fn lends(&self, world: &World, k: usize, to: usize) -> Result<(), Violation> {
         let (from, to_level) = (self.all[k].level, self.all[to].level);
         if self.all[k].phase != Phase::Blocked || !self.lives(to) || to_level <= from {
@@ -38,7 +38,7 @@ impl Laws {
         Err(self.violation(world, Law::Truth, what))
     }
 
-    /// Checks all locks and all awaited coroutines. Between two steps.
+    /// Checks all locks and all awaited coroutines. Called between two steps.
     pub(super) fn lending(&self, world: &World) -> Result<(), Violation> {
         let mut borrows = vec![false; self.all.len()];
         for lock in world.locks.borrow().iter() {

@@ -1,4 +1,4 @@
-//! The verdicts of the oracle: the broken law, between any two events and when a poll begins.
+//! The verdicts of the oracle. The laws are checked between any two events, and when a poll begins.
 
 use upshift_core::Level;
 
@@ -34,7 +34,7 @@ impl Laws {
             && (self.all.iter().enumerate()).any(|(other, tracked)| {
                 other != k && ready_first(tracked) && !is_below(tracked.level)
             });
-        // A turn of the floor looks only at the vCPU's own queues.
+        // A poll of the floor is picked from the vCPU's own queues only.
         let in_order = !urgent_waits || self.picks.len() == 1;
         let alone = self.picks.len() == 1 && !resumed;
         let overtaken = self.all.iter().enumerate().find(|(other, tracked)| {
@@ -58,9 +58,9 @@ impl Laws {
         Err(self.violation(world, Law::Order, what))
     }
 
-    /// Returns the level at which a vCPU polls coroutine `k`. For its waiters a poll that is not
-    /// interrupted is as urgent as at its beginning: a coroutine that makes itself less urgent in
-    /// the middle has had its turn.
+    /// Returns the level at which a vCPU polls coroutine `k`. For coroutines that wait for a poll
+    /// that cannot be interrupted, the poll is as urgent as at its beginning, even if its coroutine
+    /// becomes less urgent in the middle.
     fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
         let level = self.all[k].level;
         match self.picks[vcpu].chosen {
@@ -69,7 +69,7 @@ impl Laws {
         }
     }
 
-    /// Checks the time until the next event, in which nothing changes.
+    /// Checks the time until the next event, in which no state changes.
     pub(crate) fn between(&mut self, world: &World, until: u64) -> Result<(), Violation> {
         if !self.enabled {
             return Ok(());
@@ -144,7 +144,7 @@ impl Laws {
         )
     }
 
-    /// Reads the levels again: lending and `reprio` change them without a change of state.
+    /// Updates the levels: lending and `reprio` change levels without a reported step.
     fn read_levels(&mut self, world: &World) {
         for k in 0..self.all.len() {
             let tracked = &mut self.all[k];
@@ -165,12 +165,14 @@ impl Laws {
         let pick = self.picks[0].count;
         self.may_move(k);
         let tracked = &mut self.all[k];
-        // As if it had become ready now: the poll under way may be less urgent.
+        // The coroutine counts as if it had become ready now, since the poll under way may have
+        // become less urgent than it.
         tracked.behind = 0;
         tracked.ready_pick = pick;
     }
 
-    /// Moves coroutine `k`, whose level may have changed there and back, to the tail of its level.
+    /// Moves coroutine `k`, whose level may have changed and changed back, to the tail of its
+    /// level.
     pub(crate) fn may_move(&mut self, k: usize) {
         let (stamp, pick) = (self.stamp(), self.picks[0].count);
         let tracked = &mut self.all[k];

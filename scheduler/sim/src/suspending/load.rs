@@ -1,6 +1,6 @@
-//! The load of the model, and its outcome.
+//! The load and the outcome of the model.
 
-/// A poll.
+/// The arrival of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Time at which the poll becomes ready, in nanoseconds.
@@ -13,23 +13,23 @@ pub struct Arrival {
     pub sleeps: Option<u64>,
 }
 
-/// Polls, and the machine that runs them.
+/// A sequence of polls, and the parameters of the machine that runs them.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// *C*, ns.
+    /// Cost of a suspension, *C*, ns.
     pub cost: u64,
-    /// Quantum that is asked for, ns; the rule may raise it.
+    /// Requested quantum, ns; the rule may raise it.
     pub quantum: u64,
-    /// Longest delay of the watcher when it wakes, ns.
+    /// Longest delay of the watcher's wake-up, ns.
     pub late: u64,
-    /// Price of a look by the clock, ns: it is charged, and takes no time. Twice that of a look
-    /// because of an arrival.
+    /// Price of a look by the clock, ns, which is charged but takes no time. A look because of an
+    /// arrival costs half.
     pub look: u64,
-    /// Whether an operation is always in flight that is more urgent than each poll.
+    /// True if an operation of a level more urgent than any poll is always in flight.
     pub expects_urgent: bool,
     /// Factor by which polls take longer because other programs have the CPU. At least 1.
     pub slow: u64,
-    /// Number of vCPUs, at least 1. Arrival n comes to vCPU n modulo this.
+    /// Number of vCPUs, at least 1. Arrival *n* comes to vCPU *n* modulo this.
     pub vcpus: usize,
     /// Polls in the order of time.
     pub arrivals: Vec<Arrival>,
@@ -46,25 +46,26 @@ pub enum WatcherState {
     Rests,
 }
 
-/// A wait for the poll under way, by an arrival of its level or a more urgent one.
+/// The wait of an arrival for the poll under way, which is of the same level or less urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// CPU time that the poll had used since it began.
     pub ran: u64,
     /// CPU time that the poll still needed.
     pub needed: u64,
-    /// Time until the poll had ended or was suspended, ns.
+    /// Time until the poll ended or was suspended, ns.
     pub waited: u64,
     /// True if the arrival was as urgent as the poll, and not more urgent.
     pub is_equal: bool,
-    /// State of the watcher; the least attentive one, if it changed meanwhile.
+    /// State of the watcher at the arrival, or [`WatcherState::Rests`] if the watcher rested later
+    /// in the wait.
     pub watcher: WatcherState,
-    /// Set when the budget did not hold the price of the suspension.
+    /// Set if the budget did not hold the price of the suspension.
     pub lacked: bool,
-    /// Set when the poll had its turn, or made room for a turn.
+    /// Set if the poll had a turn, or was stopped for a turn of another poll.
     pub turned: bool,
-    /// Set when another poll arrived while an equal waited: the watcher may have been woken, and
-    /// each look is charged.
+    /// Set if another poll arrived while an equal waited: the watcher may have been woken, and each
+    /// look is charged.
     pub followed: bool,
 }
 
@@ -73,29 +74,29 @@ pub struct Wait {
 pub struct Outcome {
     /// Waits for polls under way.
     pub waits: Vec<Wait>,
-    /// Number of the arrival of each poll that has ended, and the time from there to its end, ns.
+    /// Index of the arrival of each poll, and the time from the arrival to the end of the poll, ns.
     pub times: Vec<(usize, u64)>,
     /// Times of suspensions by the rule, for each vCPU.
     pub suspended: Vec<Vec<u64>>,
-    /// Number of suspensions for the sake of polls that had used their quantum.
+    /// Number of suspensions while only polls that had used their quantum waited.
     pub for_expired: u64,
-    /// Number of suspensions for an equal of polls that had not used their quantum.
+    /// Number of suspensions, for an equal, of polls that had not used their quantum.
     pub before_quantum: u64,
     /// Number of stale looks, each of which begins a rest, for each vCPU.
     pub stale_looks: Vec<u64>,
-    /// Number of looks because of an arrival that suspended no poll.
+    /// Number of looks because of an arrival that did not suspend a poll.
     pub by_event: u64,
-    /// Number of looks by the clock that suspended no poll.
+    /// Number of looks by the clock that did not suspend a poll.
     pub by_clock: u64,
-    /// Number of polls that made room for a turn, for each vCPU.
+    /// Number of suspensions for a turn of another poll, for each vCPU.
     pub turns: Vec<u64>,
     /// Number of polls that slept and were set aside, for each vCPU.
     pub set_aside: Vec<u64>,
-    /// Longest time for which a sleeping poll kept its vCPU while others waited there.
+    /// Longest time for which a sleeping poll kept its vCPU while other polls waited there, ns.
     pub slept_in_the_way: u64,
     /// Longest time for which a suspended poll was off the CPU, divided by the number of suspended
     /// polls.
     pub kept_off: u64,
-    /// Time at which all polls had ended.
+    /// End of the last poll.
     pub end: u64,
 }

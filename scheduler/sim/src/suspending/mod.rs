@@ -1,14 +1,14 @@
-//! The preemption policy of `upshift_core::preempt`, unmodified, over random loads: polls, arrivals
-//! and a watcher that wakes late.
+//! A model of preemption, which runs the unmodified policy of `upshift_core::preempt` over random
+//! loads: polls, arrivals and a watcher that wakes late.
 //!
-//! The model has no core and no threads: only the decision counts here, and millions of polls pass
-//! in seconds. A vCPU polls its most urgent work, in order within a level. Suspending takes *C*,
-//! all of it before the next poll, and resuming takes nothing: so the wait that a suspension causes
-//! is never shorter than on a real machine. Where other programs have a part of the CPU, polls take
-//! longer, and have used less than they last. An idle vCPU takes a poll that has not begun
-//! elsewhere.
+//! The model has no core and no threads, only the decision, so millions of polls take seconds. A
+//! vCPU polls its most urgent work, in order within a level. A suspension takes *C*, all of it
+//! before the next poll, and a resumption takes no time: so the wait that a suspension causes is
+//! never shorter than on a real machine. Where other programs have a share of the CPU, polls last
+//! longer than the CPU time that they use. An idle vCPU takes a poll that has not begun from
+//! another vCPU.
 //!
-//! The watcher's timer, its rests and the watchdog are those of the runtime
+//! The watcher's timer, its rests and the watchdog are modelled on those of the runtime
 //! (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The watcher wakes late by a random time
 //! of at most [`Load::late`].
 
@@ -62,11 +62,11 @@ pub fn contend(load: &Load) -> Outcome {
         }
         if arrives <= event {
             machine.now = arrives;
-            machine.arrives(next);
+            machine.arrive(next);
             next += 1;
         } else {
             machine.now = event;
-            machine.happens(index);
+            machine.handle_event(index);
         }
     }
 }
@@ -81,7 +81,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Returns how late the watcher wakes this time.
+    /// Returns a random delay of the watcher's next wake-up.
     fn late(&mut self) -> u64 {
         self.random = random(self.random);
         self.random % (self.load.late + 1)
@@ -93,7 +93,7 @@ impl Machine<'_> {
     }
 
     /// Wakes the watcher.
-    fn rings(&mut self, index: usize) {
+    fn wake_watcher(&mut self, index: usize) {
         let at = self.now + self.late();
         let vcpu = &mut self.vcpus[index];
         vcpu.listens = false;
@@ -101,13 +101,13 @@ impl Machine<'_> {
     }
 
     /// Wakes the watcher because of an arrival, if it listens.
-    fn notifies(&mut self, index: usize) {
+    fn notify_watcher(&mut self, index: usize) {
         if self.vcpus[index].listens {
-            self.rings(index);
+            self.wake_watcher(index);
         }
     }
 
-    fn arrives(&mut self, n: usize) {
+    fn arrive(&mut self, n: usize) {
         let arrival = self.load.arrivals[n];
         let index = n % self.vcpus.len();
         let (now, vcpu) = (self.now, &mut self.vcpus[index]);
@@ -145,22 +145,22 @@ impl Machine<'_> {
         }
         vcpu.push(poll, QueueEnd::Tail);
         match &mut vcpu.doing {
-            Doing::Idles => self.picks(index),
+            Doing::Idles => self.pick(index),
             Doing::Switches { .. } => {}
-            Doing::Polls { .. } => self.notifies(index),
+            Doing::Polls { .. } => self.notify_watcher(index),
             Doing::Sleeps { waited_since, .. } => {
                 waited_since.get_or_insert(now);
-                self.notifies(index);
+                self.notify_watcher(index);
             }
         }
         let idle = |vcpu: &Vcpu| matches!(vcpu.doing, Doing::Idles);
         if let Some(idle) = self.vcpus.iter().position(idle) {
-            self.picks(idle);
+            self.pick(idle);
         }
     }
 
-    /// Lets the next event of a vCPU, which is due, happen.
-    fn happens(&mut self, index: usize) {
+    /// Handles the next event of a vCPU, which is due.
+    fn handle_event(&mut self, index: usize) {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         if let Some(place) = vcpu.aside.iter().position(|(until, _)| *until <= now) {
@@ -170,17 +170,17 @@ impl Machine<'_> {
             poll.among = 1 + vcpu.suspended();
             vcpu.push(poll, QueueEnd::Head);
             return match &mut vcpu.doing {
-                Doing::Idles => self.picks(index),
+                Doing::Idles => self.pick(index),
                 Doing::Switches { .. } => {}
-                Doing::Polls { .. } => self.rings(index),
+                Doing::Polls { .. } => self.wake_watcher(index),
                 Doing::Sleeps { waited_since, .. } => {
                     waited_since.get_or_insert(now);
-                    self.rings(index);
+                    self.wake_watcher(index);
                 }
             };
         }
         match std::mem::replace(&mut vcpu.doing, Doing::Idles) {
-            Doing::Switches { until } if until <= now => self.picks(index),
+            Doing::Switches { until } if until <= now => self.pick(index),
             Doing::Sleeps {
                 poll,
                 stretch,
@@ -192,7 +192,7 @@ impl Machine<'_> {
                     stretch,
                     since: now,
                 };
-                self.was_in_the_way(waited_since);
+                self.record_sleep(waited_since);
             }
             Doing::Polls {
                 mut poll,
@@ -208,7 +208,7 @@ impl Machine<'_> {
                         self.outcome
                             .times
                             .push((poll.n, now - self.load.arrivals[poll.n].at));
-                        self.picks(index);
+                        self.pick(index);
                     }
                     Some((_, time)) => {
                         let waits = vcpu.waiting != 0;
@@ -223,30 +223,30 @@ impl Machine<'_> {
             }
             doing => {
                 vcpu.doing = doing;
-                self.looks(index);
+                self.look(index);
             }
         }
     }
 
-    fn was_in_the_way(&mut self, since: Option<u64>) {
+    fn record_sleep(&mut self, since: Option<u64>) {
         let time = since.map_or(0, |since| self.now - since);
         let longest = &mut self.outcome.slept_in_the_way;
         *longest = time.max(*longest);
     }
 
-    fn picks(&mut self, index: usize) {
+    fn pick(&mut self, index: usize) {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         vcpu.doing = Doing::Idles;
         if std::mem::take(&mut vcpu.turn)
             && let Some(poll) = vcpu.take_longest_off(now)
         {
-            return self.starts(index, poll, TURN_LENGTH);
+            return self.start(index, poll, TURN_LENGTH);
         }
         if let Some(poll) = vcpu.pop(now) {
-            return self.starts(index, poll, 0);
+            return self.start(index, poll, 0);
         }
-        // The most urgent poll that has not begun elsewhere.
+        // Takes the most urgent poll of another vCPU that has not begun.
         let others = self.vcpus.iter().enumerate();
         let fresh = others.flat_map(|(other, vcpu)| {
             let all = vcpu
@@ -259,12 +259,12 @@ impl Machine<'_> {
         if let Some((level, other, place)) = fresh.min() {
             let level = usize::from(level);
             let poll = self.vcpus[other].queues[level].remove(place);
-            let theirs = &mut self.vcpus[other];
-            theirs.forget_empty(level);
+            let victim = &mut self.vcpus[other];
+            victim.forget_empty(level);
             let n = poll.as_ref().map(|poll| poll.n);
-            // A poll that moves to another vCPU waits no more.
+            // The wait of a poll ends when it moves to another vCPU.
             let outcome = &mut self.outcome;
-            theirs.open.retain_mut(|(waiting, since, wait)| {
+            victim.open.retain_mut(|(waiting, since, wait)| {
                 wait.waited = now - *since;
                 let stays = Some(*waiting) != n;
                 if !stays {
@@ -272,21 +272,21 @@ impl Machine<'_> {
                 }
                 stays
             });
-            if let Doing::Sleeps { waited_since, .. } = &mut theirs.doing
-                && theirs.waiting == 0
+            if let Doing::Sleeps { waited_since, .. } = &mut victim.doing
+                && victim.waiting == 0
             {
                 *waited_since = None;
             }
-            self.starts(index, poll.expect("found there"), 0);
+            self.start(index, poll.expect("found there"), 0);
         }
     }
 
     /// Begins or resumes a poll.
-    fn starts(&mut self, index: usize, mut poll: Poll, turn: u64) {
+    fn start(&mut self, index: usize, mut poll: Poll, turn: u64) {
         let (now, late) = (self.now, self.late());
         let vcpu = &mut self.vcpus[index];
         if poll.suspended {
-            // Including the one that resumes.
+            // The number includes the poll that resumes.
             let among = poll.among.max(1 + vcpu.suspended());
             let off = (now - poll.off_since) / among as u64;
             self.outcome.kept_off = self.outcome.kept_off.max(off);
@@ -316,15 +316,15 @@ impl Machine<'_> {
         };
     }
 
-    /// Lets the watcher look: `look` of the runtime.
-    fn looks(&mut self, index: usize) {
+    /// Lets the watcher look, as `look` of the runtime does.
+    fn look(&mut self, index: usize) {
         let now = self.now;
         let by_timer = self.vcpus[index].wakes_watcher(now);
         let stopped = match self.vcpus[index].doing {
-            // The current thread looks by itself.
+            // The current thread looks when it picks.
             Doing::Idles => true,
-            Doing::Switches { .. } => self.looks_between_polls(index, by_timer),
-            Doing::Polls { .. } | Doing::Sleeps { .. } => self.decides(index, by_timer),
+            Doing::Switches { .. } => self.look_between_polls(index, by_timer),
+            Doing::Polls { .. } | Doing::Sleeps { .. } => self.decide(index, by_timer),
         };
         let vcpu = &mut self.vcpus[index];
         if !stopped && by_timer {
@@ -340,7 +340,7 @@ impl Machine<'_> {
         }
     }
 
-    fn looks_between_polls(&mut self, index: usize, by_timer: bool) -> bool {
+    fn look_between_polls(&mut self, index: usize, by_timer: bool) -> bool {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         if by_timer && vcpu.policy.is_stale_look(0) {
@@ -351,8 +351,8 @@ impl Machine<'_> {
         false
     }
 
-    /// Decides on the poll under way. Returns whether it has been stopped.
-    fn decides(&mut self, index: usize, by_timer: bool) -> bool {
+    /// Decides on the poll under way. Returns whether the poll was stopped.
+    fn decide(&mut self, index: usize, by_timer: bool) -> bool {
         let (now, rule) = (self.now, self.rule);
         let vcpu = &mut self.vcpus[index];
         let (poll, stretch, ran, asleep) = vcpu.under_way(now).expect("a poll is under way");
@@ -374,11 +374,11 @@ impl Machine<'_> {
                 .iter_mut()
                 .for_each(|(.., wait)| wait.turned = true);
             if asleep {
-                self.sets_aside(index);
+                self.set_aside(index);
             } else {
                 vcpu.policy.record_suspension(&rule, now);
                 self.outcome.turns[index] += 1;
-                self.suspends(index, rule.queue_end(ran));
+                self.suspend(index, rule.queue_end(ran));
             }
             return true;
         }
@@ -407,9 +407,9 @@ impl Machine<'_> {
                 }
                 self.look_in(index, wait);
             }
-            // The stop finds out whether the poll sleeps.
+            // The runtime finds out when it stops the thread whether the poll sleeps.
             Decision::Suspend(_) if asleep => {
-                self.sets_aside(index);
+                self.set_aside(index);
                 return true;
             }
             Decision::Suspend(end) => {
@@ -419,18 +419,18 @@ impl Machine<'_> {
                 self.outcome.for_expired += u64::from(snapshot.waits() == Waits::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
                 self.outcome.suspended[index].push(now);
-                self.suspends(index, end);
+                self.suspend(index, end);
                 return true;
             }
             Decision::SetAside => {
-                self.sets_aside(index);
+                self.set_aside(index);
                 return true;
             }
         }
         false
     }
 
-    fn sets_aside(&mut self, index: usize) {
+    fn set_aside(&mut self, index: usize) {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         let until = now + self.rule.cost;
@@ -448,10 +448,10 @@ impl Machine<'_> {
         vcpu.aside.push((until, poll));
         vcpu.listens = false;
         self.outcome.set_aside[index] += 1;
-        self.was_in_the_way(waited_since);
+        self.record_sleep(waited_since);
     }
 
-    fn suspends(&mut self, index: usize, end: QueueEnd) {
+    fn suspend(&mut self, index: usize, end: QueueEnd) {
         let (now, until) = (self.now, self.now + self.rule.cost);
         let vcpu = &mut self.vcpus[index];
         let doing = std::mem::replace(&mut vcpu.doing, Doing::Switches { until });

@@ -1,4 +1,4 @@
-//! The theorems of `docs/preemption-proofs.md`, held against the outcome of a load.
+//! Checks of the theorems of `docs/preemption-proofs.md` against the outcomes of loads.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
@@ -9,11 +9,11 @@ use super::{Arrival, Load, Outcome, Wait, WatcherState, contend, random};
 /// Distribution of the lengths of polls.
 #[derive(Clone, Copy, Debug)]
 pub enum Service {
-    /// The same time for all, ns.
+    /// The same time for all polls, ns.
     Fixed(u64),
     /// Exponential with this mean, ns.
     Exponential(u64),
-    /// The first time for 15 polls in 16, the second for one, ns.
+    /// The first time for 15 of 16 polls, the second for the others, ns.
     Bimodal(u64, u64),
 }
 
@@ -22,7 +22,7 @@ pub enum Service {
 pub enum Levels {
     /// All polls at one level.
     Same,
-    /// The n-th part of the polls is more urgent than the others.
+    /// One poll of this number is more urgent than the others, on average.
     UrgentOneIn(u64),
     /// Eight levels, in equal parts.
     Eight,
@@ -51,9 +51,9 @@ pub struct Shape {
     pub service: Service,
     /// Levels of the polls.
     pub levels: Levels,
-    /// Share of the vCPUs' time that the polls need, percent.
+    /// Share of the vCPUs' time that the polls need, in percent.
     pub percent: u64,
-    /// Number of polls of which one sleeps in its middle; 0: none sleeps.
+    /// Number of polls of which one sleeps in its middle; 0: no poll sleeps.
     pub sleeps_one_in: u64,
     /// Seed of the random numbers.
     pub seed: u64,
@@ -146,7 +146,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     (machine, rest).prop_map(|((cost, quantum, late, look, (slow, vcpus)), rest)| {
         let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
         let (look, expects_urgent) = look;
-        // A suspension takes two looks, and more.
+        // The cost of a suspension includes two looks.
         let look = cost * look / 200;
         Shape {
             cost,
@@ -176,8 +176,8 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     } else {
         (cost, cost)
     };
-    // The watcher does not look sooner than a look costs, nor, where a poll has slept or waited for
-    // the CPU, than a quarter of that time after the last look.
+    // The next look comes at the earliest after the cost of a look or, where a poll has slept or
+    // waited for the CPU, after a quarter of the lost time, and at most a turn's length.
     let lost = if loses { TURN_LENGTH } else { 0 };
     let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
     let unheard = match wait.watcher {
@@ -196,7 +196,7 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
     (wait.needed * slow).min(most) + cost + 2 * load.late
 }
 
-/// Holds the theorems against a load.
+/// Runs a load and checks the theorems.
 ///
 /// # Errors
 /// A description of the violation.
@@ -265,10 +265,10 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Generates `count` loads from a seed and holds the theorems against each.
+/// Generates `count` loads from a seed and checks the theorems for each.
 ///
 /// # Errors
-/// The smallest load found that breaks one, and the violation.
+/// The smallest shape found whose load breaks a theorem, and the violation.
 pub fn search_loads(count: u32, seed: u64) -> Result<(), String> {
     let config = Config {
         cases: count,

@@ -1,4 +1,4 @@
-//! A vCPU of the model: its queues, its activity, and its picks.
+//! A vCPU of the model, with its queues, its activity and its watcher.
 
 use std::collections::VecDeque;
 use upshift_core::QueueEnd;
@@ -8,14 +8,14 @@ use super::load::{Outcome, Wait, WatcherState};
 
 #[derive(Clone, Debug)]
 pub(super) struct Poll {
-    /// Index of its arrival.
+    /// Index of the poll's arrival.
     pub(super) n: usize,
     pub(super) level: u8,
     pub(super) left: u64,
     pub(super) total: u64,
     /// Time since the poll began, without the time in which it was suspended.
     pub(super) elapsed: u64,
-    /// Time left when the poll sleeps, and the length of the sleep.
+    /// Remaining time at which the poll sleeps, and the length of the sleep.
     pub(super) sleeps: Option<(u64, u64)>,
     pub(super) suspended: bool,
     /// Set once the poll has been suspended.
@@ -24,7 +24,7 @@ pub(super) struct Poll {
     pub(super) expired: bool,
     /// Time at which the poll was last on the CPU, or became ready.
     pub(super) off_since: u64,
-    /// Number of polls suspended there then, this one included.
+    /// Number of polls suspended on the vCPU at `off_since`, this one included.
     pub(super) among: usize,
 }
 
@@ -47,13 +47,13 @@ pub(super) enum Doing {
     },
 }
 
-/// The part of a poll since it began or was resumed.
+/// The part of a poll since its start or last resumption.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
-    /// Length of the turn that it is to have, or 0.
+    /// Guaranteed length of the stretch: a turn, or 0.
     pub(super) turn: u64,
     pub(super) began: u64,
-    /// CPU time before the poll slept.
+    /// CPU time of the stretch before the poll last slept.
     pub(super) ran: u64,
 }
 
@@ -61,9 +61,9 @@ pub(super) struct Stretch {
 pub(super) struct Alarm {
     /// Time for which the timer is set, or `NEVER`.
     at: u64,
-    /// Delay of the watcher when the timer goes off.
+    /// Delay of the watcher's wake-up after the timer has expired.
     late: u64,
-    /// Time for which polls during a rest have set it.
+    /// Time for which polls during a rest have set the timer.
     watchdog: u64,
 }
 
@@ -74,8 +74,8 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer for 2 · MAX_SUSPENSION from now unless it goes off after MAX_SUSPENSION or
-    /// later, or was set for another purpose.
+    /// Sets the timer to 2 · MAX_SUSPENSION from now, unless it is due, or expires in
+    /// MAX_SUSPENSION or later. A timer that was set for another purpose is not postponed.
     fn push(&mut self, now: u64, late: u64) {
         if self.at != NEVER && (self.at <= now || self.at >= now + MAX_SUSPENSION) {
             return;
@@ -103,15 +103,15 @@ pub(super) struct Vcpu {
     pub(super) listens: bool,
     /// Time of the last look, or of the start of the poll under way.
     pub(super) seen_at: u64,
-    /// Time of the look because of an arrival, or `NEVER`.
+    /// Time of the next look because of an arrival, or `NEVER`.
     pub(super) notified_at: u64,
     /// Time at which an expired poll last went before a fresh one.
     pub(super) turned: u64,
-    /// Set if the next pick is for the turn of a suspended poll.
+    /// Set if the next pick takes a suspended poll for its turn.
     pub(super) turn: bool,
     /// Polls that are set aside, and the ends of their sleeps.
     pub(super) aside: Vec<(u64, Poll)>,
-    /// Waits that have not ended: arrival, beginning, wait.
+    /// Waits that have not ended: index of the arrival, start, wait.
     pub(super) open: Vec<(usize, u64, Wait)>,
 }
 
@@ -153,7 +153,7 @@ impl Vcpu {
             .min(self.notified_at)
     }
 
-    /// Takes the event that makes the watcher look now. Returns true if that is the timer alone.
+    /// Takes the event that makes the watcher look now. Returns true if only the timer has expired.
     pub(super) fn wakes_watcher(&mut self, now: u64) -> bool {
         self.seen_at = now;
         if self.alarm.look_at() <= now {
@@ -170,7 +170,7 @@ impl Vcpu {
         self.alarm.arm(at, late);
     }
 
-    /// Begins to watch a poll that was not suspended: `watch_over` of the runtime.
+    /// Begins to watch a poll that was not suspended, as `watch_over` of the runtime does.
     pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, late: u64) {
         if self.policy.rests_until() > now {
             return self.alarm.push(now, late);
@@ -237,8 +237,8 @@ impl Vcpu {
         }
     }
 
-    /// Picks as the queues of the core do: expired polls are behind the others, except for one
-    /// per MAX_SUSPENSION whose patience is over.
+    /// Picks like the queues of the core: expired polls are behind the others, except for one per
+    /// MAX_SUSPENSION whose patience is over.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
@@ -262,8 +262,8 @@ impl Vcpu {
         poll
     }
 
-    /// Takes the suspended poll that has been off the CPU for longest, if it has been since
-    /// `before`.
+    /// Takes the suspended poll that has been off the CPU for longest, if it was last on the CPU at
+    /// `before` or earlier.
     pub(super) fn take_longest_off(&mut self, before: u64) -> Option<Poll> {
         let all = self.queues.iter().enumerate().flat_map(|(level, queue)| {
             let places = queue.iter().enumerate();
@@ -276,7 +276,7 @@ impl Vcpu {
         poll
     }
 
-    /// Gives a suspended poll the next turn, if one is due.
+    /// Gives a suspended poll the next turn, if a turn is due.
     pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let Some(kept) = self.policy.turn_is_due(depended_on, now) else {
             return false;
