@@ -30,7 +30,7 @@ use crate::host;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// The most tests between two readings of the clock.
+/// Largest number of tests between two readings of the clock.
 const MAX_TESTS: u32 = 32;
 
 /// Queue position of a coroutine whose poll should give way.
@@ -151,7 +151,7 @@ fn is_quantum_used(worker: &Worker, now: u64) -> bool {
 /// this poll. If not, because something waits or the poll has used its share of 100 µs, the
 /// coroutine has been woken, and the function returns `Pending` for the rest of the poll.
 ///
-/// For bodies and writers, which are polled by others:
+/// For bodies and writers, which other code polls:
 ///
 /// ```
 /// # use std::task::{Context, Poll, ready};

@@ -234,7 +234,7 @@ impl Preemptible {
         // Before the role is read: a thread that comes back notifies the watcher, which then sees
         // the levels.
         self.pinned.levels.fetch_or(running.level().bit(), Release);
-        // SAFETY: the vCPU outlives the list, and this thread is current, so it alone uses the list.
+        // SAFETY: the vCPU outlives the list, which this thread alone uses, because it is current.
         unsafe {
             let running =
                 std::mem::transmute::<Running<'_, Linux>, Running<'static, Linux>>(running);

@@ -69,7 +69,7 @@ use crate::user_code::deferred;
 use outbox::Outbox;
 pub(crate) use wait::{ENDING_WAIT, Spin};
 
-/// Polls before a vCPU with completions or submissions waiting enters the ring.
+/// Number of polls after which a vCPU enters the ring if completions or submissions wait.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
 
 /// Reap intervals after which a vCPU enters the ring although no completion can be more urgent than
@@ -82,7 +82,7 @@ fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
 }
 
-/// A vCPU with the thread that serves it.
+/// The executor, the ring and the timers of a vCPU, for the thread that serves it.
 pub(crate) struct Worker {
     executor: Executor<Linux>,
     ring: Ring,
@@ -390,9 +390,9 @@ impl Worker {
         }
     }
 
-    /// Completes the cancellation of the futures dropped last: a receive in flight keeps its socket
-    /// open until the kernel has been told to cancel it and has confirmed that. Polls nothing. For
-    /// an inline vCPU, after [`Worker::run`].
+    /// Completes the cancellation of the futures that were dropped last: a receive in flight keeps
+    /// its socket open until the kernel has been told to cancel it and has confirmed that. Polls
+    /// nothing. Only for an inline vCPU, after [`Worker::run`].
     pub(crate) fn complete_cancellations(&self) {
         let _entered = context::enter(self);
         // The first turn submits the cancellation, the second one reaps its completion.
@@ -413,8 +413,8 @@ impl Worker {
             .allow_stand_in(&self.shared.access, index, &self.ring)
     }
 
-    /// Returns whether submissions go before the next poll: a more urgent coroutine has requested
-    /// I/O, or there are enough reads to keep a device busy.
+    /// Returns whether submissions go before the next poll, because a more urgent coroutine has
+    /// requested I/O, or there are enough reads to keep a device busy.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
         !self.outbox.is_empty() && self.outbox.goes_before(self.next_level(back))
@@ -434,7 +434,7 @@ impl Worker {
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
         ago >= self.pace.reap
-            // Without a next poll the loop access the ring anyway, and waits in it with the same
+            // Without a next poll the loop enters the ring anyway, and waits in it with the same
             // call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way

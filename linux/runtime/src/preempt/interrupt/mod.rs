@@ -213,7 +213,7 @@ pub(crate) struct Blocked(libc::sigset_t);
 /// If no signal is free.
 pub(crate) fn block_own() -> io::Result<Blocked> {
     let signal = install()?;
-    // SAFETY: plain data; pointers to locals.
+    // SAFETY: all-zero is a valid value of the sets, which are locals.
     let before = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
