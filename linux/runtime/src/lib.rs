@@ -52,7 +52,7 @@
 //! | `context`, `host` | the way from a thread to its vCPU |
 //! | `coroutine` | spawning, preemption test and budget |
 //! | `blocking` | threads for functions that block |
-//! | `user_code` | calls of wakers, destructors and hooks of users |
+//! | `user_code` | calls of the user's wakers, destructors and hooks |
 //! | `memory` | allocation of futures and control blocks |
 //! | `tokio` (feature `tokio-rt`) | a runtime of tokio beside this one |
 //! | [`task`] | results, sets of coroutines, under tokio's names |

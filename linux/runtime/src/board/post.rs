@@ -143,7 +143,8 @@ impl Post {
         if self.vcpu.settle().unwrap_or(false) {
             self.membership.count_ring();
         }
-        // A demoted thread would not notice arrivals; an elevated one, or one that is alone, does.
+        // A demoted thread would not notice arrivals; an elevated thread, or the only one on its
+        // CPU, does.
         let may_come = self.expected.most_urgent(&self.watch);
         if may_come < potential && self.vcpu.standing() != Standing::UNCONTESTED {
             self.watch.unmask();

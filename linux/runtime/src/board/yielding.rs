@@ -1,8 +1,8 @@
 //! Limit of the time for which a vCPU gives way to other processes by itself. No I/O, no clock.
 //!
-//! With strict priority a process that claims to be urgent, rightly or not, would keep all others
-//! waiting for ever. So a process that has given way for [`LONGEST_YIELD`] in a row works for
-//! [`WORK_AFTER_YIELD`], 4 % of the time, regardless of the others' claims.
+//! With strict priority a process that claims to be urgent, rightly or not, would keep all other
+//! processes waiting for ever. So a process that has given way for [`LONGEST_YIELD`] in a row works
+//! for [`WORK_AFTER_YIELD`], 4 % of the time, regardless of the claims of other processes.
 
 /// The longest time for which a process gives way without a pause, ns.
 const LONGEST_YIELD: u64 = 48_000_000;

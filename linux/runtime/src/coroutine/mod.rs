@@ -166,7 +166,7 @@ impl<T> LocalHandle<T> {
         self.inner.cancel();
     }
 
-    /// Converts the handle into one that is `Send`.
+    /// Converts the handle into a handle that is `Send`.
     pub(crate) fn into_sendable(self) -> JoinHandle<T>
     where
         T: Send,

@@ -37,7 +37,7 @@ pub struct Stall {
     pub vcpu: usize,
     /// Duration of the poll, including the time in which it was suspended.
     pub duration: Duration,
-    /// Set while the poll has not ended. It is reported again when it does.
+    /// Set while the poll has not ended. The stall is reported again when the poll ends.
     pub is_running: bool,
     /// Number of stalls since the last report that were not reported, because there were too many.
     pub suppressed: u64,

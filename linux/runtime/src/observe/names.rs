@@ -13,7 +13,7 @@
 //! reported with the name of the last named work in it. Writers never wait; a reader that meets an
 //! odd stamp, or a stamp that changes, gets no name.
 //!
-//! Bound: [`MAX_NAMES`] names per runtime; work with a further one is counted as [`OTHERS`].
+//! Bound: [`MAX_NAMES`] names per runtime; work with a further name is counted as [`OTHERS`].
 //! Cost: nothing for work without a name. Each poll of named work takes two readings of the clock,
 //! about 20 stores and two locked additions; the first poll also takes a look-up by hash.
 
@@ -380,7 +380,7 @@ impl Drop for PollGuard<'_> {
     }
 }
 
-/// Records a name in the timeline, if one is being recorded.
+/// Records a name in the timeline, if a recording is under way.
 fn trace(vcpu: NonNull<Vcpu<Linux>>, current: &CurrentWork) {
     context::with_domain(|domain| {
         let recorder = domain.host().recorder();

@@ -73,7 +73,7 @@ impl Alarm {
 
     #[cold]
     fn arm_earlier(&self, at: u64) {
-        // Zero would stop the timer for ever.
+        // Zero would stop the timer.
         let at = at.max(1);
         if at < self.armed.fetch_min(at, SeqCst) {
             self.set_and_check(at);

@@ -68,7 +68,7 @@ pub(crate) fn costs(cpu: usize) -> Costs {
     })
 }
 
-/// Measures a switch from one thread to another one of the same CPU, ns.
+/// Measures a switch between two threads of the same CPU, ns.
 fn measure_switch() -> u64 {
     let (ping, pong) = (AtomicU32::new(0), AtomicU32::new(0));
     let pass = |mine: &AtomicU32, other: &AtomicU32, round: u32| {

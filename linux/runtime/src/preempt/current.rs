@@ -73,7 +73,7 @@ impl Drop for Registered<'_> {
     fn drop(&mut self) {
         permit::leave();
         THREAD.set(self.before.0);
-        // A signal for the former registration has found this one.
+        // A signal for the former registration may have found this registration.
         with_current(|vcpu, number| vcpu.threads[number].sent.is_answered());
         // SAFETY: the thread held that permit before.
         unsafe { permit::restore(self.before.1) };

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   watcher    sleeps on an eventfd and a timer; decides and stops polls (watcher.rs, suspend.rs)
-//!   workers    one is current: it runs ring and coroutines, inline (serve.rs)
+//!   workers    the current one runs ring and coroutines, inline (serve.rs);
 //!              the spare ones sleep; the rest hold a suspended or blocked poll (thread.rs)
 //! ```
 //!
@@ -134,7 +134,7 @@ pub struct PreemptionStats {
     pub wakeups: u64,
     /// Wake-ups of watchers that stopped nothing.
     pub spurious_wakeups: u64,
-    /// System calls on a ring that its thread made for another one.
+    /// System calls on a ring that its thread made for another thread.
     pub services: u64,
 }
 

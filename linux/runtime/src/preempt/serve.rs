@@ -280,7 +280,8 @@ impl Preemptible {
             // A coroutine that yields goes to the tail of its level.
             drop(polled);
         }
-        // Mostly a thread is free: the one that gave the vCPU away, or one that was current since.
+        // Mostly a thread is free: the thread that gave the vCPU away, or one that was current
+        // since.
         loop {
             let free = self.roles().free();
             if self.hand_over(worker, free.unwrap_or(FIRST)) {

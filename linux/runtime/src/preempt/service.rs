@@ -1,4 +1,4 @@
-//! System calls on a ring, made by the thread that made it while another one serves the vCPU.
+//! System calls on a ring, made by the thread that created it while another thread serves the vCPU.
 //!
 //! ```text
 //!   Idle ──1 request──► Requested ──2 taken──► Taken ──3 done──► Done ──4──► Idle
@@ -97,8 +97,8 @@ impl Service {
         true
     }
 
-    /// Makes the call that is asked for, on the owner's thread, and the next ones that are asked
-    /// for meanwhile. Async-signal-safe.
+    /// Makes the call that is requested, on the owner's thread, and further calls that are
+    /// requested meanwhile. Async-signal-safe.
     pub(super) fn answer(&self) {
         while self.state.load(Relaxed) == REQUESTED
             && self

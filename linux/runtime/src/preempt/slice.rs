@@ -1,10 +1,10 @@
 //! Time slices and policies of threads: the order in which the kernel runs the threads of a vCPU.
 //! No rights are needed.
 //!
-//! A thread that wakes up goes before a running one of the same priority if its slice is shorter;
-//! otherwise the running thread is left alone until the next tick. So the watcher has the shortest
-//! slice that the kernel takes, or with rights the lowest real-time priority, and the workers keep
-//! the slices that the kernel gives to all.
+//! A thread that wakes up goes before a running thread of the same priority if its slice is
+//! shorter; otherwise the running thread is left alone until the next tick. So the watcher has the
+//! shortest slice that the kernel takes, or with rights the lowest real-time priority, and the
+//! workers keep the slices that the kernel gives to all.
 //!
 //! Workers that wait, spare or with a suspended poll, are in the batch policy: a thread of that
 //! policy does not go before the thread that wakes it ([`BatchPolicy`]). Workers that poll are in
@@ -113,8 +113,7 @@ fn shorten() {
     let Some(mut attributes) = get().filter(is_ordinary) else {
         return;
     };
-    // The flag would also give a thread that this one starts the niceness 0 in place of a negative
-    // one.
+    // The flag would also replace a negative niceness by 0 in threads that this thread starts.
     if attributes.nice >= 0 {
         attributes.flags |= RESET_ON_FORK;
     }

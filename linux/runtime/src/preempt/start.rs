@@ -15,7 +15,7 @@ use crate::worker::Worker;
 /// Makes the vCPU of `worker`, which the calling thread made, preemptible.
 ///
 /// # Safety
-/// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
+/// The worker stays in its place until [`Preemptible::end`] has returned true.
 ///
 /// # Errors
 /// If the kernel lacks a feature, or a thread cannot be started. Nothing is left behind.

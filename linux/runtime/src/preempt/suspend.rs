@@ -43,7 +43,7 @@ impl Preemptible {
     /// current. Only for the watcher, which allocates nothing and takes no lock that a poll may
     /// hold.
     ///
-    /// The decision was about this poll, and the vCPU may have gone to another one since. A poll
+    /// The decision was about this poll, and the vCPU may have gone to another poll since. A poll
     /// that is to resume and has not got the CPU yet is left alone: it would pay for a suspension
     /// without having run. A poll that has lost no time does not sleep: `may_sleep` is false, and
     /// the kernel is not asked.

@@ -208,7 +208,7 @@ impl Thread {
         (ran, may_sleep)
     }
 
-    /// Reads the clocks of the calling thread, which is this one and begins to serve: from here on
+    /// Reads the clocks of this thread, which is the calling one and begins to serve: from here on
     /// its running time is known.
     pub(super) fn sample_clocks(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
@@ -266,7 +266,8 @@ impl Thread {
         self.permit.is_awaited() || self.waits_in_ring.load(SeqCst)
     }
 
-    /// Opens the status of the calling thread, which is this one, number `number` of its vCPU.
+    /// Opens the status of this thread, which is the calling one. It is number `number` of its
+    /// vCPU, and `id` in the kernel.
     pub(super) fn open_status(&self, number: usize, id: u32) {
         if number < HOLD_OPEN
             && self.status.get().is_none()

@@ -178,7 +178,7 @@ impl Preemptible {
     /// Creates the vCPU of `worker`, which nothing but the calling thread serves yet.
     ///
     /// # Safety
-    /// The worker stays in its place until [`Preemptible::end`] has returned true, or for ever.
+    /// The worker stays in its place until [`Preemptible::end`] has returned true.
     ///
     /// # Errors
     /// If no descriptors are left.
@@ -364,7 +364,7 @@ impl PreemptibleVcpu for Preemptible {
         let _serving = context::serve(worker);
         let thread = &self.threads[FIRST];
         while !self.serve(FIRST, done) {
-            // Other threads serve, and ask this one for system calls on the ring.
+            // Other threads serve, and ask this thread for system calls on the ring.
             while thread.take_command().is_none() {
                 self.block_signal_and_wait_in_ring(|| thread.has_command());
             }

@@ -113,8 +113,8 @@ impl Shared {
         meters[index].clone()
     }
 
-    /// Returns the CPU of a vCPU: the user's choice, or, with the board or preemption, one of the
-    /// process's CPUs.
+    /// Returns the CPU of a vCPU: the user's choice or, with the board or preemption, a CPU of the
+    /// process.
     pub(crate) fn pin_of(&self, index: usize) -> Option<usize> {
         let by_user = self.settings.pins.get(index).copied();
         let needs_one = self.membership.is_some() || self.settings.preemption.is_some();

@@ -195,12 +195,13 @@ impl Builder {
         self
     }
 
-    /// Sets how long a coroutine may run while another one of its level waits (default 500 µs).
+    /// Sets how long a coroutine may run while another coroutine of its level waits (default
+    /// 500 µs).
     ///
-    /// Then [`yield_if_needed`](crate::yield_if_needed) gives way, and with
+    /// After this time [`yield_if_needed`](crate::yield_if_needed) gives way, and with
     /// [preemption](Builder::preemption) the poll is suspended. Polls that gave way to something
-    /// more urgent count together. With preemption the quantum is at least four times the cost of
-    /// a suspension on this machine; a smaller one is raised, with a warning on standard error.
+    /// more urgent count together. With preemption the quantum is at least four times the cost of a
+    /// suspension on this machine; a smaller quantum is raised, with a warning on standard error.
     #[must_use]
     pub fn quantum(mut self, quantum: Duration) -> Builder {
         self.quantum = Some(quantum);
@@ -210,17 +211,17 @@ impl Builder {
     /// Sets whether polls that overrun or block are taken off their vCPU (default:
     /// [`Preemption::Off`], they are not).
     ///
-    /// With preemption, a strictly more urgent coroutine suspends a running poll once that has run
-    /// for as long as a suspension costs; a coroutine of the same level, once it has run for its
-    /// [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system call, is
-    /// set aside until the thread wakes up. `docs/preemption.md` states the rule, its bounds, and
-    /// its cost.
+    /// With preemption, a strictly more urgent coroutine suspends a running poll once the poll has
+    /// run for as long as a suspension costs; a coroutine of the same level suspends it once it has
+    /// run for its [`quantum`](Builder::quantum). A poll whose thread sleeps, in a lock or a system
+    /// call, is set aside until the thread wakes up. `docs/preemption.md` states the rule, its
+    /// bounds, and its cost.
     ///
     /// No rights are needed. The threads of a vCPU are pinned to one CPU: that of
     /// [`pin`](Builder::pin), or the k-th that the process may use. Threads and processes that a
-    /// coroutine starts itself inherit it: start them before the runtime, or use
+    /// coroutine starts itself inherit that CPU: start them before the runtime, or use
     /// [`spawn_blocking`](crate::spawn_blocking). Each vCPU has a thread that decides, the watcher;
-    /// if the process has the right, it runs in SCHED_FIFO, at priority 1, and polls are
+    /// if the process has the right, the watcher runs in SCHED_FIFO, at priority 1, and polls are
     /// interrupted sooner. Polling threads are never real-time.
     ///
     /// Preemption takes a real-time signal, whose handler stops threads: system calls in a poll
@@ -273,8 +274,8 @@ impl Builder {
     /// [`spawn_blocking`](crate::spawn_blocking).
     ///
     /// With [`preemption`](Builder::preemption) the daemon elevates all threads of a vCPU together,
-    /// including the one that builds the runtime, and its watcher above them: suspended polls stay
-    /// suspended.
+    /// including the thread that builds the runtime, and elevates its watcher above them: suspended
+    /// polls stay suspended.
     #[must_use]
     pub fn board(mut self, board: Board) -> Builder {
         self.board = board;
